@@ -18,24 +18,24 @@ _ids = count()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopVar:
-    """A loop variable, compared by identity; printers number variables for every program."""
+    """A loop variable, compared by identity; printers number the variables of a program."""
 
     id: int
     hint: str = "i"
 
 
 def fresh_var(hint: str = "i") -> LoopVar:
-    """Returns a loop variable that differs from every other one."""
+    """Return a fresh loop variable."""
     return LoopVar(next(_ids), hint)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StaticIndex:
-    """An integer given when a routine is called; compared by identity.
+    """An integer argument of a routine, compared by identity.
 
     Attributes:
         name: The keyword under which the routine takes the value.
-        extent: The value lies in `range(extent)`; None means that only uses bound it.
+        extent: The value lies in `range(extent)`; None if only its uses bound it.
     """
 
     name: str
@@ -63,8 +63,8 @@ class VarIndex:
 class AffineIndex:
     """`sum(coefficient * variable) + offset`; build it with `affine`, which keeps the normal form.
 
-    Normal form: no zero coefficients, no repeated variables, and never what `FixedIndex` or
-    `VarIndex` can say.
+    Normal form: no zero coefficients, no repeated variables, and no form that `FixedIndex` or
+    `VarIndex` expresses.
     """
 
     terms: tuple[tuple[int, IndexVar], ...]
@@ -73,15 +73,15 @@ class AffineIndex:
 
 @dataclass(frozen=True, slots=True)
 class SubAxis:
-    """An axis that a vector access covers together with the innermost one: position 0."""
+    """Position 0 of an axis that a vector access covers together with the innermost one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConcatIndex:
-    """An axis made of stretches, each with a variable of its own; lowering removes it.
+    """A concatenated axis, each part with a variable of its own; lowering removes it.
 
     Attributes:
-        parts: The variables in sequence; a number stands for so many cells that are left out.
+        parts: The variables in sequence; a number is the length of a skipped part.
     """
 
     parts: tuple[IndexVar | int, ...]
@@ -92,11 +92,11 @@ class ConcatIndex:
         return tuple(part for part in self.parts if not isinstance(part, int))
 
     def length(self, extents: Mapping[LoopVar, int]) -> int:
-        """Returns the number of cells of all parts."""
+        """Return the total length of the parts."""
         return sum(_extent(part, extents) for part in self.parts)
 
     def stretches(self, extents: Mapping[LoopVar, int]) -> Iterator[tuple[IndexVar, int]]:
-        """Yields each variable with the position where its cells begin."""
+        """Yield each variable with the start of its part."""
         start = 0
         for part in self.parts:
             if not isinstance(part, int):
@@ -105,7 +105,7 @@ class ConcatIndex:
 
 
 def _extent(part: IndexVar | int, extents: Mapping[LoopVar, int]) -> int:
-    """Returns the number of cells of a part; a static index is at one position."""
+    """Return the length of a part; 1 for a static index."""
     if isinstance(part, int):
         return part
     return extents[part] if isinstance(part, LoopVar) else 1
@@ -115,7 +115,7 @@ AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex
 
 
 def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
-    """Returns the normal form of `sum(coefficient * variable) + offset`.
+    """Return the normal form of `sum(coefficient * variable) + offset`.
 
     affine([(1, i)])            -->  VarIndex(i)
     affine([(2, i), (-2, i)], 3) -->  FixedIndex(3)
@@ -132,9 +132,9 @@ def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
 
 
 def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
-    """Returns the terms and the offset of an index.
+    """Return the terms and the offset of an index.
 
-    A sub-axis counts as position 0; a concatenation has no such form.
+    A sub-axis is position 0; a concatenation has no affine form.
     """
     match index:
         case FixedIndex(value):
@@ -152,7 +152,7 @@ def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
 
 
 def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIndex:
-    """Returns the index with variables replaced by indices, simultaneously."""
+    """Substitute indices for the variables of an index, simultaneously."""
     match index:
         case FixedIndex() | SubAxis():
             return index
@@ -181,7 +181,7 @@ def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIn
 
 
 def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
-    """Returns the variables that an index depends on, in order of appearance."""
+    """Return the variables of an index, in order of appearance."""
     match index:
         case FixedIndex() | SubAxis():
             return ()
@@ -196,13 +196,13 @@ def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
 
 
 def value_of(index: AxisIndex, env: Mapping[IndexVar, int]) -> int:
-    """Returns the position that an index denotes for given values of its variables."""
+    """Evaluate an index at given values of its variables."""
     terms, offset = as_affine(index)
     return offset + sum(coefficient * env[var] for coefficient, var in terms)
 
 
 def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
-    """Returns the row-major offset of a multi-index as one affine index."""
+    """Return the row-major offset of a multi-index as an affine index."""
     terms: list[tuple[int, IndexVar]] = []
     offset = 0
     stride = 1
@@ -219,7 +219,7 @@ IndexMap = tuple[AxisIndex, ...]
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """Cells around the interior of one axis."""
+    """Numbers of padding cells before and after the interior of one axis."""
 
     left: int = 0
     right: int = 0
@@ -236,10 +236,9 @@ class Projections:
         rhs: The index map of each operand, in buffer order.
         lhs_dims: The extents of the result's axes.
         rhs_dims: The extents of each operand's axes.
-        margins: Per operand and axis, the cells beyond the interior that windows reach; index maps
-            are in interior coordinates, so that a position may be negative. Empty when there are
-            no margins at all.
-        lhs_margins: The same for the result, of which windows may be written.
+        margins: Per operand and axis, the padding that windows access; index maps are in interior
+            coordinates, so that a position may be negative. Empty if there are no margins at all.
+        lhs_margins: The same for the result, to which windows may write.
     """
 
     domain: tuple[tuple[LoopVar, int], ...]
@@ -256,7 +255,7 @@ class Projections:
 
 
 def is_surjective(projections: Projections) -> bool:
-    """True only if every cell of the result is written. Conservative: False when unsure."""
+    """Return True if every cell of the result is provably written."""
     extents = projections.extents
     if 0 in extents.values():
         return False
@@ -272,7 +271,7 @@ def is_surjective(projections: Projections) -> bool:
 
 
 def _reach(terms: tuple[tuple[int, IndexVar], ...], extents: Mapping[LoopVar, int]) -> int:
-    """Returns an `n` such that the terms take every value in `range(n)`; 0 when unsure."""
+    """Return an `n` such that the terms cover `range(n)`; 0 if none is provable."""
     reached = 1
     for coefficient, var in sorted(terms, key=lambda term: term[0]):
         if not isinstance(var, LoopVar) or var not in extents or not 1 <= coefficient <= reached:
@@ -282,12 +281,12 @@ def _reach(terms: tuple[tuple[int, IndexVar], ...], extents: Mapping[LoopVar, in
 
 
 def is_injective(projections: Projections) -> bool:
-    """True only if no result cell is written twice: the result's index determines every variable.
+    """Return True if provably no result cell is written twice.
 
-    Positions are accepted when their terms form a mixed-radix number over the variables not pinned
-    yet; accepted positions pin their variables, until nothing changes. Sufficient, not necessary.
-    Parts of a concatenated operand count however short they are: each is visited by a nest of its
-    own.
+    The index of the result must determine every variable. A position whose terms form a mixed-radix
+    number over the undetermined variables determines these; this is iterated to a fixed point.
+    Sufficient, not necessary. Parts of a concatenated operand count even with length 1, because
+    each is visited by a nest of its own.
     """
     extents = projections.extents
     concatenated = [

@@ -1,10 +1,10 @@
-"""The scalar primitives, and everything that is known of each: one row of a table per primitive.
+"""Table of the scalar primitives and their properties.
 
 Lowering, the passes, the interpreter, the code generators, the reference page and the tests read
-this table; nothing else lists primitives by their properties. A meaning is a function of Python
-numbers (exact for integers, double precision for floats, an exact fraction where one rounding is
-the meaning); the caller rounds its result to the number format at hand with `dtypes.round_to`.
-Gradients stand beside the operations on tensors, in `tensor.pointwise`.
+this table; no other module lists primitives by their properties. The `meaning` of a primitive is a
+function of Python numbers (exact for integers, double precision for floats, an exact fraction for
+operations with a single rounding); the caller rounds its result to a number format with
+`dtypes.round_to`. `tensor.pointwise_operations` defines their gradients.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
 
 
 class Signature(Enum):
-    """What a primitive takes and gives."""
+    """The kinds of operands and result of a primitive."""
 
     NUMBERS = "numbers"
-    """Numbers; for comparisons and `where` not all of one format."""
+    """Numbers to numbers; those of comparisons and `where` may have several formats."""
     TO_WORD = "number to word"
     FROM_WORD = "word to number"
     WORDS = "words"
 
 
 class Result(Enum):
-    """What is certain of a result, beyond its being a number of its format."""
+    """A property of every result of a primitive."""
 
     ANY = "any number"
     REAL = "float"
-    """A float even of integers."""
+    """A float, even for integer operands."""
     CHOICE = "choice"
-    """An operand, its negation, or a number that every format has: no rounding."""
+    """An operand, its negation, or a number of every format; no rounding is needed."""
     TRUTH = "0 or 1"
 
 
@@ -49,21 +49,20 @@ class Primitive:
     Attributes:
         name: The name in printed code.
         meaning: The exact function on Python numbers; see `meaning_in` for words.
-        text: What it computes, of operands `a`, `b`, `c`.
+        text: The result, in terms of operands `a`, `b`, `c`.
         symbol: The infix spelling in printed code, if any.
-        logic: How the axes of its operands line up unless something else is said; empty where that
-            must be said, because two ways are usual.
-        signature: What it takes and gives.
-        result: What is certain of the result.
-        ulps: How many numbers of the format a backend may be away from the rounded meaning, in
-            float32 and float64; 0 where every backend gives the same bits. Narrower formats compute
-            in float32 and round, which may move a result by 1.
-        neutral: The value that an accumulation starts from; None if the primitive does not
-            accumulate.
-        keeps_first: True if combining the neutral element with a value gives the value (a sum
+        logic: The default alignment of the axes of its operands; empty if there is none, because
+            two alignments are usual.
+        signature: The kinds of its operands and result.
+        result: A property of its result.
+        ulps: The largest error of a backend in units in the last place, in float32 and float64; 0
+            if every backend computes the same bits. Narrower formats compute in float32 and round,
+            which may add 1.
+        neutral: The neutral element of an accumulation; None if the primitive does not accumulate.
+        keeps_first: True if combining the neutral element with a value results in the value (a sum
             starts from +0, and may then be +0 where the only term is -0).
-        drops_repeats: True if accumulating a value twice is accumulating it once.
-        is_never_negative_zero: True if no operands give -0.0.
+        drops_repeats: True if the accumulation is idempotent.
+        is_never_negative_zero: True if the result is never -0.0.
     """
 
     name: str
@@ -81,7 +80,7 @@ class Primitive:
 
     @property
     def is_real(self) -> bool:
-        """True if the result is a float whatever the operands are."""
+        """True if the result is a float for all operands."""
         return self.result is Result.REAL
 
     @property
@@ -101,9 +100,9 @@ class Primitive:
 def _total(
     function: Callable[[float], float], overflow: float = math.inf
 ) -> Callable[[float], float]:
-    """Returns the function with IEEE results where Python's raises.
+    """Return the function with IEEE results in place of Python's exceptions.
 
-    These are NaN outside the domain and infinity past the range.
+    The result is NaN outside the domain, and infinity on overflow.
     """
 
     def total(value: float) -> float:
@@ -160,14 +159,14 @@ def _power(a: float, b: float) -> float:
 
 
 def _integer_power(a: int, b: int) -> int:
-    """The power modulo 2**64; a negative exponent gives `1 / a**-b` cut off."""
+    """Return the power modulo 2**64; for a negative exponent, `1 / a**-b` truncated."""
     if b < 0:
         return a if abs(a) == 1 and b % 2 else abs(a) if abs(a) == 1 else 0
     return int(a**b) if b <= 64 else pow(a, b, 1 << 64)
 
 
 def _modulo(a: float, b: float) -> float:
-    """Floor-modulo: the result has the sign of the divisor."""
+    """Return the floor-modulo, which has the sign of the divisor."""
     try:
         return a % b
     except ZeroDivisionError:
@@ -193,7 +192,7 @@ def _trunc(value: float) -> float:
 
 
 def _fma(a: float, b: float, c: float) -> float | Fraction:
-    """`a * b + c` without rounding: an integer, a fraction, or a zero or non-finite number."""
+    """Return `a * b + c` unrounded: an integer, a fraction, or a zero or non-finite number."""
     if isinstance(a, int) and isinstance(b, int) and isinstance(c, int):
         return a * b + c
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -471,7 +470,7 @@ class TernaryOp(Enum):
 
 
 class VectorOp(Enum):
-    """Functions that fill consecutive cells from one word; the target's format says how many."""
+    """Functions that fill consecutive cells from one word; the target format gives their number."""
 
     UNIFORM = Primitive(
         name="uniform_vector",
@@ -485,19 +484,19 @@ class VectorOp(Enum):
 Op = UnaryOp | BinaryOp | TernaryOp
 
 PRIMITIVES: tuple[Op, ...] = (*UnaryOp, *BinaryOp, *TernaryOp)
-"""Every primitive that an expression may apply."""
+"""All primitives of expressions."""
 
 COMPARISONS = frozenset({BinaryOp.LT, BinaryOp.LE, BinaryOp.EQ, BinaryOp.NE})
-"""They compare in the format of their operands, whatever that of their result is."""
+"""Comparisons work in the format of their operands, for every format of the result."""
 
 LOGICAL = frozenset(op for op in BinaryOp if op.value.gives_truth)
-"""The binary primitives that give 1 or 0; their operands keep their format."""
+"""The binary primitives whose result is 1 or 0; their operands keep their format."""
 
 HASHES = frozenset(op for op in BinaryOp if op.value.signature is Signature.WORDS)
 
 
 def arity(op: Op) -> int:
-    """Returns the number of operands of a primitive."""
+    """Return the number of operands of a primitive."""
     match op:
         case UnaryOp():
             return 1
@@ -508,7 +507,7 @@ def arity(op: Op) -> int:
 
 
 def neutral(op: BinaryOp) -> float:
-    """Returns the neutral element of an accumulating primitive.
+    """Return the neutral element of an accumulating primitive.
 
     Raises:
         ValueError: if the primitive does not accumulate.
@@ -519,13 +518,15 @@ def neutral(op: BinaryOp) -> float:
 
 
 def accumulates(op: BinaryOp) -> bool:
-    """True if an assignment can accumulate with the primitive (plain assignment is `SECOND`)."""
+    """Return True if an assignment can accumulate with the primitive (plain assignment is
+    `SECOND`).
+    """
     return op is BinaryOp.SECOND or op.value.neutral is not None
 
 
 def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
-    """Returns the meaning of a primitive between two formats: how numbers and words become each
-    other depends on the format of the number.
+    """Return the meaning of a primitive between two formats. The conversion between numbers and
+    words depends on the format of the number.
     """
     row: Primitive = op.value
     match row.signature:
@@ -540,10 +541,10 @@ def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
 def working_format(
     op: Op, found: Sequence[DType], numbers: Sequence[float], target: DType
 ) -> DType:
-    """Returns the format in which a primitive is computed before its result is converted.
+    """Return the working format of a primitive, from which its result is converted.
 
-    That is the promotion of its operands' formats. Where these are integers, a float is needed for
-    primitives with real results and for numbers with fractions.
+    It is the promotion of the operands' formats. For integers, primitives with real results and
+    constants with fractions need a float format.
     """
     if not found:
         return target

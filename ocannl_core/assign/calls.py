@@ -1,13 +1,14 @@
-"""Calls of user-written operations that change or share the memory of their inputs.
+"""Bufferisation of external calls that destroy inputs or share memory with them.
 
-`settle` makes a program in which they stand where an order of execution allows it, over memory that
-really is shared:
+`bufferise_calls` orders the calls behind the other readers of the inputs that they destroy, and
+renames nodes so that the memory is really shared:
 
     y[:] = increment_in_place(x)          z[:] = f(y)
     z[:] = f(x)                     -->   y[:] = increment_in_place(y)    # y is where x was
 
-A value is what one node holds between two assignments to it. Views of a value, and views of these,
-are its aliases; a call that destroys one of them runs after every other reader of any of them.
+A value is the contents of one node between two assignments to it. Views of a value, and views of
+these, are its aliases; a call that destroys one of them runs after every other reader of any of
+them.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What calls have to know of nodes whose cells are there before the program runs.
+    """Nodes that are live before or after the program.
 
     Attributes:
-        persistent: Nodes that keep their cells between calls and that a call may update in place.
-        kept: Nodes whose cells must not be lost, and what messages call them.
+        persistent: Nodes that keep their cells between runs and that a call may update in place.
+        kept: Nodes that must not be destroyed, with the noun for error messages.
     """
 
     persistent: AbstractSet[TensorNode]
@@ -51,11 +52,10 @@ class Outside:
 
 
 def settle(program: AssignProgram, outside: Outside) -> AssignProgram:
-    """Returns a program in which calls destroy nothing that is still to be read, inputs and outputs
-    that share memory are one node, and no node of a call has margins.
+    """Order destroying calls, merge nodes that share memory, and remove margins from calls.
 
     Raises:
-        OpError: if two calls destroy one value, or what a call destroys is needed afterwards.
+        OpError: if two calls destroy one value, or a destroyed value is read afterwards.
     """
     calls = [leaf for leaf in leaves(program.body) if isinstance(leaf, ExternalCall)]
     if not calls:
@@ -69,11 +69,11 @@ def settle(program: AssignProgram, outside: Outside) -> AssignProgram:
 
 
 def _sharing(program: AssignProgram, outside: Outside) -> AssignProgram:
-    """Returns the program with one node for a destroyed input and the target that takes its memory.
+    """Merge each destroyed input with the target that takes over its memory.
 
-    That is the input's node where its cells outlive the program, else the target's. Nodes of
-    different layout stay apart: the target gets a copy. What is left of an input that is lost is a
-    node that nobody knows, so that nobody reads it.
+    The merged node is the input if it outlives the program, else the target. Nodes of different
+    layouts are not merged: the target gets a copy. A destroyed input without a target is renamed to
+    a new node, so that no later code reads it.
     """
     order = list(leaves(program.body))
     last_write = {node: k for k, leaf in enumerate(order) for node in targets(leaf)}
@@ -140,9 +140,9 @@ def _renamed(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
 
 
 def _without_margins(program: AssignProgram) -> AssignProgram:
-    """Returns the program with calls over nodes without margins, which are copies where need be.
+    """Replace nodes with margins by unpadded copies in calls.
 
-    What a call destroys is among its targets then.
+    Destroyed inputs become targets.
     """
     added: dict[TensorNode, NodeInfo] = {}
 

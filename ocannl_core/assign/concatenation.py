@@ -1,4 +1,4 @@
-"""Concatenated axes: which parts are traversed together."""
+"""Traversals of concatenated axes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ Traversal = tuple[tuple[tuple[LoopVar, int], ...], tuple[IndexMap, ...]]
 
 
 def traversals(projections: Projections) -> Iterator[Traversal]:
-    """Yields a domain with its index maps for each choice of a part of every concatenated axis.
+    """Yield a domain and index maps for each choice of one part of every concatenated axis.
 
-    Axes that share a part are all at it, or none is: `a^b => b^a` exchanges two parts. A choice
-    that leaves a variable of some index map idle is left out: `a^b => a` reads only the first part.
-    Cells that a number stands for are never visited. Without concatenated axes there is one
-    traversal.
+    Axes that share a part choose it together: `a^b => b^a` exchanges two parts. Choices that leave
+    a variable of an index map unbound are skipped: `a^b => a` reads the first part only. Parts
+    given as numbers are never visited. Without concatenated axes there is one traversal.
 
     x[i^j] over i:2, j:3  -->  x[i] over i:2;  x[j + 2] over j:3
     """

@@ -1,4 +1,4 @@
-"""Which nodes need no cells from before."""
+"""Nodes that are dead on entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ocannl_core.node import TensorNode
 
 
 def overwritten(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) -> set[TensorNode]:
-    """Returns those of some nodes that are written as a whole before any cell is read."""
+    """Return the nodes that are completely written before any of their cells is read."""
     found: set[TensorNode] = set()
     pending = set(nodes)
     for each in leaves(body):
@@ -26,7 +26,7 @@ def overwritten(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) -> s
 
 
 def _writes_all(assignment: Leaf) -> bool:
-    """True if an assignment writes every cell of its target."""
+    """Return True if an assignment writes every cell of its target."""
     if isinstance(assignment, Fetch | ExternalCall):
         return True
     is_reset = isinstance(assignment, Accumulate) and assignment.reset

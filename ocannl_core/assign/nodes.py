@@ -1,6 +1,4 @@
-"""The nodes of the assignment language. Frozen; shapes and index maps are concrete by the time one
-is built.
-"""
+"""The nodes of the assignment language; their shapes and index maps are concrete."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """An operand: one number everywhere. Its index map is empty."""
+    """An operand: a constant. Its index map is empty."""
 
     value: float
 
@@ -51,9 +49,10 @@ class Accumulate:
         args: As many operands as the primitive takes; `projections.rhs[i]` is the index map of
             `args[i]`.
         projections: The domain and the index maps.
-        origin: What asked for it.
-        beyond: What operands hold beyond their axes, where windows leave these; when None, the
-            neutral element of `combine`. The gradient of a maximum sees what the maximum saw.
+        origin: The operation that the assignment belongs to.
+        beyond: The value of operands in their margins, for windows that exceed the axes; None for
+            the neutral element of `combine`. The gradient of a maximum reads the same margins as
+            the maximum.
     """
 
     target: TensorNode
@@ -68,9 +67,7 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class SetVector:
-    """Writes consecutive cells of the target from one 128-bit word each: as many as fit the
-    target's format.
-    """
+    """A store of 128-bit words, each to as many consecutive cells as fit the target's format."""
 
     target: TensorNode
     arg: Operand
@@ -116,7 +113,7 @@ FetchSource = Constant | ConstantBits | ConstantFill | RangeOverOffsets | EmbedI
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fills a whole node from a source that reads no other node."""
+    """A fill of a whole node from a source that reads no other node."""
 
     target: TensorNode
     source: FetchSource
@@ -125,21 +122,21 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class ExternalCall:
-    """Runs a computation that assignments do not express: reads the inputs, overwrites the targets.
+    """A call of an external operation, which reads the inputs and overwrites the targets.
 
-    A destroyed input keeps its cells for every other reader, wherever that stands: the call runs
-    after all of them (`calls.settle`). A call that has a place is different for inputs that outlive
-    the program: it is an assignment to them, which later readers see.
+    The call runs after all other readers of its destroyed inputs, wherever they stand in the
+    program (`calls.bufferise_calls`). A call that has a place treats inputs that outlive the
+    program differently: it is an assignment to them, and later readers read the new cells.
 
     Attributes:
         op: The computation.
-        inputs: The nodes that it reads, in its order.
-        targets: The nodes that it writes, in its order.
+        inputs: The nodes that it reads, in order.
+        targets: The nodes that it writes, in order.
         destroyed: Inputs whose cells are lost.
         shared: Pairs of a target and the destroyed input whose memory it takes over.
         views: Pairs of a target and the input of which it may be a view.
-        has_place: It stands in code that was written statement by statement.
-        origin: What asked for it.
+        has_place: True in imperative code, written statement by statement.
+        origin: The operation that the call belongs to.
     """
 
     op: ExternalOp
@@ -176,16 +173,14 @@ class AssignProgram:
 
     Attributes:
         body: The assignments in program order.
-        nodes: Every node that the body mentions, with what inference found.
-        embedded: Nodes whose defining code is in the body; the others must be in the context
-            already.
-        fresh: Nodes declared here: stored, zero when the context first gets them, kept between
-            calls.
+        nodes: The inferred format, extents and margins of every node in the body.
+        embedded: Nodes that the body defines; the others must be in the context already.
+        fresh: Nodes declared here: stored, initially zero, and kept between runs.
         results: Nodes kept by default.
         name: A name for printed code and files.
-        passed_on: Gradients that the body passes on to operands and does not set afterwards. What
-            is added to them later must not be passed on together with what they hold.
-        carried: Those that it passes on without having set them: with what they hold before.
+        passed_on: Gradients that the body propagates to operands and does not reset afterwards.
+            Later additions to them must not be propagated together with their present contents.
+        carried: Gradients that the body propagates without setting them first.
     """
 
     body: tuple[Assignment, ...]

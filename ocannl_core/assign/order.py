@@ -1,8 +1,8 @@
-"""The order of assignments where some destroy what they read.
+"""Order of assignments with respect to calls that destroy inputs.
 
-Assignments keep their order as far as possible; a call that destroys a value moves behind the other
-readers of this value and of its views, and what needs the call moves along. In code that was
-written statement by statement a call is an assignment, at its place, to what outlives the program:
+The order is stable: a call that destroys a value moves behind the other readers of the value and of
+its views, together with the dependents of the call. In imperative code a call keeps its place, and
+is an assignment to inputs that outlive the program:
 
     p[:] = update_in_place(p)
     q[:] = p                        # reads what the update wrote
@@ -23,10 +23,10 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.node import TensorNode
 
 Value = tuple[TensorNode, int]
-"""A node, and the position of the assignment that gave it its cells: -1 for those before."""
+"""A node, and the position of the assignment that wrote it; -1 if it was written before."""
 
 Path = tuple[tuple[int, str], ...]
-"""The sections around an assignment, outermost first: a number that tells them apart, the title."""
+"""The sections around an assignment, outermost first: a distinguishing number and the title."""
 
 
 def reorder_assignments(
@@ -34,15 +34,15 @@ def reorder_assignments(
     persistent: AbstractSet[TensorNode],
     kept: Mapping[TensorNode, str],
 ) -> AssignProgram:
-    """Returns the program with destroying calls behind the other readers of what they destroy.
+    """Move destroying calls behind the other readers of the values that they destroy.
 
     Args:
         program: The program.
         persistent: Nodes that a call may update in place: a target takes over their memory.
-        kept: Nodes whose cells must not be lost, and what messages call them.
+        kept: Nodes that must not be destroyed, with the noun for error messages.
 
     Raises:
-        OpError: if two calls destroy one value, or what a call destroys is needed afterwards.
+        OpError: if two calls destroy one value, or a destroyed value is read afterwards.
     """
     places = list(_flat(program.body))
     order = _AssignmentOrder([leaf for _, leaf in places], program.results, persistent, kept)
@@ -67,7 +67,7 @@ def _flat(body: tuple[Assignment, ...], path: Path = ()) -> Iterator[tuple[Path,
 
 
 def _nested(places: list[tuple[Path, Leaf]], depth: int = 0) -> tuple[Assignment, ...]:
-    """Returns assignments inside their sections; a section that others interrupt occurs twice."""
+    """Nest assignments in their sections; an interrupted section occurs twice."""
     found: list[Assignment] = []
     start = 0
     while start < len(places):
@@ -87,14 +87,14 @@ def _nested(places: list[tuple[Path, Leaf]], depth: int = 0) -> tuple[Assignment
 
 @dataclass(slots=True)
 class _AssignmentOrder:
-    """Which assignment has to come before which.
+    """Dependence graph of the assignments of a program.
 
     Attributes:
-        leaves: The assignments in the order in which they were written.
-        before: For each assignment, those that have to come before it.
+        leaves: The assignments in program order.
+        before: For each assignment, its dependencies.
         readers: For each value, under its oldest alias, the assignments that read it.
         destroyers: For each destroyed value, likewise, the call that destroys it.
-        unshared: Values that cannot stay in the memory that they would take over.
+        unshared: Values that need memory of their own because the shared memory is overwritten.
     """
 
     leaves: list[Leaf]
@@ -111,7 +111,7 @@ class _AssignmentOrder:
     _members: dict[Value, list[TensorNode]] = field(default_factory=lambda: defaultdict(list))
 
     def scan(self) -> None:
-        """Finds values, their readers and their destroyers, and the order among assignments."""
+        """Collect values, their readers and destroyers, and the dependences between assignments."""
         since: dict[TensorNode, set[int]] = defaultdict(set)
         for position, leaf in enumerate(self.leaves):
             needed: set[int] = set()
@@ -141,13 +141,13 @@ class _AssignmentOrder:
             self.before[position] |= set(self.readers[value]) - {position}
 
     def _assigned(self, leaf: Leaf) -> list[TensorNode]:
-        """Returns the inputs of a call to which it is an assignment."""
+        """Return the inputs that a call updates in place."""
         if not isinstance(leaf, ExternalCall) or not leaf.has_place:
             return []
         return [node for node in leaf.destroyed if node in self.persistent]
 
     def _in_memory_of(self, node: TensorNode) -> list[TensorNode]:
-        """Returns a node and those whose memory it took over, as long as that holds its value.
+        """Return a node and those whose memory it took over, as long as that holds its value.
 
         Where the memory was written since, the node has to have memory of its own.
         """
@@ -162,7 +162,7 @@ class _AssignmentOrder:
         return found
 
     def _value(self, node: TensorNode) -> Value:
-        """Returns the value that a node has now, as its oldest alias."""
+        """Return the value that a node has now, as its oldest alias."""
         value = (node, self._writer.get(node, -1))
         oldest = self._viewed.get(value, value)
         if node not in self._members[oldest]:
@@ -170,7 +170,7 @@ class _AssignmentOrder:
         return oldest
 
     def _note(self, call: ExternalCall, position: int) -> None:
-        """Notes what a call destroys, and of what its targets are views."""
+        """Note what a call destroys, and of what its targets are views."""
         read = [self._value(node) for node in call.inputs]
         taken = {source for _, source in call.shared}
         for node in call.destroyed:
@@ -210,7 +210,7 @@ class _AssignmentOrder:
         )
 
     def check(self) -> None:
-        """Refuses programs whose results are destroyed, or have to be in two places."""
+        """Refuse programs whose results are destroyed, or are needed in two versions."""
         for target, written in sorted(self.unshared, key=lambda value: (value[1], value[0].id)):
             self._check_update_is_readable(target, written)
         for node in sorted(self.results, key=lambda node: node.id):
@@ -227,7 +227,7 @@ class _AssignmentOrder:
             )
 
     def _check_update_is_readable(self, target: TensorNode, position: int) -> None:
-        """Refuses an update in place of which two readers want different cells."""
+        """Refuse an update in place whose output is read after another assignment to the input."""
         call = self.leaves[position]
         if not isinstance(call, ExternalCall):
             return
@@ -242,7 +242,7 @@ class _AssignmentOrder:
                 )
 
     def leaf(self, position: int) -> Leaf:
-        """Returns an assignment, with outputs in memory of their own where they need it."""
+        """Return an assignment whose unshared outputs have memory of their own."""
         leaf = self.leaves[position]
         if not isinstance(leaf, ExternalCall):
             return leaf
@@ -254,7 +254,7 @@ class _AssignmentOrder:
         return replace(leaf, shared=shared) if shared != leaf.shared else leaf
 
     def sequence(self) -> list[int]:
-        """Returns the positions in an order of execution, as close to the given one as can be."""
+        """Return the positions in topological order, as close to program order as possible."""
         after: list[list[int]] = [[] for _ in self.leaves]
         missing = [len(each) for each in self.before]
         for position, each in enumerate(self.before):
@@ -274,7 +274,7 @@ class _AssignmentOrder:
         return found
 
     def _conflict(self, after: list[list[int]]) -> OpError:
-        """Returns the error of a call that something needs before and something else after it."""
+        """Return the error of a call in a dependence cycle."""
         for value, position in self.destroyers.items():
             reached = {position}
             pending = [position]

@@ -1,10 +1,10 @@
-"""Assignments as text, in the notation in which users write them.
+"""Text of assignments, in the notation of user code.
 
     # model.py:12: c = w @ x
     c[neutral][b, o] += w[o, i] * x[b, i]   # over b<64, o<8, i<32
 
 `c[neutral][...]` resets the cells to the neutral element first; `max=` accumulates with `max`. The
-user's line stands above what it asked for, once for consecutive assignments.
+user's line stands above its assignments, once for consecutive ones.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from ocannl_core.ir_text import (
     PrintedNames,
     Text,
     accumulation_symbol,
-    applied,
-    bracketed,
+    application,
     number_text,
+    subscript,
 )
 from ocannl_core.ops import BinaryOp
 
 
 def to_text(program: AssignProgram) -> str:
-    """Returns a program as text: its name, the shape of every node, and one line per assignment.
+    """Return a program as text: its name, the shape of every node, and one line per assignment.
 
-    Nodes are marked as `input` when the program computes them nowhere, as `kept` when they keep
-    their cells from call to call, starting from zero, and as `result`.
+    Nodes are marked as `input` if the program does not compute them, as `kept` if they keep their
+    cells between runs, starting from zero, and as `result`.
     """
     names = PrintedNames()
     if not program.nodes and not program.body:
@@ -93,7 +93,7 @@ def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
 
 
 def _origin(assignment: Leaf) -> str:
-    """Returns the line that asked for an assignment; constants are where they are used."""
+    """Return the user's line of an assignment; empty for constants."""
     if isinstance(assignment, Fetch) and isinstance(assignment.source, Constant | ConstantBits):
         return ""
     origin = assignment.origin
@@ -111,15 +111,15 @@ def _with_domain(assignment: Leaf, names: PrintedNames) -> str:
 
 
 def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
-    """Returns one assignment as text, without its domain and origin."""
+    """Return one assignment as text, without its domain and origin."""
     match assignment:
         case Accumulate(target, combine, reset, op, args, projections):
             for var, _ in projections.domain:
                 names.variable(var)
-            value, _ = applied(op, _operands(args, projections, names))
+            value, _ = application(op, _operands(args, projections, names))
             resets = reset and combine is not BinaryOp.SECOND
             cell = names.node(target) + ("[neutral]" if resets else "")
-            cell = bracketed(cell, map(names.index, projections.lhs))
+            cell = subscript(cell, map(names.index, projections.lhs))
             return f"{cell} {accumulation_symbol(combine)} {value}"
         case SetVector(target, arg, projections):
             ((value, _),) = _operands((arg,), projections, names)
@@ -145,7 +145,7 @@ def _operand(operand: Operand, index_map: IndexMap, names: PrintedNames) -> Text
             return names.cell(node, index_map), ATOM
         case Merge(node):
             merge = f"{names.node(node)}.merge"
-            return bracketed(merge, map(names.index, index_map)), ATOM
+            return subscript(merge, map(names.index, index_map)), ATOM
         case Scalar(value):
             return number_text(value), ATOM
         case _:

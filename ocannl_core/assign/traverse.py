@@ -27,7 +27,7 @@ Leaf = Accumulate | SetVector | Fetch | ExternalCall
 
 
 def leaves(body: Iterable[Assignment]) -> Iterator[Leaf]:
-    """Yields the assignments inside sequences and sections, in program order."""
+    """Yield the assignments inside sequences and sections, in program order."""
     pending = [iter(body)]
     while pending:
         for each in pending[-1]:
@@ -40,7 +40,7 @@ def leaves(body: Iterable[Assignment]) -> Iterator[Leaf]:
 
 
 def operands(assignment: Leaf) -> tuple[Operand, ...]:
-    """Returns the operands in order."""
+    """Return the operands in order."""
     match assignment:
         case Accumulate(args=args):
             return args
@@ -53,12 +53,12 @@ def operands(assignment: Leaf) -> tuple[Operand, ...]:
 
 
 def targets(assignment: Leaf) -> tuple[TensorNode, ...]:
-    """Returns the nodes that an assignment writes."""
+    """Return the nodes that an assignment writes."""
     return assignment.targets if isinstance(assignment, ExternalCall) else (assignment.target,)
 
 
 def reads(assignment: Leaf) -> tuple[TensorNode, ...]:
-    """Returns the nodes whose own cells an assignment reads; an accumulation reads its target."""
+    """Return the nodes whose own cells an assignment reads; an accumulation reads its target."""
     found = [arg.node for arg in operands(assignment) if isinstance(arg, Cells)]
     match assignment:
         case Accumulate(target, combine, reset=False) if combine is not BinaryOp.SECOND:
@@ -67,19 +67,19 @@ def reads(assignment: Leaf) -> tuple[TensorNode, ...]:
 
 
 def merge_reads(assignment: Leaf) -> tuple[TensorNode, ...]:
-    """Returns the nodes whose merge buffers an assignment reads, each once."""
+    """Return the nodes whose merge buffers an assignment reads, each once."""
     found = [arg.node for arg in operands(assignment) if isinstance(arg, Merge)]
     return tuple(dict.fromkeys(found))
 
 
 def nodes_of(assignment: Leaf) -> tuple[TensorNode, ...]:
-    """Returns every node that an assignment mentions, operands first, each once."""
+    """Return every node that an assignment mentions, operands first, each once."""
     found = (*reads(assignment), *merge_reads(assignment), *targets(assignment))
     return tuple(dict.fromkeys(found))
 
 
 def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
-    """Returns every axis index of an assignment: of its operands, then of its target."""
+    """Return every axis index of an assignment: of its operands, then of its target."""
     match assignment:
         case Accumulate(projections=projections) | SetVector(projections=projections):
             return (*(i for index_map in projections.rhs for i in index_map), *projections.lhs)
@@ -90,7 +90,7 @@ def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
 
 
 def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
-    """Returns the static indices of a program, in order of first appearance."""
+    """Return the static indices of a program, in order of first appearance."""
     found: dict[StaticIndex, None] = {}
     for assignment in leaves(program.body):
         for index in indices_of(assignment):

@@ -1,4 +1,4 @@
-"""A backend as the rest of the core sees it: one typed method for each hook."""
+"""A loaded backend: one typed method for each hook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ocannl_core.errors import CodegenError, CompileError, LinkError, OcannlErro
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks.host_staging import stage
 from ocannl_core.hooks.plugins import describe
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan
+from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
@@ -24,9 +25,9 @@ class Backend:
 
     Attributes:
         name: The name of its entry point.
-        distribution: What was installed to get it.
+        distribution: The installed distribution.
         version: The version of that distribution.
-        manager: The plugins that answer for it.
+        manager: The pluggy manager of its plugin, the fallbacks and the wrappers.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Backend:
         return f"{self.distribution} {self.version}".strip()
 
     def targets(self) -> TargetReport:
-        """Returns the devices that can be used now; a hook that fails makes a report of why."""
+        """Return the usable devices; an exception of the hook becomes the reason of the report."""
         try:
             report: object = self.manager.hook.ocannl_targets()
         except (Exception, SystemExit) as error:
@@ -62,21 +63,18 @@ class Backend:
         return report
 
     def passes(self, target: Target) -> list[NamedPass]:
-        """Returns the passes that the backend adds after the core's own."""
+        """Return the passes that the backend adds after the core's own."""
         answers: list[list[NamedPass]] = self.manager.hook.ocannl_passes(target=target)
         return [each for answer in answers for each in answer]
 
-    def expect(self, nest: Kernel, nodes: NodeInfos, target: Target) -> None:
-        """Tells of a kernel before the plan is there that it belongs to."""
-        self.manager.hook.ocannl_expect(nest=nest, nodes=nodes, target=target)
-
-    def generate(self, plan: Plan, target: Target) -> Source:
-        """Returns the code of a routine.
+    def generate(self, kernels: KernelStream | Plan, target: Target) -> Source:
+        """Return the code of a routine.
 
         Raises:
             CodegenError: if the backend cannot express it.
         """
-        source: Source | None = self.manager.hook.ocannl_generate(plan=plan, target=target)
+        stream = KernelStream.of(kernels) if isinstance(kernels, Plan) else kernels
+        source: Source | None = self.manager.hook.ocannl_generate(kernels=stream, target=target)
         if source is None:
             raise CodegenError(**self._missing("generates no code", "ocannl_generate"))
         return source
@@ -87,7 +85,7 @@ class Backend:
         return stated if isinstance(stated, type) else None
 
     def compile(self, source: Source, target: Target) -> Executable:
-        """Returns the compiled form of generated code.
+        """Return the compiled form of generated code.
 
         Raises:
             CompileError: if the compiler is missing or rejects the code.
@@ -106,10 +104,10 @@ class Backend:
         candidates: tuple[MemoryMode, ...],
         target: Target,
     ) -> MemoryMode:
-        """Returns where the backend wants a node; the first candidate if it has no opinion.
+        """Return the memory mode that the backend chooses; without a choice, the first candidate.
 
         Raises:
-            CodegenError: if the backend chooses something that was not offered.
+            CodegenError: if the backend returns none of the candidates.
         """
         chosen: MemoryMode | None = self.manager.hook.ocannl_resolve_mode(
             node=node, info=info, candidates=candidates, target=target
@@ -126,14 +124,14 @@ class Backend:
         return chosen
 
     def allocate(self, info: NodeInfo, target: Target) -> Buffer:
-        """Returns new memory for the cells of a node, all zero."""
+        """Return new memory for the cells of a node, all zero."""
         buffer: Buffer | None = self.manager.hook.ocannl_allocate(info=info, target=target)
         if buffer is None:
             raise LinkError(**self._missing("allocates no memory", "ocannl_allocate"))
         return buffer
 
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
-        """Copies cells to or from a device of this backend, or between two of them.
+        """Copy cells to or from a device of this backend, or between two of them.
 
         Raises:
             TransferError: if the buffers differ in format or extents, or the backend does not serve
@@ -142,14 +140,14 @@ class Backend:
         return transfer(self, self, destination, source)
 
     def ask_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copies cells if this backend serves the pair; returns None if it does not."""
+        """Copy cells if this backend serves the pair; return None if it does not."""
         event: Event | None = self.manager.hook.ocannl_transfer(
             destination=destination, source=source
         )
         return event
 
     def synchronize(self, target: Target) -> None:
-        """Returns when all work of the device has finished."""
+        """Return when all work of the device has finished."""
         self.manager.hook.ocannl_synchronize(target=target)
 
     def _missing(self, lack: str, hook: str) -> dict[str, str]:
@@ -170,17 +168,17 @@ def transfer(
     destination: Buffer,
     source: Buffer,
 ) -> Event:
-    """Copies cells between buffers of equal format and extents.
+    """Copy cells between buffers of equal format and extents.
 
-    The destination's backend is asked first, then the source's; a pair that neither serves goes
-    through the host.
+    The hook of the destination's backend runs first, then that of the source's; a pair that neither
+    serves is copied through the host.
 
     Args:
-        destination_backend: Whose memory the destination is; None for an array of this process.
-        source_backend: Whose memory the source is; None for an array of this process.
+        destination_backend: The owner of the destination; None for an array of this process.
+        source_backend: The owner of the source; None for an array of this process.
 
     Raises:
-        TransferError: if the buffers differ, or there is no way from one to the other.
+        TransferError: if the buffers differ, or no backend connects them.
     """
     _check_equal(destination, source)
     asked: list[Backend] = []

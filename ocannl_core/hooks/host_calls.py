@@ -1,7 +1,7 @@
-"""External operations for backends whose memory this process cannot address.
+"""External operations on backends whose memory this process cannot address.
 
-Their inputs are copied to arrays of this process, the operation runs on those, and its outputs are
-copied back. A backend calls what `host_call` returns between two kernels.
+The inputs are copied to arrays of this process, the operation runs on those, and the outputs are
+copied back. A backend runs the function that `host_call` returns between two kernels.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def host_call(
     buffers: Mapping[TensorNode, Buffer],
     transfer: Callable[[Buffer, Buffer], Event | None],
 ) -> Callable[[], None]:
-    """Returns a function that runs an external operation over memory of a device.
+    """Return a function that runs an external operation over memory of a device.
 
-    The device must have finished what computes the inputs when a transfer from it has. If the
+    A transfer from the device must not finish before the kernels that compute the inputs. If the
     operation fails, the device's memory stays as it was.
 
     Args:
@@ -40,7 +40,7 @@ def host_call(
         for node in dict.fromkeys((*call.inputs, *call.outputs))
     }
     arrays = {node: interior(host.array, host.info) for node, host in hosts.items()}
-    # the margins of an output come along, so that copying it back leaves them as they are
+    # margins of an output are copied too, so that copying it back preserves them
     fetched = [n for n in hosts if n in call.inputs or hosts[n].info.padding]
     inputs = [arrays[node] for node in call.inputs]
     outputs = [arrays[node] for node in call.outputs]

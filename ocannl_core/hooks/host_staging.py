@@ -1,8 +1,7 @@
-"""Copies by way of host memory: built in, and asked last.
+"""Built-in fallback hooks: copies through host memory.
 
-As a plugin it copies between arrays of this process, which belong to no backend, and answers for
-backends whose work is finished when it is submitted. `stage` connects two backends that do not know
-each other.
+They copy between arrays of this process, which belong to no backend, and synchronise backends whose
+work is finished when it is submitted. `stage` connects two backends without a common transfer.
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ from ocannl_core.target import BACKEND_API, Buffer, Done, Event, HostBuffer, Tar
 OCANNL_API = BACKEND_API
 
 Copy = Callable[[Buffer, Buffer], Event | None]
-"""Copies to the first buffer from the second; returns None when it does not serve the pair."""
+"""A function that copies to the first buffer from the second; it returns None for a pair that it
+does not serve.
+"""
 
 
 @hookimpl(trylast=True)
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
-    """Copies between two arrays of this process."""
+    """Copy between two arrays of this process."""
     if isinstance(destination, HostBuffer) and isinstance(source, HostBuffer):
         np.copyto(destination.array, source.array, casting="no")
         return Done()
@@ -31,14 +32,14 @@ def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
 
 @hookimpl(trylast=True)
 def ocannl_synchronize(target: Target) -> bool:
-    """Returns at once: a backend without this hook finishes its work before it returns."""
+    """Return at once: a backend without this hook finishes its work before it returns."""
     return True
 
 
 def stage(
     destination: Buffer, source: Buffer, *, to_destination: Copy, from_source: Copy
 ) -> Event | None:
-    """Copies through an array of this process; returns None when either copy is not served.
+    """Copy through an array of this process; return None when either copy is not served.
 
     Args:
         to_destination: Copies from the host to the destination's device.

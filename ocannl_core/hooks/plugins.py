@@ -1,7 +1,7 @@
-"""Checks that turn a loaded module into a plugin whose hooks can be called.
+"""Checks on plugins, and a plugin manager for each backend.
 
-Every backend gets a plugin manager of its own: the backend's plugin, the built-in fallbacks and the
-wrapper plugins. No other backend's plugin is in it, so none can answer in its place.
+The manager of a backend holds its own plugin, the built-in fallbacks and the wrapper plugins. It
+holds no other backend's plugin, so none can answer in its place.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ HOOK_NAMES: tuple[str, ...] = tuple(
 
 
 class PluginError(Exception):
-    """Why a plugin cannot be used, as text for its row in a report; the cause holds the details."""
+    """A plugin cannot be used. The text is the reason, for a row of a report; the cause holds the
+    details.
+    """
 
 
 def load(read: Callable[[], object]) -> object:
-    """Returns the plugin object that `read` imports.
+    """Return the plugin object that `read` imports.
 
     Raises:
-        PluginError: for whatever goes wrong during the import, an exit of the process included.
+        PluginError: if the import raises anything, `SystemExit` included.
     """
     try:
         return read()
@@ -38,7 +40,7 @@ def load(read: Callable[[], object]) -> object:
 
 
 def describe(error: BaseException) -> str:
-    """Returns an exception as one line: its type, its text, and the source line that raised it."""
+    """Return an exception as one line: its type, its text, and the source line that raised it."""
     text = f"{type(error).__name__}: {error}".removesuffix(": ").splitlines()[0]
     frames = [
         frame
@@ -54,10 +56,10 @@ _HERE = str(Path(__file__).resolve().parent)
 def backend_manager(
     name: str, plugin: object, wrappers: Sequence[tuple[str, object]]
 ) -> pluggy.PluginManager:
-    """Returns the plugin manager of a backend.
+    """Return the plugin manager of a backend.
 
     Raises:
-        PluginError: if the plugin does not follow the hook specifications.
+        PluginError: if the plugin violates the hook specifications.
     """
     check_api(plugin)
     manager = _manager_with(name, plugin)
@@ -72,7 +74,7 @@ def backend_manager(
 
 
 def check_wrapper(name: str, plugin: object) -> None:
-    """Checks a plugin that wraps the hooks of every backend.
+    """Check a plugin that wraps the hooks of every backend.
 
     Raises:
         PluginError: if it does not follow the hook specifications or could answer in a backend's
@@ -90,7 +92,7 @@ def check_wrapper(name: str, plugin: object) -> None:
 
 
 def check_api(plugin: object) -> None:
-    """Checks that a plugin was written for this version of the boundary.
+    """Check that a plugin was written for this version of `BACKEND_API`.
 
     Raises:
         PluginError: if it states no version, or one with another major number.
@@ -115,7 +117,7 @@ def check_api(plugin: object) -> None:
 
 
 def _manager_with(name: str, plugin: object) -> pluggy.PluginManager:
-    """Returns a manager holding one plugin, all of whose hooks have known names and arguments."""
+    """Return a manager holding one plugin, all of whose hooks have known names and arguments."""
     manager = pluggy.PluginManager(PROJECT)
     for spec in ALL_SPECS:
         manager.add_hookspecs(spec)
@@ -136,7 +138,7 @@ def _manager_with(name: str, plugin: object) -> pluggy.PluginManager:
 
 
 def _reason(error: pluggy.PluginValidationError) -> str:
-    """Returns the validation error without the representation of the plugin object."""
+    """Return the text of a validation error without the representation of the plugin object."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     useful = [line for line in lines if not line.startswith("Plugin ")]
     text = "; ".join(useful or lines)

@@ -1,8 +1,8 @@
-"""The hooks of a backend, grouped by what they serve.
+"""Hook specifications of a backend, grouped by purpose.
 
 A backend is a module (or object) whose functions carry `hookimpl` and the names below, registered
 under the entry-point group `ocannl.backends`; the entry point's name is the backend's name. The
-module states `OCANNL_API = (1, 0)`. The classes are protocols, so a type checker can hold a plugin
+module states `OCANNL_API = (1, 0)`. The classes are protocols, so a type checker can check a plugin
 against them. Hooks run on cold paths only: compiling, allocating, copying. Running a compiled
 routine calls the `Launcher` that `Executable.link` returned.
 """
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pluggy
 
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
@@ -24,11 +24,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class DeviceHooks(Protocol):
-    """What there is on this machine."""
+    """Hooks that list the devices of this machine."""
 
     @hookspec(firstresult=True)
     def ocannl_targets(self) -> TargetReport:
-        """Returns the devices that can be used now, or the reason why there are none.
+        """Return the devices that can be used now, or the reason why there are none.
 
         Called without any driver loaded; must not raise for a missing driver, compiler or device,
         and must not import more than it needs to find out.
@@ -37,27 +37,21 @@ class DeviceHooks(Protocol):
 
 
 class CodegenHooks(Protocol):
-    """From a scheduled program to something that runs."""
+    """Hooks that generate and compile code."""
 
     @hookspec
     def ocannl_passes(self, target: Target) -> list[NamedPass]:
-        """Returns passes to run after the core's own, in order."""
-        ...
-
-    @hookspec
-    def ocannl_expect(self, nest: Kernel, nodes: NodeInfos, target: Target) -> None:
-        """Is told of a kernel of the next plan as soon as it is scheduled, so that it can be
-        compiled while the others are scheduled.
-
-        The plan comes in the same thread, by `ocannl_generate`, with the same objects as steps; it
-        never comes if something fails in between. Backends that start from plans leave this hook
-        out.
-        """
+        """Return passes to run after the core's own, in order."""
         ...
 
     @hookspec(firstresult=True)
-    def ocannl_generate(self, plan: Plan, target: Target) -> Source:
-        """Returns the code of a routine. Needs no device.
+    def ocannl_generate(self, kernels: KernelStream, target: Target) -> Source:
+        """Return the code of a routine. Needs no device.
+
+        `kernels.plan()` is the whole routine. Iterating over `kernels` yields its steps in order,
+        each with the nodes that it mentions, as soon as the step is scheduled; a backend may
+        start to compile a kernel while the next ones are scheduled. Errors of the scheduler
+        propagate from the stream.
 
         Raises:
             CodegenError: for a statement or number format that the backend cannot express.
@@ -66,51 +60,50 @@ class CodegenHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_compile(self, source: Source, target: Target) -> Executable:
-        """Returns the compiled form of what `ocannl_generate` of the same backend returned.
+        """Return the compiled form of a source that `ocannl_generate` of the same backend returned.
 
         Raises:
-            CompileError: with the command, its output and where the source was kept.
+            CompileError: with the command, its output and the path of the source.
         """
         ...
 
 
 class MemoryHooks(Protocol):
-    """Where cells live."""
+    """Hooks that place and allocate memory."""
 
     @hookspec(firstresult=True)
     def ocannl_resolve_mode(
         self, node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
     ) -> MemoryMode | None:
-        """Returns one of `candidates`, the modes that the core left open (local, on device), or
-        None for no opinion.
+        """Return one of `candidates`, the modes that the core left open (local, on device), or None
+        for the default.
         """
         ...
 
     @hookspec(firstresult=True)
     def ocannl_allocate(self, info: NodeInfo, target: Target) -> Buffer:
-        """Returns new memory of `info.nbytes` bytes, all zero, released when the buffer is
+        """Return new memory of `info.nbytes` bytes, all zero, released when the buffer is
         garbage-collected.
         """
         ...
 
 
 class TransferHooks(Protocol):
-    """Moving cells."""
+    """Hooks that copy cells."""
 
     @hookspec(firstresult=True)
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copies cells between buffers of equal format and extents, or returns None for pairs it
-        does not serve.
+        """Copy cells between buffers of equal format and extents.
 
-        A backend must serve host to device and device to host (`HostBuffer`). A transfer asks the
-        destination's backend first, then the source's; pairs that neither serves go through the
-        host.
+        Return None for a pair that the backend does not serve. A backend must serve host to device
+        and device to host (`HostBuffer`). A transfer calls the hook of the destination's backend
+        first, then that of the source's; pairs that neither serves are copied through the host.
         """
         ...
 
     @hookspec(firstresult=True)
     def ocannl_synchronize(self, target: Target) -> bool:
-        """Waits for all work of the device; returns True."""
+        """Wait for all work of the device; return True."""
         ...
 
 

@@ -1,12 +1,11 @@
-"""Kernels that share cells become one: fills join the sums that follow, and neighbours over one
-domain run together.
+"""Loop fusion: kernels over one domain become one kernel.
 
     c[:] = 0.0                                      for i, j: c[i, j] = 0.0 + sum of k
     for i, j, k: c[i, j] += a[i, k] * b[k, j]  -->            r[i, j] = relu(c[i, j])
     for i, j: r[i, j] = relu(c[i, j])
 
-Every operation stays what it was and each cell sees its operations in the same order, so all bits
-stay the same; what is saved are passes over memory.
+Every operation stays the same and each cell gets its operations in the same order, so all bits stay
+the same; passes over memory are saved.
 """
 
 from __future__ import annotations
@@ -15,58 +14,44 @@ from collections.abc import Iterable, Sequence
 
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import AxisIndex, IndexVar, Projections, VarIndex, is_surjective
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel, fuse_analyses
-from ocannl_core.kernel_passes.code_motion import fuse_distant_kernels
-from ocannl_core.kernels.nest import KernelNest, is_independent, kernel_nest
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Step
+from ocannl_core.kernels.nest import KernelNest, is_independent
+from ocannl_core.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    joint_title,
+    mentioned,
+    written,
+)
+from ocannl_core.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.loopir.nodes import Const, Expr, Fill, Load, Remark, Store
 from ocannl_core.loopir.traverse import accesses, map_expr, substitute_in_stmt
 from ocannl_core.machine_model import MEMORY_STREAMS
 
-
-def fuse_kernels(
-    steps: Iterable[Step], nodes: NodeInfos, *, rounds_often: bool = False
-) -> tuple[AnalysedKernel, ...]:
-    """Returns the steps of a plan with fills, and what can be neighbours, joined.
-
-    Args:
-        steps: The steps.
-        nodes: What is known of nodes.
-        rounds_often: True if sums of narrow floats stay in the order of their loops, rounded after
-            every term.
-    """
-    parts: list[AnalysedKernel] = []
-    for step in steps:
-        nest = kernel_nest(step.body) if isinstance(step, Kernel) else None
-        is_fixed = rounds_often and nest is not None and nest.rounds_often
-        parts.append(AnalysedKernel(step, None if is_fixed else nest))
-    return _neighbours_joined(fuse_distant_kernels(_fills_joined(parts, nodes), fuse_pair))
-
-
 # ----- fills --------------------------------------------------------------------------------------
 
 
-def _fills_joined(parts: Sequence[AnalysedKernel], nodes: NodeInfos) -> list[AnalysedKernel]:
-    """Returns the steps without fills that only give sums their first value.
+def fuse_fills(plan: NestPlan) -> NestPlan:
+    """Fuse fills with the reductions that they initialise.
 
     c[:] = 0.0; ...; c[i, j] += x  -->  ...; c[i, j] = 0.0 + x
     """
-    result = list(parts)
-    for position, part in enumerate(parts):
-        fill = _fill(part.step)
+    steps: list[NestStep | None] = list(plan.steps)
+    for position, step in enumerate(plan.steps):
+        fill = _fill(step)
         if fill is None:
             continue
-        for later in range(position + 1, len(result)):
-            if fill.node in result[later].mentioned:
-                started = _started(result[later], fill, nodes)
+        for later in range(position + 1, len(steps)):
+            reader = steps[later]
+            if reader is not None and fill.node in mentioned(reader):
+                started = _initialised(reader, fill, plan.nodes)
                 if started is not None:
-                    result[later] = started
-                    result[position] = AnalysedKernel(part.step, None, is_changed=True)
+                    steps[later], steps[position] = started, None
                 break
-    return [part for part in result if part.cells is not None or not part.is_changed]
+    return plan.with_steps([step for step in steps if step is not None])
 
 
-def _fill(step: Step) -> Fill | None:
+def _fill(step: NestStep) -> Fill | None:
     if not isinstance(step, Kernel):
         return None
     match [stmt for stmt in step.body.stmts if not isinstance(stmt, Remark)]:
@@ -76,11 +61,11 @@ def _fill(step: Step) -> Fill | None:
             return None
 
 
-def _started(part: AnalysedKernel, fill: Fill, nodes: NodeInfos) -> AnalysedKernel | None:
-    """Returns a nest that starts from the number of a fill; None if it needs the filled cells."""
-    nest = part.cells
-    if nest is None:
+def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel | None:
+    """Return a nest that starts from the number of a fill; None if it needs the filled cells."""
+    if not isinstance(kernel, NestKernel):
         return None
+    nest = kernel.nest
     stores = [store for store in nest.finish if store.node is fill.node]
     if len(stores) != 1 or any(axis.is_shifting for axis in nest.axes):
         return None
@@ -104,34 +89,88 @@ def _started(part: AnalysedKernel, fill: Fill, nodes: NodeInfos) -> AnalysedKern
         reduction = replace(reduction, initial=map_expr(reduction.initial, started))
     new = replace(store, value=map_expr(store.value, started))
     finish = tuple(new if each is store else each for each in nest.finish)
-    return AnalysedKernel(part.step, KernelNest(nest.axes, reduction, finish), is_changed=True)
+    return kernel.rewritten(KernelNest(nest.axes, reduction, finish))
+
+
+# ----- kernels that read the results of earlier ones ----------------------------------------------
+
+
+def fuse_distant_kernels(plan: NestPlan) -> NestPlan:
+    """Fuse each kernel with an earlier one whose results it reads, by code motion.
+
+    g[o, i] += d[b, o] * x[b, i]          e[b, i] += d[b, o] * w[o, i]
+    e[b, i] += d[b, o] * w[o, i]    -->   g[o, i] += d[b, o] * x[b, i]; w[o, i] -= g[o, i]
+    w[o, i] -= g[o, i]
+
+    A kernel moves over others that neither write a node that it mentions nor mention one that it
+    writes, so that every cell still gets its operations in the same order.
+    """
+    result: list[NestStep] = []
+    for step in plan.steps:
+        found = _partner(result, step)
+        if found is None:
+            result.append(step)
+            continue
+        at, both, to_the_end = found
+        if to_the_end:
+            del result[at]
+            result.append(both)
+        else:
+            result[at] = both
+    return plan.with_steps(result)
+
+
+def _partner(before: Sequence[NestStep], step: NestStep) -> tuple[int, NestKernel, bool] | None:
+    """Return the position of an earlier kernel, the fused one, and whether the earlier moves."""
+    if not isinstance(step, NestKernel) or step.nest.reduction is not None:
+        return None
+    own = mentioned(step)
+    for at in range(len(before) - 1, -1, -1):
+        first = before[at]
+        if not isinstance(first, NestKernel) or written(first).isdisjoint(own):
+            continue
+        between = before[at + 1 :]
+        moves_up = _can_move_over(step, between)
+        if not moves_up and not _can_move_over(first, between):
+            continue
+        both = fuse_pair(first, step)
+        if both is not None:
+            return at, both, not moves_up
+    return None
+
+
+def _can_move_over(step: NestStep, others: Iterable[NestStep]) -> bool:
+    own, changed = mentioned(step), written(step)
+    return all(
+        own.isdisjoint(written(other)) and changed.isdisjoint(mentioned(other)) for other in others
+    )
 
 
 # ----- neighbours ---------------------------------------------------------------------------------
 
 
-def _neighbours_joined(parts: Iterable[AnalysedKernel]) -> tuple[AnalysedKernel, ...]:
-    """Returns the steps with each one joined to the one before where both run over one domain."""
-    result: list[AnalysedKernel] = []
-    for part in parts:
-        both = fuse_pair(result[-1], part) if result else None
+def fuse_neighbours(plan: NestPlan) -> NestPlan:
+    """Fuse each kernel with the one before it where both run over one domain."""
+    result: list[NestStep] = []
+    for step in plan.steps:
+        both = fuse_pair(result[-1], step) if result else None
         if both is None:
-            result.append(part)
+            result.append(step)
         else:
             result[-1] = both
-    return tuple(result)
+    return plan.with_steps(result)
 
 
-def fuse_pair(first: AnalysedKernel, second: AnalysedKernel) -> AnalysedKernel | None:
-    """Returns two steps as one, in every cell one after the other; None if the second must wait."""
-    if first.cells is None or second.cells is None:
+def fuse_pair(first: NestStep, second: NestStep) -> NestKernel | None:
+    """Return two kernels as one that runs cell by cell; None if a dependence forbids it."""
+    if not isinstance(first, NestKernel) or not isinstance(second, NestKernel):
         return None
-    nest = fuse_over_one_domain(first.cells, second.cells)
-    return None if nest is None else replace(fuse_analyses((first, second)), cells=nest)
+    nest = fuse_over_one_domain(first.nest, second.nest)
+    return None if nest is None else NestKernel(nest, joint_title((first.title, second.title)))
 
 
 def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | None:
-    """Returns two nests as one, in every cell one after the other; None if the second must wait."""
+    """Return two nests as one that runs cell by cell; None if a dependence forbids it."""
     if second.reduction is not None or any(axis.is_shifting for axis in first.axes):
         return None
     if len(first.finish) + len(second.finish) > MEMORY_STREAMS:

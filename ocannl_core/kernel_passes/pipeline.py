@@ -1,60 +1,189 @@
-"""From an optimised program to kernels: all that happens to it before code is generated."""
+"""The pipeline of kernel passes, from an optimised loop program to a plan of scheduled kernels.
+
+    LoopProgram -- split_kernels, sink_fills --> Plan -- split_inlined_reductions --> Plan
+    Plan -- recognise_nests --> NestPlan -- nest_passes() --> NestPlan
+    NestPlan -- schedule_kernels, parallelise_step, allocate_workspace_of --> Plan
+
+Each pass returns a new plan. The last three run step by step, so that code generation can begin
+with the first kernels while later ones are scheduled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
+from ocannl_core import settings
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.kernel_passes.fission import split_inlined_reductions
+from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
 from ocannl_core.kernel_passes.parallelise import parallelise_step
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels, schedule_variants
-from ocannl_core.kernel_passes.split_kernels import split_kernels
+from ocannl_core.kernel_passes.reassociate_products import reassociate_products
+from ocannl_core.kernel_passes.recognise_nests import recognise_nests
+from ocannl_core.kernel_passes.rematerialisation import rematerialise
+from ocannl_core.kernel_passes.row_fusion.choose import group_rows
+from ocannl_core.kernel_passes.schedule_kernels import (
+    has_schedules,
+    rule_for,
+    schedule_kernels,
+    schedule_variants,
+)
+from ocannl_core.kernel_passes.split_kernels import sink_fills, split_kernels
+from ocannl_core.kernel_passes.split_reductions import split_reductions
+from ocannl_core.kernel_passes.store_forwarding import forward_stores
+from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
+from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums
 from ocannl_core.kernel_passes.workspace import allocate_workspace_of
-from ocannl_core.kernels.memory_plan import sink_fills
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepReplacement, map_steps
+from ocannl_core.kernels.nest_plan import NestKernel, NestPass, NestPlan
+from ocannl_core.kernels.nodes import (
+    NodeInfos,
+    Plan,
+    Step,
+    StepReplacement,
+    StepRule,
+    map_steps,
+    unchanged,
+)
+from ocannl_core.kernels.stream import FinishedStep, KernelStream
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.machine_model import MachineModel
+from ocannl_core.schedule.tuning.tuning_cache import Rule
 from ocannl_core.target import Target
 
 
-def plan_kernels(
-    optimised: LoopProgram,
-    target: Target,
-    on_kernel: Callable[[Kernel, NodeInfos], None] | None = None,
-) -> Plan:
-    """Returns the kernels of a program, scheduled for a target.
+@dataclass(frozen=True, slots=True)
+class NamedNestPass:
+    """A pass over plans of nests.
+
+    Attributes:
+        name: Its name in dumps.
+        run: The pass.
+    """
+
+    name: str
+    run: NestPass
+
+
+def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
+    """Return the passes between the recognition of nests and their schedules, in order.
+
+    Args:
+        target: The processor; None for passes that need no cache sizes.
+    """
+    accumulation = settings.current().accumulation
+    passes: list[tuple[str, NestPass]] = [
+        ("fuse fills", fuse_fills),
+        ("fuse distant kernels", fuse_distant_kernels),
+        ("fuse neighbours", fuse_neighbours),
+        ("forward stores", forward_stores),
+        ("widen accumulators", partial(widen_accumulators, may_pair=accumulation == "fast")),
+    ]
+    if accumulation != "exact":
+        passes.append(("widen scoped sums", widen_scoped_sums))
+    passes.append(("reassociate products", reassociate_products))
+    if target is not None:
+        passes += [
+            ("rematerialise", partial(rematerialise, cache=MachineModel.of(target).l2_bytes)),
+            ("group rows", partial(group_rows, target=target)),
+        ]
+    passes.append(("split reductions", split_reductions))
+    return tuple(NamedNestPass(*each) for each in passes)
+
+
+def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPlan]]:
+    """Yield the plan after each pass before scheduling, with the name of the pass.
+
+    Args:
+        plan: The kernels as the program states them.
+        target: The processor; None for passes that need no cache sizes.
+    """
+    keeps_order = settings.current().accumulation == "exact"
+    nests = recognise_nests(split_inlined_reductions(plan), keeps_order=keeps_order)
+    yield "recognise nests", nests
+    for each in nest_passes(target):
+        nests = each.run(nests)
+        yield each.name, nests
+
+
+def nest_plan(plan: Plan, target: Target | None) -> NestPlan:
+    """Return the last of `nest_plans`: the nests that get schedules."""
+    *_, (_, found) = nest_plans(plan, target)
+    return found
+
+
+def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
+    """Return a plan in which every nest has the schedule that a rule chooses.
+
+    Args:
+        plan: The kernels as the program states them.
+        rule: Chooses the schedules.
+        target: The processor; None for passes that need no cache sizes.
+    """
+    return KernelStream(schedule_kernels(nest_plan(plan, target), rule)).plan()
+
+
+def schedule_for(plan: Plan, target: Target, finish: StepRule = unchanged) -> KernelStream:
+    """Return the kernels of a plan, each scheduled for a target when it is iterated over.
+
+    Targets without vector registers get the kernels as the program states them, and so does every
+    target with the setting `schedule = "none"`. Schedules from the tuning cache are used unless the
+    setting `tune` is `off`.
+
+    Args:
+        plan: The kernels as the program states them.
+        target: The device that runs the kernels.
+        finish: Applied to each scheduled step.
+    """
+    if not has_schedules(target):
+        return KernelStream(_finish_steps(plan, finish))
+    return KernelStream(_schedule_steps(plan, target, finish))
+
+
+def _schedule_steps(
+    plan: Plan, target: Target, finish: StepRule
+) -> Generator[FinishedStep, None, Plan]:
+    return (yield from schedule_kernels(nest_plan(plan, target), rule_for(target), finish))
+
+
+def _finish_steps(plan: Plan, finish: StepRule) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan after applying a rule to each; return the whole plan."""
+    steps: list[Step] = []
+    scratch = dict.fromkeys(plan.scratch)
+    for step in plan.steps:
+        found = finish(step, plan.nodes)
+        steps += found.steps
+        scratch.update(dict.fromkeys(found.scratch))
+        for each in found.steps:
+            yield each, plan.nodes
+    return replace(plan, steps=tuple(steps), scratch=tuple(scratch))
+
+
+def cut_kernels(optimised: LoopProgram) -> Plan:
+    """Return the kernels of a program as it states them."""
+    return sink_fills(split_kernels(optimised))
+
+
+def plan_kernels(optimised: LoopProgram, target: Target) -> KernelStream:
+    """Return the finished kernels of a program, each scheduled when it is iterated over.
 
     Args:
         optimised: The program.
-        target: What the kernels will run on.
-        on_kernel: Told of each kernel as soon as nothing about it changes any more, but not of
-            those that are like an earlier one.
+        target: The device that runs the kernels.
     """
-
-    def finish(step: Step, nodes: NodeInfos) -> StepReplacement:
-        found = finish_kernel(step, nodes)
-        for each in found.steps:
-            if on_kernel is not None and isinstance(each, Kernel):
-                on_kernel(each, nodes)
-        return found
-
-    return schedule_kernels(cut_kernels(optimised), target, finish)
+    return schedule_for(cut_kernels(optimised), target, finish_kernel)
 
 
-def plan_variants(plan: Plan, part: AnalysedKernel, schedules: Sequence[Schedule]) -> Plan:
-    """Returns one kernel of a plan that is not scheduled yet, once by each of some schedules."""
-    return map_steps(schedule_variants(plan, part, schedules), finish_kernel)
+def plan_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule]) -> Plan:
+    """Return a plan of one nest by each of some schedules, finished like other kernels."""
+    return map_steps(schedule_variants(plan, kernel, schedules), finish_kernel)
 
 
 def finish_kernel(step: Step, nodes: NodeInfos) -> StepReplacement:
-    """Returns a scheduled step as phases that threads share, its large buffers outside."""
+    """Parallelise a scheduled step and move its large buffers to the routine."""
     phases = parallelise_step(step, nodes)
     found = [allocate_workspace_of(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
     return StepReplacement(
         steps, (*phases.scratch, *(node for each in found for node in each.scratch))
     )
-
-
-def cut_kernels(optimised: LoopProgram) -> Plan:
-    """Returns the kernels of a program before anything is scheduled."""
-    return sink_fills(split_kernels(optimised))

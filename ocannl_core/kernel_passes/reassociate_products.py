@@ -22,8 +22,8 @@ from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Binary, Expr, Load, LocalRead, Store
@@ -56,23 +56,20 @@ class ReassociatedNest:
     made: Mapping[TensorNode, NodeInfo]
 
 
-def reassociate_products(
-    parts: Iterable[AnalysedKernel], nodes: Mapping[TensorNode, NodeInfo]
-) -> tuple[tuple[AnalysedKernel, ...], dict[TensorNode, NodeInfo]]:
-    """Returns the steps of a plan with sums of products in stages, and where their sums are."""
-    result: list[AnalysedKernel] = []
+def reassociate_products(plan: NestPlan) -> NestPlan:
+    """Compute sums of products of several factors in stages where that saves multiplications."""
+    result: list[NestStep] = []
     made: dict[TensorNode, NodeInfo] = {}
-    for part in parts:
-        found = reassociate_nest(part.cells, nodes) if part.cells is not None else None
+    for step in plan.steps:
+        found = reassociate_nest(step.nest, plan.nodes) if isinstance(step, NestKernel) else None
         if found is None:
-            result.append(part)
+            result.append(step)
             continue
         made |= found.made
-        before = replace(part, step=replace(part.step, title=f"sums for {part.step.title}"))
         *nests, last = found.nests
-        result += [replace(before, cells=nest, is_changed=True) for nest in nests]
-        result.append(replace(part, cells=last, is_changed=True))
-    return tuple(result), made
+        result += [NestKernel(nest, f"sums for {step.title}") for nest in nests]
+        result.append(NestKernel(last, step.title))
+    return plan.with_steps(result, made)
 
 
 def reassociate_nest(

@@ -1,4 +1,4 @@
-"""Cutting a routine into kernels: one for each top-level nest of loops.
+"""Split a routine into kernels, one for each top-level loop nest.
 
 # c = w @ x                     kernel "c = w @ x (writes c)", given c, w, x
 c[:] = 0.0              -->
@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from ocannl_core.errors import VerifyError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.ir_text import PrintedNames
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step, kernel_of, nodes_of_step
 from ocannl_core.loopir.nodes import (
     Allocate,
     Barrier,
     Block,
     CallExternal,
     DeclareLocal,
+    Fill,
     For,
     LoopProgram,
     Remark,
@@ -33,7 +34,6 @@ from ocannl_core.loopir.traverse import (
     allocated,
     locals_of,
     nodes_of,
-    static_indices,
     walk,
     writes,
 )
@@ -115,9 +115,7 @@ class _KernelSplitter:
 
     def nest(self, group: tuple[Stmt, ...], remarks: list[str]) -> Kernel:
         body = Block(tuple(stmt for stmt in group if not isinstance(stmt, Remark)))
-        own = set(allocated(body))
-        arguments = tuple(node for node in nodes_of(body) if node not in own)
-        return Kernel(body, arguments, static_indices(body), self.title(remarks, group))
+        return kernel_of(body, self.title(remarks, group))
 
     def title(self, remarks: list[str], group: tuple[Stmt, ...]) -> str:
         inside = [stmt.text for stmt in group if isinstance(stmt, Remark)]
@@ -126,6 +124,26 @@ class _KernelSplitter:
         written = ", ".join(self.names.node(n) for n in writes(body) if n not in own)
         text = "; ".join([*remarks, *inside])
         return f"{text} (writes {written})" if text else f"writes {written}"
+
+
+def sink_fills(plan: Plan) -> Plan:
+    """Move fills of the routine's own nodes right before the first use of these.
+
+    A fill far from the first use extends the live range of its node, and so the arena.
+    """
+    scratch = set(plan.scratch)
+    steps: list[Step] = []
+    waiting: dict[TensorNode, Step] = {}
+    for step in plan.steps:
+        for node in nodes_of_step(step):
+            if node in waiting:
+                steps.append(waiting.pop(node))
+        match step:
+            case Kernel(Block((Fill(node),))) if node in scratch:
+                waiting[node] = step
+            case _:
+                steps.append(step)
+    return replace(plan, steps=(*steps, *waiting.values()))
 
 
 def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:

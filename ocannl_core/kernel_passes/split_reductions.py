@@ -13,7 +13,7 @@ order of additions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -26,8 +26,8 @@ from ocannl_core.indexing import (
     fresh_var,
     variables,
 )
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
@@ -60,26 +60,21 @@ class SplitNest:
     info: NodeInfo
 
 
-def split_reductions(
-    parts: Iterable[AnalysedKernel], nodes: Mapping[TensorNode, NodeInfo]
-) -> tuple[list[AnalysedKernel], dict[TensorNode, NodeInfo]]:
-    """Returns the steps of a plan with long reductions divided, and where partial results are."""
-    result: list[AnalysedKernel] = []
+def split_reductions(plan: NestPlan) -> NestPlan:
+    """Split long reductions to few cells of kernels that run alone into partial results."""
+    result: list[NestStep] = []
     partial: dict[TensorNode, NodeInfo] = {}
-    for part in parts:
-        found = (
-            split_nest(part.cells) if part.cells and is_vectorisable(part.cells, nodes) else None
-        )
+    for step in plan.steps:
+        can_split = isinstance(step, NestKernel) and is_vectorisable(step.nest, plan.nodes)
+        found = split_nest(step.nest) if isinstance(step, NestKernel) and can_split else None
         if found is None:
-            result.append(part)
+            result.append(step)
             continue
         partial[found.node] = found.info
-        title = f"partial results for {part.step.title}"
-        before = replace(part, step=replace(part.step, title=title))
         *nests, last = found.nests
-        result += [replace(before, cells=nest, is_changed=True) for nest in nests]
-        result.append(replace(part, cells=last, is_changed=True))
-    return result, partial
+        result += [NestKernel(nest, f"partial results for {step.title}") for nest in nests]
+        result.append(NestKernel(last, step.title))
+    return plan.with_steps(result, partial)
 
 
 def split_nest(

@@ -1,21 +1,20 @@
-"""Numbers go from one store of a kernel to the next in registers where nobody else reads them.
+"""Store-to-load forwarding: a kernel passes values to its later stores in registers.
 
     g[i, j] = total                          m[i, j] = 0.9 * m[i, j] + total
     m[i, j] = 0.9 * m[i, j] + g[i, j]  -->   w[i, j] = w[i, j] - 0.1 * total
     w[i, j] = w[i, j] - 0.1 * g[i, j]
 
-Only nodes of the routine go away, which no other kernel mentions. A number is computed in the
-format in which it would have been stored, so all bits stay the same.
+Only stores to nodes of the routine that no other kernel mentions are removed. A value is computed
+in the format in which it would have been stored, so all bits stay the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, mentioned
 from ocannl_core.loopir.nodes import Expr, Load, Store
 from ocannl_core.loopir.traverse import map_expr, nodes_of, walk
 from ocannl_core.machine_model import STORE_AND_LOAD_COST
@@ -23,27 +22,21 @@ from ocannl_core.node import TensorNode
 from ocannl_core.passes.expression_cost import MOST_DEPTH, cost, depth
 
 
-def forward_stores(
-    parts: Iterable[AnalysedKernel], scratch: Iterable[TensorNode]
-) -> tuple[AnalysedKernel, ...]:
-    """Returns the kernels without stores to nodes of the routine that one kernel alone mentions.
+def forward_stores(plan: NestPlan) -> NestPlan:
+    """Remove stores to nodes of the routine that one kernel alone mentions."""
+    uses = Counter(node for step in plan.steps for node in mentioned(step))
+    own = {node for node in plan.scratch if uses[node] == 1}
 
-    Args:
-        parts: All kernels.
-        scratch: The nodes whose memory belongs to the routine.
-    """
-    parts = tuple(parts)
-    uses = Counter(node for part in parts for node in part.mentioned)
-    own = {node for node in scratch if uses[node] == 1}
-    result = []
-    for part in parts:
-        nest = part.cells
-        for node in [store.node for store in nest.finish] if nest is not None else ():
-            if nest is not None and node in own:
-                nest = _without(nest, node)
-        changed = nest is not part.cells
-        result.append(replace(part, cells=nest, is_changed=True) if changed else part)
-    return tuple(result)
+    def without_own_stores(kernel: NestKernel) -> NestKernel:
+        nest = kernel.nest
+        for store in kernel.nest.finish:
+            if store.node in own:
+                nest = _without(nest, store.node)
+        return kernel.rewritten(nest)
+
+    return plan.with_steps(
+        [without_own_stores(s) if isinstance(s, NestKernel) else s for s in plan.steps]
+    )
 
 
 def _without(nest: KernelNest, node: TensorNode) -> KernelNest:

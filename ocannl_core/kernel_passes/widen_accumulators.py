@@ -14,15 +14,14 @@ an array of float32: numbers go there before, and come back after the last term.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
 
 from ocannl_core.dtypes import float32, round_to
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.split_reductions import split_nest
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Binary, Const, Expr, Load, Local, LocalRead, Store, Unary
@@ -34,44 +33,44 @@ _LONG_SUM = 2048
 """Sums of more terms than these may run in pieces, between which cells hold partial results."""
 
 
-def widen_accumulators(
-    parts: Iterable[AnalysedKernel], nodes: NodeInfos, *, may_pair: bool = False
-) -> tuple[list[AnalysedKernel], dict[TensorNode, NodeInfo]]:
-    """Returns the steps of a plan with sums of narrow floats in float32, and the arrays for it.
+def widen_accumulators(plan: NestPlan, *, may_pair: bool = False) -> NestPlan:
+    """Accumulate sums of narrow floats in float32.
 
     Args:
-        parts: The steps.
-        nodes: What is known of nodes.
+        plan: The plan.
         may_pair: True if products may come from instructions for pairs.
     """
-    result: list[AnalysedKernel] = []
+    result: list[NestStep] = []
     made: dict[TensorNode, NodeInfo] = {}
-    for each in parts:
-        part = _pairing(each) if may_pair else each
-        nest = part.cells
-        if nest is None or nest.reduction is None or not nest.reduction.dtype.is_narrow:
-            result.append(part)
+    for step in plan.steps:
+        if not isinstance(step, NestKernel):
+            result.append(step)
+            continue
+        kernel = _allow_pairs(step) if may_pair else step
+        nest = kernel.nest
+        if nest.reduction is None or not nest.reduction.dtype.is_narrow:
+            result.append(kernel)
             continue
         wide = _in_registers(nest, nest.reduction)
         if not _needs_memory(nest, wide):
-            result.append(replace(part, cells=wide, is_changed=True))
+            result.append(kernel.rewritten(wide))
             continue
         (store,) = nest.finish
         node = TensorNode(store.node.id, (*store.node.label, "wide"))
-        made[node] = NodeInfo(float32, nodes[store.node].buffer_dims)
-        result += [
-            replace(part, cells=each, is_changed=True)
-            for each in _in_memory(nest, wide, node, nodes)
-        ]
-    return result, made
+        made[node] = NodeInfo(float32, plan.nodes[store.node].buffer_dims)
+        result += map(kernel.rewritten, _in_memory(nest, wide, node, plan.nodes))
+    return plan.with_steps(result, made)
 
 
-def _pairing(part: AnalysedKernel) -> AnalysedKernel:
-    """Returns a step of which instructions may multiply pairs, if it is a sum."""
-    nest = part.cells
-    if nest is None or nest.reduction is None or nest.reduction.op is not BinaryOp.ADD:
-        return part
-    return replace(part, cells=replace(nest, reduction=replace(nest.reduction, may_pair=True)))
+def _allow_pairs(kernel: NestKernel) -> NestKernel:
+    """Return a kernel whose reduction, if it is a sum, may use instructions for pairs of products.
+
+    The statements that the nest was read from still compute the same.
+    """
+    reduction = kernel.nest.reduction
+    if reduction is None or reduction.op is not BinaryOp.ADD:
+        return kernel
+    return replace(kernel, nest=replace(kernel.nest, reduction=replace(reduction, may_pair=True)))
 
 
 def _needs_memory(nest: KernelNest, wide: KernelNest) -> bool:
@@ -88,8 +87,8 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     rounded = Unary(UnaryOp.IDENTITY, LocalRead(result), reduction.dtype)
     wide = replace(
         reduction,
-        term=_wide(reduction.term),
-        initial=_wide(reduction.initial),
+        term=widen_term(reduction.term),
+        initial=widen_term(reduction.initial),
         result=result,
     )
     old = LocalRead(reduction.result)
@@ -100,15 +99,15 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     return KernelNest(nest.axes, wide, finish)
 
 
-def _wide(expr: Expr) -> Expr:
-    """Returns an expression of a narrow format in float32: operands are what they were, products
-    are not rounded to the narrow format.
+def widen_term(expr: Expr) -> Expr:
+    """Return a term of a narrow format in float32: operands keep their values, products are not
+    rounded to the narrow format.
     """
     match expr:
         case Binary(BinaryOp.MUL, left, right):
-            return Binary(BinaryOp.MUL, _wide(left), _wide(right), float32)
+            return Binary(BinaryOp.MUL, widen_term(left), widen_term(right), float32)
         case Unary(UnaryOp.NEG, arg):
-            return Unary(UnaryOp.NEG, _wide(arg), float32)
+            return Unary(UnaryOp.NEG, widen_term(arg), float32)
         case Const(value, dtype):
             return Const(round_to(value, dtype), float32)
         case _:

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
-from ocannl_core.loopir.nodes import Block, Fill
-from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.errors import LinkError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernels.nodes import Plan, nodes_of_step
 from ocannl_core.machine_model import CACHE_LINE_BYTES
 from ocannl_core.node import TensorNode
 
@@ -85,15 +84,31 @@ def memory_plan(plan: Plan) -> MemoryPlan:
     A node lives from the first step that mentions it to the last one: what a step reads and what it
     writes never overlap. Its cells are undefined when its life begins, as after any `Allocate`.
     Larger nodes are placed first, each where the gap is smallest that it fits in.
+
+    Raises:
+        LinkError: if no arena of less than 2**63 bytes has room for them.
     """
     lives = _lives(plan)
     ordered = sorted(lives, key=lambda node: (-plan.nodes[node].nbytes, lives[node].start, node.id))
     arena = _Arena(len(ordered))
-    found = {node: arena.place(plan.nodes[node].nbytes, lives[node]) for node in ordered}
+    try:
+        found = {node: arena.place(plan.nodes[node].nbytes, lives[node]) for node in ordered}
+    except OverflowError as error:
+        raise too_large(plan, "2**63 bytes or more") from error
     return MemoryPlan(
         {node: found[node] for node in plan.scratch},
         max((_aligned(place.end) for place in found.values()), default=0),
         sum(_aligned(place.nbytes) for place in found.values()),
+    )
+
+
+def too_large(plan: Plan, nbytes: str) -> LinkError:
+    """Return the error for an arena that the device has no room for."""
+    return LinkError(
+        "The tensors that a routine keeps for itself fit into the memory of the device.",
+        found=f"no room for {nbytes}",
+        where=f"compiling {plan.name}",
+        fix="make an axis shorter, or reduce in the operation that makes the axes",
     )
 
 
@@ -132,26 +147,6 @@ class _Arena:
         self._count += 1
 
 
-def sink_fills(plan: Plan) -> Plan:
-    """Returns the plan with fills of the routine's own nodes right before they are needed.
-
-    A node whose cells are set long before anything is added to them keeps its memory for nothing.
-    """
-    scratch = set(plan.scratch)
-    steps: list[Step] = []
-    waiting: dict[TensorNode, Step] = {}
-    for step in plan.steps:
-        for node in nodes_of_step(step):
-            if node in waiting:
-                steps.append(waiting.pop(node))
-        match step:
-            case Kernel(Block((Fill(node),))) if node in scratch:
-                waiting[node] = step
-            case _:
-                steps.append(step)
-    return replace(plan, steps=(*steps, *waiting.values()))
-
-
 def _lives(plan: Plan) -> dict[TensorNode, range]:
     """Returns the positions of the steps during which each node keeps its memory."""
     lives = {node: range(0) for node in plan.scratch}
@@ -161,15 +156,6 @@ def _lives(plan: Plan) -> dict[TensorNode, range]:
                 first = lives[node].start if lives[node] else position
                 lives[node] = range(first, position + 1)
     return {node: life or range(1) for node, life in lives.items()}
-
-
-def nodes_of_step(step: Step) -> tuple[TensorNode, ...]:
-    """Returns the nodes that a step reads or writes."""
-    match step:
-        case Kernel(arguments=arguments):
-            return arguments
-        case HostCall(call):
-            return nodes_of(call)
 
 
 def _aligned(nbytes: int) -> int:

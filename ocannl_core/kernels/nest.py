@@ -222,11 +222,17 @@ class KernelNest:
 
 
 def kernel_nest(body: Block) -> KernelNest | None:
-    """Returns the nest that a block consists of; None if its iterations depend on each other."""
+    """Return the nest that a block consists of; None if its iterations depend on each other.
+
+    Without outer loops, stores around an inlined reduction are a nest of one cell.
+    """
     loops, inner = perfect_loops(body)
-    if not loops or len(loops) > len(AXIS_LETTERS):
+    if len(loops) > len(AXIS_LETTERS):
         return None
-    found = _accumulation(loops, inner) or _inlined(inner) or _stores(inner)
+    if loops:
+        found = _accumulation(loops, inner) or _inlined(inner) or _stores(inner)
+    else:
+        found = _inlined(inner)
     if found is None:
         return None
     reduction, inner_loops, finish = found
@@ -319,7 +325,7 @@ def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
             cell = Load(node, indices, value.dtype)
         case _:
             return None
-    parts = _combined(value, cell)
+    parts = match_accumulation(value, cell)
     if parts is None or any(isinstance(each, For) for each in walk(parts[1])):
         return None  # w -= rate * total is the finish of the inlined total
     result = _new_local((store,), value.dtype)
@@ -348,7 +354,7 @@ def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
             return None
     match inner:
         case (SetLocal(second, value),) if second == scoped.local:
-            parts = _combined(value, LocalRead(scoped.local))
+            parts = match_accumulation(value, LocalRead(scoped.local))
         case _:
             return None
     if parts is None or any(isinstance(each, Scoped) for each in walk(parts[1])):
@@ -368,8 +374,8 @@ def _stores(stmts: tuple[Stmt, ...]) -> _Found | None:
     return None, [], stores
 
 
-def _combined(value: Expr, cell: Load | LocalRead) -> tuple[BinaryOp, Expr] | None:
-    """Returns op and term of a value that combines a cell with something else.
+def match_accumulation(value: Expr, cell: Expr) -> tuple[BinaryOp, Expr] | None:
+    """Return the operation and the term by which a value combines a cell with something else.
 
     cell + a * b     -->  ADD, a * b
     fma(a, b, cell)  -->  ADD, a * b

@@ -1,14 +1,19 @@
-"""The result of scheduling: what a backend generates code from."""
+"""The nodes of the kernel language: kernels, host calls, and the plan that orders them.
+
+A plan is the result of scheduling and the input of code generation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from typing import assert_never
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import Block, CallExternal
+from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
 
 NodeInfos = Mapping[TensorNode, NodeInfo]
@@ -76,6 +81,35 @@ class HostCall:
 
 
 Step = Kernel | HostCall
+
+
+def kernel_of(body: Block, title: str = "") -> Kernel:
+    """Return the kernel of some statements, with its arguments and indices."""
+    own = set(allocated(body))
+    arguments = tuple(node for node in nodes_of(body) if node not in own)
+    return Kernel(body, arguments, static_indices(body), title)
+
+
+def nodes_of_step(step: Step) -> tuple[TensorNode, ...]:
+    """Return the nodes that a step reads or writes, in order of first use."""
+    match step:
+        case Kernel(arguments=arguments):
+            return arguments
+        case HostCall(call):
+            return nodes_of(call)
+        case _:
+            assert_never(step)
+
+
+def nodes_written(step: Step) -> tuple[TensorNode, ...]:
+    """Return the nodes that a step writes."""
+    match step:
+        case Kernel(body):
+            return writes(body)
+        case HostCall(call):
+            return call.outputs
+        case _:
+            assert_never(step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""The loop language: what backends compile, with a meaning that the interpreter defines."""
+"""The loop language, which backends compile; the interpreter defines its semantics."""

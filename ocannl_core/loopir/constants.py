@@ -1,4 +1,4 @@
-"""Numbers, index values and choices among numbers as expressions of the loop language."""
+"""Constants, index values and selections among constants, as expressions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
 
 def representable(value: float, dtype: DType) -> float:
-    """Returns the value in the format; infinities become the extremes of one that has none."""
+    """Return the value in the format; an infinity becomes the extreme of a format without any."""
     if value in (math.inf, -math.inf):
         low, high = extremes(dtype)
         extreme: float = high if value > 0 else low
@@ -21,7 +21,7 @@ def representable(value: float, dtype: DType) -> float:
 
 
 def constant(value: float, dtype: DType) -> Expr:
-    """Returns the constant nearest to a number; large integers are bit patterns."""
+    """Return the constant nearest to a number; large integers are bit patterns."""
     number = round_to(value, dtype)
     if dtype.is_integer and abs(number) > 2**53:
         return ConstBits(number & (2**64 - 1), dtype)
@@ -29,14 +29,14 @@ def constant(value: float, dtype: DType) -> Expr:
 
 
 def index_value(index: AxisIndex, dtype: DType) -> Expr:
-    """Returns the value of an index as a number or a word."""
+    """Return the value of an index as a number or a word."""
     if dtype is uint4x32:
         return Unary(UnaryOp.WORD, IndexValue(index, uint64), dtype)
     return IndexValue(index, dtype)
 
 
 def chosen(constants: list[Expr], offset: AxisIndex) -> Expr:
-    """Returns the constant whose position is the offset modulo their number."""
+    """Return the constant whose position is the offset modulo their number."""
     position = Binary(BinaryOp.MOD, IndexValue(offset, int64), Const(len(constants), int64), int64)
     value = constants[-1]
     for place, each in reversed(list(enumerate(constants[:-1]))):

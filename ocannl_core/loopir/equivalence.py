@@ -1,4 +1,4 @@
-"""Equality of code up to the names of the variables that it binds."""
+"""Alpha-equivalence: equality of code up to the names of its bound variables."""
 
 from __future__ import annotations
 
@@ -50,21 +50,22 @@ Key = tuple[Hashable, ...]
 
 
 def are_equivalent(first: Node, second: Node) -> bool:
-    """True if a bijection of the loop variables and scalars that they bind makes them equal.
+    """Return True if two nodes are equal up to a renaming of the loop variables and scalars they
+    bind.
 
-    Remarks, and the cells that inlined computations remember, do not count.
+    Remarks, and the indices of `Scoped`, are ignored.
     """
     return key_of(first) == key_of(second)
 
 
 def key_of(root: Node, version: Callable[[Storage], int] = lambda storage: 0) -> Key:
-    """Returns a value that exactly the equivalent code has.
+    """Return a key that two nodes share exactly if they are alpha-equivalent.
 
-    Variables bound inside are numbered in the order in which they are bound.
+    Bound variables are numbered in the order of their binding.
 
     Args:
         root: A statement or an expression.
-        version: Tells apart contents that memory, or a scalar from outside, has at different times.
+        version: The version of the contents of a node, or of a free scalar, at this point.
     """
     namer = _Namer(version)
     parts: list[Hashable] = []
@@ -78,7 +79,7 @@ def key_of(root: Node, version: Callable[[Storage], int] = lambda storage: 0) ->
 
 
 class _Namer:
-    """Gives bound variables numbers."""
+    """The numbers of bound variables."""
 
     def __init__(self, version: Callable[[Storage], int]) -> None:
         self._version = version
@@ -86,7 +87,7 @@ class _Namer:
         self._count = 0
 
     def token(self, node: Node) -> Hashable:
-        """Returns what distinguishes a node itself, its children apart."""
+        """Return the part of the key that a node contributes without its children."""
         match node:
             case Load(array, indices, dtype) | LoadMerge(array, indices, dtype):
                 return array, self._version(array), self._indices(indices), dtype

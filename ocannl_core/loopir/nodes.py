@@ -6,11 +6,11 @@
     Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const
               | ConstBits | IndexValue
 
-Every expression states its number format. Arithmetic is IEEE in that format, operation by
-operation; operands have the format of the operation, except that `Unary(IDENTITY)` converts, the
-condition of `WHERE` and the operands of a comparison agree only among themselves, and bit-pattern
-primitives have the formats of their definition. Indices address the stored buffer: margins are
-already added.
+Every expression has a number format. Arithmetic is IEEE in that format, operation by operation.
+Operands have the format of the operation, with three exceptions: `Unary(IDENTITY)` converts; the
+operands of a comparison, and those of the condition of `WHERE`, agree among themselves only;
+bit-pattern primitives define their own formats. Indices address the stored buffer, margins
+included.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ocannl_core.target import ExternalOp
 
 
 class AxisKind(Enum):
-    """How the iterations of a loop relate in time.
+    """The order and the execution resource of a loop's iterations.
 
-    All kinds but SERIAL promise that iterations may run in any order; the interpreter runs them in
+    The iterations of every kind but SERIAL may run in any order; the interpreter runs them in
     ascending order.
     """
 
@@ -41,32 +41,30 @@ class AxisKind(Enum):
     VECTOR = "vector"
     """Iterations may run in the lanes of a vector register."""
     UNROLLED = "unrolled"
-    """The loop is to be written out."""
+    """The loop is fully unrolled."""
     PAIR = "pair"
-    """Both iterations add a product of narrow floats to one number: they may be one instruction,
-    which takes numbers below 2**-126 for zero.
+    """Both iterations add a product of narrow floats to one number; one instruction may execute
+    them, which flushes numbers below 2**-126 to zero.
     """
     TILE = "tile"
-    """Iterations run over the rows, the columns or the terms of a tile register: all of them may be
-    one instruction, which takes numbers below 2**-126 for zero.
+    """Iterations run over the rows, the columns or the terms of a tile register; one instruction
+    may execute all of them, which flushes numbers below 2**-126 to zero.
     """
     REDUCTION = "reduction"
-    """Iterations combine into the same cells with an accumulating primitive."""
+    """Iterations accumulate into the same cells."""
     GRID = "grid"
-    """Iterations run on different groups of threads that cannot wait for each other."""
+    """Iterations run on different thread blocks, which cannot synchronise."""
     BLOCK = "block"
-    """Iterations run on threads of one group, which meet at barriers."""
+    """Iterations run on the threads of one block, which synchronise at barriers."""
 
 
 class Scope(Enum):
-    """Who shares an allocation, and so how long it lives: until the end of the enclosing block of
-    statements.
-    """
+    """The sharing of an allocation. Its live range ends with the enclosing block of statements."""
 
     ROUTINE = "routine"
-    """Memory of the routine, shared by its kernels."""
+    """Memory shared by the kernels of a routine."""
     KERNEL = "kernel"
-    """Memory of one kernel: the stack on a CPU."""
+    """Memory of one kernel; the stack on a CPU."""
     GROUP = "group"
     """Memory shared by the BLOCK iterations inside one GRID iteration."""
     THREAD = "thread"
@@ -80,7 +78,7 @@ class Local:
     Attributes:
         id: Distinguishes variables of one program; two inlinings of one node are two variables.
         dtype: The number format.
-        node: The node whose value it holds, for readers.
+        node: The node whose value it holds; used for its name.
     """
 
     id: int
@@ -88,7 +86,7 @@ class Local:
     node: TensorNode | None = None
 
     def numbered(self, number: Callable[[object], int]) -> tuple[object, ...]:
-        """Returns what is left without the id: the number of the variable among some things."""
+        """Return the fields with the id replaced by a canonical number."""
         return number((Local, self.id)), self.dtype, self.node
 
 
@@ -115,13 +113,13 @@ class LoadMerge:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The value of a cell whose position along one axis is computed; zero when that is no position
-    of the axis.
+    """The value of a cell at a computed position along one axis; zero if the position is out of
+    bounds.
 
     Attributes:
         axis: The position in `indices` that `position` replaces (the entry there is
             `FixedIndex(0)`).
-        position: A number; fractional ones address nothing.
+        position: A number; a fractional one is out of bounds.
     """
 
     node: TensorNode
@@ -144,10 +142,10 @@ class LocalRead:
 
 @dataclass(frozen=True, slots=True)
 class Scoped:
-    """The value of a variable after running a body that sets it: an inlined computation.
+    """An inlined computation: the value of a variable after a body that sets it.
 
     Attributes:
-        indices: The cell that was read before inlining, so that the read can be restored.
+        indices: The indices of the load before inlining, from which it can be restored.
     """
 
     local: Local
@@ -235,11 +233,11 @@ Expr = (
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """Runs the body for `var` in `range(start, stop)`.
+    """A loop over `var` in `range(start, stop)`.
 
     Attributes:
-        traced: False keeps analyses from looking inside beyond the first iteration, and its nodes
-            from being inlined.
+        traced: False limits analyses to the first iteration, and excludes the nodes inside from
+            inlining.
     """
 
     var: LoopVar
@@ -252,10 +250,11 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Writes one cell.
+    """A store to one cell.
 
     Attributes:
-        is_streamed: True if the cell is not read again soon, so that it may go past the caches.
+        is_streamed: True for a non-temporal store: the cell is not read again soon, so that it may
+            bypass the caches.
     """
 
     node: TensorNode
@@ -266,7 +265,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StoreVector:
-    """Writes `length` consecutive cells, starting at `indices`, from one 128-bit word."""
+    """A store of one 128-bit word to `length` consecutive cells, starting at `indices`."""
 
     node: TensorNode
     indices: tuple[AxisIndex, ...]
@@ -276,7 +275,7 @@ class StoreVector:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Writes one number to every cell of a node, margins included."""
+    """A store of one number to every cell of a node, margins included."""
 
     node: TensorNode
     value: float
@@ -284,8 +283,8 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class DeclareLocal:
-    """Introduces a scalar variable for the rest of the enclosing block; its value is undefined
-    until set.
+    """The declaration of a scalar variable for the rest of the enclosing block; its value is
+    undefined until it is set.
     """
 
     local: Local
@@ -293,7 +292,7 @@ class DeclareLocal:
 
 @dataclass(frozen=True, slots=True)
 class SetLocal:
-    """Assigns a scalar variable."""
+    """An assignment to a scalar variable."""
 
     local: Local
     value: Expr
@@ -301,8 +300,8 @@ class SetLocal:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Gives a node memory for the rest of the enclosing block; its cells are undefined until
-    written.
+    """The allocation of a node for the rest of the enclosing block; its cells are undefined until
+    they are written.
     """
 
     node: TensorNode
@@ -311,16 +310,16 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Every BLOCK iteration of the enclosing GRID iteration arrives before any goes on; writes
-    become visible.
+    """A barrier for the BLOCK iterations of the enclosing GRID iteration; it makes writes visible
+    to all of them.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Asks for a cell, which is needed soon, to come near the processor; nothing depends on it.
+    """A prefetch of a cell into the caches; it has no effect on values.
 
-    The indices may point outside of the array: then it asks for nothing.
+    The indices may be out of bounds; the prefetch is then a no-op.
     """
 
     node: TensorNode
@@ -329,7 +328,7 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class CallExternal:
-    """Runs a computation that loops do not express: reads the inputs, overwrites the outputs."""
+    """A call of an external operation, which reads the inputs and overwrites the outputs."""
 
     op: ExternalOp
     inputs: tuple[TensorNode, ...]
@@ -338,7 +337,7 @@ class CallExternal:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Text for readers; carried into generated code, without meaning."""
+    """A comment, which is carried into generated code."""
 
     text: str
     origin: Origin | None = field(default=None, compare=False)
@@ -346,10 +345,10 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Code that a backend supplies for itself, beside the statements that say what it means.
+    """Code in the language of a backend, together with the statements that define its semantics.
 
-    The meaning is `body`; a backend of the named language may print `text` instead. Staged code is
-    never inlined.
+    A backend of the named language may print `text` in place of `body`. Staged code is never
+    inlined.
     """
 
     language: str
@@ -387,10 +386,10 @@ class LoopProgram:
 
     Attributes:
         name: A name for files and generated code.
-        params: Nodes whose memory comes from outside, in a stable order. Every other node in
-            `nodes` is allocated by an `Allocate` before its first use.
+        params: Nodes in memory of the caller, in a stable order. Every other node in `nodes` is
+            allocated by an `Allocate` before its first use.
         indices: Static indices, in the order in which the routine takes their values.
-        nodes: What is known of every node mentioned.
+        nodes: The format, extents and margins of every node mentioned.
         body: The statements.
     """
 

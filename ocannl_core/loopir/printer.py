@@ -1,29 +1,35 @@
-"""The loop language as text, in two notations: like the users' own code, and like C.
+"""Text of loop programs, in the notation of user code and in that of C.
 
-Both are for people. Names are unique within a program; loop variables of separate nests share them.
-An inlined computation is written after (`where`, in the users' notation) or before (in C) the
-statement that uses it.
+Names are unique within a program; the loop variables of separate nests share them. An inlined
+computation stands after (`where`, in the notation of user code) or before (in C) the statement that
+uses it.
+
+The notation of user code is complete: `parse` reads it back. It states the number format of an
+operand, as in `2.5:float16`, where the format does not follow from the context. The notation of C
+is for readers alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
-from typing import assert_never
+from typing import assert_never, cast
 
 from ocannl_core.dtypes import DType, float64
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex
 from ocannl_core.ir_text import (
     ATOM,
+    RESERVED_NAMES,
     PrintedNames,
     Text,
     accumulation_symbol,
-    applied,
-    bracketed,
+    application,
     number_text,
-    parenthesized,
+    parenthesise,
+    subscript,
 )
+from ocannl_core.loopir.formats import is_free, stated_format
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -57,34 +63,37 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import Node, children, fold
 from ocannl_core.node import TensorNode
-from ocannl_core.ops import TernaryOp, UnaryOp, accumulates
+from ocannl_core.ops import COMPARISONS, TernaryOp, UnaryOp, accumulates
 
-_INDENT = "    "
+INDENT = "    "
+
+_FormattedText = tuple[Text, DType | None]
+"""Text, and the number format that it states; None where it takes that of its context."""
 
 
 def to_text(program: LoopProgram) -> str:
-    """Returns a program in the notation of user code."""
+    """Return a program in the notation of user code."""
     printer = _Printer(program)
     return "\n".join([f"routine {program.name}({printer.signature()}):", *printer.body()])
 
 
 def to_c_like(program: LoopProgram) -> str:
-    """Returns a program in C's notation. It is meant for readers of C, not for a compiler."""
+    """Return a program in the notation of C, for readers and not for a compiler."""
     printer = _CLikePrinter(program)
     return "\n".join([f"void {program.name}({printer.signature()}) {{", *printer.body(), "}"])
 
 
 def statement_text(program: LoopProgram, stmt: Stmt) -> str:
-    """Returns one statement of a program in the notation of user code."""
+    """Return one statement of a program in the notation of user code."""
     return "\n".join(_Printer(program).lines(stmt))
 
 
 @dataclass(slots=True)
 class _Printer:
-    """The users' notation; the notation of C overrides its small methods."""
+    """The notation of user code; the notation of C overrides its small methods."""
 
     program: LoopProgram
-    names: PrintedNames = field(default_factory=PrintedNames)
+    names: PrintedNames = field(default_factory=lambda: PrintedNames(RESERVED_NAMES))
 
     def __post_init__(self) -> None:
         for node in self.program.nodes:
@@ -100,7 +109,7 @@ class _Printer:
         return ", ".join(given)
 
     def body(self) -> list[str]:
-        return [_INDENT + line for stmt in self.program.body.stmts for line in self.lines(stmt)]
+        return [INDENT + line for stmt in self.program.body.stmts for line in self.lines(stmt)]
 
     def shape(self, node: TensorNode) -> str:
         info = self.program.nodes[node]
@@ -118,9 +127,9 @@ class _Printer:
                     return self.loop(stmt)
             case Block(stmts):
                 return self.nested("block", [line for s in stmts for line in self.lines(s)])
-            case Staged(language, _, body):
+            case Staged(language, text, body):
                 inner = [line for s in body.stmts for line in self.lines(s)]
-                return self.nested(f"staged {language}", inner)
+                return self.nested(f"staged {language}", self.foreign(text) + inner)
             case Store(_, _, value) | SetLocal(_, value):
                 return self.with_inlined(self.assignment(stmt), value)
             case StoreVector(node, _, length, arg):
@@ -149,7 +158,8 @@ class _Printer:
                 return f"prefetch {self.cell(self.names.node(node), indices)}"
             case CallExternal(op, inputs, outputs):
                 written = ", ".join(map(self.names.node, outputs))
-                return f"{written} = {op.name}({', '.join(map(self.names.node, inputs))})"
+                read = ", ".join(map(self.names.node, inputs))
+                return f"{written} = {self.external(op.name)}({read})"
             case _:
                 assert_never(stmt)
 
@@ -171,14 +181,14 @@ class _Printer:
         return self.terminated(text)
 
     def with_inlined(self, line: str, value: Expr) -> list[str]:
-        """Returns the lines of a statement followed by the computations inlined into its value."""
+        """Return the lines of a statement and of the computations inlined into its value."""
         lines = [line]
         for scoped in _inlined_directly(value):
             inner = [each for s in scoped.body.stmts for each in self.lines(s)]
             lines.append(
-                f"{_INDENT}where {self.declaration(self.local(scoped.local), str(scoped.dtype))}"
+                f"{INDENT}where {self.declaration(self.local(scoped.local), str(scoped.dtype))}"
             )
-            lines += [_INDENT * 2 + each for each in inner]
+            lines += [INDENT * 2 + each for each in inner]
         return lines
 
     def loop(self, loop: For) -> list[str]:
@@ -189,7 +199,7 @@ class _Printer:
         return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
 
     def nested(self, head: str, inner: list[str]) -> list[str]:
-        return [f"{head}:", *(_INDENT + line for line in inner or ["pass"])]
+        return [f"{head}:", *(INDENT + line for line in inner or ["pass"])]
 
     def declaration(self, name: str, type_: str) -> str:
         return f"{name}: {type_}"
@@ -206,6 +216,12 @@ class _Printer:
     def fill(self, name: str, value: str) -> str:
         return f"{name}[:] = {value}"
 
+    def external(self, name: str) -> str:
+        return f"call {name}"
+
+    def foreign(self, text: str) -> list[str]:
+        return [f"| {line}" for line in text.split("\n")] if text else []
+
     def vector(self, cell: str, length: int, word: str) -> str:
         return f"{cell}...{length} = lanes({word})"
 
@@ -213,12 +229,44 @@ class _Printer:
         return self.place(name, map(self.names.index, indices))
 
     def place(self, name: str, positions: Iterable[str]) -> str:
-        return bracketed(name, positions)
+        return subscript(name, positions)
 
     # ----- expressions -----
 
     def expr(self, expr: Expr) -> str:
-        return fold(expr, self.node_text, _inside_expression)[0]
+        text, _ = fold(expr, self.formatted_text, _inside_expression)
+        return text[0]
+
+    def formatted_text(self, node: Node, args: tuple[_FormattedText, ...]) -> _FormattedText:
+        """Return the text of an expression and the number format that it states."""
+        inside = cast(tuple[Expr, ...], _inside_expression(node))
+        stated = [dtype for _, dtype in args]
+        match node:
+            case Unary(UnaryOp.IDENTITY) | Gather():
+                places: tuple[int, ...] = (0,)
+            case Binary(op) if op in COMPARISONS:
+                places = (0,)
+                stated[0] = stated[0] or stated[1]
+            case Unary(op) | Binary(op) | Ternary(op):
+                places = tuple([n for n in range(len(args)) if is_free(op, n)])
+            case _:
+                places = ()
+        texts = [text for text, _ in args]
+        for place in places:
+            if stated[place] is not (dtype := inside[place].dtype):
+                texts[place] = self.annotated(texts[place], dtype)
+                stated[place] = dtype
+        match node:
+            case Const() | ConstBits():
+                own: DType | None = None
+            case Unary(op) | Binary(op) | Ternary(op) if op is not UnaryOp.IDENTITY:
+                own = stated_format(op, stated)
+            case _:
+                own = cast(Expr, node).dtype
+        return self.node_text(node, tuple(texts)), own
+
+    def annotated(self, text: Text, dtype: DType) -> Text:
+        return f"{parenthesise(text, ATOM)}:{dtype}", ATOM
 
     def node_text(self, node: Node, args: tuple[Text, ...]) -> Text:
         match node:
@@ -241,10 +289,12 @@ class _Printer:
                 return self.conversion((self.names.index(index), level), dtype)
             case Unary(UnaryOp.IDENTITY, _, dtype):
                 return self.conversion(args[0], dtype)
+            case Unary(UnaryOp.NEG, Const()):  # without parentheses a negative constant
+                return application(UnaryOp.NEG, [(f"({args[0][0]})", ATOM)])
             case Ternary(TernaryOp.WHERE):
                 return self.where(*args)
             case Unary(op) | Binary(op) | Ternary(op):
-                return applied(op, args)
+                return application(op, args)
             case _:
                 raise TypeError(f"{type(node).__name__} is no expression")
 
@@ -263,6 +313,9 @@ class _CLikePrinter(_Printer):
     """The notation of C."""
 
     __slots__ = ()
+
+    def annotated(self, text: Text, dtype: DType) -> Text:
+        return text
 
     def signature(self) -> str:
         given = []
@@ -290,7 +343,7 @@ class _CLikePrinter(_Printer):
     def nested(self, head: str, inner: list[str]) -> list[str]:
         opening = f"{head} {{" if head.startswith("for") else "{"
         opening += f"  // {head}" if opening == "{" and head else ""
-        return [opening, *(_INDENT + line for line in inner), "}"]
+        return [opening, *(INDENT + line for line in inner), "}"]
 
     def declaration(self, name: str, type_: str) -> str:
         return f"{type_} {name}"
@@ -308,6 +361,12 @@ class _CLikePrinter(_Printer):
     def fill(self, name: str, value: str) -> str:
         return f"fill({name}, {value})"
 
+    def external(self, name: str) -> str:
+        return name
+
+    def foreign(self, text: str) -> list[str]:
+        return []
+
     def vector(self, cell: str, length: int, word: str) -> str:
         return f"store_lanes(&{cell}, {length}, {word})"
 
@@ -319,10 +378,10 @@ class _CLikePrinter(_Printer):
         return (text + "f" if dtype.is_float and dtype is not float64 else text), level
 
     def conversion(self, arg: Text, dtype: DType) -> Text:
-        return f"({dtype}){parenthesized(arg, ATOM - 1)}", ATOM - 2
+        return f"({dtype}){parenthesise(arg, ATOM - 1)}", ATOM - 2
 
     def where(self, condition: Text, first: Text, second: Text) -> Text:
-        texts = [parenthesized(each, 1) for each in (condition, first, second)]
+        texts = [parenthesise(each, 1) for each in (condition, first, second)]
         return f"{texts[0]} ? {texts[1]} : {texts[2]}", 0
 
 
@@ -331,7 +390,7 @@ def _inside_expression(node: Node) -> tuple[Node, ...]:
 
 
 def _inlined_directly(value: Expr) -> list[Scoped]:
-    """Returns the inlined computations of an expression, but not those inside their bodies."""
+    """Return the inlined computations of an expression, but not those inside their bodies."""
     found: list[Scoped] = []
     pending: list[Node] = [value]
     while pending:

@@ -1,4 +1,4 @@
-"""Which values an index takes, and which cells of a buffer a nest of loops is certain to write."""
+"""Ranges of indices, and boxes of cells that a loop nest is certain to access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The integers from `low` to `high`, both included; empty if `high < low`."""
+    """The integers from `low` to `high`, both inclusive; empty if `high < low`."""
 
     low: int
     high: int
@@ -24,9 +24,9 @@ class Range:
 
 
 def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | None:
-    """Returns the smallest and largest value of an index, its variables varying freely.
+    """Return the range of an index over independent ranges of its variables.
 
-    None when a variable has no known range, or an empty one.
+    Return None if the range of a variable is unknown or empty.
     """
     if isinstance(index, ConcatIndex):
         return None
@@ -49,11 +49,11 @@ Box = tuple[Range, ...]
 
 
 def certain_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) -> Box | None:
-    """Returns a box every cell of which the indices take; None when unsure.
+    """Return a box that the indices cover completely; None if that is not provable.
 
     Args:
         indices: An index map.
-        ranges: The ranges of all loops around the access, those not in the indices included.
+        ranges: The ranges of all loops around the access, including those not in the indices.
     """
     if any(values.extent == 0 for values in ranges.values()):
         return None
@@ -74,7 +74,9 @@ def certain_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) 
 def _is_contiguous(
     terms: tuple[tuple[int, IndexVar], ...], ranges: Mapping[IndexVar, Range]
 ) -> bool:
-    """True only if the sum of the terms takes every value between its smallest and its largest."""
+    """Return True only if the sum of the terms takes every value between its smallest and its
+    largest.
+    """
     reached = 1
     for size, extent in sorted(
         (abs(coefficient), ranges[var].extent) for coefficient, var in terms
@@ -88,10 +90,10 @@ def _is_contiguous(
 
 
 def boxes_cover(boxes: Iterable[Box], dims: Sequence[int]) -> bool:
-    """True if every cell of an array of these extents lies in one of the boxes.
+    """Return True if every cell of an array of these extents lies in one of the boxes.
 
-    The axes are cut where a box begins or ends, so that the work depends on the number of boxes and
-    not of cells; False when it would be too much even so.
+    The axes are split where a box begins or ends (coordinate compression), so that the cost depends
+    on the number of boxes and not of cells. Return False if there are too many pieces even so.
     """
     if 0 in dims:
         return True

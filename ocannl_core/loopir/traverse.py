@@ -1,7 +1,7 @@
 """Iterative walks over the loop language: children, folds, rewrites, accesses, substitution.
 
-No walk recurses, so that the depth of an expression is not limited by the interpreter's stack. A
-rewrite that changes nothing returns the very object it was given.
+No walk recurses, so that Python's stack does not limit the depth of an expression. A rewrite
+without changes returns its argument itself.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from ocannl_core.ops import TernaryOp
 Node = Stmt | Expr
 Result = TypeVar("Result")
 Replacement = Stmt | Sequence[Stmt]
-"""What a statement is rewritten to: one statement, or several spliced into the enclosing block."""
+"""The replacement of a statement: one statement, or several spliced into the enclosing block."""
 
 
 _Inside = Callable[[Any], tuple[Node, ...]]
@@ -79,24 +79,24 @@ _INSIDE: dict[type[Node], _Inside | None] = {
     Ternary: attrgetter("first", "second", "third"),
     Gather: _only("position"),
 }
-"""What is directly inside the nodes of a class, in the order in which it runs; None for nothing.
-Nothing is asked more often, so this is no `match`.
+"""The children of the nodes of a class, in execution order; None for leaves. This is a table and
+not a `match` because it is the hottest query of the compiler.
 """
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Returns what is directly inside a node, in the order in which it runs."""
+    """Return the children of a node, in execution order."""
     inside = _INSIDE[type(node)]
     return () if inside is None else inside(node)
 
 
 def operands_of(node: Node) -> tuple[Node, ...]:
-    """Returns what is directly inside a node, but nothing of an inlined computation."""
+    """Return the children of a node, but none of an inlined computation."""
     return () if isinstance(node, Scoped) else children(node)
 
 
 def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
-    """Yields the operands of an expression, and whether they are computed whenever it is."""
+    """Yield the operands of an expression; True beside those that are evaluated unconditionally."""
     match expr:
         case Ternary(TernaryOp.WHERE, condition, first, second):
             yield from ((condition, True), (first, False), (second, False))
@@ -111,9 +111,9 @@ def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
 
 
 def computed_surely(expr: Expr) -> Iterator[Expr]:
-    """Yields what is computed whenever an expression is, itself first.
+    """Yield an expression and the subexpressions that it evaluates unconditionally.
 
-    Nothing of inlined computations.
+    Inlined computations are leaves.
     """
     pending = [expr]
     while pending:
@@ -126,7 +126,7 @@ def computed_surely(expr: Expr) -> Iterator[Expr]:
 
 
 def walk(root: Node) -> Iterator[Node]:
-    """Yields a node and all inside it, parents first."""
+    """Yield a node and its descendants in preorder."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -137,7 +137,7 @@ def walk(root: Node) -> Iterator[Node]:
 
 
 def statements(root: Stmt) -> Iterator[Stmt]:
-    """Yields a statement and those inside it, parents first, but not those of expressions."""
+    """Yield a statement and the statements inside it in preorder, but not those of expressions."""
     pending = [root]
     while pending:
         stmt = pending.pop()
@@ -152,10 +152,10 @@ def statements(root: Stmt) -> Iterator[Stmt]:
 
 
 def walk_up(root: Node) -> Iterator[Node]:
-    """Yields all nodes inside a node and then itself: the order in which they take effect."""
+    """Yield a node and its descendants in postorder, which is execution order."""
     found: list[Node] = []
     pending = [root]
-    while pending:  # backwards: a node, then what is inside it from the right
+    while pending:  # backwards: a node, then its children from the right
         node = pending.pop()
         found.append(node)
         inside = _INSIDE[type(node)]
@@ -169,12 +169,12 @@ def fold(
     combine: Callable[[Node, tuple[Result, ...]], Result],
     inside: Callable[[Node], tuple[Node, ...]] = children,
 ) -> Result:
-    """Returns `combine(root, results of its children)`, computed children first.
+    """Return `combine(root, results of its children)`, computed children first.
 
     Args:
         root: The node to fold.
         combine: Takes a node and the results of the nodes inside it.
-        inside: Which nodes count as inside; all of them by default.
+        inside: The children to visit; all of them by default.
     """
     results: list[Result] = []
     pending: list[tuple[Node, int]] = [(root, -1)]
@@ -200,23 +200,23 @@ def rewrite(
     on_stmt: Callable[[Stmt], Replacement] | None = None,
     on_expr: Callable[[Expr], Expr] | None = None,
 ) -> Block:
-    """Returns a statement rewritten children first, as a block.
+    """Rewrite a statement bottom-up, and return it as a block.
 
     Args:
         root: The statement to rewrite.
-        on_stmt: Replaces a statement whose inside is rewritten already; an empty tuple removes it.
-        on_expr: Replaces an expression whose inside is rewritten already.
+        on_stmt: Replaces a statement with rewritten children; an empty tuple removes it.
+        on_expr: Replaces an expression with rewritten children.
     """
     return _as_block(_rewritten(root, on_stmt, on_expr))
 
 
 def map_stmts(root: Stmt, function: Callable[[Stmt], Replacement]) -> Block:
-    """Returns a block with every statement replaced by the function, children first."""
+    """Rewrite every statement with the function, bottom-up, and return a block."""
     return rewrite(root, on_stmt=function)
 
 
 def map_exprs(root: Stmt, function: Callable[[Expr], Expr]) -> Block:
-    """Returns a block with every expression replaced by the function, children first."""
+    """Rewrite every expression with the function, bottom-up, and return a block."""
     return rewrite(root, on_expr=function)
 
 
@@ -225,7 +225,7 @@ def map_expr(
     on_expr: Callable[[Expr], Expr] | None = None,
     on_stmt: Callable[[Stmt], Replacement] | None = None,
 ) -> Expr:
-    """Returns an expression rewritten children first, also inside inlined computations."""
+    """Rewrite an expression bottom-up, including inlined computations."""
     return _as_expr(_rewritten(root, on_stmt, on_expr))
 
 
@@ -262,7 +262,7 @@ def _rewritten(
 
 
 def _with_children(node: Node, old: tuple[Node, ...], new: list[_Rewritten]) -> Node:
-    """Returns the node with other children; the node itself when they are the ones it has."""
+    """Return the node with other children; the node itself if they are the same objects."""
     if all(len(group) == 1 and group[0] is child for group, child in zip(new, old, strict=True)):
         return node
     flat = tuple([child for group in new for child in group])
@@ -288,7 +288,7 @@ def _with_children(node: Node, old: tuple[Node, ...], new: list[_Rewritten]) -> 
 
 
 def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
-    """Returns an expression with other operands; the expression itself when it has them already."""
+    """Return an expression with other operands; itself if they are the same objects."""
     rebuilt = _with_children(expr, children(expr), [(operand,) for operand in operands])
     return cast(Expr, rebuilt)
 
@@ -310,7 +310,7 @@ def _as_expr(rewritten: _Rewritten) -> Expr:
 
 
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
-    """Returns the axis indices in a node itself, not in its children."""
+    """Return the axis indices of a node without those of its children."""
     match node:
         case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Prefetch() | Scoped():
             return node.indices
@@ -321,9 +321,9 @@ def indices_of(node: Node) -> tuple[AxisIndex, ...]:
 
 
 def free_variables(root: Node) -> tuple[LoopVar, ...]:
-    """Returns the loop variables that a node uses and does not bind, in order of first use.
+    """Return the free loop variables of a node, in order of first use.
 
-    The cell that an inlined computation remembers does not count.
+    The indices of `Scoped` are ignored.
     """
     bound = {node.var for node in walk(root) if isinstance(node, For)}
     found: dict[LoopVar, None] = {}
@@ -338,7 +338,7 @@ def free_variables(root: Node) -> tuple[LoopVar, ...]:
 
 
 def static_indices(root: Node) -> tuple[StaticIndex, ...]:
-    """Returns the static indices that a node uses, in order of first use."""
+    """Return the static indices of a node, in order of first use."""
     found: dict[StaticIndex, None] = {}
     for node in walk_up(root):
         for index in indices_of(node):
@@ -349,9 +349,9 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
 
 
 def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Block:
-    """Returns a statement, as a block, with index variables replaced by indices.
+    """Substitute indices for index variables in a statement, and return it as a block.
 
-    The variables must not be bound inside, nor the variables that the indices mention.
+    Neither the variables nor those in the indices may be bound inside the statement.
     """
     return rewrite(
         root, lambda stmt: _substitute_stmt(stmt, values), lambda e: _substitute_expr(e, values)
@@ -359,14 +359,14 @@ def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Bloc
 
 
 def substitute_in_expr(root: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
-    """Returns an expression with index variables replaced, as `substitute_in_stmt` does."""
+    """Substitute indices for index variables in an expression, as `substitute_in_stmt` does."""
     return map_expr(
         root, lambda e: _substitute_expr(e, values), lambda stmt: _substitute_stmt(stmt, values)
     )
 
 
 def refresh(root: Stmt) -> Block:
-    """Returns a statement, as a block, whose loops bind fresh variables: a second copy of it."""
+    """Copy a statement with fresh loop variables, and return it as a block."""
     renamed = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in renamed.items()}
 
@@ -379,10 +379,9 @@ def refresh(root: Stmt) -> Block:
 
 
 def refresh_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
-    """Returns a second copy of an expression, and the next unused number of a variable.
+    """Copy an expression with fresh bound variables; return it with the next unused scalar number.
 
-    Its loops bind fresh variables, and the scalar variables that it introduces are numbered from
-    `next_local`; what it only reads stays.
+    The scalar variables that the copy declares are numbered from `next_local`; free variables stay.
     """
     loops = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in loops.items()}
@@ -437,13 +436,13 @@ def _mentions(indices: tuple[AxisIndex, ...], vars: Collection[IndexVar]) -> boo
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One mention of a node's memory.
+    """An access to a node.
 
     Attributes:
         node: The node.
-        writes: True of stores, false of loads.
-        indices: The cell, or None where the access covers the whole node.
-        merge: True when the cell is one of the node's merge buffer.
+        writes: True for stores, False for loads.
+        indices: The indices of the cell; None if the access covers the whole node.
+        merge: True if the access is to the merge buffer of the node.
     """
 
     node: TensorNode
@@ -456,7 +455,7 @@ _ACCESSING = (Load, Store, Gather, LoadMerge, StoreVector, Fill, CallExternal)
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
-    """Returns the accesses of a node itself, not of its children."""
+    """Return the accesses of a node without those of its children."""
     match node:
         case Load() | Gather():
             return (Access(node.node, False, node.indices),)
@@ -473,29 +472,29 @@ def accesses_at(node: Node) -> tuple[Access, ...]:
 
 
 def accesses(root: Node) -> Iterator[Access]:
-    """Yields every access inside a node, in the order in which they take effect."""
+    """Yield every access inside a node, in execution order."""
     for node in walk_up(root):
         if isinstance(node, _ACCESSING):
             yield from accesses_at(node)
 
 
 def reads(root: Node) -> tuple[TensorNode, ...]:
-    """Returns the nodes whose own memory is read, in order of first use; not merge buffers."""
+    """Return the nodes that are read, in order of first use; merge buffers are ignored."""
     return _distinct(a.node for a in accesses(root) if not a.writes and not a.merge)
 
 
 def writes(root: Node) -> tuple[TensorNode, ...]:
-    """Returns the nodes that are written, in order of first use."""
+    """Return the nodes that are written, in order of first use."""
     return _distinct(a.node for a in accesses(root) if a.writes)
 
 
 def merge_reads(root: Node) -> tuple[TensorNode, ...]:
-    """Returns the nodes whose merge buffers are read, in order of first use."""
+    """Return the nodes whose merge buffers are read, in order of first use."""
     return _distinct(a.node for a in accesses(root) if a.merge)
 
 
 def nodes_of(root: Node) -> tuple[TensorNode, ...]:
-    """Returns every node whose memory or merge buffer is accessed, in order of first use."""
+    """Return every node whose memory or merge buffer is accessed, in order of first use."""
     found: dict[TensorNode, None] = {}
     for node in walk_up(root):
         match node:
@@ -509,12 +508,12 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
 
 
 def allocated(root: Node) -> tuple[TensorNode, ...]:
-    """Returns the nodes that get memory inside, in order."""
+    """Return the nodes allocated inside a statement, in order."""
     return _distinct(node.node for node in walk(root) if isinstance(node, Allocate))
 
 
 def locals_of(root: Node) -> tuple[Local, ...]:
-    """Returns every scalar variable mentioned, in order of first mention."""
+    """Return the scalar variables of a node, in order of first use."""
     found: dict[Local, None] = {}
     for node in walk(root):
         if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal):
@@ -523,19 +522,19 @@ def locals_of(root: Node) -> tuple[Local, ...]:
 
 
 def introduced_locals(root: Node) -> tuple[Local, ...]:
-    """Returns the scalar variables that are declared inside a node, in order."""
+    """Return the scalar variables declared inside a node, in order."""
     found = (n.local for n in walk(root) if isinstance(n, Scoped | DeclareLocal))
     return tuple(dict.fromkeys(found))
 
 
 def free_locals(root: Node) -> tuple[Local, ...]:
-    """Returns the scalar variables that a node mentions and does not declare, in order."""
+    """Return the free scalar variables of a node, in order."""
     introduced = set(introduced_locals(root))
     return tuple(local for local in locals_of(root) if local not in introduced)
 
 
 def rename_local(root: Stmt, old: Local, new: Local) -> Block:
-    """Returns a statement, as a block, in which one scalar variable is another one."""
+    """Replace a scalar variable by another in a statement, and return it as a block."""
 
     def on_stmt(stmt: Stmt) -> Stmt:
         match stmt:
@@ -555,7 +554,7 @@ def rename_local(root: Stmt, old: Local, new: Local) -> Block:
 
 
 def used_only(program: LoopProgram) -> LoopProgram:
-    """Returns a program whose parameters, nodes and allocations are those that its body uses."""
+    """Remove unused parameters, nodes and allocations from a program."""
     used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
     if used == program.nodes.keys():
         return program

@@ -1,6 +1,7 @@
-"""What must hold of every loop program; run between passes in tests.
+"""Verifier of loop programs, run between passes in tests.
 
-A broken invariant is a defect of the pass that made the program, so the error lists all of them.
+A broken invariant is a defect of the pass that produced the program, so the error lists all of
+them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
 
 
 def verify(program: LoopProgram) -> None:
-    """Returns if the program keeps every invariant of the loop language.
+    """Check the invariants of the loop language.
 
     Raises:
         VerifyError: listing every broken invariant.
@@ -76,15 +77,15 @@ def verify(program: LoopProgram) -> None:
 
 @dataclass(slots=True)
 class _Checker:
-    """The state of one walk. `pending` holds the work to do, last first: no program is too deep.
+    """The state of one walk. `pending` is an explicit stack, so that no program is too deep.
 
     Attributes:
-        ranges: Values of the variables of the enclosing loops.
-        memory: Nodes that have memory here.
-        scalars: Variables that are declared here.
+        ranges: Ranges of the variables of the enclosing loops.
+        memory: Nodes that are allocated at this point.
+        scalars: Variables declared at this point.
         assigned: Variables that an earlier statement sets.
-        guarded: Depth of conditional branches: loads there may be out of range, because they need
-            not happen.
+        guarded: Depth of conditional branches, in which loads may be out of bounds because they
+            are not always executed.
         dead: Depth of loops without iterations.
     """
 
@@ -211,7 +212,7 @@ class _Checker:
         self.memory.add(node)
 
     def prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
-        """Checks what is asked for, which may be outside of the array."""
+        """Check a prefetch, which may be out of bounds."""
         for index in indices:
             self.bound(index, f"prefetch of {node.name}")
         if self.known(node, "prefetch of"):
@@ -367,7 +368,7 @@ class _Checker:
     def access(
         self, node: TensorNode, indices: tuple[AxisIndex, ...], what: str, *, flat: bool = False
     ) -> None:
-        """Checks one access; a flat one addresses the buffer through its row-major offset alone."""
+        """Check one access; a flat one is in bounds if its row-major offset is."""
         for index in indices:
             self.bound(index, f"{what} {node.name}")
         if not self.known(node, what):
@@ -384,7 +385,8 @@ class _Checker:
                 continue
             outside = reach.low < 0 or reach.high >= dim
             if any(isinstance(var, StaticIndex) for var in variables(index)):
-                # a value that leads outside is the caller's mistake; having no right value is ours
+                # an out-of-bounds value is an error of the caller; no in-bounds value, one of the
+                # program
                 outside = reach.high < 0 or reach.low >= dim
             if outside:
                 self.problem(

@@ -1,4 +1,4 @@
-"""How much computing an expression costs, in additions; decides what is shared or moved."""
+"""Cost of expressions, in additions; common subexpressions and code motion depend on it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from ocannl_core.machine_model import OPERATION_COSTS
 
 MOST_DEPTH = 48
 """Levels of the deepest expression that substitution may build. Renderers and C compilers recurse
-over expressions."""
+over expressions.
+"""
 
 _FREE = 0
 
 
 def own_cost(node: Node, inside: Sequence[int]) -> int:
-    """Returns the cost of a node whose children have these costs; of a loop, for all iterations."""
+    """Return the cost of a node given the costs of its children; for a loop, of all iterations."""
     match node:
         case LocalRead() | Const() | ConstBits() | IndexValue():
             return _FREE
@@ -43,5 +44,5 @@ def depth(root: Node) -> int:
 
 
 def cost(expr: Expr) -> int:
-    """Returns what computing an expression once costs."""
+    """Return the cost of computing an expression once."""
     return fold(expr, own_cost)

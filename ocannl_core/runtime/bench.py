@@ -9,15 +9,16 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ocannl_core.dtypes import Kind
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.pipeline import plan_variants
-from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
@@ -37,19 +38,26 @@ class Bench:
 
     Args:
         plan: The routine that it belongs to.
-        part: The kernel.
+        kernel: The kernel.
         backend: Generates code and compiles it.
         target: Where it runs.
+
+    Attributes:
+        plain: The kernel by plain loops.
+        can_run: False if no values of its static indices were found for which it can run.
     """
 
-    def __init__(self, plan: Plan, part: AnalysedKernel, backend: Backend, target: Target) -> None:
+    def __init__(
+        self, plan: NestPlan, kernel: NestKernel, backend: Backend, target: Target
+    ) -> None:
         self._plan = plan
-        self._part = part
+        self._kernel = kernel
         self._backend = backend
         self._target = target
-        alone = plan_variants(plan, part, [()])
+        alone = plan_variants(plan, kernel, [()])
         (nest,) = alone.steps
         assert isinstance(nest, Kernel)
+        self.plain = nest
         program = LoopProgram(plan.name, alone.params, nest.indices, alone.nodes, nest.body)
         usage = usage_of(program)
         self._written = sorted(usage.writes, key=lambda node: node.id)
@@ -63,15 +71,15 @@ class Bench:
             for node in alone.params:
                 self._buffers[node] = backend.allocate(alone.nodes[node], target)
         self._infos = alone.nodes
-        self._steps = _most_terms(part)
+        self._steps = _most_terms(kernel)
 
     def compiled(self, schedules: Sequence[Schedule]) -> list[Launcher]:
         """Returns the kernel by each of some schedules, compiled together."""
-        together = plan_variants(self._plan, self._part, schedules)
+        together = plan_variants(self._plan, self._kernel, schedules)
         self._backend.compile(self._backend.generate(together, self._target), self._target)
         launchers = []
         for schedule in schedules:
-            alone = plan_variants(self._plan, self._part, [schedule])
+            alone = plan_variants(self._plan, self._kernel, [schedule])
             executable = self._backend.compile(
                 self._backend.generate(alone, self._target), self._target
             )
@@ -160,13 +168,9 @@ def _whole_numbers(random: np.random.Generator, info: NodeInfo) -> Array:
     return cells
 
 
-def _most_terms(part: AnalysedKernel) -> int:
-    """Returns of how many terms a cell of a kernel is made, about."""
-    count = 8
-    if part.cells is not None:
-        for axis in part.cells.reduced:
-            count *= max(1, axis.extent)
-    return count
+def _most_terms(kernel: NestKernel) -> int:
+    """Return the approximate number of terms of a cell of a kernel."""
+    return 8 * prod(max(1, axis.extent) for axis in kernel.nest.reduced)
 
 
 def _differ_little(expected: Array, found: Array, terms: int) -> bool:

@@ -119,31 +119,31 @@ def _generated(
 ) -> GeneratedCode:
     """Returns what passes, schedule and code generation make of a program."""
     own = tuple(_verified(each) for each in backend.passes(target))
-    findings = Decisions(stored, partial(_prefers_device, backend, target), requested)
-    passes: tuple[NamedPass, ...] = (*core_passes(findings), *own)
+    decisions = Decisions(stored, partial(_prefers_device, backend, target), requested)
+    passes: tuple[NamedPass, ...] = (*core_passes(decisions), *own)
     if dump:
         passes = tuple(map(dump.timed, passes))
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
-    placements = findings.placements(lowered.nodes, optimised)
+    placements = decisions.placements(lowered.nodes, optimised)
     chosen = settings.current()
     if chosen.tune == "search":
         with dump.timing("search for schedules") if dump else nullcontext():
             tune(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate") if dump else nullcontext():
-        plan = plan_kernels(optimised, target, partial(backend.expect, target=target))
-        source = backend.generate(plan, target)
+        kernels = plan_kernels(optimised, target)
+        source = backend.generate(kernels, target)
+        plan = kernels.plan()
     if dump:
         dump.source(source)
-    return GeneratedCode(optimised, plan, source, placements, findings.definitions)
+    return GeneratedCode(optimised, plan, source, placements, decisions.definitions)
 
 
 def rebuild(built: Build) -> Build:
     """Returns a routine compiled again, with the schedules that are remembered now."""
-    expect = partial(built.backend.expect, target=built.target)
-    plan = plan_kernels(built.optimised, built.target, expect)
-    source = built.backend.generate(plan, built.target)
+    kernels = plan_kernels(built.optimised, built.target)
+    source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
-    return replace(built, plan=plan, source=source, executable=executable)
+    return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 
 def _prefers_device(backend: Backend, target: Target, node: TensorNode, info: NodeInfo) -> bool:

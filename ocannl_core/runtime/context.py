@@ -25,7 +25,7 @@ from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
 from ocannl_core.runtime.usage import usage_of
-from ocannl_core.target import Buffer, Target
+from ocannl_core.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
@@ -160,8 +160,7 @@ class Context:
         requested = link.requested_nodes(code, inline)
         built = build(program, lowered, kept, self.backend, self.target, requested)
         memory = link.bind(code, built.plan, self._store)
-        buffers: dict[TensorNode, Buffer] = {node: s.buffer for node, s in memory.items()}
-        launch = built.executable.link(buffers)
+        launch = link.launcher_of(built, memory)
 
         # optimisation may have removed reads, never an access that bounds an index
         usage = replace(usage_of(built.optimised), limits=usage_of(lowered).limits)
@@ -239,13 +238,15 @@ class Context:
         node = _checked(tensor).node
         stored = self._store.find(node)
         info = stored.info if stored is not None else tensor.info
+        found = stored
+        if found is None:
+            collect_if_due()
+            found = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
         cells = values.cells_of(value, info, tensor.describe(), str(tensor.shape))
         if stored is None:
-            collect_if_due()
-            stored = Stored(node, self._store.allocate(info), tensor)
-            self._store.add(stored)
-        values.write(self.backend, stored.buffer, cells)
-        self._store.history.host_wrote(stored)
+            self._store.add(found)
+        values.write(self.backend, found.buffer, cells)
+        self._store.history.host_wrote(found)
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """True if the tensor has memory here, with or without a value."""

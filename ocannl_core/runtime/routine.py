@@ -147,8 +147,7 @@ class Routine:
         build = self._build
         found = tune(build.optimised, build.backend, build.target, budget, again=again)
         self._build = rebuild(build)
-        buffers = {node: stored.buffer for node, stored in self._memory.items()}
-        self._launch = self._build.executable.link(buffers)
+        self._launch = link.launcher_of(self._build, self._memory)
         return found
 
     @property

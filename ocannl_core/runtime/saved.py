@@ -38,8 +38,8 @@ from ocannl_core.serialization.decode import decode
 from ocannl_core.serialization.encode import NotDataError, encode
 from ocannl_core.serialization.numbering import Numbering
 from ocannl_core.serialization.schema import Form, form_of
+from ocannl_core.storage.digests import add_digest, strip_digest
 from ocannl_core.storage.directory import PrivateDirectory, private_directory
-from ocannl_core.storage.sealed import sealed, unsealed
 from ocannl_core.target import Source, Target
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for each in found:
-        if each.name.endswith((".py", ".c")):
+        if each.name.endswith((".py", ".c", ".h", ".in")):
             yield place + each.name, each.path
         elif each.name != "__pycache__" and each.is_dir():
             yield from _source_files(each.path, f"{place}{each.name}/")
@@ -184,7 +184,7 @@ def _read(
 ) -> GeneratedCode | None:
     """Returns an entry; None if there is none, or not as it was written."""
     content = directory.read(name, is_use=True)
-    payload = None if content is None else unsealed(name, content)
+    payload = None if content is None else strip_digest(name, content)
     if payload is None:
         return None
     try:
@@ -195,7 +195,7 @@ def _read(
 
 def _write(directory: PrivateDirectory, name: str, payload: bytes) -> None:
     """Writes an entry; drops old ones when there are many."""
-    directory.write(name, sealed(name, payload))
+    directory.write(name, add_digest(name, payload))
     names = directory.names()
     if len(names) > _MOST_ENTRIES:
         for each in sorted(names, key=directory.last_use)[: len(names) // 2]:

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
-from ocannl_core.kernel_passes.pipeline import cut_kernels
-from ocannl_core.kernel_passes.schedule_kernels import is_scheduled, prepare_kernels
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plan
+from ocannl_core.kernel_passes.schedule_kernels import has_schedules
 from ocannl_core.kernels.alpha_equivalence import canonical_text
 from ocannl_core.kernels.cost import estimated_cycles
 from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nodes import Kernel, Plan, TuningResult
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.kernels.transforms import Schedule, schedule_text
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
@@ -129,10 +129,13 @@ def reporting(listener: Listener) -> Iterator[None]:
 class _Subject:
     """A kernel to search for."""
 
-    part: AnalysedKernel
-    nest: KernelNest
+    kernel: NestKernel
     count: int = 1
     default: float = 0.0
+
+    @property
+    def nest(self) -> KernelNest:
+        return self.kernel.nest
 
 
 def tune(
@@ -155,14 +158,12 @@ def tune(
         again: Also searches for kernels for which an earlier search came to its end.
     """
     start = time.perf_counter()
-    if not is_scheduled(target):
+    if not has_schedules(target):
         return Tuning(program.name, (), 0, 0, 0.0)
-    plan = cut_kernels(program)
-    kernels = prepare_kernels(plan, target)
-    nodes = {**plan.nodes, **kernels.partial}
-    plan = replace(plan, nodes=nodes)
+    plan = nest_plan(cut_kernels(program), target)
+    nodes = plan.nodes
     memory = tuning_cache(target)
-    found = _subjects(kernels.alone, nodes, target)
+    found = _subjects(plan, target)
     fresh = [each for each in found if again or not _is_known(memory.find(each.nest, nodes))]
     pending: list[_Subject] = []
     for each in fresh:
@@ -177,11 +178,11 @@ def tune(
         subject = pending.pop(0)
         left = budget - (time.perf_counter() - start)
         share = left * subject.default * subject.count / rest
-        bench = Bench(plan, subject.part, backend, target)
+        bench = Bench(plan, subject.kernel, backend, target)
         before = memory.find(subject.nest, nodes)
         measured = _Search(subject, bench, nodes, target, share, before).measured()
         _keep(memory, subject.nest, nodes, measured)
-        tuned.append(Tuned(subject.part.step.title, measured))
+        tuned.append(Tuned(subject.kernel.title, measured))
         listener = _listener.get()
         if listener is not None:
             listener(str(tuned[-1]))
@@ -216,25 +217,23 @@ def _is_known(measured: TuningResult | None) -> bool:
     return measured is not None and measured.is_complete
 
 
-def _subjects(
-    parts: tuple[AnalysedKernel, ...], nodes: dict[TensorNode, NodeInfo], target: Target
-) -> list[_Subject]:
-    """Returns the kernels that have schedules to choose from, equal ones once."""
+def _subjects(plan: NestPlan, target: Target) -> list[_Subject]:
+    """Return the kernels that have schedules to choose from, equal ones once."""
     subjects: dict[str, _Subject] = {}
-    for part in parts:
-        if part.cells is None or not first_candidates(part.cells, nodes, target):
+    for kernel in plan.kernels:
+        if not first_candidates(kernel.nest, plan.nodes, target):
             continue
-        text = canonical_text(part.cells, nodes)
+        text = canonical_text(kernel.nest, plan.nodes)
         if text in subjects:
             subjects[text].count += 1
         else:
-            subjects[text] = _Subject(part, part.cells)
+            subjects[text] = _Subject(kernel)
     return list(subjects.values())
 
 
-def _is_timed(subject: _Subject, plan: Plan, backend: Backend, target: Target) -> bool:
+def _is_timed(subject: _Subject, plan: NestPlan, backend: Backend, target: Target) -> bool:
     """Times a kernel by its default schedule; False if it cannot run alone."""
-    bench = Bench(plan, subject.part, backend, target)
+    bench = Bench(plan, subject.kernel, backend, target)
     if not bench.can_run:
         return False
     default, *_ = first_candidates(subject.nest, plan.nodes, target)
@@ -249,7 +248,7 @@ class _Search:
         self,
         subject: _Subject,
         bench: Bench,
-        nodes: dict[TensorNode, NodeInfo],
+        nodes: NodeInfos,
         target: Target,
         seconds: float,
         before: TuningResult | None,
@@ -268,8 +267,7 @@ class _Search:
         self._default_launcher = self._launcher
         self._expected = self._bench.results(self._launcher)
         self._tried: set[Schedule] = {default.schedule}
-        step = subject.part.step
-        is_short = isinstance(step, Kernel) and estimated_cycles(step.body, nodes) <= _SLOW_WORK
+        is_short = estimated_cycles(bench.plain.body, nodes) <= _SLOW_WORK
         self._first = [*others, plain] if is_short else others
         if before is not None and before.schedule and is_applicable(subject.nest, before.schedule):
             self._first.append(Candidate(before.schedule, None))

@@ -1,4 +1,4 @@
-"""Names of a spec that a program can ask about, and say more of."""
+"""References to the labels of a spec, for reading and constraining their sizes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ocannl_core.shape.terms import DimVar, Row, RowVar
 
 @dataclass(slots=True, eq=False)
 class DimRef:
-    """What a name in an application of a spec stands for: an axis, or the axes of a row variable.
+    """A reference to a label of a spec: an axis, or the axes of a row variable.
 
-    Made empty, filled by `Environment.relate(..., capture={"label": ref})`; afterwards
-    `Environment` answers `size_of(ref)`, and takes `set_dim`, `set_equal` and `set_scale`. Of a row
-    variable, the product of its axes is meant. A reference that is captured again is one size, or
-    one row, in both places.
+    It is created empty, and bound by `Environment.relate(..., capture={"label": ref})`. A bound
+    reference is an argument of the methods `size_of`, `set_dim`, `set_equal` and `set_scale` of
+    `Environment`; for a row variable, they refer to the product of its axes. A reference that is
+    captured twice unifies the two sizes or rows.
     """
 
     label: str = ""
@@ -26,10 +26,10 @@ class DimRef:
 
     @property
     def captured(self) -> DimVar | RowVar:
-        """What the name stands for.
+        """The variable that the reference is bound to.
 
         Raises:
-            UsageError: if no operation has filled the reference yet.
+            UsageError: if the reference is not bound yet.
         """
         if self.term is None:
             raise UsageError(
@@ -43,12 +43,12 @@ class DimRef:
 def ties(
     capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar], origin: Origin
 ) -> list[Constraint]:
-    """Returns equations between names of a spec and references that other operations have filled.
+    """Return equations between labels of a spec and references that are bound already.
 
     Raises:
-        SpecError: if the spec has no such name.
-        UsageError: if a reference stands for an axis already and is now to stand for a row, or the
-            other way round.
+        SpecError: if the spec has no such label.
+        UsageError: if a reference is bound to an axis and captured as a row, or the other way
+            round.
     """
     found: list[Constraint] = []
     first: dict[DimRef, DimVar | RowVar] = {}
@@ -78,7 +78,7 @@ def ties(
 
 
 def fill(capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar]) -> None:
-    """Binds references to the names of a spec, those that are not bound yet."""
+    """Bind the unbound references to the labels of a spec."""
     for name, ref in capture.items():
         if ref.term is None:
             ref.label, ref.term = ref.label or name, labels[name]

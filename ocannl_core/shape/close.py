@@ -1,9 +1,9 @@
-"""Closing: deciding what the constraints leave open.
+"""Closing: decisions on sizes and rows that the constraints leave open.
 
-This is the only place that guesses. It goes through the stages of `STAGES`; each makes its guesses
-from what is known at one moment, applies them together, lets the solver draw conclusions, and
-repeats until it has no more guesses. Tensors that no operation computes (leaves) learn their shape
-from their uses; results take it from their operands.
+All guesses are made here. Closing runs the stages of `STAGES`; each makes its guesses from one
+state, applies them together, runs the solver, and repeats until it has no more guesses. Leaves,
+the tensors that no operation computes, take their shape from their uses; results take it from their
+operands.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ocannl_core.shape.underdetermined import may_be_guessed, refuse_guesses
 
 
 def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
-    """Decides every variable that is connected with some shapes.
+    """Decide every variable that is connected with some shapes.
 
     Args:
-        state: What is known.
+        state: The state of the solver.
         shapes: The shapes.
-        origin: What is closed, and at which line.
+        origin: The name and the line of the computation that is closed.
 
     Raises:
         ShapeError: if the guesses contradict constraints, or a parameter's shape would have to be
@@ -55,9 +55,9 @@ def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
 
 
 def join_circles(closing: Closing) -> None:
-    """Stage 2: what refines each other in a circle is equal, and so is a lonely pair of sizes.
+    """Stage 2: unify the variables of each cycle of refinements, and lone pairs of sizes.
 
-    Before that, equations of sizes are taken together, as before every stage that guesses sizes.
+    First, equations of sizes are solved as a system, as before every stage that guesses sizes.
     """
     state = closing.state
     closing.demand(systems.consequences(state, closing.formulas()))
@@ -85,10 +85,10 @@ def _bare_operands(state: State, var: RowVar) -> Iterator[RowVar]:
 
 
 def _lonely_pairs(closing: Closing, dims: Iterable[DimVar]) -> Iterator[tuple[DimVar, DimVar]]:
-    """Yields unbounded sizes of which one is the other's only operand, and that its only result.
+    """Yield unbounded sizes `res ⊑ opnd` of which each is the only operand or result of the other.
 
-    Those in rows that have not ended may yet be compared with others. An operand that a formula
-    computes may turn out to be 1, and is repeated then.
+    Sizes in open rows are skipped, because they may be compared with further ones. So are operands
+    that a formula computes: such an operand may turn out to be 1, and is broadcast then.
     """
     state = closing.state
     waiting = waiting_dims(closing)
@@ -108,12 +108,12 @@ def _lonely_pairs(closing: Closing, dims: Iterable[DimVar]) -> Iterator[tuple[Di
 
 
 def close_leaf_rows(closing: Closing) -> None:
-    """Stage 3: rows of leaves get as many axes as their uses leave room for, or surely have."""
+    """Stage 3: close rows of leaves with the number of axes that their uses allow or imply."""
     _follow_uses(closing, closing.row_reader())
 
 
 def close_leaves(closing: Closing) -> None:
-    """Stage 4: sizes of leaves follow their uses; rows of leaves without informative uses end."""
+    """Stage 4: take the sizes of leaves from their uses; close rows without informative uses."""
     state = closing.state
     row_news, row_news_for_uses = closing.row_reader(), closing.row_reader()
     dim_news = closing.dim_reader()
@@ -136,10 +136,10 @@ def close_leaves(closing: Closing) -> None:
 
 
 def close_unused_leaf_dims(closing: Closing) -> None:
-    """Stage 5: sizes of leaves that no use says anything about are 1.
+    """Stage 5: set the sizes of leaves that no use constrains to 1.
 
-    Those of parameters wait, and those to be compared with axes of rows that have not ended: these
-    may still say what they are.
+    Sizes of parameters wait. So do sizes to be compared with axes of open rows, which may still
+    determine them.
     """
     state = closing.state
     news = closing.dim_reader()
@@ -162,7 +162,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
 
 
 def _follow_uses(closing: Closing, news: OperandReader[RowVar]) -> bool:
-    """Closes rows of leaves that have uses, limited ones first; returns whether there were any."""
+    """Close rows of leaves that have uses, limited ones first; return True if there were any."""
     state = closing.state
     waiting: dict[RowVar, None] = {}
     progress = False
@@ -182,7 +182,7 @@ def _follow_uses(closing: Closing, news: OperandReader[RowVar]) -> bool:
 
 
 def _is_row_ready(state: State, var: RowVar) -> bool:
-    """True when no open operand can still make the row longer; one that is as long cannot."""
+    """Return True if no open operand can still lengthen the row; an equally long one cannot."""
     group = dict.fromkeys(ranks.group(state, var))
     return all(
         constraint.opnd.tail in group
@@ -192,12 +192,12 @@ def _is_row_ready(state: State, var: RowVar) -> bool:
 
 
 def _is_dim_ready(state: State, dim: DimVar) -> bool:
-    """True when no undecided operand can still decide the size."""
+    """Return True if no undecided operand can still decide the size."""
     return next(_open_operands(state, dim), None) is None
 
 
 def _is_awaiting(state: State, dim: DimVar) -> bool:
-    """True while nothing says which axis another row has in the place of a size."""
+    """Return True while the size is to be compared with an unknown axis of another row."""
     return any(
         isinstance(constraint, RowBelow | RowEqual) and state.is_suspended(constraint)
         for constraint in state.within.get(dim, ())
@@ -205,7 +205,7 @@ def _is_awaiting(state: State, dim: DimVar) -> bool:
 
 
 def _may_learn_more(state: State, dim: DimVar) -> bool:
-    """True while a size, or a result that would tell it, is to be compared with unknown axes."""
+    """Return True while a size, or a result of it, is to be compared with unknown axes."""
     seen: dict[DimVar, None] = {}
     pending = [dim]
     while pending:
@@ -221,8 +221,8 @@ def _may_learn_more(state: State, dim: DimVar) -> bool:
 def _floor(state: State, dim: DimVar) -> int:
     """Return the least size that a guess may have.
 
-    Only a leaf is made longer for a position that is read, and only along an axis that nothing
-    else decides.
+    A position that is read lengthens an axis only if the axis belongs to a leaf and has no other
+    constraint.
     """
     is_told = dim in state.dim_leaves and dim not in state.units
     floor = (state.floors if is_told else state.written).get(dim)
@@ -230,8 +230,8 @@ def _floor(state: State, dim: DimVar) -> int:
 
 
 def _spans(state: State, dim: DimVar, waiting: Mapping[DimVar, SolutionRole]) -> bool:
-    """Return True for the computed size of an axis of a specification that operands are repeated
-    along: no operand of size 1 says that it is 1.
+    """Return True for a computed size of a spec along which operands are broadcast. An operand of
+    size 1 does not imply that it is 1.
     """
     return waiting.get(dim) is SolutionRole.WHOLE and bool(state.spanned.get(dim))
 
@@ -240,7 +240,7 @@ def _spans(state: State, dim: DimVar, waiting: Mapping[DimVar, SolutionRole]) ->
 
 
 def close_rows(closing: Closing) -> None:
-    """Stage 6: rows end, from operands to results: at closed operands, else as uses have it."""
+    """Stage 6: close rows, from operands to results: above closed operands, else from uses."""
     state = closing.state
     news = closing.row_reader()
     waiting: dict[RowVar, None] = {}
@@ -261,10 +261,10 @@ def close_rows(closing: Closing) -> None:
 
 
 def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
-    """Returns guesses for rows above closed operands, and for those that must be as long.
+    """Return guesses for rows above closed operands, and for those that are equally long.
 
-    They need no more axes, except between others: the axes before the variable stay the first ones
-    only if the row is as long as what refines it.
+    They need no further axes, except between others: the axes before the variable stay the first
+    ones only if the row is as long as its result.
     """
     guesses: dict[RowVar, int] = {}
     for var in candidates:
@@ -275,7 +275,7 @@ def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
 
 
 def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
-    """Returns guesses for the rows about which most is known; none only if there are no rows."""
+    """Return guesses for the most constrained rows; none only if there are no rows."""
     if guesses := _ended(state, left):
         return guesses
     limits = ranks.limits(state, left)
@@ -289,10 +289,10 @@ def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
 
 
 def close_dims_from_uses(closing: Closing) -> None:
-    """Stage 6: sizes settle, from operands to results: 1 like operands, else as uses have it.
+    """Stage 6: decide sizes, from operands to results: 1 like operands, else from uses.
 
-    The former come first: an operand of size 1 says more than a use, and more than the guess of a
-    kernel that slides over the axis.
+    Operands come first: an operand of size 1 is stronger evidence than a use, or than the guess of
+    the kernel that slides over the axis.
     """
     state = closing.state
     news = closing.dim_reader()
@@ -323,10 +323,10 @@ def _settled(state: State, dim: DimVar) -> Size:
 
 
 def close_dims(closing: Closing) -> None:
-    """Stage 7: every other size is as small as the accessed positions allow.
+    """Stage 7: make every other size the least that the accessed positions allow.
 
-    What formulas compute is left to them: kernels are guessed before positions, and these before
-    the axes that they address.
+    Sizes that formulas compute follow from them: kernels are guessed before positions, and these
+    before the axes that they index.
     """
     state = closing.state
     news = closing.dim_reader()
@@ -337,7 +337,7 @@ def close_dims(closing: Closing) -> None:
         if not found:
             left = closing.open_dims()
             found = [dim for dim in left if dim not in waiting] or _lowest(left, waiting)
-        # operands before what refines them, or two guesses made together could contradict
+        # operands before results, or two simultaneous guesses could contradict
         found = [dim for dim in found if _is_dim_ready(state, dim)] or found
         guesses = {dim: _smallest(state, dim) for dim in found}
         refuse_guesses(state, (), [dim for dim in found if dim not in state.ceilings])
@@ -346,7 +346,7 @@ def close_dims(closing: Closing) -> None:
 
 
 def _lowest(dims: list[DimVar], roles: dict[DimVar, SolutionRole]) -> list[DimVar]:
-    """Returns the sizes to guess when all wait for each other: parts before what they make up."""
+    """Return the sizes to guess when all wait for each other: parts before their sums."""
     lowest = min((roles[dim] for dim in dims), default=None)
     return [dim for dim in dims if roles[dim] is lowest]
 

@@ -1,4 +1,4 @@
-"""Closing what formulas and counts say: which sizes to guess first, and which rows to end."""
+"""Closing of formulas and counts: the order of guesses on sizes, and the rows that counts close."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from ocannl_core.shape.underdetermined import refuse_guesses
 
 
 def waiting_dims(closing: Closing) -> dict[DimVar, SolutionRole]:
-    """Returns the undecided sizes that open formulas will compute once others are known, and what
-    they are in these.
+    """Return the undecided sizes that open formulas will compute, with their role in these.
 
-    Guessing these first could only contradict the formulas. What lies above a computed size, so
-    that it is bounded by it, waits too.
+    Guesses on them could only contradict the formulas. The sizes above a computed size are bounded
+    by it, and wait as well.
     """
     state = closing.state
     waiting: dict[DimVar, SolutionRole] = {}
@@ -44,14 +43,14 @@ def waiting_dims(closing: Closing) -> dict[DimVar, SolutionRole]:
 def _above(
     closing: Closing, parts: Mapping[DimVar, set[DimVar]], known: Collection[DimVar]
 ) -> dict[DimVar, None]:
-    """Returns what lies above computed sizes.
+    """Return the sizes above computed ones.
 
-    What a size is computed from does not wait for it: `i` in `o = 2*i`, `o ⊑ i`.
+    The operands of a formula do not wait for its result: `i` in `o = 2*i`, `o ⊑ i`.
 
     Args:
-        closing: What is being closed.
-        parts: The computed sizes, and what they are computed from.
-        known: Sizes from which there is no need to go on.
+        closing: The closing in progress.
+        parts: The computed sizes, and the operands of their formulas.
+        known: Sizes at which the search stops.
     """
     state = closing.state
 
@@ -74,8 +73,8 @@ def _above(
 
 
 def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, SolutionRole]]:
-    """Yields the undecided sizes of a formula and what they are in it; None for those of a row of
-    which the axes are not known yet.
+    """Yield the undecided sizes of a formula with their roles; None for those of a row with unknown
+    axes.
     """
     if isinstance(formula, DimEqual):
         for dim, role in roles(formula):
@@ -94,7 +93,7 @@ def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, So
 
 
 def refuse_lost_parts(state: State) -> None:
-    """Refuses a part without cells, unless its tensor is stated to have none: it would get lost.
+    """Refuse an empty part of a concatenation, unless its tensor is stated to be empty.
 
     Raises:
         ShapeError: if the equation of a concatenated axis leaves nothing for one of its parts.
@@ -113,7 +112,7 @@ def refuse_lost_parts(state: State) -> None:
 
 
 def join_parts(closing: Closing) -> None:
-    """Stage 4: equally many parts on both sides of an equation are the same, one by one.
+    """Stage 4: unify the parts of two concatenations of equally many parts, one by one.
 
     a^b = c^d  -->  a = c, b = d
     """
@@ -138,21 +137,21 @@ def join_parts(closing: Closing) -> None:
 
 
 def close_counted_leaf_rows(closing: Closing) -> None:
-    """Stage 3: rows of leaves of which only the number of cells is known get one axis for them.
+    """Stage 3: give rows of leaves that only a number of cells constrains one axis.
 
-    So do rows that leaves follow: the leaves get this axis, too.
+    The same holds for rows that leaves follow, which get this axis, too.
     """
     state = closing.state
     _close_counted(closing, lambda tail: ranks.leaf_of(state, tail) or _tells_leaf(state, tail))
 
 
 def close_counted_rows(closing: Closing) -> None:
-    """Stage 5: rows of which only the number of cells is known get one axis for them."""
+    """Stage 5: give rows that only a number of cells constrains one axis."""
     _close_counted(closing, lambda tail: True)
 
 
 def _tells_leaf(state: State, tail: RowVar) -> bool:
-    """Return True for a row that a leaf takes its axes from, and that needs none by itself."""
+    """Return True for a row that determines the axes of a leaf, and needs none by itself."""
     return not ranks.is_anchored(state, tail) and any(
         ranks.leaf_of(state, var) for var in ranks.reached(state, [tail])
     )
@@ -162,7 +161,7 @@ def _close_counted(closing: Closing, admits: Callable[[RowVar], object]) -> None
     state = closing.state
     while True:
         axes: dict[RowVar, int] = {}
-        guessed: list[RowVar] = []  # of the others, the number of cells is known
+        guessed: list[RowVar] = []  # the number of cells of the others is known
         shared: dict[DimVar, list[Count]] = {}
         for formula in closing.formulas():
             if not isinstance(formula, TotalElements):
@@ -196,8 +195,7 @@ def _smallest_counts(
     shared: Mapping[DimVar, Sequence[Count]],
     admits: Callable[[RowVar], object],
 ) -> dict[DimVar, Size]:
-    """Return the smallest sizes that make the numbers of cells of rows come out, where all else
-    is known of these.
+    """Return the smallest sizes that satisfy numbers of cells of rows without other unknowns.
 
     Of a size and its multiple, the former is chosen: 4*y = 6*cells  -->  y = 3.
     """
@@ -230,13 +228,13 @@ def _smallest_counts(
 
 
 def _is_ready(state: State, count: Count, admits: Callable[[RowVar], object]) -> bool:
-    """Return True if nothing but its own size and one row is unknown in a count."""
+    """Return True if the only unknowns of a count are its own size and one row."""
     is_known = not count.unknown and len(count.tails) <= 1 and count.known and count.factor
     return bool(is_known) and all(_is_free(state, tail) and admits(tail) for tail in count.tails)
 
 
 def _scale(state: State, formula: Formula) -> tuple[DimVar, int, DimVar] | None:
-    """Return an undecided size, its factor, and the undecided size that it is a multiple of."""
+    """Return an undecided size, its factor, and the undecided size of which it is a multiple."""
     if not isinstance(formula, DimEqual):
         return None
     for whole, part in ((formula.left, formula.right), (formula.right, formula.left)):
@@ -248,8 +246,8 @@ def _scale(state: State, formula: Formula) -> tuple[DimVar, int, DimVar] | None:
 
 
 def awaiting_counts(closing: Closing) -> dict[RowVar, None]:
-    """Return the rows of which the number of cells follows from what is not decided yet, and those
-    that can learn from them.
+    """Return the rows whose number of cells depends on undecided sizes, and the rows that depend on
+    them.
     """
     state = closing.state
     counted = [
@@ -262,5 +260,5 @@ def awaiting_counts(closing: Closing) -> dict[RowVar, None]:
 
 
 def _is_free(state: State, tail: RowVar) -> bool:
-    """True when no result with known axes, however far, says how long a row is."""
+    """Return True if no result with known axes, direct or indirect, bounds the length of a row."""
     return tail not in ranks.known_axes(state, [tail])

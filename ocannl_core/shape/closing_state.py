@@ -1,4 +1,4 @@
-"""What one closing works on: the undecided variables connected with some shapes."""
+"""State of one closing: the undecided variables connected with the shapes."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ _Variable = TypeVar("_Variable", DimVar, RowVar)
 
 
 class OperandReader(Generic[_Variable]):
-    """Reads a log of variables, each entry once."""
+    """A reader of a log of variables, which takes each entry once."""
 
     def __init__(self, log: list[_Variable]) -> None:
         self._log: list[_Variable] = log
         self._position = 0
 
     def take(self) -> dict[_Variable, None]:
-        """Returns the variables logged since the last call, each once, in order."""
+        """Return the variables logged since the last call, without duplicates and in order."""
         news = dict.fromkeys(self._log[self._position :])
         self._position = len(self._log)
         return news
 
 
 class Closing:
-    """One closing: the solver's state and the undecided variables concerned.
+    """One closing: the state of the solver and the undecided variables concerned.
 
-    The logs name every variable about which something may have been learned since the stage
-    started, beginning with all of them; a stage reads them, so that it looks again only where
-    something happened.
+    The logs start with all variables, and name each variable again when a constraint on it changes.
+    Stages read the logs, so that they revisit changed variables only.
     """
 
     def __init__(self, state: State, shapes: Iterable[Shape], origin: Origin) -> None:
@@ -56,7 +55,7 @@ class Closing:
         state.touched_rows.clear()
 
     def start_stage(self) -> bool:
-        """Forgets what was read; returns whether there is anything left to decide."""
+        """Reset the logs; return True if there are undecided variables."""
         self._dims = dict.fromkeys(self.open_dims())
         self._rows = dict.fromkeys(self.open_rows())
         self._dim_log = list(self._dims)
@@ -64,25 +63,25 @@ class Closing:
         return bool(self._dims or self._rows)
 
     def dim_reader(self) -> OperandReader[DimVar]:
-        """Returns a reader of the sizes about which something may have been learned."""
+        """Return a reader of the sizes with new information."""
         return OperandReader(self._dim_log)
 
     def row_reader(self) -> OperandReader[RowVar]:
-        """Returns a reader of the row variables about which something may have been learned."""
+        """Return a reader of the row variables with new information."""
         return OperandReader(self._row_log)
 
     def open_dims(self, among: Iterable[DimVar] | None = None) -> list[DimVar]:
-        """Returns the undecided sizes among some, or among all concerned, as representatives."""
+        """Return the undecided sizes among the given or all concerned ones, as representatives."""
         candidates = self._dims if among is None else among
         return list(dict.fromkeys(self.state.undecided(tuple(candidates))))
 
     def open_rows(self, among: Iterable[RowVar] | None = None) -> list[RowVar]:
-        """Returns the undecided row variables among some, or among all concerned."""
+        """Return the undecided row variables among the given or all concerned ones."""
         candidates = self._rows if among is None else among
         return [var for var in candidates if var not in self.state.rows]
 
     def formulas(self) -> list[Formula]:
-        """Return the open formulas of the variables concerned; those of other tensors stay open."""
+        """Return the open formulas of the variables concerned."""
         open_formulas = self.state.open_formulas
         self._formulas = {each: None for each in self._formulas if each in open_formulas}
         return list(self._formulas)
@@ -97,7 +96,7 @@ class Closing:
             self._formulas.update(dict.fromkeys(counts))
 
     def decide_rows(self, guesses: Mapping[RowVar, int], stage: str) -> bool:
-        """Gives row variables numbers of axes, all at once; returns whether there were any."""
+        """Decide the numbers of axes of row variables at once; return True if there were any."""
         state = self.state
         for var, number in guesses.items():
             self._note(var, stage)
@@ -107,7 +106,7 @@ class Closing:
         return bool(guesses)
 
     def decide_dims(self, guesses: Mapping[DimVar, Size], stage: str) -> bool:
-        """Decides sizes, all at once; returns whether there were any."""
+        """Decide sizes, all at once; return True if there were any."""
         state = self.state
         for dim, size in guesses.items():
             self._note(dim, stage)
@@ -128,26 +127,26 @@ class Closing:
         return bool(guesses)
 
     def note_guess(self, equation: DimEqual | RowEqual, stage: str) -> None:
-        """Remembers that a stage guesses that two variables are the same."""
+        """Record the guess of a stage that two variables are equal."""
         for side in (equation.left, equation.right):
             var = side.tail if isinstance(side, Row) else side
             if isinstance(var, DimVar | RowVar):
                 self._note(var, stage)
 
     def guess_origin(self, stage: str) -> Origin:
-        """Returns what messages give as the place where a stage guessed."""
+        """Return the origin of a guess for messages."""
         return Origin(f"closing {stage}", self._origin.location)
 
     def _note(self, var: DimVar | RowVar, stage: str) -> None:
         self.state.journal.put(self.state.guesses, var, Guessed(stage, self._origin))
 
     def demand(self, constraints: Iterable[Constraint]) -> None:
-        """Adds constraints and draws the conclusions."""
+        """Add constraints and run the solver."""
         self.state.agenda.extend(constraints)
         self.run()
 
     def run(self) -> None:
-        """Draws conclusions, and logs what they may concern."""
+        """Run the solver, and log the variables with new information."""
         state = self.state
         solver.run(state)
         new_dims = self.open_dims(state.touched_dims)
@@ -164,7 +163,7 @@ class Closing:
 def connected(
     state: State, shapes: Iterable[Shape]
 ) -> tuple[dict[DimVar, None], dict[RowVar, None]]:
-    """Returns the undecided variables connected with some shapes."""
+    """Return the undecided variables connected with some shapes."""
     found_dims: dict[DimVar, None] = {}
     found_rows: dict[RowVar, None] = {}
     pending: list[DimVar | RowVar] = []
@@ -196,7 +195,7 @@ def connected(
 
 
 def counted_by(constraints: Iterable[RowConstraint]) -> Iterator[Dim]:
-    """Yields the sizes outside of rows in constraints on numbers of cells."""
+    """Yield the sizes outside of rows in constraints on numbers of cells."""
     for constraint in constraints:
         if isinstance(constraint, TotalElements):
             yield from constraint.divided_by

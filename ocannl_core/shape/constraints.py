@@ -1,9 +1,9 @@
-"""What operations demand of shapes.
+"""The constraints that operations impose on shapes.
 
-`res ⊑ opnd` (below) reads: the result refines the operand. For sizes, the two are equal or the
-operand's is 1. For rows, the result has at least the operand's axes, and aligned from the right
-each pair of sizes is so ordered. An empty row and a row of one axis of size 1 count as the same
-operand: a scalar.
+`res ⊑ opnd` ("below") reads: the result refines the operand. For sizes: the two are equal, or the
+operand is 1. For rows: the result has at least the operand's axes, and each pair of sizes, aligned
+from the right, is so ordered. As operands, an empty row and a row of one axis of size 1 are both
+scalars.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ocannl_core.shape.terms import Dim, Row
 
 @dataclass(frozen=True, slots=True)
 class DimEqual:
-    """Two sizes are the same.
+    """Equality of two sizes.
 
     Attributes:
         left: One size.
         right: The other one.
-        origin: What demands it.
+        origin: The operation that imposes it.
         axis: The position in the origin's row, counted from the right: -1 is the last axis; None if
             there is no row.
     """
@@ -46,15 +46,14 @@ class DimBelow:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A size is at least `n`, because position `n - 1` is accessed.
+    """A lower bound `n` of a size, because position `n - 1` is accessed.
 
     Attributes:
         dim: The size.
         n: The lower bound.
-        origin: What demands it.
+        origin: The operation that imposes it.
         axis: As in `DimEqual`.
-        is_written: True if the position is written, so that the axis has it. An axis is not made
-            longer for a position that is read.
+        is_written: True if the position is written, which lengthens the axis. A read does not.
     """
 
     dim: Dim
@@ -66,13 +65,13 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class RowEqual:
-    """Two rows have the same axes.
+    """Equality of two rows.
 
     Attributes:
         left: One row.
         right: The other one.
-        origin: What demands it.
-        skipped: How many axes to the right of these rows are compared already.
+        origin: The operation that imposes it.
+        skipped: The number of axes to the right of these rows that are compared already.
     """
 
     left: Row
@@ -82,7 +81,7 @@ class RowEqual:
 
 
 class NamedAxis(NamedTuple):
-    """How many axes at the ends of a row a specification names.
+    """The numbers of axes at the ends of a row that a spec names.
 
     Attributes:
         leading: Those before the row variable.
@@ -100,14 +99,13 @@ class RowBelow:
     Attributes:
         res: The result's row.
         opnd: The operand's row.
-        origin: What demands it.
-        skipped: How many axes to the right of these rows are compared already.
-        ahead: How many axes to the left of these rows are compared already.
-        named: The axes of the result's row that a specification names for the operand. They are
-            matched before those that the row variable stands for: with `i...`, an operand of one
-            axis has `i`.
-        is_written: True if the operand's row is what a specification writes for the result: the
-            axes that it names first are the first ones of the result.
+        origin: The operation that imposes it.
+        skipped: The number of axes to the right of these rows that are compared already.
+        ahead: The number of axes to the left of these rows that are compared already.
+        named: The axes of the result's row that a spec names for the operand. They are matched
+            before those of the row variable: with `i...`, an operand of one axis has `i`.
+        is_written: True if the operand's row is the one that a spec writes for the result: its
+            leading named axes are the first ones of the result.
     """
 
     res: Row
@@ -121,7 +119,7 @@ class RowBelow:
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A count that grows with a size: `coefficient * size / denominator`."""
+    """A count proportional to a size: `coefficient * size / denominator`."""
 
     coefficient: int
     dim: Dim
@@ -130,13 +128,13 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class TotalElements:
-    """Rows have so many cells together.
+    """The total number of cells of rows.
 
     Attributes:
-        rows: The rows; the one that takes what the others leave comes last.
+        rows: The rows; the one that takes the remaining factor comes last.
         count: The number of cells.
-        origin: What demands it.
-        divided_by: Sizes by which the count is divided.
+        origin: The operation that imposes it.
+        divided_by: Divisors of the count.
     """
 
     rows: tuple[Row, ...]
@@ -147,7 +145,7 @@ class TotalElements:
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Rows, one after the other, have exactly these axes."""
+    """The exact axes of consecutive rows."""
 
     rows: tuple[Row, ...]
     dims: tuple[Dim, ...]
@@ -156,9 +154,9 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class ReverseEqual:
-    """A row has the axes of another one in reverse order.
+    """Equality of a row with the reverse of another one.
 
-    No operation of this package asks for it; custom operations that turn whole rows around do.
+    No built-in operation imposes it; custom operations that reverse whole rows do.
     """
 
     left: Row
@@ -169,5 +167,5 @@ class ReverseEqual:
 DimConstraint = DimEqual | DimBelow | AtLeast
 RowConstraint = RowEqual | RowBelow | TotalElements | Exact | ReverseEqual
 Formula = DimEqual | TotalElements
-"""What relates sizes by arithmetic."""
+"""A constraint that relates sizes by arithmetic."""
 Constraint = DimConstraint | RowConstraint

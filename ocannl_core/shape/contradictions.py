@@ -1,4 +1,4 @@
-"""Equations of rows that contradict each other for every number of axes that is not known."""
+"""Equations of rows that no number of axes satisfies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ocannl_core.shape.terms import DimVar, Row, RowVar, Size
 def refuse_contradictions(state: State, rows: Iterable[RowVar]) -> None:
     """Refuse equations of undecided rows that no number of axes satisfies.
 
-    Solving compares the axes of rows that are counted from one end. That `2,..v..` and `..v..,3`
-    are never equal only shows when a number of axes is put in place of `..v..`.
+    The solver compares axes at equal distances from an end. That `2,..v..` and `..v..,3` are never
+    equal is only found by trying numbers of axes for `..v..`.
 
     Raises:
         ShapeError: naming the equations, and the lines that demand them.
@@ -34,7 +34,7 @@ def refuse_contradictions(state: State, rows: Iterable[RowVar]) -> None:
 
 
 def _equations(state: State, group: Sequence[RowVar]) -> Iterator[tuple[Row, Row, Constraint]]:
-    """Yield the equations between rows of a group, which are equally long."""
+    """Yield the equations between rows of a group, whose members are equally long."""
     found: dict[RowEqual, None] = {}
     for var in group:
         for constraint in state.suspended.get(var, ()):
@@ -46,7 +46,7 @@ def _equations(state: State, group: Sequence[RowVar]) -> Iterator[tuple[Row, Row
 
 
 def _holds(state: State, equations: Sequence[tuple[Row, Row, Constraint]], number: int) -> bool:
-    """Return True if equations can hold where row variables stand for so many axes."""
+    """Return True if the equations can hold for a number of axes of the row variables."""
     same: dict[Hashable, Hashable] = {}
 
     def find(axis: Hashable) -> Hashable:
@@ -67,7 +67,7 @@ def _holds(state: State, equations: Sequence[tuple[Row, Row, Constraint]], numbe
 
 
 def _axes(state: State, row: Row, number: int) -> Iterator[Hashable]:
-    """Yield the sizes, or what stands for them, of a row whose variable is so many axes."""
+    """Yield the sizes or placeholders of a row whose variable has a number of axes."""
     for dims, tail in ((row.leading, row.tail), (row.trailing, None)):
         for dim in dims:
             current = state.current(dim)

@@ -1,4 +1,4 @@
-"""Solving constraints on whole rows: how many cells, exactly which axes, the axes reversed."""
+"""Solver of constraints on whole rows: numbers of cells, exact axes, reversal."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Size
 
 
 class Count:
-    """A constraint on a number of cells, with what is known put in.
+    """A constraint on a number of cells after substitution of the known sizes.
 
     known * product(unknown) * cells(tails) = factor * var
 
     Attributes:
-        constraint: The constraint, with what is known of its rows.
+        constraint: The constraint, with the solutions of its rows substituted.
         known: The product of the known sizes, and of the denominator.
         unknown: The undecided sizes, as representatives.
         tails: The undecided row variables.
@@ -52,7 +52,7 @@ class Count:
             self.var = None
 
     def text(self) -> str:
-        """Returns both sides as people read them."""
+        """Return both sides for error messages."""
         sizes = "·".join([str(self.known), *map(str, self.unknown), *map(str, self.tails)])
         return f"{sizes} cells in place of {self.factor}" + (f"·{self.var}" if self.var else "")
 
@@ -69,7 +69,7 @@ def _counted(state: State, count: int | Strided) -> tuple[int, DimVar | None]:
 
 
 def total(state: State, constraint: TotalElements) -> None:
-    """Solves a constraint on the number of cells of rows, as far as its factors are known.
+    """Solve a constraint on the number of cells of rows, as far as its factors are known.
 
     Raises:
         ShapeError: if no sizes give this number.
@@ -85,7 +85,7 @@ def total(state: State, constraint: TotalElements) -> None:
     state.watch(constraint, tuple(mentioned))
     if count.var is None and not _divides(count.known, count.factor):
         raise count_fails(constraint, count.text())
-    if not count.known:  # there are no cells, whatever is unknown
+    if not count.known:  # there are no cells, for all values of the unknowns
         state.journal.remove(state.open_formulas, constraint)
         if count.var is not None:
             _learn(state, count.var, 0, constraint)
@@ -106,7 +106,7 @@ def total(state: State, constraint: TotalElements) -> None:
 
 
 def _settle(state: State, count: Count) -> None:
-    """Every size is known: the count must be right, or its own size follows."""
+    """Check a count without unknown sizes, or solve it for its own size."""
     if count.var is None:
         if count.known != count.factor:
             raise count_fails(count.constraint, count.text())
@@ -118,7 +118,7 @@ def _settle(state: State, count: Count) -> None:
 
 
 def _compare_counts(state: State, count: Count) -> None:
-    """Uses what other constraints say about the cells of the same row variables.
+    """Combine a count with other counts of the same row variables.
 
     Raises:
         ShapeError: if they contradict each other.
@@ -160,7 +160,7 @@ def _learn(state: State, dim: Dim, n: int, cause: TotalElements) -> None:
 
 
 def exact(state: State, constraint: Exact) -> None:
-    """Solves a constraint that lists the axes of consecutive rows.
+    """Solve a constraint that lists the axes of consecutive rows.
 
     Raises:
         ShapeError: if the rows cannot have this number of axes.
@@ -198,7 +198,7 @@ def _wrong_axes(constraint: Exact, found: list[Row]) -> ShapeError:
 
 
 def reverse(state: State, constraint: ReverseEqual) -> None:
-    """Makes a row the reverse of another, as soon as one of them has all its axes."""
+    """Equate a row with the reverse of another, as soon as one of them is closed."""
     left, right = state.flat(constraint.left), state.flat(constraint.right)
     if left.tail is not None and right.tail is not None:
         state.suspend(ReverseEqual(Row(*left), Row(*right), constraint.origin))
@@ -209,7 +209,7 @@ def reverse(state: State, constraint: ReverseEqual) -> None:
 
 
 def cells(state: State, row: Row) -> int | None:
-    """Returns the number of cells of a row, if it is closed."""
+    """Return the number of cells of a closed row; None for others."""
     flat = state.flat(row)
     sizes = [state.size(dim) for dim in flat.trailing]
     if flat.tail is not None or None in sizes:

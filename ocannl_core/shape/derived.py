@@ -1,15 +1,15 @@
 """Sizes computed from other sizes: strided, windowed and concatenated axes.
 
-Every such size is a linear form of the sizes it depends on:
+Every such size is a linear form of other sizes:
 
     stride*over                     -->  stride*over
     stride*over=+dilation*kernel    -->  stride*over
     stride*over<+dilation*kernel    -->  stride*over + dilation*kernel + (1 - stride - dilation)
     one^other                       -->  one + other
 
-so that an equation says `sum(coefficient * unknown) = constant`. With one unknown it is solved;
-with two that cancel it makes them the same; otherwise it waits for more sizes. Nothing is
-substituted for a variable but a size, hence no circle of formulas can be followed for ever.
+so that an equation is `sum(coefficient * unknown) = constant`. With one unknown it is solved; two
+unknowns that cancel are unified; otherwise it waits for more sizes. Only sizes are substituted for
+variables, so that cyclic formulas do not cause an endless loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size
 
 
 class SolutionRole(IntEnum):
-    """What a size is in a formula; lower ones are guessed before higher ones follow from them."""
+    """The role of a size in a formula; lower roles are guessed before higher ones follow."""
 
     KERNEL = 0
     PART = 1
@@ -41,12 +41,12 @@ class Linear(NamedTuple):
 
 
 class SolutionOutcome(NamedTuple):
-    """What an equation says at the moment.
+    """The consequences of an equation in the present state.
 
     Attributes:
         solved: The one unknown, and its size.
-        same: Two unknowns that are the same.
-        waits: True when more sizes are needed.
+        same: Two unknowns that are equal.
+        waits: True if more sizes are needed.
     """
 
     solved: tuple[DimVar, Size] | None = None
@@ -55,7 +55,7 @@ class SolutionOutcome(NamedTuple):
 
 
 def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
-    """Returns a size as a linear form of what is unknown, or of all variables."""
+    """Return a size as a linear form of its unknowns, or of all its variables."""
     match dim:
         case Size(n):
             return Linear({}, n)
@@ -77,7 +77,7 @@ def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
 
 
 def difference(state: State, equation: DimEqual) -> Linear:
-    """Returns left minus right, which is zero."""
+    """Return the left side minus the right side, which is zero."""
     return _combined((1, linear(state, equation.left)), (-1, linear(state, equation.right)))
 
 
@@ -91,7 +91,7 @@ def _combined(*forms: tuple[int, Linear]) -> Linear:
 
 
 def roles(equation: DimEqual) -> Iterator[tuple[DimVar, SolutionRole]]:
-    """Yields the variables of an equation and what they are in it."""
+    """Yield the variables of an equation and their roles."""
     for side in (equation.left, equation.right):
         if isinstance(side, DimVar):
             yield side, SolutionRole.WHOLE
@@ -118,10 +118,10 @@ def _roles_within(dim: Dim) -> Iterator[tuple[DimVar, SolutionRole]]:
 
 
 def solve(state: State, equation: DimEqual) -> SolutionOutcome:
-    """Returns what follows from an equation of sizes, at least one of them computed from others.
+    """Solve an equation of sizes, at least one of them computed.
 
     Raises:
-        ShapeError: if nothing satisfies it.
+        ShapeError: if it has no solution.
     """
     left, right = linear(state, equation.left), linear(state, equation.right)
     terms, excess = _combined((1, left), (-1, right))
@@ -154,7 +154,7 @@ def solve(state: State, equation: DimEqual) -> SolutionOutcome:
 
 
 def _is_from_itself(state: State, equation: DimEqual) -> bool:
-    """Return True for a size that is a multiple of itself, so that it could only be 0: x = 2*x."""
+    """Return True for a size that is a multiple of itself, and so could only be 0: x = 2*x."""
     left, right = (
         linear(state, side, is_symbolic=True) for side in (equation.left, equation.right)
     )
@@ -165,7 +165,7 @@ def _is_from_itself(state: State, equation: DimEqual) -> bool:
 
 
 def _windows(dim: Dim) -> Iterator[AffineDim]:
-    """Yields the parts of a size whose window must lie inside."""
+    """Yield the parts of a size whose window must lie inside the axis."""
     if isinstance(dim, AffineDim):
         if dim.window is not None and not dim.window.padded:
             yield dim
@@ -176,7 +176,7 @@ def _windows(dim: Dim) -> Iterator[AffineDim]:
 
 
 def _check_windows(state: State, equation: DimEqual) -> None:
-    """A window that must lie inside has a position, and its kernel too."""
+    """Refuse an empty axis under a window that must lie inside it, and an empty kernel."""
     for side in (equation.left, equation.right):
         for dim in _windows(side):
             assert dim.window is not None
@@ -187,7 +187,7 @@ def _check_windows(state: State, equation: DimEqual) -> None:
 
 
 def _least(state: State, equation: DimEqual, var: DimVar) -> int:
-    """Returns the least size that a variable can have in an equation."""
+    """Return the least size that a variable can have in an equation."""
     for side in (equation.left, equation.right):
         for dim in _windows(side):
             assert dim.window is not None
@@ -203,7 +203,7 @@ def _least(state: State, equation: DimEqual, var: DimVar) -> int:
 
 
 def _plain(dim: Dim) -> Iterator[Dim]:
-    """Yield the plain sizes that a size is made of: these all have one basis."""
+    """Yield the plain sizes that a size is computed from; all have one basis."""
     match dim:
         case DimVar() | Size():
             yield dim
@@ -219,10 +219,10 @@ def _plain(dim: Dim) -> Iterator[Dim]:
 
 
 def _basis(state: State, equation: DimEqual) -> str | None:
-    """Return the basis of an axis, its positions, its kernel and its parts, as far as it is known.
+    """Return the known basis of an axis, its positions, its kernel and its parts.
 
     Raises:
-        ShapeError: if they have different ones.
+        ShapeError: if their bases differ.
     """
     sizes = [state.size(dim) for side in (equation.left, equation.right) for dim in _plain(side)]
     bases = {size.basis: None for size in sizes if size is not None and size.basis is not None}
@@ -232,7 +232,7 @@ def _basis(state: State, equation: DimEqual) -> str | None:
 
 
 def _basis_news(state: State, equation: DimEqual, basis: str | None) -> tuple[DimVar, Size] | None:
-    """Return a size that learns its basis from the others in an equation."""
+    """Return a size of an equation whose basis follows from the others."""
     if basis is None:
         return None
     for side in (equation.left, equation.right):

@@ -1,8 +1,8 @@
-"""Solving constraints on sizes.
+"""Solver of constraints on sizes.
 
-What is known of a variable only ever grows: nothing, a ceiling (`this size or 1`), a size, a size
-with a basis. Each step is implied by the constraints, so that their order does not matter; guessing
-is left to `close`.
+Information on a variable grows monotonically: nothing, a ceiling (`this size or 1`), a size, a size
+with a basis. Each step is implied by the constraints, so that their order is irrelevant; guesses
+are made in `close`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ocannl_core.shape.terms import ONE_WRITTEN, ConcatDim, DimVar, Size, dim_va
 
 
 def equate(state: State, constraint: DimEqual) -> None:
-    """Makes two sizes the same."""
+    """Unify two sizes."""
     left, right = constraint.left, constraint.right
     match left, right:
         case DimVar(), DimVar():
@@ -35,7 +35,7 @@ def equate(state: State, constraint: DimEqual) -> None:
 
 
 def _equate_formula(state: State, equation: DimEqual) -> None:
-    """Draws the conclusions from an equation with a computed size; it waits if there are none."""
+    """Solve an equation with a computed size; it waits if nothing follows."""
     state.watch(equation, (equation.left, equation.right))
     if isinstance(equation.right, ConcatDim) or isinstance(equation.left, ConcatDim):
         state.journal.put(state.concatenations, equation, None)
@@ -53,10 +53,10 @@ def _equate_formula(state: State, equation: DimEqual) -> None:
 
 
 def _is_stated(state: State, equation: DimEqual, var: DimVar, size: Size) -> bool:
-    """True if a size that an equation gives is somebody's word.
+    """Return True if an equation states the size, as opposed to deriving it.
 
-    Not the 1 of an axis of which a result writes one position, nor a 0 unless others are stated
-    to be 0.
+    The 1 of an axis to which a result writes one position is not stated, nor is a 0 unless others
+    are stated to be 0.
     """
     sides = (equation.left, equation.right)
     if size.n:
@@ -69,7 +69,7 @@ def _is_stated(state: State, equation: DimEqual, var: DimVar, size: Size) -> boo
 
 
 def refine(state: State, constraint: DimBelow) -> None:
-    """Solves `res ⊑ opnd`."""
+    """Solve `res ⊑ opnd`."""
     res, opnd = constraint.res, constraint.opnd
     match res, opnd:
         case DimVar(), DimVar():
@@ -87,7 +87,7 @@ def refine(state: State, constraint: DimBelow) -> None:
         case (DimVar() | Size(), _):
             state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
         case (_, DimVar()):
-            # The operand may turn out to be 1, and then says nothing about the formula.
+            # The operand may turn out to be 1, which says nothing about the formula.
             whole = state.fresh.dim()
             state.agenda.append(DimEqual(whole, res, constraint.origin, constraint.axis))
             state.agenda.append(DimBelow(whole, opnd, constraint.origin, constraint.axis))
@@ -98,7 +98,7 @@ def refine(state: State, constraint: DimBelow) -> None:
 
 
 def propagate(state: State, edge: Edge) -> None:
-    """Lets the two ends of `res ⊑ opnd` learn from each other."""
+    """Propagate information between the two ends of `res ⊑ opnd`."""
     res, opnd = state.find(edge.res), state.find(edge.opnd)
     if res == opnd:
         return
@@ -124,13 +124,13 @@ def propagate(state: State, edge: Edge) -> None:
 
 
 def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
-    """Decides the size of a variable.
+    """Decide the size of a variable.
 
     Args:
-        state: What is known.
+        state: The state of the solver.
         dim: The variable.
         new: Its size.
-        blame: Where the size comes from, if `new.cause` only passes it on.
+        blame: The source of the size, if `new.cause` only propagates it.
 
     Raises:
         ShapeError: if the variable has another size, or the size is out of its bounds.
@@ -179,10 +179,10 @@ def _lacks(state: State, known: Known, floor: Floor) -> ShapeError:
 
 
 def at_least(state: State, constraint: AtLeast) -> None:
-    """Demands that a size has a position.
+    """Impose a lower bound on a size.
 
     Raises:
-        ShapeError: if it has not.
+        ShapeError: if the size is less.
     """
     dim = constraint.dim
     match dim:
@@ -223,7 +223,7 @@ def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
 
 
 def _settle_between(state: State, var: DimVar, floor: Floor, ceiling: Known) -> None:
-    """A variable that is `n` or 1, and not 1, is `n`."""
+    """Decide a variable between bounds: one that is `n` or 1, and not 1, is `n`."""
     if floor.n > 1:
         if ceiling.size.n < floor.n:
             raise _lacks(state, ceiling, floor)
@@ -231,7 +231,7 @@ def _settle_between(state: State, var: DimVar, floor: Floor, ceiling: Known) -> 
 
 
 def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
-    """Solves `size ⊑ variable`: the variable has this size, or 1."""
+    """Solve `size ⊑ variable`: the variable has this size, or 1."""
     var = state.find(dim)
     if new.size.n == 1:
         learn(state, var, new, blame)
@@ -258,7 +258,9 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
 
 
 def _has_unit_operand(state: State, var: DimVar, unit: Known) -> None:
-    """An operand is 1: so is the variable, with its basis, unless something below it is larger."""
+    """Record an operand of size 1: the variable is 1 with its basis, unless a size below it is
+    larger.
+    """
     basis = unit.size.basis
     if basis is not None and basis not in state.unit_bases.get(var, ()):
         state.put_inner(state.unit_bases, var, basis, unit.cause)
@@ -273,7 +275,7 @@ def _has_unit_operand(state: State, var: DimVar, unit: Known) -> None:
 
 
 def _take_unit_bases(state: State, var: DimVar) -> None:
-    """A variable that is 1 has the basis of its operands: nothing stretches."""
+    """Take the bases of operands of size 1 for a variable that is 1 and so not broadcast."""
     for basis, cause in state.unit_bases.get(var, {}).items():
         known = state.values.get(var)
         if known is None or known.size.n != 1:
@@ -282,7 +284,7 @@ def _take_unit_bases(state: State, var: DimVar) -> None:
 
 
 def _share_basis(state: State, edge: Edge, below: Known, above: Known) -> None:
-    """Both ends of `1 ⊑ 1` have the same basis."""
+    """Unify the bases of both ends of `1 ⊑ 1`."""
     for end, known, other in ((edge.res, below, above), (edge.opnd, above, below)):
         if other.size.basis is not None:
             told = replace(known, size=other.size, cause=edge.cause)
@@ -301,7 +303,7 @@ def _connect(state: State, res: DimVar, opnd: DimVar, cause: Constraint) -> None
 
 
 def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
-    """Makes one variable of two; the one with fewer edges moves."""
+    """Merge two variables; the edges of the one with fewer edges move."""
     light, heavy = state.find(left), state.find(right)
     if light == heavy:
         return
@@ -369,7 +371,7 @@ def _tell_operands(state: State, var: DimVar) -> None:
 
 
 def _merged(one: Size, other: Size) -> Size | None:
-    """Returns the size that both can be, with the basis of either; None if there is none."""
+    """Return the common size, with the basis of either; None if there is none."""
     if one.n != other.n or (one.basis and other.basis and one.basis != other.basis):
         return None
     return one if one.basis or not other.basis else other

@@ -1,12 +1,12 @@
-"""From specs to constraints.
+"""Translation of specs to constraints.
 
 Rows of a spec are compared with those of tensors by inequalities: an operand may have fewer axes
-than its row, or axes of size 1, and is then repeated. Where a window or a concatenation decides how
-an axis is traversed there is nothing to repeat, so that specs with these compare input and output
-rows by equations; batch rows without such axes stay as they are.
+than its row, or axes of size 1, and is then broadcast. Windows and concatenations determine how an
+axis is traversed, which excludes broadcasting; so specs with these compare input and output rows by
+equations, and batch rows without such axes by inequalities.
 
-A strided, windowed or concatenated axis of an operand is a size of its own together with a formula
-for it, so that an operand of size 1 is repeated along it like along any other axis.
+A strided, windowed or concatenated axis of an operand is a fresh size with a formula for it, so
+that an operand of size 1 is broadcast along it like along any other axis.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from ocannl_core.shape.terms import (
 
 @dataclass(frozen=True, slots=True)
 class Einsum:
-    """As a specification says.
+    """The logic of a spec.
 
     Attributes:
         spec: The specification.
-        padded: Decides for windows that are marked neither `<` nor `=`: True when they may reach
+        padded: The default of windows that are marked neither `<` nor `=`: True if they may reach
             into margins.
-        values: Numbers for names in the spec: the factor that a coefficient stands for, or the size
-            of the axis with this label.
-        rows: The sizes of the axes that row variables of the spec stand for, by name.
+        values: Numbers by name: the value of a coefficient, or the size of the axis with this
+            label.
+        rows: The sizes of the axes of row variables, by name.
     """
 
     spec: Spec
@@ -80,16 +80,16 @@ class Einsum:
 
 @dataclass(slots=True)
 class Relation:
-    """What an operation says about shapes and about positions.
+    """The constraints of an operation on shapes and positions.
 
     Attributes:
         constraints: The constraints on shapes.
         pins: Sizes whose axes are accessed at one given position.
-        labels: What the names of a spec stand for.
-        row_axes: The axes that row variables of given sizes stand for.
+        labels: The variables of the names of a spec.
+        row_axes: The axes of row variables of given sizes.
         optional: Parts of concatenated axes that may be empty.
         addressed: Axes of operands of which a position other than 0 is read.
-        spanned: Computed axes of operands, along which they are repeated.
+        spanned: Computed axes along which operands are broadcast.
     """
 
     constraints: list[Constraint] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Relation:
     spanned: list[DimVar] = field(default_factory=list)
 
     def enter(self, state: State) -> None:
-        """Mark the sizes concerned, and have the constraints worked on."""
+        """Mark the sizes concerned, and add the constraints to the agenda."""
         for marks, dims in (
             (state.optional, self.optional),
             (state.addressed, self.addressed),
@@ -116,7 +116,7 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 
 
 def operand_name(position: int) -> str:
-    """Returns what errors call an operand.
+    """Return the name of an operand in errors.
 
     0  -->  the first operand
     """
@@ -125,12 +125,12 @@ def operand_name(position: int) -> str:
 
 
 class _Side(NamedTuple):
-    """How the axes of a row of a specification become sizes.
+    """The translation of the axes of a row to sizes.
 
     Attributes:
         is_result: True for the result, whose positions are written.
         is_free: True for a result whose axes are not stated.
-        keeps_formulas: True to have formulas in the row, and not sizes that equal them.
+        keeps_formulas: True to keep formulas in the row, in place of sizes that equal them.
     """
 
     is_result: bool = False
@@ -139,7 +139,7 @@ class _Side(NamedTuple):
 
 
 class Instance:
-    """One application of a spec, with variables of its own."""
+    """One application of a spec, with fresh variables."""
 
     def __init__(self, logic: Einsum, origin: Origin, fresh: FreshVariables) -> None:
         self._spec = logic.spec
@@ -154,12 +154,13 @@ class Instance:
         self._relation = Relation()
 
     def relate(self, result: Shape, operands: Sequence[Shape]) -> Relation:
-        """Returns the constraints: the result refines its rows of the spec, these the operands.
+        """Return the constraints: the result refines its rows of the spec, and these refine the
+        operands.
 
         Raises:
             SpecError: if a name that should be a number has no value, or a value has no name.
-            ShapeError: if nothing says whether a window may reach into margins, or a value is too
-                large for an index.
+            ShapeError: if a window states neither that it may reach into margins nor that it may
+                not, or a value is too large for an index.
         """
         constraints = self._relation.constraints
         for position, (shape_spec, operand) in enumerate(
@@ -226,7 +227,7 @@ class Instance:
             self._relation.row_axes += axes
 
     def _is_exact(self, row: RowSpec, kind: RowKind) -> bool:
-        """True for rows compared by equations."""
+        """Return True for rows compared by equations."""
         if not self._aligned:
             return False
         if row.axes and all(isinstance(axis, Fixed | Anything) for axis in row.axes):
@@ -235,7 +236,9 @@ class Instance:
         return kind is not RowKind.BATCH or not self._aligned.isdisjoint(names)
 
     def _operand_row(self, row: RowSpec | None, origin: Origin) -> Row:
-        """A row without a row variable leaves further axes to its left to be reduced."""
+        """Return the row of an operand. Without a row variable, further axes to its left are
+        reduced.
+        """
         if row is None:
             return Row(tail=self._fresh.row())
         tail = self._fresh.row() if row.variable is None else self._row_variable(row.variable)
@@ -243,8 +246,8 @@ class Instance:
         return Row(leading, tail, trailing)
 
     def _mark(self, written: RowSpec, row: Row) -> None:
-        """Note which axes of an operand are addressed at other positions than 0, and which are
-        computed.
+        """Mark the axes of an operand that are indexed at other positions than 0, and computed
+        ones.
         """
         for axis, dim in zip(written.axes, row.dims, strict=True):
             if isinstance(dim, DimVar) and _skips_first(axis):
@@ -255,10 +258,10 @@ class Instance:
     def _result_row(
         self, row: RowSpec | None, origin: Origin, *, is_free: bool, is_exact: bool
     ) -> Row:
-        """A result may always have further axes, so that no variable is needed for them.
+        """Return the row of the result, which may have further axes without a variable.
 
-        Nothing is repeated along a computed axis, so that the axis of the result equals it even in
-        an inequality: the formula itself is in the row.
+        The result is not broadcast along a computed axis, so that its axis equals the formula even
+        in an inequality: the row contains the formula itself.
         """
         if row is None:
             return Row()
@@ -300,7 +303,7 @@ class Instance:
             case Anything():
                 return self._fresh.dim()
             case Fixed(0) if side.is_free:
-                # only that position is written: as a formula, so that no use stretches the axis
+                # only this position is written: a formula, so that no use broadcasts the axis
                 return ONE_WRITTEN if side.keeps_formulas else Size(1)
             case Fixed(index):
                 dim = self._fresh.dim()
@@ -368,7 +371,7 @@ class Instance:
 
 
 def _skips_first(axis: AxisSpec) -> bool:
-    """Return True for an axis that is addressed at a position other than 0 in any case."""
+    """Return True for an axis that is always indexed at a position other than 0."""
     match axis:
         case Fixed(index):
             return index > 0
@@ -381,14 +384,14 @@ def _skips_first(axis: AxisSpec) -> bool:
 
 
 def _aligned_names(spec: Spec) -> Iterator[str]:
-    """Yields the names that windows and concatenations are made of."""
+    """Yield the names in windows and concatenations."""
     for axis in spec.axes():
         if isinstance(axis, Concat) or (isinstance(axis, Affine) and axis.window is not None):
             yield from axis_names(axis)
 
 
 def _coefficients(spec: Spec) -> set[str]:
-    """Returns the names that stand for numbers."""
+    """Return the names of coefficients."""
     found: set[Coefficient] = set()
     for axis in spec.axes():
         if isinstance(axis, Affine):
@@ -399,7 +402,7 @@ def _coefficients(spec: Spec) -> set[str]:
 
 
 def _optional_parts(spec: Spec) -> Iterator[str]:
-    """Yields the parts of concatenated axes that may be empty.
+    """Yield the parts of concatenated axes that may be empty.
 
     Such a part occurs nowhere else, and every shape on the other side has an axis made of the other
     parts alone: `b` in `a^b => a`, but not in `a; b => a^b`.

@@ -1,4 +1,4 @@
-"""The einsum notation, as data.
+"""Syntax tree of the einsum notation.
 
 A spec names the axes of the operands and of the result: `ij;jk=>ik`. Each shape has up to three
 rows, `batch|input->output`; a row is axes, optionally around one row variable: `i..v..jk`, `...`.
@@ -37,7 +37,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """An axis about which the spec says nothing; two of them are unrelated."""
+    """An axis without a name; two of them are unrelated."""
 
     at: int = field(default=0, compare=False)
 
@@ -46,7 +46,7 @@ class Anything:
 
 
 Coefficient = int | str
-"""A number, or a name that stands for one."""
+"""A number, or the name of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class WindowSpec:
     Attributes:
         kernel: The name of the window's axis.
         dilation: Its coefficient.
-        padded: True for `=`, False for `<`, None when the spec does not say.
+        padded: True for `=`, False for `<`, None if the spec leaves it open.
     """
 
     kernel: str
@@ -66,7 +66,7 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """An axis addressed at `stride * over + offset + dilation * kernel`."""
+    """An axis indexed at `stride * over + offset + dilation * kernel`."""
 
     stride: Coefficient
     over: str
@@ -93,7 +93,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """An axis made of named parts, one after the other; a number is a part that is skipped."""
+    """A concatenation of named parts; a number is the length of a skipped part."""
 
     parts: tuple[str | int, ...]
     at: int = field(default=0, compare=False)
@@ -106,7 +106,7 @@ AxisSpec = Label | Fixed | Anything | Affine | Concat
 
 
 def axis_names(axis: AxisSpec) -> tuple[str, ...]:
-    """Returns the names of axes that occur in an axis."""
+    """Return the axis names in an axis."""
     match axis:
         case Label(name):
             return (name,)
@@ -127,7 +127,7 @@ class RowSpec:
         variable: The name of the row variable; that of `...` is the row's kind. None if there is
             none.
         trailing: The other axes.
-        ellipsis: True when the variable is written `...`.
+        ellipsis: True if the variable is written `...`.
     """
 
     leading: tuple[AxisSpec, ...] = ()
@@ -159,7 +159,7 @@ class ShapeSpec:
                 return self.output
 
     def rows(self) -> Iterator[RowSpec]:
-        """Yields the rows mentioned, in the order of the notation."""
+        """Yield the rows mentioned, in the order of the notation."""
         yield from (row for row in (self.batch, self.input, self.output) if row is not None)
 
 
@@ -168,9 +168,9 @@ class Spec:
     """An einsum specification.
 
     Attributes:
-        operands: What each operand looks like.
-        result: What the result looks like.
-        text: The notation it was read from.
+        operands: The shapes of the operands.
+        result: The shape of the result.
+        text: The source text.
     """
 
     operands: tuple[ShapeSpec, ...]
@@ -178,12 +178,12 @@ class Spec:
     text: str = field(default="", compare=False)
 
     def shapes(self) -> Iterator[ShapeSpec]:
-        """Yields the operands, then the result."""
+        """Yield the operands, then the result."""
         yield from self.operands
         yield self.result
 
     def axes(self) -> Iterator[AxisSpec]:
-        """Yields every axis, left to right."""
+        """Yield every axis, left to right."""
         yield from (axis for shape in self.shapes() for row in shape.rows() for axis in row.axes)
 
     def __str__(self) -> str:

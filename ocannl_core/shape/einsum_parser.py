@@ -1,4 +1,4 @@
-"""Reading the einsum notation: a lexer, and one method per rule of the grammar."""
+"""Parser of the einsum notation: a lexer, and one method per rule of the grammar."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WORDS = re.compile(r"[,*+^&<]|=(?!>)")
 
 @lru_cache(maxsize=4096)
 def parse_spec(text: str) -> Spec:
-    """Returns the spec that a text denotes.
+    """Parse a spec.
 
     The notation, spaces ignored:
 
@@ -60,7 +60,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def _from_numpy(text: str) -> str:
-    """Returns advice for those who write specs as for `numpy.einsum`.
+    """Return the translation of a spec in the notation of `numpy.einsum`.
 
     ij,jk->ik  -->  in this notation: ij; jk => ik
     """
@@ -68,7 +68,7 @@ def _from_numpy(text: str) -> str:
     letters = operands.replace(",", "").replace("...", "")
     if "=>" in text or not letters.isalpha():
         return ""
-    if not arrow:  # there, the result then has every label that occurs once
+    if not arrow:  # in NumPy, the result then has every label that occurs once
         result = "".join(label for label in sorted(letters) if letters.count(label) == 1)
     wanted = " => ".join([operands.replace(",", "; "), result])
     return (
@@ -78,13 +78,13 @@ def _from_numpy(text: str) -> str:
 
 
 def spec_error(text: str, at: int, rule: str, fix: str = "") -> SpecError:
-    """Returns an error that points at a position of a spec."""
+    """Return an error that points at a position of a spec."""
     return SpecError(rule, found=f"{text}\n{' ' * at}^", fix=fix)
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A piece of a spec: `kind` is `name`, `number`, `rowvar` or `end`, or the mark itself."""
+    """A token of a spec: `kind` is `name`, `number`, `rowvar` or `end`, or the mark itself."""
 
     kind: str
     text: str
@@ -92,7 +92,7 @@ class _Token:
 
 
 class _Parser:
-    """Reads one spec."""
+    """A recursive-descent parser of one spec."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -101,7 +101,7 @@ class _Parser:
         self._position = 0
 
     def spec(self) -> Spec:
-        """Returns the spec; raises SpecError if there is none."""
+        """Parse the whole text."""
         operands = [self._shape()]
         while self._accept(";"):
             operands.append(self._shape())
@@ -274,7 +274,7 @@ class _Parser:
             raise self._error(at, "A coefficient must be positive.")
 
     def _check_names(self, spec: Spec) -> None:
-        """A name is an axis or a row variable, not both."""
+        """Refuse a name of both an axis and a row variable."""
         variables = {row.variable for shape in spec.shapes() for row in shape.rows()}
         for axis in spec.axes():
             for name in axis_names(axis):
@@ -285,7 +285,7 @@ class _Parser:
 
 
 def _named(row: RowSpec, kind: RowKind) -> RowSpec:
-    """Returns the row with `...` replaced by what it stands for: the variable of that kind."""
+    """Return the row with `...` replaced by the variable of its kind."""
     if row.variable == "":
         return replace(row, variable=kind.value, ellipsis=True)
     return row

@@ -1,4 +1,4 @@
-"""The shapes of a session: what operations have said about them so far."""
+"""The shapes of a session, and the constraints of operations on them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from ocannl_core.shape.terms import (
 from ocannl_core.shape.unmatched import EinsumApplication, application_of, remarks, report
 
 Axes = Sequence[int | Size | EllipsisType] | None
-"""The axes of a row; `...` among them stands for axes to be inferred, and None for nothing else."""
+"""The axes of a row; `...` among them is a row variable, and None is an empty row."""
 
 
 class Environment:
-    """Infers shapes. What contradicts earlier information is refused and leaves no trace."""
+    """Shape inference for a session. An operation that contradicts earlier ones leaves no trace."""
 
     def __init__(self) -> None:
         self._state = State()
@@ -51,7 +51,7 @@ class Environment:
     def fresh_shape(
         self, *, batch: Axes = None, input: Axes = None, output: Axes = None, name: str = ""
     ) -> Shape:
-        """Returns a shape with the given rows; the rows not given are inferred.
+        """Return a shape with the given rows; the rows not given are inferred.
 
         Raises:
             ShapeError: if there are too many cells for an index.
@@ -75,19 +75,19 @@ class Environment:
         origin: Origin,
         capture: Mapping[str, DimRef] | None = None,
     ) -> None:
-        """Adds what an operation says about the shapes of its result and operands.
+        """Add the constraints of an operation on the shapes of its result and operands.
 
         Args:
-            logic: How the axes correspond.
+            logic: The correspondence of the axes.
             result: The result's shape.
             operands: The operands' shapes.
             origin: The operation.
-            capture: References to bind to names of the spec, for `size_of` and the like; those
-                that are bound already become equal to the names.
+            capture: References to bind to labels of the spec, for `size_of` and the like; those
+                that are bound already are unified with the labels.
 
         Raises:
-            ShapeError: if this contradicts what is known; then nothing is added.
-            SpecError: if the operation's specification does not fit.
+            ShapeError: if they contradict earlier constraints; then nothing is added.
+            SpecError: if the spec of the operation does not fit.
         """
         state = self._state
         relation = relation_of(logic, result, operands, origin, state.fresh)
@@ -103,7 +103,7 @@ class Environment:
             if capture:
                 fill(capture, relation.labels)
             if relation.constraints:
-                # a part of a known axis is not connected with any shape, and must be decided, too
+                # a part of a known axis is connected with no shape, and must be decided, too
                 sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
                 own = [_shape_of(var) for var in state.undecided(tuple(sizes))]
                 # so is a captured row that is longer than those of the operands
@@ -118,12 +118,12 @@ class Environment:
                     state.put_inner(self._unchecked, _key(result), applied, None)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
-        """Marks a shape as that of a tensor which no operation computes: it learns from its uses.
+        """Mark a shape as that of a leaf, which takes it from its uses.
 
         Args:
             shape: The shape.
-            origin: What made the tensor, such as `parameter w`.
-            parameter: What its uses do not say is an error rather than a guess.
+            origin: The origin of the tensor, such as `parameter w`.
+            parameter: True to raise an error in place of a guess.
         """
         state = self._state
         for kind, row in shape.rows():
@@ -137,10 +137,10 @@ class Environment:
         state.journal.commit()
 
     def constrain(self, constraints: Sequence[Constraint]) -> None:
-        """Adds constraints.
+        """Add constraints.
 
         Raises:
-            ShapeError: if they contradict what is known; then none is added.
+            ShapeError: if they contradict earlier constraints; then none is added.
         """
         with self._atomically():
             self._state.agenda.extend(constraints)
@@ -152,15 +152,15 @@ class Environment:
         operands: Sequence[Shape],
         say: Callable[[FreshVariables], Sequence[Constraint]],
     ) -> None:
-        """Adds what is said about the shapes that are computed from operands, all at once.
+        """Add constraints between results and operands, all at once.
 
         Args:
-            results: The shapes of what is computed.
-            operands: The shapes of what it is computed from.
-            say: Gives the constraints; takes fresh variables from its argument.
+            results: The shapes of the results.
+            operands: The shapes of the operands.
+            say: Returns the constraints; its argument creates fresh variables.
 
         Raises:
-            ShapeError: if they contradict what is known; then nothing is added.
+            ShapeError: if they contradict earlier constraints; then nothing is added.
         """
         constraints = say(self._state.fresh)
         with self._atomically():
@@ -170,30 +170,30 @@ class Environment:
                 self._state.put_inner(self._made_from, _key(result), tuple(operands), result)
 
     def total_elements(self, shape: Shape, n: int, origin: Origin | None = None) -> None:
-        """Demands that a shape has so many cells.
+        """Set the number of cells of a shape.
 
         Raises:
-            ShapeError: if it cannot.
+            ShapeError: if the shape contradicts it.
         """
         origin = origin or Origin(f"total_elements {n}")
         rows = (shape.batch, shape.input, shape.output)
         self.constrain([TotalElements(rows, n, origin)])
 
     def exact(self, shape: Shape, dims: Sequence[int | Size], origin: Origin | None = None) -> None:
-        """Demands that a shape's axes, in buffer order, have exactly these sizes.
+        """Set the sizes of all axes of a shape, in buffer order.
 
         Raises:
-            ShapeError: if they cannot.
+            ShapeError: if the shape contradicts them.
         """
         sizes = tuple(dim if isinstance(dim, Size) else Size(dim) for dim in dims)
         origin = origin or Origin(f"exact {', '.join(map(str, sizes))}")
         self.constrain([Exact(tuple(row for _, row in shape.rows()), sizes, origin)])
 
     def set_dim(self, ref: DimRef, n: int, origin: Origin | None = None) -> None:
-        """Gives a captured axis its size, or captured axes the product of theirs.
+        """Set the size of a captured axis, or the product of captured axes.
 
         Raises:
-            ShapeError: if it has another one.
+            ShapeError: if it has another size.
         """
         origin = origin or Origin(f"set_dim {ref.label} to {n}")
         if isinstance(ref.captured, RowVar):
@@ -202,7 +202,7 @@ class Environment:
             self.constrain([DimEqual(ref.captured, Size(n), origin)])
 
     def set_equal(self, one: DimRef, other: DimRef, origin: Origin | None = None) -> None:
-        """Makes two captured sizes the same.
+        """Unify two captured sizes.
 
         Raises:
             ShapeError: if they differ.
@@ -212,7 +212,7 @@ class Environment:
     def set_scale(
         self, ref: DimRef, factor: int, other: DimRef, origin: Origin | None = None
     ) -> None:
-        """Makes a captured size a multiple of another: `ref = factor * other`.
+        """Make a captured size a multiple of another: `ref = factor * other`.
 
         Raises:
             ShapeError: if it is not.
@@ -227,16 +227,17 @@ class Environment:
         self.constrain([*constraints, DimEqual(sizes[0], scaled, origin)])
 
     def size_of(self, ref: DimRef) -> int | None:
-        """Returns the size of a captured axis, or the product of captured ones; None if unknown."""
+        """Return the size of a captured axis, or the product of captured ones; None if unknown."""
         if isinstance(ref.captured, RowVar):
             return cells(self._state, Row(tail=ref.captured))
         size = self._state.size(ref.captured)
         return size.n if size else None
 
     def settled(self, logic: Logic, capture: Mapping[str, DimRef]) -> Logic:
-        """Returns the logic with the captured sizes that are known given as values.
+        """Return the logic with the known captured sizes as values.
 
-        The size of a padded window, say, need not follow from the shapes of one operation.
+        The size of a padded window, for example, does not always follow from the shapes of one
+        operation.
         """
         if not isinstance(logic, Einsum):
             return logic
@@ -253,26 +254,26 @@ class Environment:
         )
 
     def view(self, shape: Shape) -> Shape:
-        """Returns the shape as far as it is known. Looking does not influence inference."""
+        """Return the shape as far as it is known, without any effect on inference."""
         return Shape(self._seen(shape.batch), self._seen(shape.input), self._seen(shape.output))
 
     def close(
         self, shapes: Iterable[Shape], refs: Iterable[DimRef] = (), what: str = "its shape"
     ) -> None:
-        """Decides the shapes, those they were computed from, and all that is connected with them.
+        """Decide the shapes, their operands, and all variables connected with them.
 
-        Guesses where constraints leave freedom. Other tensors, even those that share operands, stay
-        as they are unless an undecided size or row ties them to these. Captured names are decided
-        too if they are given.
+        Guess the variables that constraints leave open. Other tensors, even those with the same
+        operands, are unchanged unless they share an undecided size or row. Captured names are
+        decided too if they are given.
 
         Args:
             shapes: The shapes.
             refs: The captured names.
-            what: What errors call that which is closed.
+            what: The name of the computation in errors.
 
         Raises:
-            ShapeError: if that is impossible, or would guess the shape of a parameter; then nothing
-                is decided.
+            ShapeError: if that is impossible, or requires a guess on a parameter; then nothing is
+                decided.
         """
         with self._atomically():
             captured = [_shape_of(ref.captured) for ref in refs]
@@ -283,10 +284,10 @@ class Environment:
                 self._check(applied)
 
     def preview(self, shapes: Iterable[Shape]) -> list[Shape]:
-        """Returns the shapes as `close` would leave them now. Decides nothing.
+        """Return the shapes as `close` would decide them now, without deciding them.
 
         Raises:
-            ShapeError: if `close` would.
+            ShapeError: if `close` would raise it.
         """
         state = self._state
         shapes = list(shapes)
@@ -298,7 +299,7 @@ class Environment:
         return found
 
     def reason(self, var: DimVar | RowVar) -> Origin | None:
-        """Returns what decided a variable, or bounds it; None if nothing did."""
+        """Return the constraint that decided or bounds a variable; None if there is none."""
         state = self._state
         if isinstance(var, RowVar):
             cause = state.row_causes.get(var)
@@ -308,15 +309,15 @@ class Environment:
         return narrowed(known.cause) if known else None
 
     def explain(self, shape: Shape) -> ShapeReport:
-        """Returns why the shape is as it is, and what bounds what is open. Looking does not
-        influence inference.
+        """Return the derivation of a shape, and the bounds of its open parts, without any effect on
+        inference.
         """
         return explain(self._state, shape)
 
     # ----- details ------------------------------------------------------------------------------
 
     def _check(self, applied: EinsumApplication) -> bool:
-        """Report what is dubious about an application; return whether more may turn out later."""
+        """Report the doubtful parts of an application; return True if more may follow later."""
         found, is_open = remarks(self._state, applied)
         for remark in found:
             report(remark, self._reported)
@@ -325,8 +326,8 @@ class Environment:
     def _with_operands(
         self, shapes: Iterable[Shape], unchecked: list[EinsumApplication]
     ) -> list[Shape]:
-        """Returns shapes and what they were computed from, which need not be looked at again; adds
-        the applications among them of which something may turn out when they are closed.
+        """Return the shapes and their transitive operands, except those visited before; collect the
+        applications that need another check when they are closed.
         """
         found: list[Shape] = []
         pending = list(shapes)
@@ -342,7 +343,7 @@ class Environment:
         return found
 
     def _captured_size(self, ref: DimRef, constraints: list[Constraint], origin: Origin) -> DimVar:
-        """Returns a captured size; for a row variable, a new one that is the product."""
+        """Return a captured size; for a row variable, a new variable for the product."""
         if isinstance(ref.captured, DimVar):
             return ref.captured
         product = self._state.fresh.dim(ref.label)
@@ -406,7 +407,7 @@ class Environment:
 
 
 def _key(shape: Shape) -> Shape | ById:
-    """Return the key of a shape: closed ones can be equal although the tensors differ."""
+    """Return the key of a shape: closed shapes of different tensors may be equal."""
     return ById(shape) if shape.is_closed else shape
 
 
@@ -417,7 +418,7 @@ def _shape_of(captured: DimVar | RowVar) -> Shape:
 
 
 def _check_axes(kind: RowKind, axes: object, name: str) -> None:
-    """Refuses anything but a list of sizes."""
+    """Refuse anything but a list of sizes."""
     given = axes if isinstance(axes, list | tuple) else None
     if given is None or any(
         isinstance(axis, bool)

@@ -139,7 +139,7 @@ class ShapeReport:
 
 
 def explain(state: State, shape: Shape) -> ShapeReport:
-    """Returns what decided each row and axis of a shape as an operation or a user stated it."""
+    """Return what decided each row and axis of a shape as an operation or a user stated it."""
     return ShapeReport(tuple(_row(state, kind, shape.row(kind)) for kind in RowKind))
 
 
@@ -164,7 +164,7 @@ _REASONS = {
 
 
 def _guesses(state: State, guessed: Iterable[DimVar | RowVar]) -> tuple[Guess, ...]:
-    """Returns the guesses about variables, one of each stage."""
+    """Return the guesses about variables, one of each stage."""
     stages = dict.fromkeys(state.guesses[var].stage for var in guessed)
     kept_small = "what the constraints leave open is kept small"
     return tuple(Guess(stage, _REASONS.get(stage, kept_small)) for stage in stages)
@@ -174,7 +174,7 @@ _CLOSING = "closing "
 
 
 def _told(origins: Iterable[Origin]) -> tuple[Origin, ...]:
-    """Returns origins in the user's program, each once; guesses are told apart from them."""
+    """Return origins in the user's program, each once; guesses are told apart from them."""
     told = (origin for origin in origins if not origin.operation.startswith(_CLOSING))
     return tuple(dict.fromkeys(told))
 
@@ -207,7 +207,7 @@ def _row(state: State, kind: RowKind, stated: Row) -> RowReport:
 
 
 def _solutions(state: State, var: RowVar) -> list[RowVar]:
-    """Returns a variable, the one that remains in its solution, and so on."""
+    """Return a variable, the one that remains in its solution, and so on."""
     found = [var]
     while (row := state.decided_rows.get(found[-1])) is not None and row.tail is not None:
         found.append(row.tail)
@@ -215,7 +215,7 @@ def _solutions(state: State, var: RowVar) -> list[RowVar]:
 
 
 def row_derivation(state: State, row: Row) -> tuple[list[Origin], list[RowVar]]:
-    """Returns what decided the number of axes of a row, and the guessed variables among it."""
+    """Return what decided the number of axes of a row, and the guessed variables among it."""
     origins: list[Origin] = []
     guessed: list[RowVar] = []
     pending = [row.tail] if row.tail is not None else []
@@ -292,7 +292,7 @@ def _axis(state: State, axis: int, dim: Dim) -> AxisReport:
 
 
 def _representatives(state: State, var: DimVar) -> Iterator[DimVar]:
-    """Yields a variable, the one that represents it, and so on."""
+    """Yield a variable, the one that represents it, and so on."""
     yield var
     while (parent := state.parents.get(var)) is not None:
         yield parent
@@ -300,7 +300,7 @@ def _representatives(state: State, var: DimVar) -> Iterator[DimVar]:
 
 
 def sources(state: State, *causes: Constraint) -> list[Constraint]:
-    """Returns constraints, each followed by the one that the size in it ultimately comes from."""
+    """Return constraints, each followed by the one that the size in it ultimately comes from."""
     found: list[Constraint] = []
     for cause in causes:
         found.append(cause)
@@ -318,7 +318,7 @@ def sources(state: State, *causes: Constraint) -> list[Constraint]:
 
 
 def derivation(state: State, dim: Dim) -> tuple[list[Origin], list[DimVar]]:
-    """Returns what decided a size, and the guessed variables among it."""
+    """Return what decided a size, and the guessed variables among it."""
     origins: list[Origin] = []
     guessed: list[DimVar] = []
     seen: set[DimVar] = set()
@@ -356,7 +356,7 @@ def _causes(state: State, var: DimVar, *, by_use: bool) -> Iterator[Constraint]:
 
 
 def dims_of(cause: Constraint) -> tuple[Dim, ...]:
-    """Returns the sizes of which a constraint says something."""
+    """Return the sizes of which a constraint says something."""
     match cause:
         case DimEqual(left, right):
             return (left, right)

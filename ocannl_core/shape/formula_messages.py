@@ -22,7 +22,7 @@ from ocannl_core.shape.terms import (
 
 
 def substituted(state: State, dim: Dim) -> Dim:
-    """Returns a size with what is known put in."""
+    """Return a size with what is known put in."""
     match dim:
         case DimVar() | Size():
             return state.size(dim) or dim
@@ -37,7 +37,7 @@ def substituted(state: State, dim: Dim) -> Dim:
 
 
 def _places(state: State, equation: DimEqual) -> Iterator[str]:
-    """Yields where an equation and the sizes in it come from."""
+    """Yield where an equation and the sizes in it come from."""
     yield place(equation)
     for side in (equation.left, equation.right):
         for var in dim_variables(side):
@@ -51,7 +51,7 @@ def _where(state: State, equation: DimEqual) -> str:
 
 
 def _ends(state: State, equation: DimEqual) -> tuple[str, str]:
-    """Returns the axis and its formula as text, with what is known put in."""
+    """Return the axis and its formula as text, with what is known put in."""
     left, right = equation.left, equation.right
     if not isinstance(left, DimVar | Size):
         left, right = right, left
@@ -185,7 +185,7 @@ def _advice(state: State, equation: DimEqual) -> str:
 
 
 def _guessed_labels(state: State, equation: DimEqual) -> list[str]:
-    """Returns the labels in a formula whose sizes nothing but closing determined."""
+    """Return the labels in a formula whose sizes nothing but closing determined."""
     computed = [side for side in (equation.left, equation.right) if not isinstance(side, DimVar)]
     variables = dict.fromkeys(var for side in computed for var in dim_variables(side))
     return [

@@ -16,13 +16,13 @@ class FreshVariables:
         self._ids = count()
 
     def dim(self, name: str = "") -> DimVar:
-        """Returns an unknown axis size."""
+        """Return an unknown axis size."""
         return DimVar(next(self._ids), name)
 
     def row(self, name: str = "") -> RowVar:
-        """Returns an unknown sequence of axes."""
+        """Return an unknown sequence of axes."""
         return RowVar(next(self._ids), name)
 
     def dims(self, number: int) -> tuple[DimVar, ...]:
-        """Returns unknown axis sizes without names."""
+        """Return unknown axis sizes without names."""
         return tuple(self.dim() for _ in range(number))

@@ -19,7 +19,7 @@ _SHOWN = 2
 
 
 def guess_messages(state: State, work: Work, error: ShapeError) -> ShapeError:
-    """Returns the error with what earlier closings guessed of the sizes and rows concerned.
+    """Return the error with what earlier closings guessed of the sizes and rows concerned.
 
     Args:
         state: What is known.
@@ -60,7 +60,7 @@ def _note(state: State, var: DimVar | RowVar, guess: Guessed) -> str:
 
 
 def _subject(state: State, var: DimVar | RowVar) -> str:
-    """Returns what was guessed.
+    """Return what was guessed.
 
     size 1 of output axis -1 of uniform
     """

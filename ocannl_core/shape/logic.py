@@ -118,7 +118,7 @@ def logic_from_text(
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
 ) -> Logic:
-    """Returns the logic of a text: `.` pointwise, `@` compose, `T` transpose, or an einsum spec.
+    """Return the logic of a text: `.` pointwise, `@` compose, `T` transpose, or an einsum spec.
 
     Args:
         text: The text.
@@ -145,7 +145,7 @@ def logic_from_text(
 def constraints_of(
     logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: FreshVariables
 ) -> list[Constraint]:
-    """Returns what an operation says about the shapes of its result and operands.
+    """Return what an operation says about the shapes of its result and operands.
 
     Args:
         logic: How the axes correspond.
@@ -164,7 +164,7 @@ def constraints_of(
 def relation_of(
     logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: FreshVariables
 ) -> Relation:
-    """Returns the constraints of an operation together with the positions it fixes."""
+    """Return the constraints of an operation together with the positions it fixes."""
     _check_operands(logic, len(operands), str(origin))
     match logic:
         case Pointwise():
@@ -191,7 +191,7 @@ def relation_of(
 
 
 def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
-    """Yields the rows of operands that meet more than the same row of the result.
+    """Yield the rows of operands that meet more than the same row of the result.
 
     A parameter's row of this kind must follow from its uses: guessing it would change what the
     product means.

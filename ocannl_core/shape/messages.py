@@ -18,12 +18,12 @@ from ocannl_core.shape.terms import Row, Size
 
 
 def place(cause: Constraint) -> str:
-    """Returns where a constraint comes from: part of the operation, operation, user's line."""
+    """Return where a constraint comes from: part of the operation, operation, user's line."""
     return str(narrowed(cause))
 
 
 def narrowed(cause: Constraint) -> Origin:
-    """Returns the origin of a constraint, down to the axis.
+    """Return the origin of a constraint, down to the axis.
 
     output row of the second operand  -->  output axis -1 of the second operand
     """
@@ -33,7 +33,7 @@ def narrowed(cause: Constraint) -> Origin:
 
 
 def _places(causes: Sequence[Constraint]) -> str:
-    """Returns where constraints come from, each place once."""
+    """Return where constraints come from, each place once."""
     return "\n".join(dict.fromkeys(map(place, causes)))
 
 
@@ -41,7 +41,7 @@ _SHOWN_ORIGINS = 6
 
 
 def _all(cause: Constraint, others: Sequence[Constraint]) -> str:
-    """Returns where constraints come from, one line each; the first ones if there are many."""
+    """Return where constraints come from, one line each; the first ones if there are many."""
     lines = list(dict.fromkeys([str(cause.origin), *(str(other.origin) for other in others)]))
     if len(lines) > _SHOWN_ORIGINS:
         lines[_SHOWN_ORIGINS:] = [f"and {len(lines) - _SHOWN_ORIGINS} more"]
@@ -195,7 +195,7 @@ def out_of_steps(steps: int, cause: Constraint | None) -> ShapeError:
 
 
 def _axes(row: Row, skipped: int, ahead: int = 0) -> str:
-    """Returns the number of axes of a row whose outer ones may be left out, and the row."""
+    """Return the number of axes of a row whose outer ones may be left out, and the row."""
     number = len(row.dims) + skipped + ahead
     if number == 0 and row.tail is None:
         return "no axes"

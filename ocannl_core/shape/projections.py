@@ -75,7 +75,7 @@ def project(
     origin: Origin,
     sizes: Mapping[str, int] | None = None,
 ) -> Projections:
-    """Returns the domain and the index maps of an operation on closed shapes.
+    """Return the domain and the index maps of an operation on closed shapes.
 
     An axis `a^b` of which one part is taken, as in `a^b => b`, has the part's index plus the sizes
     of the parts before it, and no loop goes over the others. Otherwise its index is a
@@ -112,7 +112,7 @@ def project(
 
 
 def _runs(per_word: int, result: Shape, words: Shape) -> Projections:
-    """Returns the projections of words that become runs of cells; the left-hand side is where each
+    """Return the projections of words that become runs of cells; the left-hand side is where each
     run starts, in row-major order.
     """
     word = fresh_var("w")
@@ -125,7 +125,7 @@ def _runs(per_word: int, result: Shape, words: Shape) -> Projections:
 def derive(
     state: State, relation: Relation, result: Shape, operands: Sequence[Shape]
 ) -> Projections:
-    """Returns the projections of a relation between shapes whose axes have identities."""
+    """Return the projections of a relation between shapes whose axes have identities."""
     relation.enter(state)
     solver.run(state)
     for constraint in relation.constraints:
@@ -158,7 +158,7 @@ def _check_kernel(state: State, equation: DimEqual) -> None:
 
 
 def _identified(shape: Shape, ids: Iterator[int]) -> Shape:
-    """Returns the shape with a fresh identity for every axis."""
+    """Return the shape with a fresh identity for every axis."""
     if not shape.is_closed:
         raise VerifyError("Projections are derived from closed shapes.", found=str(shape))
     for kind, row in shape.rows():
@@ -184,7 +184,7 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
 
 
 def _paired(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:
-    """Yields the constraint axis by axis."""
+    """Yield the constraint axis by axis."""
     match constraint:
         case RowBelow(origin=origin):
             for axis, below, above in pairs(state, constraint):
@@ -230,11 +230,11 @@ class _ProjectionAxes:
         self._under_way: set[Axis] = set()
 
     def pin(self, dim: DimVar, index: AxisIndex) -> None:
-        """Accesses an axis at one position only."""
+        """Access an axis at one position only."""
         self._pins[dim] = index
 
     def meet(self, pair: DimBelow | DimEqual) -> None:
-        """Traverses two axes together, unless one of them is repeated along the other."""
+        """Traverse two axes together, unless one of them is repeated along the other."""
         left, right = (
             (pair.res, pair.opnd) if isinstance(pair, DimBelow) else (pair.left, pair.right)
         )
@@ -265,7 +265,7 @@ class _ProjectionAxes:
     def projections(
         self, result: Shape, operands: Sequence[Shape], labels: Sequence[DimVar]
     ) -> Projections:
-        """Returns the index maps; the domain lists variables in order of first appearance, then
+        """Return the index maps; the domain lists variables in order of first appearance, then
         those of labels along which all operands are repeated: these are summed as well.
         """
         self._parts = {self._find(axis) for axis in self._parts}
@@ -334,7 +334,7 @@ class _ProjectionAxes:
     # ----- the second stratum -------------------------------------------------------------------
 
     def _unvisited(self, labels: Sequence[DimVar]) -> Iterator[tuple[LoopVar, int]]:
-        """Yields loops for the labels that no index depends on, unless they have one position."""
+        """Yield loops for the labels that no index depends on, unless they have one position."""
         placed = self._vars.keys() | self._pins.keys() | self._formulas.keys() | self._parts
         for label in labels:
             root, size = self._find(label), self._size(label)
@@ -374,7 +374,7 @@ class _ProjectionAxes:
         return VarIndex(var)
 
     def _computed(self, root: Axis, pin: AxisIndex | None, domain: dict[LoopVar, int]) -> AxisIndex:
-        """Returns the index that formulas give an axis.
+        """Return the index that formulas give an axis.
 
         Raises:
             ShapeError: if they, or a given position, do not agree.
@@ -405,7 +405,7 @@ class _ProjectionAxes:
         return found
 
     def _affine(self, root: Axis, formula: AffineDim, domain: dict[LoopVar, int]) -> AxisIndex:
-        """Returns `stride*over + dilation*kernel + offset - left`; notes the margins."""
+        """Return `stride*over + dilation*kernel + offset - left`; notes the margins."""
         terms, offset = _scaled(formula.stride, self._index(formula.over, "o", domain))
         offset += formula.offset
         window = formula.window
@@ -424,7 +424,7 @@ class _ProjectionAxes:
         return affine(terms, offset)
 
     def _concatenated(self, formula: ConcatDim, domain: dict[LoopVar, int]) -> AxisIndex:
-        """Returns the index of the part that is taken, or all parts in sequence.
+        """Return the index of the part that is taken, or all parts in sequence.
 
         All of them remain where a part that is not taken belongs to another axis as well, which
         must then not be at it either.
@@ -450,7 +450,7 @@ class _ProjectionAxes:
         return ConcatIndex(tuple(parts))
 
     def _part_roots(self, formula: ConcatDim) -> tuple[Axis | None, ...]:
-        """Returns the axes that a concatenated axis is made of; None for those that are skipped."""
+        """Return the axes that a concatenated axis is made of; None for those that are skipped."""
         return tuple(None if isinstance(p, Size) else self._root(p) for p in formula.parts)
 
     def _root(self, dim: Dim) -> Axis | None:

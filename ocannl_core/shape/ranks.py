@@ -18,7 +18,7 @@ _SUSPICIOUS_DEPTH = 16
 
 
 def record(state: State, longer: RowVar, shorter: RowVar, surplus: int, cause: Constraint) -> None:
-    """Records that one row variable stands for at least `surplus` more axes than another."""
+    """Record that one row variable stands for at least `surplus` more axes than another."""
     long_root, long_outside = state.root(longer)
     short_root, short_outside = state.root(shorter)
     surplus += long_outside - short_outside
@@ -31,14 +31,14 @@ def record(state: State, longer: RowVar, shorter: RowVar, surplus: int, cause: C
 
 
 def born_within(state: State, var: RowVar, outer: RowVar, outside: int) -> None:
-    """Records that a new variable is a part of what another one stands for."""
+    """Record that a new variable is a part of what another one stands for."""
     root, outer_outside = state.root(outer)
     state.roots[var] = (root, outer_outside + outside)
     state.depths[var] = state.depths.get(outer, 0) + 1
 
 
 def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
-    """Looks for a circle when a row keeps growing.
+    """Look for a circle when a row keeps growing.
 
     Raises:
         ShapeError: if the row takes part in a circle of rows each longer than the next.
@@ -53,7 +53,7 @@ def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
 
 
 def _gaining_circle(state: State, var: RowVar) -> list[Constraint]:
-    """Returns the causes of rank edges that form a circle with a positive sum, if one can be
+    """Return the causes of rank edges that form a circle with a positive sum, if one can be
     reached (Bellman and Ford); otherwise nothing.
     """
     start, _ = state.root(var)
@@ -75,7 +75,7 @@ def _gaining_circle(state: State, var: RowVar) -> list[Constraint]:
 
 
 def _circle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[Constraint]:
-    """Returns the causes along the circle that the way back from a variable ends in."""
+    """Return the causes along the circle that the way back from a variable ends in."""
     passed: set[RowVar] = set()
     while var not in passed:
         passed.add(var)
@@ -94,7 +94,7 @@ def _circle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[
 
 
 def bounds(state: State, var: RowVar) -> Iterator[RowBelow]:
-    """Yields the suspended constraints in which the variable is the operand's, not to itself."""
+    """Yield the suspended constraints in which the variable is the operand's, not to itself."""
     for constraint in state.suspended.get(var, ()):
         if not isinstance(constraint, RowBelow) or constraint.opnd.tail != var:
             continue
@@ -103,7 +103,7 @@ def bounds(state: State, var: RowVar) -> Iterator[RowBelow]:
 
 
 def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
-    """Yields the suspended constraints that make the variable refine an open operand."""
+    """Yield the suspended constraints that make the variable refine an open operand."""
     for constraint in state.suspended.get(var, ()):
         if not isinstance(constraint, RowBelow) or constraint.res.tail != var:
             continue
@@ -112,7 +112,7 @@ def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
 
 
 def linked(state: State, var: RowVar) -> Iterator[RowVar]:
-    """Yields the variables that an equation of rows makes stand for as many axes."""
+    """Yield the variables that an equation of rows makes stand for as many axes."""
     for constraint in state.suspended.get(var, ()):
         if isinstance(constraint, RowEqual):
             for tail in (constraint.left.tail, constraint.right.tail):
@@ -121,7 +121,7 @@ def linked(state: State, var: RowVar) -> Iterator[RowVar]:
 
 
 def group(state: State, var: RowVar) -> list[RowVar]:
-    """Returns a variable and all those that must stand for as many axes."""
+    """Return a variable and all those that must stand for as many axes."""
     found: dict[RowVar, None] = {}
     pending = [var]
     while pending:
@@ -133,7 +133,7 @@ def group(state: State, var: RowVar) -> list[RowVar]:
 
 
 def leaf_of(state: State, var: RowVar) -> LeafTensor | None:
-    """Returns the leaf that decides how a row variable closes, and all that are as long with it."""
+    """Return the leaf that decides how a row variable closes, and all that are as long with it."""
     found: LeafTensor | None = None
     for one in group(state, var):
         if (leaf := state.row_leaves.get(one)) is not None:
@@ -142,12 +142,12 @@ def leaf_of(state: State, var: RowVar) -> LeafTensor | None:
 
 
 def is_anchored(state: State, var: RowVar) -> bool:
-    """True for a row above a closed operand, which therefore needs no more axes."""
+    """Return True for a row above a closed operand, which therefore needs no more axes."""
     return any(state.anchored.get(one) for one in group(state, var))
 
 
 def is_contracted(state: State, var: RowVar) -> bool:
-    """True for a row that meets another one in a product: its axes are not free to guess."""
+    """Return True for a row that meets another one in a product: its axes are not free to guess."""
     return any(state.contracted.get(one) for one in group(state, var))
 
 
@@ -156,7 +156,7 @@ def _surplus(constraint: RowBelow) -> int:
 
 
 def limits(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
-    """Returns the greatest numbers of axes that results leave room for, where there is a limit."""
+    """Return the greatest numbers of axes that results leave room for, where there is a limit."""
     region = _behind(state, wanted)
     seeds: dict[RowVar, int] = {}
     for var in region:
@@ -167,7 +167,7 @@ def limits(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
 
 
 def missing_between(state: State, together: Iterable[RowVar]) -> int:
-    """Returns how many axes rows of specifications with axes before a variable lack to be as long
+    """Return how many axes rows of specifications with axes before a variable lack to be as long
     as their results, as far as these are known; the least of the numbers for some variables.
     """
     held = [
@@ -180,7 +180,7 @@ def missing_between(state: State, together: Iterable[RowVar]) -> int:
 
 
 def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
-    """Returns, for the variables that have results with known axes, the least number of these;
+    """Return, for the variables that have results with known axes, the least number of these;
     at least as many as a specification names.
     """
     region = _behind(state, wanted)
@@ -202,7 +202,7 @@ def _named_surplus(constraint: RowBelow) -> int:
 
 
 def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
-    """Returns the variables from which the wanted ones can learn."""
+    """Return the variables from which the wanted ones can learn."""
     region: dict[RowVar, None] = {}
     pending = list(wanted)
     while pending:
@@ -246,7 +246,7 @@ def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:
 def _nearest(
     state: State, region: dict[RowVar, None], seeds: dict[RowVar, int]
 ) -> dict[RowVar, int]:
-    """Returns the least sums of seed and surpluses along the constraints (Dijkstra)."""
+    """Return the least sums of seed and surpluses along the constraints (Dijkstra)."""
     found: dict[RowVar, int] = {}
     heap = [(value, var.id, var) for var, value in seeds.items()]
     heapify(heap)

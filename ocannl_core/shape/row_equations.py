@@ -20,7 +20,7 @@ from ocannl_core.shape.terms import Dim, Row, RowVar
 
 
 def equate(state: State, constraint: RowEqual) -> None:
-    """Makes two rows the same.
+    """Make two rows the same.
 
     Raises:
         ShapeError: if they cannot have the same number of axes.
@@ -90,7 +90,7 @@ def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) ->
 
 
 def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
-    """Equates rows of which one has more leading axes, the other more trailing ones.
+    """Equate rows of which one has more leading axes, the other more trailing ones.
 
     The surplus of one end over the other lies in a variable; the rest may be the same axes or
     different ones, which stays open.
@@ -142,7 +142,7 @@ def _grow(
     trailing: tuple[Dim, ...],
     constraint: RowEqual,
 ) -> RowVar:
-    """Gives a row variable known axes at its ends; returns the variable between them."""
+    """Give a row variable known axes at its ends; return the variable between them."""
     tail = state.fresh.row(var.name)
     ranks.born_within(state, tail, var, len(leading) + len(trailing))
     solve(state, var, Row(leading, tail, trailing), constraint)
@@ -158,7 +158,7 @@ def _busier(state: State, left: Flat, right: Flat) -> bool:
 
 
 def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
-    """Equates rows; the variable of the shorter one stands for what the longer one has there."""
+    """Equate rows; the variable of the shorter one stands for what the longer one has there."""
     assert shorter.tail is not None
     leading, tail, trailing = longer
     if tail is None:

@@ -30,7 +30,7 @@ _EMPTY = Row()
 
 
 def refine(state: State, constraint: RowBelow) -> None:
-    """Solves `res ⊑ opnd`.
+    """Solve `res ⊑ opnd`.
 
     Raises:
         ShapeError: if the result cannot have as many axes as the operand.
@@ -63,7 +63,7 @@ def refine(state: State, constraint: RowBelow) -> None:
 
 
 def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> bool:
-    """True while a result without axes would do for an operand that may be a single 1."""
+    """Return True while a result without axes would do for an operand that may be a single 1."""
     others = constraint.skipped + constraint.ahead
     if state.scalars_are_decided or res.known + others or opnd.known != 1:
         return False
@@ -72,7 +72,7 @@ def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -
 
 
 def _postpone(state: State, constraint: RowBelow) -> None:
-    """Waits for the result's row, the operand's size, or closing: see `decide_scalars`."""
+    """Wait for the result's row, the operand's size, or closing: see `decide_scalars`."""
     if constraint not in state.scalars:
         state.journal.put(state.scalars, constraint, None)
     if not state.is_suspended(constraint):
@@ -80,7 +80,7 @@ def _postpone(state: State, constraint: RowBelow) -> None:
 
 
 def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
-    """Gives rows that may be scalars the axis that their operands have."""
+    """Give rows that may be scalars the axis that their operands have."""
     state.scalars_are_decided = True
     for var in among:
         for constraint in state.suspended.get(var, ()):
@@ -89,7 +89,7 @@ def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
 
 
 def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
-    """Handles what is left when no more axes can be paired from the right."""
+    """Handle what is left when no more axes can be paired from the right."""
     skipped = constraint.skipped + paired
     named = NamedAxis(0, max(0, constraint.named.trailing - paired))
     rest = replace(constraint, res=as_row(res), opnd=as_row(opnd), skipped=skipped, named=named)
@@ -125,7 +125,7 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
 def _refine_axes(
     state: State, res: tuple[Dim, ...], opnd: tuple[Dim, ...], constraint: RowBelow
 ) -> None:
-    """Pairs axes from the right, as far as both sides go."""
+    """Pair axes from the right, as far as both sides go."""
     axis = -1 - constraint.skipped
     for below, above in zip(reversed(res), reversed(opnd), strict=False):
         _compare(state, below, above, constraint, axis)
@@ -185,7 +185,7 @@ def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
 
 
 def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) -> None:
-    """Gives as many axes at the right end of a result a name as it is to be compared with.
+    """Give as many axes at the right end of a result a name as it is to be compared with.
 
     Axes that are counted from the left may be among them.
 

@@ -12,7 +12,7 @@ from ocannl_core.shape.terms import Dim, Row, RowVar, Size
 
 
 def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
-    """Decides what a row variable stands for, and wakes what waits for it.
+    """Decide what a row variable stands for, and wakes what waits for it.
 
     A variable is decided once, in terms of another one that is not decided. So no variable ever
     stands for a row that it is part of, and substitution ends.
@@ -50,7 +50,7 @@ def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
 def extend(
     state: State, var: RowVar, number: int, cause: Constraint
 ) -> tuple[RowVar, tuple[Dim, ...]]:
-    """Gives a row variable further axes at its right end; returns the rest, and the axes."""
+    """Give a row variable further axes at its right end; return the rest, and the axes."""
     tail, dims = state.fresh.row(var.name), state.fresh.dims(number)
     ranks.born_within(state, tail, var, number)
     solve(state, var, Row((), tail, dims), cause)
@@ -104,7 +104,7 @@ def _forms(
 def keep_crossing(
     state: State, left: Row, right: Row, cause: RowEqual | RowBelow, skipped: int = 0
 ) -> None:
-    """Keeps an equation of a row that begins with axes and one that ends with as many."""
+    """Keep an equation of a row that begins with axes and one that ends with as many."""
     assert left.tail is not None
     assert right.tail is not None
     ranks.record(state, left.tail, right.tail, 0, cause)
@@ -142,12 +142,12 @@ def with_causes(
 
 
 def decided_by(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:
-    """Returns what gave the rows of a constraint the axes that they have."""
+    """Return what gave the rows of a constraint the axes that they have."""
     return [cause for row in sides(constraint) for cause in state.causes(row)]
 
 
 def shown(state: State, flat: Flat) -> Row:
-    """Returns the row with the sizes that are known."""
+    """Return the row with the sizes that are known."""
     leading, trailing = (tuple(map(state.current, dims)) for dims in (flat.leading, flat.trailing))
     return Row(leading, flat.tail, trailing)
 

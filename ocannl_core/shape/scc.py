@@ -11,7 +11,7 @@ _Node = TypeVar("_Node")
 def strongly_connected_components(
     nodes: Iterable[_Node], successors: Callable[[_Node], Iterable[_Node]]
 ) -> Iterator[list[_Node]]:
-    """Yields the sets of nodes that reach each other (Tarjan's algorithm, without recursion)."""
+    """Yield the sets of nodes that reach each other (Tarjan's algorithm, without recursion)."""
     number: dict[_Node, int] = {}
     low: dict[_Node, int] = {}
     path: dict[_Node, None] = {}

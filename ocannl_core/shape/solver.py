@@ -24,7 +24,7 @@ _STEPS_AT_LEAST = 100_000
 
 
 def run(state: State, budget: int | None = None) -> None:
-    """Works until the agenda is empty.
+    """Work until the agenda is empty.
 
     Args:
         state: What is known; new knowledge goes there.
@@ -50,7 +50,7 @@ def run(state: State, budget: int | None = None) -> None:
 
 
 def step(state: State, work: Work) -> None:
-    """Does one piece of work, which may put more on the agenda."""
+    """Do one piece of work, which may put more on the agenda."""
     match work:
         case Edge():
             dims.propagate(state, work)

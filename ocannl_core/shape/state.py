@@ -222,13 +222,13 @@ class State:
     # ----- looking things up --------------------------------------------------------------------
 
     def find(self, var: DimVar) -> DimVar:
-        """Returns the representative of a variable."""
+        """Return the representative of a variable."""
         while (parent := self.parents.get(var)) is not None:
             var = parent
         return var
 
     def size(self, dim: Dim) -> Size | None:
-        """Returns the size, if it is decided or can be computed from decided ones."""
+        """Return the size, if it is decided or can be computed from decided ones."""
         match dim:
             case Size():
                 return dim
@@ -259,14 +259,14 @@ class State:
         return floor is None or floor.n <= 1
 
     def current(self, dim: Dim) -> Dim:
-        """Returns the size, or the representative of its variable."""
+        """Return the size, or the representative of its variable."""
         size = self.size(dim)
         if size is not None:
             return size
         return self.find(dim) if isinstance(dim, DimVar) else dim
 
     def flat(self, row: Row) -> Flat:
-        """Returns the row with its variable's solution substituted; sizes are left as they are."""
+        """Return the row with its variable's solution substituted; sizes are left as they are."""
         leading, tail, trailing = row.leading, row.tail, row.trailing
         steps = 0
         while tail is not None and (value := self.rows.get(tail)) is not None:
@@ -283,12 +283,12 @@ class State:
         return Flat(leading, tail, trailing)
 
     def unknowns(self, row: Row) -> tuple[RowVar | None, list[DimVar]]:
-        """Returns the undecided variables of a row."""
+        """Return the undecided variables of a row."""
         flat = self.flat(row)
         return flat.tail, list(self.undecided((*flat.leading, *flat.trailing)))
 
     def undecided(self, dims: tuple[Dim, ...]) -> Iterator[DimVar]:
-        """Yields the representatives of the undecided variables in sizes."""
+        """Yield the representatives of the undecided variables in sizes."""
         for dim in dims:
             for each in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
                 var = self.find(each)
@@ -296,11 +296,11 @@ class State:
                     yield var
 
     def root(self, var: RowVar) -> tuple[RowVar, int]:
-        """Returns the variable that another is a part of, and how many axes lie outside it."""
+        """Return the variable that another is a part of, and how many axes lie outside it."""
         return self.roots.get(var, (var, 0))
 
     def causes(self, row: Row) -> list[Constraint]:
-        """Returns what decided the row's variable, then what decided the variable in its solution,
+        """Return what decided the row's variable, then what decided the variable in its solution,
         and so on.
         """
         found: list[Constraint] = []
@@ -315,31 +315,31 @@ class State:
     def put_inner(
         self, outer: dict[_Key, dict[_Inner, _Value]], key: _Key, inner: _Inner, value: _Value
     ) -> None:
-        """Sets `outer[key][inner]`."""
+        """Set `outer[key][inner]`."""
         mapping = outer.get(key)
         if mapping is None:
             mapping = outer[key] = {}
         self.journal.put(mapping, inner, value)
 
     def mark_dim(self, dim: Dim, leaf: LeafTensor) -> None:
-        """Marks a size as belonging to a leaf."""
+        """Mark a size as belonging to a leaf."""
         if isinstance(dim, DimVar):
             var = self.find(dim)
             self.journal.put(self.dim_leaves, var, stronger(self.dim_leaves.get(var), leaf))
             self.touched_dims[var] = None
 
     def mark_row(self, var: RowVar, leaf: LeafTensor) -> None:
-        """Marks a row variable as belonging to a leaf."""
+        """Mark a row variable as belonging to a leaf."""
         self.journal.put(self.row_leaves, var, stronger(self.row_leaves.get(var), leaf))
         self.touched_rows[var] = None
 
     def anchor(self, var: RowVar) -> None:
-        """Marks a row variable as that of a row above a closed operand."""
+        """Mark a row variable as that of a row above a closed operand."""
         self.journal.put(self.anchored, var, True)
         self.touched_rows[var] = None  # it may have been its last open operand
 
     def suspend(self, constraint: RowConstraint) -> None:
-        """Keeps a constraint until one of the row variables in it is solved."""
+        """Keep a constraint until one of the row variables in it is solved."""
         for row in sides(constraint):
             if row.tail is not None:
                 self.put_inner(self.suspended, row.tail, constraint, None)
@@ -350,7 +350,7 @@ class State:
                 self.put_inner(self.within, var, constraint, None)
 
     def is_suspended(self, constraint: RowConstraint) -> bool:
-        """True when the constraint waits already."""
+        """Return True if the constraint waits already."""
         return any(
             row.tail is not None and constraint in self.suspended.get(row.tail, ())
             for row in sides(constraint)
@@ -363,12 +363,12 @@ class State:
                 self.put_inner(self.formulas, self.find(var), formula, None)
 
     def wait(self, formula: Formula) -> None:
-        """Notes that a formula is not solved yet."""
+        """Note that a formula is not solved yet."""
         if formula not in self.open_formulas:
             self.journal.put(self.open_formulas, formula, None)
 
     def wake(self, var: RowVar) -> None:
-        """Puts the constraints that wait for a row variable on the agenda."""
+        """Put the constraints that wait for a row variable on the agenda."""
         for constraint in list(self.suspended.get(var, ())):
             for row in sides(constraint):
                 if row.tail is not None and row.tail in self.suspended:
@@ -379,7 +379,7 @@ class State:
 
 
 def sides(constraint: RowConstraint) -> tuple[Row, ...]:
-    """Returns the rows of a constraint: left and right, result and operand, or all it is about."""
+    """Return the rows of a constraint: left and right, result and operand, or all it is about."""
     match constraint:
         case RowBelow(res, opnd):
             return res, opnd
@@ -392,7 +392,7 @@ def sides(constraint: RowConstraint) -> tuple[Row, ...]:
 
 
 def stronger(one: LeafTensor | None, other: LeafTensor) -> LeafTensor:
-    """Returns the leaf that decides how a shared variable closes: a parameter, else the first."""
+    """Return the leaf that decides how a shared variable closes: a parameter, else the first."""
     if one is None:
         return other
     return min(one, other, key=lambda leaf: (not leaf.parameter, leaf.order))

@@ -59,7 +59,7 @@ class Statement:
 
 
 def parse_statement(text: str) -> Statement:
-    """Returns the statement that a text denotes.
+    """Return the statement that a text denotes.
 
     Raises:
         SpecError: if the text does not follow the notation.
@@ -87,7 +87,7 @@ def stated(
     origin: Origin,
     fresh: FreshVariables,
 ) -> list[Constraint]:
-    """Returns the constraints of a statement on the shapes of one application.
+    """Return the constraints of a statement on the shapes of one application.
 
     Raises:
         SpecError: if the statement is for another number of inputs or outputs, or has a

@@ -23,7 +23,7 @@ from ocannl_core.shape.terms import DimVar, Size
 
 
 def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
-    """Returns the sizes, and the pairs of equal sizes, that waiting equations among formulas
+    """Return the sizes, and the pairs of equal sizes, that waiting equations among formulas
     determine.
 
     Raises:
@@ -37,7 +37,7 @@ def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
 
 
 def _systems(state: State, formulas: Iterable[Formula]) -> Iterable[list[DimEqual]]:
-    """Returns the equations, those that share unknowns together (union-find)."""
+    """Return the equations, those that share unknowns together (union-find)."""
     parents: dict[DimVar, DimVar] = {}
 
     def find(var: DimVar) -> DimVar:
@@ -89,13 +89,13 @@ def _solved(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
 
 
 def _combination(state: State, equation: DimEqual) -> Combination:
-    """Returns the difference of an equation's sides, which is zero."""
+    """Return the difference of an equation's sides, which is zero."""
     terms, constant = difference(state, equation)
     return {var: Fraction(factor) for var, factor in terms.items()}, Fraction(constant)
 
 
 def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | None:
-    """Returns unknowns as combinations of those left free (Gauss, Jordan); None if impossible.
+    """Return unknowns as combinations of those left free (Gauss, Jordan); None if impossible.
 
     Unknowns that few equations mention are solved for, so that the combinations of a long chain of
     equations stay short.
@@ -127,7 +127,7 @@ def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | Non
 
 
 def _replaced(var: DimVar, combination: Combination, value: Combination) -> Combination:
-    """Returns a combination with another one in place of an unknown."""
+    """Return a combination with another one in place of an unknown."""
     terms, constant = combination
     factor = terms.get(var)
     if factor is None:

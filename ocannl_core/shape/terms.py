@@ -123,7 +123,7 @@ ONE_WRITTEN = ConcatDim((Size(1),))
 
 
 def dim_variables(dim: Dim) -> Iterator[DimVar]:
-    """Yields the unknown sizes that a size depends on."""
+    """Yield the unknown sizes that a size depends on."""
     match dim:
         case DimVar():
             yield dim
@@ -222,7 +222,7 @@ def exceeds(sizes: Iterable[int], nbytes: int = 1) -> bool:
 
 
 def closed_row(*sizes: int) -> Row:
-    """Returns a row of known axes."""
+    """Return a row of known axes."""
     return Row(trailing=tuple(Size(n) for n in sizes))
 
 
@@ -244,7 +244,7 @@ class Shape:
                 return self.output
 
     def with_row(self, kind: RowKind, row: Row) -> Shape:
-        """Returns the shape with one row replaced."""
+        """Return the shape with one row replaced."""
         match kind:
             case RowKind.BATCH:
                 return replace(self, batch=row)
@@ -254,7 +254,7 @@ class Shape:
                 return replace(self, output=row)
 
     def rows(self) -> Iterator[tuple[RowKind, Row]]:
-        """Yields the rows in buffer order."""
+        """Yield the rows in buffer order."""
         for kind in BUFFER_ORDER:
             yield kind, self.row(kind)
 
@@ -291,12 +291,12 @@ class Shape:
 def closed_shape(
     batch: tuple[int, ...] = (), input: tuple[int, ...] = (), output: tuple[int, ...] = ()
 ) -> Shape:
-    """Returns a shape of known sizes."""
+    """Return a shape of known sizes."""
     return Shape(closed_row(*batch), closed_row(*input), closed_row(*output))
 
 
 def broadcast_shape(one: Shape, other: Shape) -> Shape:
-    """Returns the closed shape that two closed shapes are repeated to, row by row from the right.
+    """Return the closed shape that two closed shapes are repeated to, row by row from the right.
 
     Axes of size 1 are repeated; sizes that contradict each other are not looked for.
     """

@@ -20,7 +20,7 @@ class _Unknown(NamedTuple):
 
 
 def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar]) -> None:
-    """Refuses guesses about parameters.
+    """Refuse guesses about parameters.
 
     A row is fit for guessing when it only meets others axis by axis, or lies above a closed
     operand. A size is, when it or a result that uses it lies above an operand of size 1: in
@@ -56,7 +56,7 @@ def may_be_guessed(state: State, dim: DimVar) -> bool:
 
 
 def _has_unit(state: State, dim: DimVar) -> bool:
-    """True if the size, or one below it, has an operand of size 1 that somebody stated."""
+    """Return True if the size, or one below it, has an operand of size 1 that somebody stated."""
     seen = {dim}
     pending = [dim]
     while pending:
@@ -76,7 +76,7 @@ def _importance(key: tuple[int, RowKind]) -> tuple[bool, int, str]:
 
 
 def axis_name(state: State, leaf: LeafTensor, dim: DimVar) -> str:
-    """Returns what errors call the axis of a leaf that has the size of a representative.
+    """Return what errors call the axis of a leaf that has the size of a representative.
 
     output axis -1
     """
@@ -88,7 +88,7 @@ def axis_name(state: State, leaf: LeafTensor, dim: DimVar) -> str:
 
 
 def parameter_text(leaf: LeafTensor) -> str:
-    """Returns how to make a parameter with stated axes.
+    """Return how to make a parameter with stated axes.
 
     oc.param("w", output=[...])
     """

@@ -18,21 +18,21 @@ class UndoLog:
         self._log: list[tuple[dict[Any, Any], Any, object]] = []
 
     def put(self, mapping: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-        """Sets one entry."""
+        """Set one entry."""
         self._log.append((mapping, key, mapping.get(key, _ABSENT)))
         mapping[key] = value
 
     def remove(self, mapping: dict[_Key, _Value], key: _Key) -> None:
-        """Removes one entry, if it is there."""
+        """Remove one entry, if it is there."""
         if key in mapping:
             self._log.append((mapping, key, mapping.pop(key)))
 
     def commit(self) -> None:
-        """Makes the present the state that `rollback` returns to."""
+        """Make the present the state that `rollback` returns to."""
         self._log.clear()
 
     def rollback(self) -> None:
-        """Undoes every change since the last commit."""
+        """Undo every change since the last commit."""
         while self._log:
             mapping, key, old = self._log.pop()
             if old is _ABSENT:

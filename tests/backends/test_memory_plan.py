@@ -1,4 +1,6 @@
-"""Routines whose own nodes share memory give the bits of the interpreter, where none do."""
+"""Routines whose scratch nodes share memory give the bits of the interpreter, whose nodes share
+none.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 
 from ocannl_core.dtypes import int32
 from ocannl_core.indexing import FixedIndex, VarIndex, fresh_var
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.memory_plan import memory_plan, sink_fills
+from ocannl_core.kernel_passes.split_kernels import sink_fills, split_kernels
+from ocannl_core.kernels.memory_plan import memory_plan
 from ocannl_core.loopir.nodes import Allocate, Binary, Fill, IndexValue, Scope, Stmt
 from ocannl_core.ops import BinaryOp
 from ocannl_core.testing.drafts import Draft, loop
@@ -60,7 +62,7 @@ def relays(draw: st.DrawFn) -> Example:
 
 
 def packed(subject: Subject, example: Example) -> np.ndarray:
-    """Returns the rows after a run of the plan that a compilation makes."""
+    """Return the rows after a run of the plan with its memory plan."""
     (rows,) = example.program.params
     plan = sink_fills(split_kernels(example.program))
     buffer = subject.upload(example.arrays[rows], example.program.nodes[rows])

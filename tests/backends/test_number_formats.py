@@ -25,13 +25,13 @@ WIDE = (dtypes.float32, dtypes.float64)
 
 @cache
 def every_number(dtype: DType) -> Array:
-    """Returns every bit pattern of a format."""
+    """Return every bit pattern of a format."""
     bits = 8 * dtype.nbytes
     return np.arange(2**bits, dtype=f"u{dtype.nbytes}").view(dtype.numpy)
 
 
 def numbers(dtype: DType, target: str) -> Array:
-    """Returns every number of a format, or for a slow backend every one in some, all exponents and
+    """Return every number of a format, or for a slow backend every one in some, all exponents and
     special values included.
     """
     found = every_number(dtype)
@@ -41,7 +41,7 @@ def numbers(dtype: DType, target: str) -> Array:
 
 
 def evaluated(target: str, make: Callable[..., oc.Tensor], *operands: Array) -> Array:
-    """Returns an expression of literals, computed by a backend; sums round after every term."""
+    """Return an expression of literals, computed by a backend; sums round after every term."""
     with oc.Session(), settings.overrides(allow_nan=True, contract=False, accumulation="exact"):
         tensor = make(*(oc.tensor(each, dtype=each.dtype) for each in operands))
         ctx = oc.Context(target)
@@ -59,7 +59,7 @@ def rounded(array: Array, dtype: DType) -> Array:
 
 
 def assert_same(found: Array, expected: Array, dtype: DType, ulps: int = 0) -> None:
-    """Checks bits, but for NaN, of which there is one."""
+    """Check bits, but for NaN, of which there is one."""
     assert found.dtype == expected.dtype == dtype.numpy
     if found.tobytes() == expected.tobytes():
         return
@@ -126,7 +126,7 @@ def test_library_functions_of_every_number_are_within_one_unit(target: str, dtyp
 
 
 def pairs(target: str, one: DType, other: DType) -> tuple[Array, Array]:
-    """Returns pairs of numbers: all of two short formats, else a fixed sample with every special
+    """Return pairs of numbers: all of two short formats, else a fixed sample with every special
     value.
     """
     both = [every_number(dtype) for dtype in (one, other)]
@@ -226,13 +226,58 @@ def test_sums_are_rounded_after_every_term(target: str, dtype: DType) -> None:
     np.testing.assert_allclose(wide, widened(x).sum(axis=1), rtol=1e-5)
 
 
+def _total(x: oc.Tensor) -> oc.Tensor:
+    return oc.einsum("i => 0", x)
+
+
+_READERS: dict[str, tuple[Callable[[oc.Tensor], oc.Tensor], Callable[[float], Any]]] = {
+    "alone": (_total, lambda total: total),
+    "a product": (lambda x: _total(x) * 0.5, lambda total: total / 2),
+    "a stack": (lambda x: oc.stack(_total(x), _total(x * 2.0)), lambda t: [t, 2 * t]),
+    "two sums": (lambda x: _total(x) * 0.5 + _total(x * 0.25), lambda total: 0.75 * total),
+    "a concatenation": (
+        lambda x: oc.concat("i; j => i^j", _total(x) * 0.5, x),
+        lambda total: [total / 2, *([1] * int(total))],
+    ),
+    "a sum of sums": (
+        lambda x: oc.einsum("j => 0", oc.einsum("i; j => j", x, oc.tensor([0.5, 0.25]))),
+        lambda total: 0.75 * total,
+    ),
+}
+
+
+@pytest.mark.parametrize("max_visits", [1, 1000])
+@pytest.mark.parametrize("name", _READERS)
+@pytest.mark.parametrize(
+    ("dtype", "count"),
+    [("bfloat16", 400), ("float16", 4096), ("float8_e5m2", 64), ("float8_e4m3fn", 64)],
+)
+@pytest.mark.filterwarnings("ignore::ocannl_core.SpecWarning")
+def test_sums_are_rounded_once_wherever_they_are_computed(
+    target: str, dtype: str, count: int, name: str, max_visits: int
+) -> None:
+    if target.startswith("interp"):
+        pytest.skip("it rounds after every term")
+    make, expected = _READERS[name]
+    with (
+        oc.Session(dtype=dtype),
+        settings.overrides(max_visits=max_visits, inline_complex_computations=max_visits > 1),
+    ):
+        x = oc.tensor(np.ones(count), dtype=dtype)
+        result = make(x)
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(result), keep=[result])()
+        found = np.asarray(ctx[result], np.float64).ravel()
+        np.testing.assert_array_equal(found, np.ravel(expected(count)))
+
+
 # ----- training -----------------------------------------------------------------------------------
 
 
 def losses(
     target: str, dtype: str, param_dtype: str | None, steps: int, accumulation: str = "exact"
 ) -> list[float]:
-    """Returns the losses of a small network on a smooth function."""
+    """Return the losses of a small network on a smooth function."""
     generator = np.random.default_rng(0)
     points = generator.uniform(-1, 1, (16, 3))
     values = points @ np.array([[1.0], [-2.0], [0.5]]) + 0.3

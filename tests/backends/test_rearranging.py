@@ -1,4 +1,4 @@
-"""Operations that put tensors together and take them apart, and contractions of three."""
+"""Concatenation, stacking and slicing of tensors, and contractions of three operands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(
     reference: Callable[..., Array],
     *shapes: tuple[int, ...],
 ) -> None:
-    """Compares an expression and its gradients with a function of arrays.
+    """Compare an expression and its gradients with a function of arrays.
 
     Cells are whole numbers, so that differences are exact.
     """
@@ -158,10 +158,42 @@ def test_blocks_are_among_zeros_whatever_was_in_memory(target: str) -> None:
         product = oc.einsum("ij; jk => ik", blocks, blocks)
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.forward(product), keep=[product])
-        assert "concat[i^j, k^l] = 0.0" in str(step.assignments)
+        assert "concat[:] = 0.0" in str(step.assignments)
         step()
         expected = np.array([[1, 2, 0], [3, 4, 0], [0, 0, 5]]) @ [[1, 2, 0], [3, 4, 0], [0, 0, 5]]
         np.testing.assert_array_equal(ctx[product], expected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "dims", "shape"),
+    [
+        ("b,d => a^b,d", (2, 1), (5, 1)),
+        ("b,d => a^b,d", (0, 1), (5, 1)),
+        ("b,d => a^b,d", (0, 1), (1, 1)),
+        ("b,d => b^a,d", (0, 2), (3, 2)),
+        ("i,k => i^j,k^l", (2, 3), (4, 5)),
+        ("i,k => i^j,k^l", (0, 3), (2, 5)),
+        ("b,d => a^b,d", (2, 0), (3, 0)),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::ocannl_core.SpecWarning")
+def test_parts_without_an_operand_are_zero(
+    target: str, spec: str, dims: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    cells = np.arange(1.0, 1.0 + np.prod(dims)).reshape(dims)
+    with oc.Session():
+        x = oc.tensor(cells)
+        result = oc.require_shape(oc.concat(spec, x), ",".join(map(str, shape)))
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.forward(result))
+        assert "concat[:] = 0.0" in str(step.assignments)
+        step()
+        expected = np.zeros(shape)
+        rows, columns = dims
+        first = shape[0] - rows if "a^b" in spec else 0
+        expected[first : first + rows, :columns] = cells
+        np.testing.assert_array_equal(ctx[result], expected)
 
 
 def stacked_broadcast(*arrays: Array) -> Array:

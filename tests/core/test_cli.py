@@ -1,4 +1,4 @@
-"""The command line: what it prints and the exit code it ends with."""
+"""The command line: output and exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ocannl_core.cli.inventory import inventory
 from ocannl_core.errors import CompileError
 from ocannl_core.hooks import manager
 from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.target import Source, Target, TargetReport
 
 
@@ -28,7 +28,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     manager.refresh()
-    installed = ",".join(entry.name for entry in manager.discovered())
+    installed = ",".join(entry.name for entry in manager.backend_entries())
     monkeypatch.setenv("OCANNL_DISABLE_PLUGINS", installed)
     yield
     manager.refresh()
@@ -58,10 +58,10 @@ class Present:
         return TargetReport(devices, details=("compiler 1.0",))
 
     @hookimpl
-    def ocannl_generate(self, plan: Plan) -> Source:
+    def ocannl_generate(self, kernels: KernelStream) -> Source:
         class Text:
             language = "text"
-            text = plan.name
+            text = kernels.plan().name
 
         return Text()
 
@@ -77,7 +77,7 @@ class Broken:
 
 
 def shown(*, verbose: bool) -> str:
-    """Returns the printed backends, without the installed ones."""
+    """Return the printed backends, without the installed ones."""
     rows = [row for row in inventory() if row.state != "disabled"]
     return table(rows, verbose=verbose)
 

@@ -1,7 +1,7 @@
-"""Gradients of operations, written down from their definitions.
+"""Gradients of operations, written from their definitions.
 
-Of a result's gradient, every operand gets what its cells contributed. Where several cells are the
-greatest, the first of them gets all of it; of two operands that are equal, the first one does.
+Every operand receives the gradient of the result for the cells it contributed. Where several cells
+are the greatest, the first of them receives all of it; of two equal operands, the first one does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .grid import TooLarge
 from .notation import Rows
 from .reference import (
     CONTRACTIONS,
+    MAXIMA,
     Array,
     Call,
     Value,
@@ -41,20 +42,40 @@ POINTWISE: dict[str, Callable[..., tuple[Array | None, ...]]] = {
     "sat01_gate": lambda g, a, b: (None, np.where((a > 0) & (a < 1), g, 0.0)),
     "where": lambda g, a, b, c: (None, np.where(a != 0, g, 0.0), np.where(a != 0, 0.0, g)),
 }
-"""What operands get; other operations on single cells, such as comparisons, pass nothing."""
+"""Gradients of operands; other pointwise operations, such as comparisons, have none."""
+
+EACH: dict[str, Callable[..., tuple[Array | None, ...]]] = {
+    "maximum": lambda g, a, b: (np.where(a >= b, g, 0.0), np.where(b >= a, g, 0.0)),
+    "minimum": lambda g, a, b: (np.where(a <= b, g, 0.0), np.where(b <= a, g, 0.0)),
+}
+"""Gradients of operands if each of several equal ones gets the whole gradient."""
+
+TIED = frozenset({*MAXIMA, *EACH})
+"""The operations that choose between equal cells."""
 
 
 def pulled_back(
-    call: Call, operands: Sequence[Value], result: Value, gradient: Array
+    call: Call,
+    operands: Sequence[Value],
+    result: Value,
+    gradient: Array,
+    each: frozenset[str] = frozenset(),
 ) -> list[Array]:
-    """Returns the gradient of each operand, given that of the result.
+    """Return the gradient of each operand, given that of the result.
+
+    Args:
+        call: The operation.
+        operands: The values of the operands.
+        result: The value of the result.
+        gradient: The gradient of the result.
+        each: Maxima of which each of equal cells gets the whole gradient.
 
     Raises:
         TooLarge: if sums may be inexact.
     """
     match call.operation:
         case operation if operation in CONTRACTIONS:
-            found = _contraction(call, operands, result, gradient)
+            found = _contraction(call, operands, result, gradient, each)
         case "matmul":
             found = _product(operands[0], operands[1], result.rows, gradient)
         case "fma":
@@ -65,31 +86,34 @@ def pulled_back(
         case "transpose" | "slice" | "stack":
             found = _rearranged(call, operands, result.rows, gradient)
         case operation:
-            found = _pointwise(operation, operands, result.rows, gradient)
-    for each in found:
-        if each.size and np.abs(each).max() > LARGEST_GRADIENT:
+            rule = (EACH if operation in each else POINTWISE).get(operation)
+            found = _pointwise(rule, operands, result.rows, gradient)
+    for part in found:
+        if part.size and np.abs(part).max() > LARGEST_GRADIENT:
             raise TooLarge
     return found
 
 
 def _places(value: Value, first: int = 0) -> Value:
-    """Returns a value whose cells are their own numbers."""
+    """Return a value whose cells are their own numbers."""
     numbers = np.arange(first, first + value.cells.size).reshape(value.cells.shape)
     return Value(numbers, value.rows)
 
 
 def _gathered(operand: Value, places: Array, gradient: Array) -> Array:
-    """Returns what arrives at each cell of an operand; `places` are the cells by number."""
+    """Return the gradient of each cell of an operand; `places` are the cells by number."""
     found = np.zeros(operand.cells.size)
     np.add.at(found, places.astype(int).ravel(), gradient.ravel())
     return found.reshape(operand.cells.shape)
 
 
 def _pointwise(
-    operation: str, operands: Sequence[Value], rows: Rows, gradient: Array
+    rule: Callable[..., tuple[Array | None, ...]] | None,
+    operands: Sequence[Value],
+    rows: Rows,
+    gradient: Array,
 ) -> list[Array]:
     cells = [stretched(operand, rows) for operand in operands]
-    rule = POINTWISE.get(operation)
     passed = rule(gradient, *cells) if rule else (None,) * len(operands)
     return [
         np.zeros(operand.cells.shape)
@@ -137,12 +161,16 @@ def _product(left: Value, right: Value, rows: Rows, gradient: Array) -> list[Arr
 
 
 def _contraction(
-    call: Call, operands: Sequence[Value], result: Value, gradient: Array
+    call: Call,
+    operands: Sequence[Value],
+    result: Value,
+    gradient: Array,
+    each: frozenset[str],
 ) -> list[Array]:
     shapes = [operand.rows for operand in operands]
     contraction = Contraction(call.spec, shapes, call.context)
     found = [np.zeros(operand.cells.size) for operand in operands]
-    is_greatest = call.operation in ("einmax", "tropical")
+    is_greatest = call.operation in MAXIMA
     beyond = -np.inf if is_greatest else 0.0
     is_open = np.ones(gradient.size, dtype=bool)  # nothing has been selected for these cells yet
     for points in contraction.points(shapes, result.rows, apart=call.operation == "concat"):
@@ -151,7 +179,7 @@ def _contraction(
         if is_greatest:
             reached = np.flatnonzero(sum(terms) == result.cells.ravel()[points.target])
             found_cells, firsts = np.unique(points.target[reached], return_index=True)
-            firsts = reached[firsts[is_open[found_cells]]]
+            firsts = reached if call.operation in each else reached[firsts[is_open[found_cells]]]
             is_open[found_cells] = False
             arriving = np.where(np.isin(np.arange(arriving.size), firsts), arriving, 0.0)
         for position, read in enumerate(points.reads):

@@ -4,9 +4,9 @@
     python -m tests.fuzz.run --sized --count 1000 --seed 1
     python -m tests.fuzz.run --repeatable --count 500 --seed 1
 
-Every program is built in two orders; of two in three, gradients are compared as well. What is
-neither right nor refused properly is printed as the smallest program found that still shows it: a
-script to run.
+Every program is built in two orders; of two in three, gradients are compared as well, in half of
+these those of several losses. Some have a chain of pointwise operations, as long as `--longest`. A
+failure is printed as the smallest program found that still shows it: a script to run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
-from itertools import product
-from operator import add
+from itertools import cycle, islice, product
 from random import Random
 from types import FrameType
 from typing import Any
@@ -33,24 +31,32 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core.shape.terms import Shape
 
-from .contraction import Expected, Undetermined
-from .gradients import pulled_back
+from .author import ProgramAuthor, ProgramLimits
+from .contraction import ExpectedRow, Undetermined
+from .expected import gradients_of, ties_of, values_of
 from .grid import TooLarge
 from .mending import mended
 from .notation import Invalid, Rows
-from .programs import FORMULAS, Author, Program, Step
-from .reference import Value, evaluate, expected_rows
+from .programs import FORMULAS, Program, Step
+from .reference import expected_rows
 from .sized.run import main as sized
 from .smaller import smaller
 
 SECONDS = 20
 """A program that takes longer hangs."""
+LINKS_IN_A_SECOND = 25
+"""Of a chain, on a machine that does much else."""
 SECONDS_FOR_SMALLER = 2
 """While looking for the smallest program."""
 SECONDS_TO_SHRINK = 60
 LONGEST_LINE = 1000
 DRAFTS = 8
 """One program of so many stays as it is written first."""
+
+LOSSES = (0, 1, 2, 0, 1, 3)
+"""The numbers of losses of programs, in turn."""
+
+SCOPE = ProgramLimits()
 
 OPERATIONS = (
     "einsum", "einmax", "outer_sum", "tropical", "concat", "stack", "matmul", "fma", "transpose", "slice", "parameter", "placeholder",
@@ -62,17 +68,21 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program.
+    """Result of a program.
 
     Attributes:
         kind: `agrees`, `refused` and `inexact` are fine; all others are failures.
-        detail: What is wrong, or the error of a refusal.
+        detail: The failure, or the error of a refusal.
         shapes: The shapes as text, if they were inferred.
+        losses: The results whose gradients were compared.
+        ties: The maxima whose rule for equal cells decided about these gradients.
     """
 
     kind: str
     detail: str = ""
     shapes: tuple[tuple[str, str], ...] = ()
+    losses: tuple[str, ...] = ()
+    ties: frozenset[str] = frozenset()
 
     @property
     def exception(self) -> str:
@@ -90,7 +100,9 @@ class _Hang(BaseException):
 
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
-    """Interrupts what takes too long, where the platform has timers and this is the main thread."""
+    """Interrupt a block after some seconds, if the platform has timers and this is the main
+    thread.
+    """
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise _Hang
@@ -113,22 +125,25 @@ def outcome_of(
     backend: str | None = "interp",
     *,
     keep: bool = False,
-    gradient: bool = False,
+    losses: int = 0,
+    apart: bool = False,
     seconds: int = SECONDS,
 ) -> Outcome:
-    """Returns what becomes of a program.
+    """Return the outcome of a program.
 
     Args:
         program: The program.
-        backend: Where to run it; None infers shapes only.
-        keep: Compares the results of all operations, not only those that no other one uses.
-        gradient: Compares the gradients of a result in the parameters, too.
-        seconds: How long a program may take.
+        backend: The backend; None infers shapes only.
+        keep: True to compare the results of all operations, not only unused ones.
+        losses: The number of results whose gradients in the parameters are compared, too.
+        apart: True to assign to a tensor between the losses.
+        seconds: The time limit, without the time for its chains.
     """
+    seconds += sum(step.rounds * len(step.links) for step in program.steps) // LINKS_IN_A_SECOND
     try:
         with _limited(seconds), warnings.catch_warnings(), oc.Session(seed=7, dtype="float64"):
             warnings.simplefilter("ignore")  # labels that are summed at once are meant here
-            return _judged(program, backend, keep, gradient)
+            return _judged(program, backend, keep, losses, apart)
     except _Hang:
         return Outcome("hang", f"more than {seconds} seconds")
     except Exception as error:
@@ -137,22 +152,26 @@ def outcome_of(
         return Outcome("exception", f"{type(error).__name__}: {error}")
 
 
-def differentiated(program: Program, tensors: dict[str, Any]) -> str | None:
-    """Returns the first result that has a gradient."""
-    return next((root for root in program.roots if tensors[root].grad is not None), None)
+def differentiated(program: Program, tensors: dict[str, Any], count: int) -> tuple[str, ...]:
+    """Return so many results that have a gradient: first those that no step uses, then those that
+    some do, then again the same.
+    """
+    steps = [step.name for step in reversed(program.steps)]
+    found = [
+        name for name in dict.fromkeys([*program.roots, *steps]) if tensors[name].grad is not None
+    ]
+    return tuple(islice(cycle(found), count))
 
 
-def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -> Outcome:
+def _judged(
+    program: Program, backend: str | None, keep: bool, number_of_losses: int, apart: bool
+) -> Outcome:
     names: dict[str, Any] = {"oc": oc, "np": np}
-    root: str | None = None
     try:
         exec(compile(program.source(), "<program>", "exec"), names)
-        root = differentiated(program, names) if gradient else None
-        codes = [
-            (oc.train.grad_update if each == root else oc.train.forward)(names[each])
-            for each in program.roots
-        ]
-        computation = reduce(add, codes)
+        losses = differentiated(program, names, number_of_losses)
+        exec(compile(program.code(losses, apart=apart), "<code>", "exec"), names)
+        computation = names["code"]
         computation.resolve()
     except (oc.ShapeError, oc.SpecError) as error:
         return _refusal(program, error)
@@ -170,7 +189,7 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
             expected = expected_rows(step.sized(sizes), operands)
         except Invalid as error:
             if _leaves_its_axis(step, operands):
-                return Outcome("inexact", shapes=texts)  # known when it runs; others test that
+                return Outcome("inexact", shapes=texts)  # decided at run time; other tests cover it
             return Outcome("accepted", f"{step.source()}: {error}\n{texts}", texts)
         except Undetermined:
             continue
@@ -186,12 +205,12 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
     leaves = {leaf.name: leaf.cells(_dims(shapes[leaf.name])) for leaf in program.leaves}
     wanted = [step.name for step in program.steps] if keep else program.roots
     try:
-        values = _values(program, shapes, leaves, sizes)
+        values = values_of(program, shapes, leaves, sizes)
     except (TooLarge, Undetermined):
         return Outcome("inexact", shapes=texts)
     except Invalid as error:
         return Outcome("accepted", f"{error}\n{texts}", texts)
-    slopes = _gradients(program, values, root, sizes) if root else {}
+    slopes = gradients_of(program, values, losses, sizes)
     kept = [tensors[name] for name in wanted] + [tensors[name].grad for name in slopes]
     found = _run(program, backend, computation, tensors, leaves, kept if keep or slopes else None)
     for name in wanted:
@@ -202,44 +221,21 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
     for name, right in slopes.items():
         cells = found(tensors[name].grad)
         if not np.array_equal(cells, right):
-            detail = f"gradient of {root} in {name}: {cells.tolist()}\nright: {right.tolist()}"
+            detail = f"gradient of {' + '.join(losses)} in {name}: {cells.tolist()}\nright: {right.tolist()}"
             return Outcome("gradient", f"{detail}\nshapes {texts}", texts)
-    return Outcome("agrees", shapes=texts)
-
-
-def _gradients(
-    program: Program, values: dict[str, Value], root: str, sizes: dict[str, int]
-) -> dict[str, Any]:
-    """Returns the gradients of the sum of a result's cells in its parameters, where they are exact."""
-    if not all(np.isfinite(value.cells).all() for value in values.values()):
-        return {}
-    found = {name: np.zeros(value.cells.shape) for name, value in values.items()}
-    found[root] += 1.0
-    reached = {root}
-    try:
-        for step in reversed(program.steps):
-            if step.name in reached:
-                reached.update(step.operands)
-                operands = [values[name] for name in step.operands]
-                call = step.sized(sizes)
-                parts = pulled_back(call, operands, values[step.name], found[step.name])
-                for name, part in zip(step.operands, parts, strict=True):
-                    found[name] += part
-    except TooLarge:
-        return {}
-    params = {leaf.name for leaf in program.leaves if leaf.kind == "param"}
-    return {name: found[name] for name in sorted(params & reached)}
+    ties = ties_of(program, values, losses, sizes, slopes)
+    return Outcome("agrees", "", texts, losses if slopes else (), ties)
 
 
 def _admits(
     program: Program,
     name: str,
-    expected: Sequence[Expected],
+    expected: Sequence[ExpectedRow],
     rows: Rows,
     *,
     may_stretch_first: bool = False,
 ) -> bool:
-    """True if a result may have some rows."""
+    """Return True if a result may have some rows."""
     return all(
         row.admits(
             found,
@@ -253,7 +249,7 @@ def _admits(
 def _admits_scalars(
     program: Program, step: Step, sizes: dict[str, int], operands: Sequence[Rows], rows: Rows
 ) -> bool:
-    """True if a result may have some rows once single axes of size 1 are taken for none: both are
+    """Return True if a result may have some rows once single axes of size 1 are taken for none: both are
     scalars.
     """
     forms = [
@@ -271,7 +267,7 @@ def _admits_scalars(
 
 
 def _leaves_its_axis(step: Step, operands: Sequence[Rows]) -> bool:
-    """True if a static index without a range has a value that its axis has no position for."""
+    """Return True if a static index without a range has a value that its axis has no position for."""
     batch = operands[0][0]
     return any(
         index.name and index.extent is None and index.value >= size
@@ -298,7 +294,7 @@ def _run(
 
 
 def _static_indices(tensors: dict[str, Any], program: Program) -> dict[str, Any]:
-    """Returns the static indices, as the slices hold them."""
+    """Return the static indices, as the slices hold them."""
     found = {}
     for step in program.steps:
         if step.operation == "slice":
@@ -307,16 +303,6 @@ def _static_indices(tensors: dict[str, Any], program: Program) -> dict[str, Any]
                 if isinstance(index, oc.StaticIndex):
                     found[index.name] = index
     return found
-
-
-def _values(
-    program: Program, shapes: dict[str, Rows], leaves: dict[str, Any], sizes: dict[str, int]
-) -> dict[str, Value]:
-    values = {name: Value(cells, shapes[name]) for name, cells in leaves.items()}
-    for step in program.steps:
-        operands = [values[name] for name in step.operands]
-        values[step.name] = evaluate(step.sized(sizes), operands, shapes[step.name])
-    return values
 
 
 def _rows(shape: Shape) -> Rows:
@@ -331,7 +317,7 @@ def _dims(rows: Rows) -> list[int]:
 
 
 def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
-    """Returns what to think of a program being refused."""
+    """Return the outcome of a refused program."""
     text = f"{type(error).__name__}: {error}"
     if not any(name in error.where for name in OPERATIONS):
         return Outcome("unnamed", text)
@@ -343,7 +329,7 @@ def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
 
 
 def _is_surely_valid(program: Program) -> bool:
-    """True if all shapes follow from the leaves and fit."""
+    """Return True if all shapes follow from the leaves and fit."""
     shapes: dict[str, Rows] = {}
     if program.requires or any(leaf.basis for leaf in program.leaves):
         return False
@@ -367,27 +353,37 @@ def _is_surely_valid(program: Program) -> bool:
 # ----- many programs ------------------------------------------------------------------------------
 
 
-def draft_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Program:
-    """Returns one of the programs of a seed as it is written first; half of them are refused."""
-    return Author(Random(f"{seed} {number}"), formulas).program()
+def draft_of(seed: int, number: int, scope: ProgramLimits = SCOPE) -> Program:
+    """Return one of the programs of a seed as it is written first; half of them are refused."""
+    return ProgramAuthor(Random(f"{seed} {number}"), scope).program()
 
 
-def program_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Program:
-    """Returns one of the programs of a seed: most of them without what is refused."""
-    draft = draft_of(seed, number, formulas)
+def program_of(seed: int, number: int, scope: ProgramLimits = SCOPE) -> Program:
+    """Return a program of a seed, mostly without refused operations."""
+    draft = draft_of(seed, number, scope)
     if number % DRAFTS == 0:
         return draft
     try:
         with _limited(SECONDS):
             found = mended(draft, Random(number))
     except (_Hang, Exception):
-        return draft  # what is wrong with it is to be found out
+        return draft  # the outcome shows its error
     return found if found.steps else draft
 
 
-def examined(seed: int, number: int, backend: str, formulas: frozenset[str]) -> Outcome:
-    """Returns what becomes of one program, in its own order and in another one."""
-    program = program_of(seed, number, formulas)
+def examined(seed: int, number: int, backend: str, scope: ProgramLimits) -> Outcome:
+    """Return the outcome of one program, in its own order and in another one."""
+    return examined_program(program_of(seed, number, scope), number, backend)
+
+
+def examined_program(program: Program, number: int, backend: str) -> Outcome:
+    """Return the outcome of a program, in its own order and in another one.
+
+    Args:
+        program: The program.
+        number: The source of choices: the gradients that are compared, the other order.
+        backend: The device.
+    """
     outcome = _outcome(program, number, backend)
     if outcome.is_failure:
         return outcome
@@ -395,9 +391,15 @@ def examined(seed: int, number: int, backend: str, formulas: frozenset[str]) -> 
 
 
 def _outcome(program: Program, number: int, backend: str, seconds: int = SECONDS) -> Outcome:
+    losses, apart = _losses_of(number)
     return outcome_of(
-        program, backend, keep=number % 2 == 0, gradient=number % 3 != 0, seconds=seconds
+        program, backend, keep=number % 2 == 0, losses=losses, apart=apart, seconds=seconds
     )
+
+
+def _losses_of(number: int) -> tuple[int, bool]:
+    """Return the number of losses of a program, and whether something stands between them."""
+    return LOSSES[number % len(LOSSES)], number // len(LOSSES) % 2 == 1
 
 
 def _in_another_order(program: Program, number: int, outcome: Outcome) -> Outcome:
@@ -408,7 +410,7 @@ def _in_another_order(program: Program, number: int, outcome: Outcome) -> Outcom
 
 
 def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Program:
-    """Returns the smallest program found with the same kind of failure."""
+    """Return the smallest program found with the same kind of failure."""
     kind = outcome.kind
 
     def fails(candidate: Program) -> bool:
@@ -436,26 +438,27 @@ def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Pr
     return program
 
 
-def report(seed: int, number: int, outcome: Outcome, backend: str, formulas: frozenset[str]) -> str:
-    """Returns a failure as text: what is wrong with the smallest program, and the program."""
-    small = reduced(program_of(seed, number, formulas), number, outcome, backend)
+def report(seed: int, number: int, outcome: Outcome, backend: str, scope: ProgramLimits) -> str:
+    """Return a failure as text: the failure of the smallest program, and the program."""
+    small = reduced(program_of(seed, number, scope), number, outcome, backend)
     again = _outcome(small, number, backend)
     if outcome.kind == "order":
         again = _in_another_order(small, number, again)
     detail = "\n".join(
         f"# {line[:LONGEST_LINE]}" for line in (again.detail or outcome.detail).splitlines()
     )
-    return f"# ----- program {number} of seed {seed}: {outcome.kind}\n{detail}\n{small.script(backend, _root_of(small, again))}\n"
+    script = small.script(backend, _losses_in(again), apart=_losses_of(number)[1])
+    return f"# ----- program {number} of seed {seed}: {outcome.kind}\n{detail}\n{script}\n"
 
 
-def _root_of(program: Program, outcome: Outcome) -> str | None:
-    """Returns the result whose gradients are wrong."""
-    found = re.match(r"gradient of (\w+) in", outcome.detail)
-    return found[1] if found else None
+def _losses_in(outcome: Outcome) -> list[str]:
+    """Return the results whose gradients are wrong."""
+    found = re.match(r"gradient of (.+) in \w+:", outcome.detail)
+    return found[1].split(" + ") if found else []
 
 
 def main() -> int:
-    """Runs the programs that the command line asks for; returns 1 if there were failures."""
+    """Run the programs that the command line selects; return 1 if there were failures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -466,6 +469,9 @@ def main() -> int:
     parser.add_argument("--also", default="cpu_c", help="a second backend, for a share of them")
     parser.add_argument("--share", type=int, default=50, help="one program of so many runs there")
     parser.add_argument("--without", nargs="*", default=[], choices=sorted(FORMULAS))
+    parser.add_argument(
+        "--longest", type=int, default=3000, help="how many operations chains have at most"
+    )
     parser.add_argument("--stop-after", type=int, default=10, help="how many failures to report")
     parser.add_argument(
         "--sized", action="store_true", help="programs with long axes; its options: --sized --help"
@@ -482,7 +488,7 @@ def main() -> int:
 
         return repeatable([each for each in sys.argv[1:] if each != "--repeatable"])
     arguments = parser.parse_args()
-    formulas = FORMULAS - set(arguments.without)
+    scope = ProgramLimits(FORMULAS - set(arguments.without), arguments.longest)
     counts: Counter[str] = Counter()
     failures = 0
     started = time.monotonic()
@@ -491,11 +497,11 @@ def main() -> int:
         if arguments.also and number % arguments.share == 0:
             backends.append(arguments.also)
         for backend in backends:
-            outcome = examined(arguments.seed, number, backend, formulas)
+            outcome = examined(arguments.seed, number, backend, scope)
             counts[outcome.kind] += 1
             if outcome.is_failure:
                 failures += 1
-                print(report(arguments.seed, number, outcome, backend, formulas), flush=True)
+                print(report(arguments.seed, number, outcome, backend, scope), flush=True)
                 break
         if failures >= arguments.stop_after:
             break

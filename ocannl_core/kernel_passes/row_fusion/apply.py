@@ -17,22 +17,21 @@ from ocannl_core.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel, fuse_analyses, rebuild_nest
 from ocannl_core.kernel_passes.fusion import fuse_over_one_domain
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
 from ocannl_core.kernel_passes.row_fusion.inline_nodes import inline_node
-from ocannl_core.kernel_passes.row_fusion.members import (
+from ocannl_core.kernels.dependence import access_set, iterations_are_independent
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest_plan import NestKernel, RowGroup
+from ocannl_core.kernels.nodes import Kernel, NodeInfos, kernel_of
+from ocannl_core.kernels.row_fusion import (
     Member,
     RowFusion,
-    RowGroup,
     find_row_dims,
     nodes_written_by_rows,
     row_fusion_of,
 )
-from ocannl_core.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
-from ocannl_core.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.kernels.transforms import AXIS_LETTERS, Schedule
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -78,17 +77,17 @@ class FusedNests:
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """The result of fusing a group of kernels.
+    """A row group with schedules.
 
     Attributes:
-        step: The kernel of all its nests.
-        sums: Kernels that combine partial results of sums over rows, to be scheduled.
+        kernel: The kernel of all its nests.
+        sums: Kernels that combine partial results of sums over rows, without schedules.
         partial: The nodes of those results: memory of the routine.
-        nodes: Extents and formats of the nodes that the program does not have.
+        nodes: Extents and formats of nodes that the program does not have.
     """
 
-    step: Kernel
-    sums: tuple[AnalysedKernel, ...]
+    kernel: Kernel
+    sums: tuple[NestKernel, ...]
     partial: tuple[TensorNode, ...]
     nodes: Mapping[TensorNode, NodeInfo]
 
@@ -113,19 +112,15 @@ def fuse_group(
     rule: Rule,
     nodes: Mapping[TensorNode, NodeInfo],
 ) -> FusedKernel:
-    """Fuse a group of kernels; each nest has the rule's schedule inside of the shared loops."""
-    loops = FusedLoops(group.plan, nodes)
+    """Fuse a row group; each nest has the rule's schedule inside of the shared loops."""
+    loops = FusedLoops(group.fusion, nodes)
     schedules = loops.choose_schedules(rule)
     result = loops.build(schedules)
-    step = rebuild_nest(fuse_analyses(group.parts), result.body)
-    members = zip(group.parts, group.plan.members, strict=True)
-    sums = [part for part, each in members if each.reduces_rows and not each.reduces_inner_rows]
+    members = zip(group.kernels, group.fusion.members, strict=True)
+    sums = [kernel for kernel, each in members if each.reduces_rows and not each.reduces_inner_rows]
     return FusedKernel(
-        replace(step, schedule=group.plan.schedule(schedules)),
-        tuple(
-            replace(part, cells=nest, is_changed=True)
-            for part, nest in zip(sums, result.sums, strict=True)
-        ),
+        replace(kernel_of(result.body, group.title), schedule=group.fusion.schedule(schedules)),
+        tuple(kernel.rewritten(nest) for kernel, nest in zip(sums, result.sums, strict=True)),
         result.partial,
         result.nodes,
     )

@@ -14,18 +14,16 @@ from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import VarIndex, variables
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.row_fusion.apply import FusedLoops
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
-from ocannl_core.kernel_passes.row_fusion.members import (
+from ocannl_core.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup, mentioned
+from ocannl_core.kernels.row_fusion import (
     Member,
     RowFusion,
-    RowGroup,
     find_row_dims,
     nodes_written_by_rows,
 )
-from ocannl_core.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.kernels.nodes import NodeInfos, Plan
 from ocannl_core.machine_model import MIN_BLOCK_ROWS, PARTIAL_SUMS, STACK_BYTES, MachineModel
 from ocannl_core.node import TensorNode
 from ocannl_core.target import Target
@@ -39,18 +37,16 @@ enough to share among several threads.
 """
 
 
-def choose_row_groups(
-    parts: Sequence[AnalysedKernel], plan: Plan, nodes: NodeInfos, target: Target
-) -> tuple[AnalysedKernel | RowGroup, ...]:
-    """Return the kernels of a plan, grouped where fusion is faster."""
-    chooser = _Chooser(parts, plan, nodes, target)
-    result: list[AnalysedKernel | RowGroup] = []
+def group_rows(plan: NestPlan, target: Target) -> NestPlan:
+    """Group neighbouring kernels that run faster together, row by row."""
+    chooser = _Chooser(plan, target)
+    result: list[NestStep] = []
     at = 0
-    while at < len(parts):
+    while at < len(plan.steps):
         found = chooser.group(at)
-        result.append(found if found is not None else parts[at])
-        at += len(found.parts) if found is not None else 1
-    return tuple(result)
+        result.append(found if found is not None else plan.steps[at])
+        at += len(found.kernels) if found is not None else 1
+    return plan.with_steps(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +69,24 @@ class _Chooser:
     properties.
     """
 
-    def __init__(
-        self, parts: Sequence[AnalysedKernel], plan: Plan, nodes: NodeInfos, target: Target
-    ) -> None:
-        self._parts = parts
-        self._nodes = nodes
+    def __init__(self, plan: NestPlan, target: Target) -> None:
+        self._steps = plan.steps
+        self._nodes = plan.nodes
         self._scratch = frozenset(plan.scratch)
         self._machine = MachineModel.of(target)
         self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
         self._uses: dict[TensorNode, list[int]] = {}
-        for at, part in enumerate(parts):
-            for node in part.mentioned:
+        for at, step in enumerate(plan.steps):
+            for node in mentioned(step):
                 self._uses.setdefault(node, []).append(at)
+
+    def _nest(self, at: int) -> KernelNest | None:
+        step = self._steps[at]
+        return step.nest if isinstance(step, NestKernel) else None
+
+    def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> RowGroup:
+        steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
+        return RowGroup(tuple(each for each in steps if isinstance(each, NestKernel)), fusion)
 
     def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _RowCandidate:
         return _RowCandidate(start, tuple(map(self._member, count(start), rows)))
@@ -98,7 +100,7 @@ class _Chooser:
     def _member(self, at: int, rows: tuple[str, ...]) -> Member:
         found = self._known.get((at, rows))
         if found is None:
-            nest = self._parts[at].cells
+            nest = self._nest(at)
             assert nest is not None  # candidates have nests
             found = self._known[at, rows] = Member(nest, rows)
         return found
@@ -107,7 +109,7 @@ class _Chooser:
         """Return the longest group of kernels from a position on, if it is profitable."""
         blocks = self._choose_blocks(start)
         if blocks is not None:
-            return replace(blocks, plan=FusedLoops(blocks.plan, self._nodes).refine())
+            return replace(blocks, fusion=FusedLoops(blocks.fusion, self._nodes).refine())
         candidate = self._start_candidate(start)
         best: RowGroup | None = None
         while candidate is not None:
@@ -118,10 +120,10 @@ class _Chooser:
             candidate = self._extend(candidate)
         if best is None or not self._is_profitable(best):
             return None
-        return replace(best, plan=FusedLoops(best.plan, self._nodes).refine())
+        return replace(best, fusion=FusedLoops(best.fusion, self._nodes).refine())
 
     def _start_candidate(self, start: int) -> _RowCandidate | None:
-        nest = self._parts[start].cells
+        nest = self._nest(start)
         if nest is None or not _is_fusible(nest) or _is_contraction(nest):
             return None
         if all(self._nodes[node].nbytes < self._machine.l2_negligible for node in nest.mentioned):
@@ -141,9 +143,9 @@ class _Chooser:
     ) -> _RowCandidate | None:
         """Return a candidate with the next kernel, sharing as many axes as possible."""
         at = candidate.start + len(candidate.members)
-        if at >= len(self._parts) or len(candidate.members) >= _MAX_MEMBERS:
+        if at >= len(self._steps) or len(candidate.members) >= _MAX_MEMBERS:
             return None
-        nest = self._parts[at].cells
+        nest = self._nest(at)
         if nest is None or not _is_fusible(nest):
             return None
         if _is_contraction(nest) and not has_contractions:
@@ -168,7 +170,7 @@ class _Chooser:
         """Return the longest group of a contraction and kernels that use its results, a block of
         rows at a time, so that no memory larger than a cache holds them.
         """
-        nest = self._parts[start].cells
+        nest = self._nest(start)
         if nest is None or not _is_fusible(nest) or not _is_contraction(nest):
             return None
         if self._max_saved_bytes(start) <= self._machine.l2_bytes:
@@ -216,8 +218,7 @@ class _Chooser:
             return None
         if size < min(MIN_BLOCK_ROWS, members[0].axes[-1].extent):
             return None
-        parts = tuple(self._parts[reordered.start : reordered.start + len(members)])
-        return RowGroup(parts, RowFusion(members, size, folded=foldable))
+        return self._group(reordered, RowFusion(members, size, folded=foldable))
 
     def _block_size(self, extent: int, nbytes: int) -> int:
         """Return the number of rows whose working set fits into a cache: the second one if it has
@@ -267,11 +268,10 @@ class _Chooser:
             if any(count * 8 > machine.l1_working_set for count in cells):
                 return None
             groups = _largest_divisor(counts[0], PARTIAL_SUMS) if sums else 1
-            parts = tuple(self._parts[cut.start : cut.start + len(members)])
             foldable = self._find_foldable(cut, size, STACK_BYTES)
             streamed = self._find_streamable(cut)
             plan = RowFusion(members, size, groups, folded=foldable, streamed=streamed)
-            return RowGroup(parts, plan)
+            return self._group(cut, plan)
         return None
 
     def _working_set(self, members: Sequence[Member]) -> int:
@@ -313,9 +313,9 @@ class _Chooser:
 
     def _is_profitable(self, group: RowGroup) -> bool:
         """Return True if the nodes of separate kernels would not stay in a near cache."""
-        if len(group.parts) < 2:
-            return bool(group.plan.streamed)
-        touched = {node for member in group.plan.members for node in member.nest.mentioned}
+        if len(group.kernels) < 2:
+            return bool(group.fusion.streamed)
+        touched = {node for member in group.fusion.members for node in member.nest.mentioned}
         return sum(self._nodes[node].nbytes for node in touched) > self._machine.l2_bytes
 
 
@@ -344,15 +344,15 @@ def _is_fusible(nest: KernelNest) -> bool:
 
 
 def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
-    """Return True if the elements of each row are contiguous: its axes are inside of those of the
-    rows.
+    """Return whether the cells of a row are contiguous: its axes are inside those of the rows. The
+    innermost of these may share an index with a window.
     """
     outer = {axis.var for axis in rows}
     inner = {axis.var for axis in nest.axes} - outer
     for access in nest.accesses:
         used = [set(variables(index)) for index in access.indices or ()]
         first = next((at for at, each in enumerate(used) if each & inner), len(used))
-        if any(each & outer for each in used[first:]):
+        if any(each & outer for each in used[first + 1 :]):
             return False
     return True
 

@@ -21,8 +21,8 @@ from ocannl_core.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
+from ocannl_core.storage.digests import add_json_digest, strip_json_digest
 from ocannl_core.storage.directory import PrivateDirectory, open_private, warn_once
-from ocannl_core.storage.sealed import sealed_json, unsealed_json
 from ocannl_core.storage.trust import UntrustedError
 from ocannl_core.target import Target
 
@@ -84,7 +84,7 @@ class TuningCache:
             "nest": text,
         }
         name = _file_name(text)
-        open_private(self.folder, create=True).write(name, sealed_json(name, content))
+        open_private(self.folder, create=True).write(name, add_json_digest(name, content))
 
     def entries(self) -> Iterator[TuningEntry]:
         """Yield all entries."""
@@ -192,7 +192,7 @@ def _read(directory: PrivateDirectory, name: str) -> TuningEntry:
     """Return an entry, without content if the file was damaged."""
     path = directory.path / name
     content = directory.read(name)
-    found = None if content is None else unsealed_json(name, content)
+    found = None if content is None else strip_json_digest(name, content)
     if found is None or found.get("version") != _VERSION:
         return TuningEntry(path, None)
     try:

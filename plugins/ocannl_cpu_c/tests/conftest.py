@@ -12,6 +12,7 @@ import pytest
 import ocannl_cpu_c as backend
 from ocannl_core import settings
 from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import TensorNode
 from ocannl_core.target import HostBuffer, Target
 
@@ -42,7 +43,9 @@ def run_plan(
     plan: Plan, inputs: Mapping[TensorNode, Array], values: Sequence[int] = ()
 ) -> dict[TensorNode, Array]:
     """Returns the cells of every parameter after one run; those not given start at zero."""
-    executable = backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+    executable = backend.ocannl_compile(
+        backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET
+    )
     buffers = {node: backend.ocannl_allocate(plan.nodes[node], TARGET) for node in plan.params}
     for node, array in inputs.items():
         backend.ocannl_transfer(buffers[node], HostBuffer(array, plan.nodes[node]))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,15 @@ from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import float32
-from ocannl_core.errors import CompileError
+from ocannl_core.errors import CodegenError, CompileError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernel_passes.pipeline import plan_kernels
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan
+from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.stream import FinishedStep, KernelStream
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_cpu_c import background_compilation, cache, expected, loader
-from ocannl_cpu_c.source import generate
+from ocannl_cpu_c import background_compilation, cache, loader
+from ocannl_cpu_c.code_generation import generate
 
 
 def kernel(number: float) -> KernelText:
@@ -43,7 +44,6 @@ def two_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(background_compilation, "_running", {})
     monkeypatch.setattr(background_compilation, "_LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(expected, "_threads", expected._Threads())
     with settings.overrides(cache_dir=str(tmp_path)):
         yield
         background_compilation.stop()
@@ -137,25 +137,42 @@ def plan_of(nest: Kernel, nodes: dict[TensorNode, NodeInfo]) -> Plan:
     return Plan("p", (nest,), tuple(nodes), (), (), nodes)
 
 
-def test_a_kernel_of_the_next_plan_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilers_start_while_later_kernels_are_scheduled() -> None:
+    first, nodes = nest_of(1.5)
+    second = replace(first, body=Block((Fill(first.arguments[0], 2.5),)))
+    plan = replace(plan_of(first, nodes), steps=(first, second))
+    counts: list[int] = []
+
+    def steps() -> Generator[FinishedStep, None, Plan]:
+        for step in plan.steps:
+            yield step, nodes
+            counts.append(len(running()))
+        return plan
+
+    source = generate(KernelStream(steps()))
+    assert counts == [1, 1]  # one other processor
+    assert source == generate(KernelStream.of(plan))
+    assert loader.load(source.kernels).keys() == {each.symbol for each in source.kernels}
+
+
+def test_a_routine_that_cannot_be_scheduled_leaves_the_next_one_alone() -> None:
     nest, nodes = nest_of(1.5)
-    expected.expect(nest, nodes)
-    assert running()
-    monkeypatch.setattr(expected, "kernel_of", lambda *it: pytest.fail("written again"))
-    source = expected.source_of(plan_of(nest, nodes))
-    assert source.kernels == generate(plan_of(nest, nodes)).kernels
 
+    def steps() -> Generator[FinishedStep, None, Plan]:
+        yield nest, nodes
+        raise CodegenError("No schedule.")
 
-def test_a_plan_that_never_came_leaves_the_next_one_alone() -> None:
-    expected.expect(*nest_of(1.5))
+    stream = KernelStream(steps())
+    with pytest.raises(CodegenError, match="No schedule"):
+        generate(stream)
+    with pytest.raises(RuntimeError, match="scheduling has failed"):
+        stream.plan()
     nest, nodes = nest_of(2.5)
-    expected.expect(nest, nodes)
-    source = expected.source_of(plan_of(nest, nodes))
-    assert source == generate(plan_of(nest, nodes))
+    source = generate(KernelStream.of(plan_of(nest, nodes)))
     loader.load(source.kernels)
 
 
-def test_each_kernel_of_a_plan_is_told_of_as_it_is_in_the_plan() -> None:
+def test_streamed_steps_are_those_of_the_plan() -> None:
     with oc.Session():
         x = oc.tensor(np.ones((96, 80), np.float32), batch_axes=1)
         y = oc.tanh(oc.param("w", output=[48]) @ x)
@@ -163,22 +180,11 @@ def test_each_kernel_of_a_plan_is_told_of_as_it_is_in_the_plan() -> None:
         context = oc.Context("cpu_c")
         context.init_params(loss)
         build = context.compile(oc.train.grad_update(loss))._build
-    told: list[Kernel] = []
-
-    def note(nest: Kernel, nodes: NodeInfos) -> None:
-        assert nodes.keys() >= {*nest.arguments}
-        told.append(nest)
-
-    plan = plan_kernels(build.optimised, build.target, note)
-    assert len(told) > 1
-    assert list(map(id, told)) == [id(step) for step in plan.steps if isinstance(step, Kernel)]
-
-
-def test_threads_expect_plans_of_their_own() -> None:
-    expected.expect(*nest_of(1.5))
-    seen: list[object] = []
-    other = threading.Thread(target=lambda: seen.append(expected._threads.kernels))
-    other.start()
-    other.join()
-    assert seen == [None]
-    assert expected._threads.kernels is not None
+    stream = plan_kernels(build.optimised, build.target)
+    streamed = list(stream)
+    for step, nodes in streamed:
+        assert isinstance(step, Kernel)
+        assert nodes.keys() >= {*step.arguments}
+    assert len(streamed) > 1
+    steps = [id(step) for step, _ in streamed]
+    assert steps == [id(step) for step, _ in stream] == [id(step) for step in stream.plan().steps]

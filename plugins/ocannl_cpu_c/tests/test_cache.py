@@ -90,7 +90,7 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
         from ocannl_core.loopir.nodes import Block, ConstBits, Const, Store, Unary, Binary
         from ocannl_core.node import NodeInfo, TensorNode
         from ocannl_core.ops import BinaryOp, UnaryOp
-        from ocannl_core.kernels.nodes import Nest
+        from ocannl_core.kernels.nodes import Kernel
         from ocannl_cpu_c.loader import load
         from ocannl_cpu_c.translation_units import key
         out, words = TensorNode(0), TensorNode(1)
@@ -100,7 +100,7 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
         zero = (FixedIndex(0),)
         body = Block((Store(out, zero, x), Store(words, zero, w)))
         nodes = {out: NodeInfo(float32, (1,)), words: NodeInfo(uint4x32, (1,))}
-        kernel = render_kernel(Nest(body, (out, words), ()), nodes, Dialect())
+        kernel = render_kernel(Kernel(body, (out, words), ()), nodes, Dialect())
         load([kernel])
         print(key(kernel))
         """

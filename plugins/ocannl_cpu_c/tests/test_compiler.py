@@ -13,6 +13,7 @@ from ocannl_core import settings
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import CompileError
 from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.target import Target
@@ -38,7 +39,7 @@ def compile_something() -> None:
     out = TensorNode(0, ("out",))
     nest = Kernel(Block((Fill(out, 1.25),)), (out,), ())
     plan = Plan("routine", (nest,), (out,), (), (), {out: NodeInfo(float32, (3,))})
-    backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+    backend.ocannl_compile(backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET)
 
 
 def failure() -> str:

@@ -13,7 +13,7 @@ import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.kernel_passes import deduplicate, schedule_kernels
 from ocannl_core.kernels.nodes import Kernel
-from ocannl_cpu_c import expected, source
+from ocannl_cpu_c import code_generation, source
 
 WIDTH, LAYERS = 48, 4
 
@@ -62,7 +62,7 @@ def test_copies_are_what_would_have_been_made(monkeypatch: pytest.MonkeyPatch) -
 
     steps, grads = trained()
     with monkeypatch.context() as patch:
-        patch.setattr(schedule_kernels, "Alike", Apart)
+        patch.setattr(schedule_kernels, "KernelMemo", Apart)
         with settings.overrides(cache_dir=str(settings.current().cache_dir) + "-apart"):
             expected_steps, expected_grads = trained()
     copies = [step for step in steps if step.like is not None]
@@ -85,7 +85,7 @@ def test_code_of_copies_is_not_written_again(monkeypatch: pytest.MonkeyPatch) ->
         written.append(kernel.symbol)
         return kernel
 
-    monkeypatch.setattr(expected, "kernel_of", kernel_of)
+    monkeypatch.setattr(code_generation, "kernel_of", kernel_of)
     steps, _ = trained()
     copies = [step for step in steps if step.like is not None]
     assert len(copies) > len(steps) / 2

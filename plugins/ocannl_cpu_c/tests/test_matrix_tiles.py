@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
-from ocannl_core.codegen.matrix_tile_prelude import EMULATED
+from ocannl_core.codegen.helper import EMULATED_TILES
 from ocannl_core.dtypes import DType, bfloat16, float32, round_to
 from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.schedule_kernels import apply_rule
+from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos, Plan
 from ocannl_core.kernels.transforms import Schedule
@@ -32,11 +32,11 @@ from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedules
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.products import random_products
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import amx_permission, compiler, devices
+from tests.support.products import random_products
+from tests.support.reductions import in_format
 
 Array = np.ndarray[Any, Any]
 FEW = settings(
@@ -47,7 +47,7 @@ FEW = settings(
 @pytest.fixture(autouse=True)
 def emulation() -> Iterator[None]:
     """Has the compiler emulate tiles, whatever the processor has."""
-    command = (*compiler.find().command, f"-D{EMULATED}")
+    command = (*compiler.find().command, f"-D{EMULATED_TILES}")
     with core_settings.overrides(cc=shlex.join(command), accumulation="fast", tune="off"):
         yield
 
@@ -72,7 +72,7 @@ def test_tiles_along_any_axes_are_right(
                 return data.draw(st.sampled_from(found))
             return contraction_schedule(nest, nodes, target)
 
-        return apply_rule(plan, rule, target)
+        return schedule_by_rule(plan, rule, target)
 
     with core_settings.overrides(threads=data.draw(st.sampled_from([1, 3]))):
         found = subject_named("cpu_c").run(narrow.program, narrow.arrays, (), schedule)
@@ -127,7 +127,7 @@ def test_the_emulation_gives_the_bits_that_the_manual_states(exponents: tuple[in
     program = draft.program(loop(i, 16, loop(j, 16, loop(k, 32, body))))
 
     def schedule(plan: Plan, target: Target) -> Plan:
-        return apply_rule(plan, lambda *it: next(tile_schedules(*it, target)), target)
+        return schedule_by_rule(plan, lambda *it: next(tile_schedules(*it, target)), target)
 
     subject = subject_named("cpu_c")
     assert "tile_multiply_add(" in subject.generate(program, schedule).text

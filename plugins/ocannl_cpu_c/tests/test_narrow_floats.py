@@ -14,13 +14,13 @@ import ocannl_core as oc
 from ocannl_core import dtypes
 from ocannl_core import settings as core_settings
 from ocannl_core.dtypes import DType, bfloat16, float16, float32
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
+from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.target import Target
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format, random_reductions
 from ocannl_core.testing.subject import subject_named
+from tests.support.reductions import in_format, random_reductions
 
 Array = np.ndarray[Any, Any]
 LONG = (1, 2, 3, 5, 8, 16, 19, 33, 40)
@@ -52,7 +52,7 @@ def test_sums_of_narrow_floats_are_rounded_once(
     def schedule(plan: Plan, target: Target) -> Plan:
         # generated code has functions for pairs whatever the processor is
         described = replace(target, pair_products=(bfloat16,), **PROCESSORS[processor])
-        return schedule_kernels(plan, described)
+        return schedule_for(plan, described).plan()
 
     with core_settings.overrides(accumulation=accumulation, tune="off"):
         found = subject_named("cpu_c").run(narrow.program, narrow.arrays, (), schedule)

@@ -16,6 +16,7 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import LinkError
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
 from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import Binary, Block, Const, For, IndexValue, Load, Stmt, Store
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
@@ -29,7 +30,9 @@ def linked(*stmts: Stmt, indices=()):
     """Returns a launcher, and the cells that it writes."""
     steps = tuple(Kernel(Block((stmt,)), (OUT,), indices) for stmt in stmts)
     plan = Plan("calls", steps, (OUT,), (), indices, {OUT: TWO})
-    executable = backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+    executable = backend.ocannl_compile(
+        backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET
+    )
     buffer = backend.ocannl_allocate(TWO, TARGET)
     return executable.link({OUT: buffer}), buffer.array
 

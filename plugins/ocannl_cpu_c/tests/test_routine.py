@@ -13,6 +13,7 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import LinkError
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
 from ocannl_core.kernels.nodes import HostCall, Kernel, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -74,7 +75,9 @@ def add(out: TensorNode, x: TensorNode, number: float, title: str = "") -> Kerne
 
 def linked(plan: Plan, **kwargs):
     buffers = {each: backend.ocannl_allocate(plan.nodes[each], TARGET) for each in plan.params}
-    executable = backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+    executable = backend.ocannl_compile(
+        backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET
+    )
     return executable.link(buffers, **kwargs), buffers
 
 
@@ -95,7 +98,8 @@ def test_equal_kernels_over_different_nodes_are_one():
     x, y, z = node("x"), node("y"), node("z")
     nodes = {x: FOUR, y: FOUR, z: FOUR}
     steps = (add(y, x, 1.0, "first"), add(z, y, 1.0, "second"))
-    source = backend.ocannl_generate(Plan("shared", steps, (x, y, z), (), (), nodes), TARGET)
+    plan = Plan("shared", steps, (x, y, z), (), (), nodes)
+    source = backend.ocannl_generate(KernelStream.of(plan), TARGET)
     assert len(source.kernels) == 1
     launch, buffers = linked(source.plan)
     launch(())
@@ -205,7 +209,9 @@ def test_a_launcher_keeps_its_memory_alive():
 def test_a_buffer_that_does_not_fit_is_an_error():
     x = node("x")
     plan = Plan("fit", (add(x, x, 1.0),), (x,), (), (), {x: FOUR})
-    executable = backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+    executable = backend.ocannl_compile(
+        backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET
+    )
     messages = []
     other = backend.ocannl_allocate(NodeInfo(float32, (5,)), TARGET)
     for buffers in ({}, {x: HostBuffer(np.zeros(4, np.float32), FOUR)}, {x: other}):
@@ -278,7 +284,7 @@ def test_the_source_says_what_runs_on_what():
         nest(store, "number the step", (step,)),
     )
     plan = Plan("show me", steps, (x, out), (y,), (step,), {x: FOUR, y: FOUR, out: FOUR})
-    source = backend.ocannl_generate(plan, TARGET)
+    source = backend.ocannl_generate(KernelStream.of(plan), TARGET)
     assert source.language == "c"
     assert source.text == snapshot("""\
 #include <stdint.h>

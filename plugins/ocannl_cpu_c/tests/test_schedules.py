@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
 from ocannl_core.dtypes import float32, int32, uint32
-from ocannl_core.kernel_passes.schedule_kernels import apply_rule, schedule_kernels
+from ocannl_core.kernel_passes.pipeline import schedule_by_rule, schedule_for
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.target import Target
-from ocannl_core.testing.blocks import random_block_programs
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import fitting_schedules, random_reductions
-from ocannl_core.testing.rows import random_row_programs
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Scheduler, subject_named
+from tests.support.blocks import random_block_programs
+from tests.support.reductions import fitting_schedules, random_reductions
+from tests.support.rows import random_row_programs
 
 LONG = (1, 2, 3, 5, 8, 16, 19, 33)
 REDUCTIONS = random_reductions(int32, LONG, 5000) | random_reductions(float32, LONG, 5000)
@@ -46,7 +46,7 @@ def test_c_code_of_any_schedule_is_right(example: Example, data: st.DataObject) 
     nest = kernel_nest(example.program.body)
     assert nest is not None
     schedule = data.draw(fitting_schedules(nest))
-    check(example, lambda plan, target: apply_rule(plan, lambda nest, nodes: schedule))
+    check(example, lambda plan, target: schedule_by_rule(plan, lambda nest, nodes: schedule))
 
 
 PROCESSORS = {
@@ -63,7 +63,7 @@ PROCESSORS = {
 @given(example=REDUCTIONS)
 def test_the_chosen_schedule_is_right_on_every_processor(processor: str, example: Example) -> None:
     def schedule(plan: Plan, target: Target) -> Plan:
-        return schedule_kernels(plan, replace(target, **PROCESSORS[processor]))
+        return schedule_for(plan, replace(target, **PROCESSORS[processor])).plan()
 
     check(example, schedule)
 
@@ -78,7 +78,7 @@ def test_the_chosen_schedule_is_right_on_every_processor(processor: str, example
 def test_scheduled_programs_of_many_kernels_are_right(example: Example) -> None:
     expected = subject_named("interp").run(example.program, example.arrays, example.indices)
     found = subject_named("cpu_c").run(
-        example.program, example.arrays, example.indices, schedule_kernels
+        example.program, example.arrays, example.indices, schedule_for
     )
     for node in example.program.params:
         np.testing.assert_array_equal(found[node], expected[node])
@@ -129,9 +129,9 @@ def test_kernels_that_run_together_row_by_row_are_right(example: Example, near: 
     """All results are larger than these caches, so they are stored past them."""
 
     def schedule(plan: Plan, target: Target) -> Plan:
-        return schedule_kernels(
+        return schedule_for(
             plan, replace(target, **PROCESSORS["wide"], cache_bytes=(near, 1, 1))
-        )
+        ).plan()
 
     check(example, schedule)
 
@@ -145,7 +145,7 @@ def test_kernels_that_run_together_by_blocks_are_right(example: Example, threads
 
     def schedule(plan: Plan, target: Target) -> Plan:
         caches = (256, 1024, 1 << 20)
-        return schedule_kernels(plan, replace(target, **PROCESSORS["wide"], cache_bytes=caches))
+        return schedule_for(plan, replace(target, **PROCESSORS["wide"], cache_bytes=caches)).plan()
 
     with core_settings.overrides(threads=threads):
         check(example, schedule)

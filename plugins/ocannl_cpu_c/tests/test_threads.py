@@ -22,19 +22,20 @@ from ocannl_core import settings
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import VarIndex, fresh_var
 from ocannl_core.kernel_passes.parallelise import mark_parallel
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
+from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import Binary, Block, For, Load, Store
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import devices
 from ocannl_cpu_c.partition import parts
+from tests.support.reductions import random_reductions
 
 TARGET = Target("cpu_c", cores=4)
 ROWS, COLUMNS, DEPTH = 37, 64, 1500
@@ -57,7 +58,9 @@ def launched(threads: int, plan: Plan | None = None):
     """Returns the launcher of a routine over new memory, and the array of its results."""
     plan = plan or sums()
     with settings.overrides(threads=threads):
-        executable = backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+        executable = backend.ocannl_compile(
+            backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET
+        )
     buffers = {node: backend.ocannl_allocate(NODES[node], TARGET) for node in (X, Y)}
     buffers[X].array[...] = np.random.default_rng(0).standard_normal((ROWS, DEPTH))
     return executable.link(buffers), buffers[Y].array
@@ -67,7 +70,7 @@ def test_the_plan_of_these_tests_is_shared_by_threads():
     (step,) = sums().steps
     assert isinstance(step, Kernel)
     assert step.is_parallel
-    (launch,) = backend.ocannl_generate(sums(), TARGET).steps
+    (launch,) = backend.ocannl_generate(KernelStream.of(sums()), TARGET).steps
     assert launch.shares is not None
     assert len(parts(launch.shares, 4)) > 4
 
@@ -87,7 +90,7 @@ def test_kernels_that_differ_in_the_extent_of_that_loop_alone_are_one():
     symbols = {
         kernel.symbol
         for rows in (ROWS, ROWS - 1)
-        for kernel in backend.ocannl_generate(sums(rows), TARGET).kernels
+        for kernel in backend.ocannl_generate(KernelStream.of(sums(rows)), TARGET).kernels
     }
     assert len(symbols) == 1
     launch, found = launched(2, sums(ROWS - 1))
@@ -103,7 +106,7 @@ def everything_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shared(plan: Plan, target: Target) -> Plan:
     """Returns a plan all of whose kernels are cut into parts, as small as they may be."""
-    return allocate_workspace(mark_parallel(schedule_kernels(plan, target), least_work=0))
+    return allocate_workspace(mark_parallel(schedule_for(plan, target).plan(), least_work=0))
 
 
 @pytest.mark.usefixtures("everything_is_worth_a_thread")

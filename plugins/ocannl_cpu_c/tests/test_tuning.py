@@ -17,8 +17,7 @@ from ocannl_core.cli import main
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernel_passes.pipeline import cut_kernels
-from ocannl_core.kernel_passes.schedule_kernels import apply_rule, prepare_kernels
+from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plan, schedule_by_rule
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
 from ocannl_core.kernels.transforms import parse_schedule, schedule_text
@@ -29,9 +28,9 @@ from ocannl_core.runtime.usage import Limit
 from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
-from ocannl_core.testing.sample_ops import Product
 from ocannl_core.testing.subject import subject_named
+from tests.support.reductions import random_reductions
+from tests.support.sample_ops import Product
 
 REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
 
@@ -58,14 +57,9 @@ def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
 def remember(routine: Routine, schedule: str) -> None:
     """Makes a search appear to have found a schedule for the first kernel of a routine."""
     plan = cut_kernels(routine._build.optimised)
-    part = next(
-        part
-        for part in prepare_kernels(plan, None).alone
-        if part.cells is not None and part.cells.reduction
-    )
-    assert part.cells is not None
+    kernel = next(each for each in nest_plan(plan, None).kernels if each.nest.reduction)
     found = TuningResult(parse_schedule(schedule), 1e-6, parse_schedule("unroll k"), 2e-6, 5)
-    tuning_cache(routine._build.target).keep(part.cells, plan.nodes, found)
+    tuning_cache(routine._build.target).keep(kernel.nest, plan.nodes, found)
 
 
 def test_kernels_run_row_by_row_also_where_something_is_remembered() -> None:
@@ -105,7 +99,7 @@ def test_c_code_of_candidates_computes_what_the_interpreter_computes(
             example.program,
             example.arrays,
             (),
-            lambda plan, target, by=chosen.schedule: apply_rule(plan, lambda *_: by),
+            lambda plan, target, by=chosen.schedule: schedule_by_rule(plan, lambda *_: by),
         )
         for node in example.program.params:
             np.testing.assert_array_equal(found[node], expected[node])
@@ -152,16 +146,14 @@ def test_a_finished_search_is_not_repeated_unless_asked_for() -> None:
 def test_a_bench_tells_right_results_from_wrong_ones() -> None:
     _, _, routine = layer()
     build = routine._build
-    plan = cut_kernels(build.optimised)
-    (part,) = prepare_kernels(plan, None).alone
-    assert part.cells is not None
-    assert part.cells.reduction is not None
-    term = part.cells.reduction.term
-    halved = replace(
-        part.cells.reduction, term=type(term)(term.op, term.left, term.left, term.dtype)
-    )  # type: ignore[attr-defined, call-arg]
-    wrong = replace(part, cells=replace(part.cells, reduction=halved), is_changed=True)
-    right = Bench(plan, part, build.backend, build.target)
+    plan = nest_plan(cut_kernels(build.optimised), None)
+    (kernel,) = plan.kernels
+    reduction = kernel.nest.reduction
+    assert reduction is not None
+    term = reduction.term
+    halved = replace(reduction, term=type(term)(term.op, term.left, term.left, term.dtype))  # type: ignore[attr-defined, call-arg]
+    wrong = kernel.rewritten(replace(kernel.nest, reduction=halved))
+    right = Bench(plan, kernel, build.backend, build.target)
     expected = right.results(right.compiled([parse_schedule(REMEMBERED)])[0])
     assert right.agree(expected, right.results(right.compiled([()])[0]))
     other = Bench(plan, wrong, build.backend, build.target)

@@ -31,6 +31,7 @@ from ocannl_core.dtypes import (
 from ocannl_core.errors import LinkError, OcannlError, VerifyError
 from ocannl_core.indexing import ConcatIndex, affine, fresh_var
 from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -68,7 +69,7 @@ def compiled(program: LoopProgram) -> Any:
     """Returns the executable of a program as one kernel."""
     nest = Kernel(program.body, program.params, program.indices)
     plan = Plan(program.name, (nest,), program.params, (), program.indices, program.nodes)
-    return plugin.ocannl_compile(plugin.ocannl_generate(plan, TARGET), TARGET)
+    return plugin.ocannl_compile(plugin.ocannl_generate(KernelStream.of(plan), TARGET), TARGET)
 
 
 def uploaded(program: LoopProgram, arrays: Mapping[TensorNode, Array]) -> dict[TensorNode, Any]:
@@ -403,7 +404,7 @@ def test_a_kernel_sees_only_its_arguments() -> None:
     program = draft.program(draft.store(result, 0, value=Const(0.0, float32)))
     plan = Plan("p", (Kernel(program.body, (), ()),), program.params, (), (), program.nodes)
     with pytest.raises(VerifyError, match="in scope"):
-        plugin.ocannl_compile(plugin.ocannl_generate(plan, TARGET), TARGET)
+        plugin.ocannl_compile(plugin.ocannl_generate(KernelStream.of(plan), TARGET), TARGET)
 
 
 def test_a_concatenated_index_is_an_error() -> None:
@@ -472,7 +473,7 @@ def test_the_source_is_the_program_as_text() -> None:
     program = example.program
     nest = Kernel(program.body, program.params, ())
     plan = Plan("matmul", (nest,), program.params, (), (), program.nodes)
-    source = plugin.ocannl_generate(plan, TARGET)
+    source = plugin.ocannl_generate(KernelStream.of(plan), TARGET)
     assert source.language == "loop-ir"
     assert source.text == snapshot("""\
 routine matmul(a: float32[3, 4], b: float32[4, 5], c: float32[3, 5]):

@@ -12,16 +12,18 @@ from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
 from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import Block, Expr, For, Load, Stmt, Store
+from ocannl_core.loopir.nodes import Block, Expr, For, Load, LoopProgram, Stmt, Store
+from ocannl_core.loopir.parse import parse
+from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import NodeInfo, TensorNode
 
 
 class Builder:
-    """Nodes, loops and the kernels that come of them.
+    """Builder of nodes, loops and the C code of kernels.
 
     Args:
-        prefix: What labels and hints start with; canonical text must not depend on it.
+        prefix: A prefix of labels and hints; canonical text must not depend on it.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -41,7 +43,7 @@ class Builder:
 
     @staticmethod
     def loop(axes: list[tuple[LoopVar, int]], *stmts: Stmt) -> Stmt:
-        """Returns the statements inside loops over these axes, the first one outermost."""
+        """Return the statements inside loops over these axes, the first one outermost."""
         body = Block(stmts)
         for var, extent in reversed(axes):
             body = Block((For(var, 0, extent, body),))
@@ -55,17 +57,19 @@ class Builder:
         return render_kernel(nest, self.table, dialect or Dialect())
 
     def file(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
-        """Returns a C file with the one kernel of these statements."""
+        """Return a C file with the one kernel of these statements, whose text can be parsed."""
+        program = LoopProgram("nest", tuple(self.table), indices, self.table, Block(stmts))
+        assert to_text(parse(to_text(program))) == to_text(program)
         kernel = self.kernel(*stmts, indices=indices)
         return f"{Dialect().prelude(kernel.helpers)}\n{kernel.text}"
 
     def body(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
-        """Returns what stands between the parameters of a kernel and its end."""
+        """Return the body of the generated kernel."""
         lines = self.kernel(*stmts, indices=indices).text.partition("\n}\n")[0].splitlines()
         return "\n".join(line.removeprefix("  ") for line in lines[1:])
 
     def written(self, expr: Expr) -> str:
-        """Returns the right-hand side that stores an expression."""
+        """Return the right-hand side that stores an expression."""
         out = self.node("out", 1, dtype=expr.dtype)
         line = self.body(Store(out, (FixedIndex(0),), expr)).splitlines()[-1]
         return line.partition(" = ")[2].removesuffix(";")

@@ -18,13 +18,13 @@ from ocannl_core.cli.probe import check
 from ocannl_core.errors import CodegenError
 from ocannl_core.hooks.manager import select
 from ocannl_core.loopir.nodes import Barrier, Block
-from ocannl_core.kernels.nodes import Nest, Plan
+from ocannl_core.kernels.nodes import Kernel, Plan
 
 backend, target = select("example")
 check(backend, target)
 print("computes on", target, "of", backend.plugin)
 try:
-    barrier = Nest(Block((Barrier(),)), (), ())
+    barrier = Kernel(Block((Barrier(),)), (), ())
     backend.generate(Plan("p", (barrier,), (), (), (), {}), target)
 except CodegenError as error:
     print("refuses", error.found)
@@ -38,7 +38,7 @@ def pip(*arguments: str) -> None:
 
 
 def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python in a process that finds the distributions in a folder, and no settings."""
+    """Run Python in a process that finds the distributions in a folder, and no settings."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("OCANNL_")}
     path = os.pathsep.join(part for part in (str(folder), env.get("PYTHONPATH", "")) if part)
     return subprocess.run(

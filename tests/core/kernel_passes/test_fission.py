@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import fresh_var
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
-from ocannl_core.kernel_passes.fusion import fuse_kernels
+from ocannl_core.kernel_passes.recognise_nests import recognise_nests
 from ocannl_core.kernel_passes.rematerialisation import rematerialise
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import kernel_nest
+from ocannl_core.kernels.nest_plan import mentioned
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -31,7 +30,6 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.subject import subject_named
 
@@ -40,7 +38,7 @@ I, K = fresh_var("i"), fresh_var("k")  # noqa: E741
 
 
 def total(number: int, term: Expr) -> Scoped:
-    """Returns the sum of a term over k, inlined."""
+    """Return the sum of a term over k, inlined."""
     local = Local(number, float32)
     more = SetLocal(local, Binary(BinaryOp.ADD, LocalRead(local), term, float32))
     start = SetLocal(local, Const(0.0, float32))
@@ -67,8 +65,8 @@ class TwoSums:
 def test_each_of_several_reductions_has_a_kernel() -> None:
     program = TwoSums().program()
     assert kernel_nest(program.body) is None
-    found = split_inlined_reductions(split_kernels(program).steps)
-    assert [info.dims for info in found.made.values()] == [(ROWS,), (ROWS,)]
+    found = split_inlined_reductions(split_kernels(program))
+    assert [found.nodes[node].dims for node in found.scratch] == [(ROWS,), (ROWS,)]
     nests = [kernel_nest(step.body) for step in found.steps if isinstance(step, Kernel)]
     assert [nest is not None and nest.reduction is not None for nest in nests] == [
         True,
@@ -77,20 +75,29 @@ def test_each_of_several_reductions_has_a_kernel() -> None:
     ]
 
 
+def test_reductions_without_outer_loops_have_kernels_as_well() -> None:
+    draft = Draft("products")
+    x, y = draft.node("x", float32, LENGTH), draft.node("y", float32, 1)
+    first, second = (total(0, term) for term in (draft.load(x, K), Const(2.0, float32)))
+    store = draft.store(y, 0, value=Binary(BinaryOp.MUL, first, second, float32))
+    found = split_inlined_reductions(split_kernels(draft.program(store)))
+    assert [found.nodes[node].dims for node in found.scratch] == [(), ()]
+    nests = [kernel_nest(step.body) for step in found.steps if isinstance(step, Kernel)]
+    assert [nest is not None for nest in nests] == [True, True, False]
+
+
 def test_one_reduction_stays_where_it_is() -> None:
     sums = TwoSums()
     one = total(0, sums.draft.load(sums.x, I, K))
     plan = split_kernels(sums.program(Binary(BinaryOp.MUL, one, one, float32)))
-    found = split_inlined_reductions(plan.steps)
-    assert found.steps == plan.steps
-    assert not found.made
+    assert split_inlined_reductions(plan) == plan
 
 
 def test_reductions_of_what_the_kernel_writes_stay_where_they_are() -> None:
     sums = TwoSums()
     of_result = total(0, sums.draft.load(sums.y, K))
     plan = split_kernels(sums.program(Binary(BinaryOp.SUB, sums.value, of_result, float32)))
-    assert split_inlined_reductions(plan.steps).steps == plan.steps
+    assert split_inlined_reductions(plan) == plan
 
 
 def test_separate_reductions_give_the_same_bits() -> None:
@@ -103,17 +110,8 @@ def test_separate_reductions_give_the_same_bits() -> None:
     }
     program = sums.program()
 
-    def apart(plan: Plan, target: Target) -> Plan:
-        found = split_inlined_reductions(plan.steps)
-        return replace(
-            plan,
-            steps=found.steps,
-            scratch=(*plan.scratch, *found.made),
-            nodes={**plan.nodes, **found.made},
-        )
-
     before = interp.run(program, arrays)
-    after = interp.run(program, arrays, (), apart)
+    after = interp.run(program, arrays, (), lambda plan, target: split_inlined_reductions(plan))
     np.testing.assert_array_equal(after[sums.y], before[sums.y])
 
 
@@ -146,11 +144,8 @@ class Differences:
 
     def nodes_left(self, cache: int) -> frozenset[TensorNode]:
         """Returns the nodes that the kernels mention."""
-        plan = self.plan()
-        steps = [(each,) for each in plan.steps]  # one by one: neighbours would join
-        parts = [part for step in steps for part in fuse_kernels(step, plan.nodes)]
-        found = rematerialise(parts, plan.nodes, plan.scratch, cache)
-        return frozenset(node for part in found for node in part.mentioned)
+        found = rematerialise(recognise_nests(self.plan()), cache)
+        return frozenset(node for step in found.steps for node in mentioned(step))
 
 
 def test_a_large_node_that_is_cheap_is_computed_by_its_readers() -> None:

@@ -7,7 +7,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.kernel_passes.schedule_kernels import apply_rule
+from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.loopir.nodes import Binary, Fill, Stmt, Unary
@@ -24,11 +24,11 @@ I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
 
 def joined(plan: Plan, target: Target | None = None) -> Plan:
     """Joins kernels and gives none a schedule."""
-    return apply_rule(plan, lambda nest, nodes: None)
+    return schedule_by_rule(plan, lambda nest, nodes: None)
 
 
 def kernels(draft: Draft, *stmts: Stmt) -> list[str]:
-    """Returns the kernels of statements as text."""
+    """Return the kernels of statements as text."""
     plan = joined(split_kernels(draft.program(*stmts)))
     found = []
     for step in plan.steps:

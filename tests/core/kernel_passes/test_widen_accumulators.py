@@ -1,4 +1,4 @@
-"""Sums of narrow floats in float32, and products of pairs."""
+"""Sum of narrow floats in float32, and products of pairs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from inline_snapshot import snapshot
 from ocannl_core.dtypes import NARROW, DType, bfloat16, float16, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.nodes import Kernel
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import parse_schedule
 from ocannl_core.kernels.transforms import schedule_text as schedule_text
 from ocannl_core.loopir.nodes import Allocate, Binary, Block, Const, LoopProgram, Scope, Stmt
@@ -30,7 +30,7 @@ from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, Place, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format, random_reductions
+from tests.support.reductions import in_format, random_reductions
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
@@ -47,7 +47,7 @@ PAIRS = Target(
 def product(
     rows: int, terms: int, columns: int, dtype: DType = bfloat16, first: str = "ik"
 ) -> tuple[Draft, KernelNest]:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`, the first operand maybe transposed."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`, the first operand maybe transposed."""
     draft = Draft("product")
     extents = {"i": rows, "k": terms}
     places: dict[str, Place] = {"i": I, "k": K}
@@ -61,15 +61,15 @@ def product(
     return draft, nest
 
 
-def part(nest: KernelNest) -> AnalysedKernel:
-    return AnalysedKernel(Kernel(Block(), (), ()), nest)
+def plan_of(nest: KernelNest, nodes: NodeInfos) -> NestPlan:
+    return NestPlan("p", (NestKernel(nest),), (), (), (), nodes)
 
 
 def nests(draft: Draft, nest: KernelNest, *, may_pair: bool = False) -> list[KernelNest]:
     """Returns a nest in float32; adds what that needs to a draft."""
-    parts, made = widen_accumulators([part(nest)], draft.nodes, may_pair=may_pair)
-    draft.nodes.update(made)
-    return [each.cells for each in parts if each.cells is not None]
+    found = widen_accumulators(plan_of(nest, draft.nodes), may_pair=may_pair)
+    draft.nodes.update(found.nodes)
+    return [kernel.nest for kernel in found.kernels]
 
 
 def texts(draft: Draft, found: list[KernelNest]) -> list[str]:
@@ -125,8 +125,8 @@ def test_the_greatest_and_the_least_start_from_numbers_of_the_format() -> None:
 
 def test_wide_arithmetic_stays_what_it_is() -> None:
     draft, nest = product(2, 3, 4, float32)
-    before = part(nest)
-    assert widen_accumulators([before], draft.nodes) == ([before], {})
+    before = plan_of(nest, draft.nodes)
+    assert widen_accumulators(before) == before
 
 
 # ----- pairs --------------------------------------------------------------------------------------
@@ -201,20 +201,19 @@ def test_sums_in_float32_are_those_of_the_interpreter_rounded(interpret: Interpr
         random_reductions(float32), st.sampled_from([each for each in NARROW if each.nbytes > 1])
     )
     def check(example: Example, dtype: DType) -> None:
-        """Small integers are exact in float32 in whatever order they are added."""
+        """Compare with exact results: small integers add exactly in float32 in any order."""
         nonlocal through_memory
         narrow = in_format(example, dtype)
         program = narrow.program
         nest = kernel_nest(program.body)
         if nest is None or nest.reduction is None:
             return
-        parts, made = widen_accumulators([part(nest)], program.nodes)
-        through_memory += len(parts) > 1
-        stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in made]
-        nodes = {**program.nodes, **made}
-        for each in parts:
-            assert each.cells is not None
-            result = apply_schedule(each.cells, ())
+        found = widen_accumulators(plan_of(nest, program.nodes))
+        through_memory += len(found.steps) > 1
+        stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in found.scratch]
+        nodes = dict(found.nodes)
+        for kernel in found.kernels:
+            result = apply_schedule(kernel.nest, ())
             stmts.append(result.body)
             nodes.update(result.nodes)
         wide = LoopProgram(program.name, program.params, (), nodes, Block(tuple(stmts)))

@@ -1,4 +1,4 @@
-"""Which nests are read as independent cells, and how."""
+"""Kernel nests read from loops, and loops that are refused."""
 
 from __future__ import annotations
 
@@ -87,6 +87,23 @@ def test_an_inlined_reduction_is_finished_by_its_reader() -> None:
     finished = Binary(BinaryOp.ADD, result, DRAFT.load(V, J), float32)
     assert nest.finish == (Store(C, at(I, J), Unary(UnaryOp.RELU, finished, float32)),)
     assert not nest.is_resumable
+
+
+def test_an_inlined_reduction_without_outer_loops_is_a_nest_of_one_cell() -> None:
+    total = Local(3, float32)
+    added = Binary(BinaryOp.ADD, LocalRead(total), DRAFT.load(V, K), float32)
+    body = Block((SetLocal(total, Const(0.0, float32)), loop(K, 6, SetLocal(total, added))))
+    half = Const(0.5, float32)
+    store = DRAFT.store(C, 0, 0, value=Binary(BinaryOp.MUL, Scoped(total, body), half, float32))
+    nest = read(Block((Remark("why"), store)))
+    assert nest.cells == ()
+    assert [(axis.name, axis.extent) for axis in nest.reduced] == [("i", 6)]
+    assert nest.reduction is not None
+    assert nest.reduction.term == DRAFT.load(V, K)
+    result = LocalRead(nest.reduction.result)
+    assert nest.finish == (Store(C, at(0, 0), Binary(BinaryOp.MUL, result, half, float32)),)
+    assert kernel_nest(Block((DRAFT.store(C, 0, 0, value=half),))) is None
+    assert kernel_nest(Block((DRAFT.accumulate(C, 0, 0, op=BinaryOp.ADD, value=half),))) is None
 
 
 def test_an_update_by_an_inlined_reduction_is_its_finish() -> None:

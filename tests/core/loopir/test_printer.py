@@ -49,7 +49,7 @@ STEP = StaticIndex("step", 10)
 V, U = Local(7, float32, A), Local(3, float32)
 
 
-class _Sort:
+class _SortCall:
     name = "sort"
 
     def perform(self, inputs: object, outputs: object) -> None:
@@ -111,7 +111,7 @@ def everything() -> LoopProgram:
                 I, 0, 2, Block((For(J, 0, 2, Block((Barrier(),)), AxisKind.BLOCK),)), AxisKind.GRID
             ),
             Prefetch(C, (FixedIndex(9),)),
-            CallExternal(_Sort(), (A, S), (C,)),
+            CallExternal(_SortCall(), (A, S), (C,)),
             Staged("c", "c[0] = 1;", Block((Fill(C, 1.0),))),
             For(I, 0, 2, Block(())),
         )
@@ -135,7 +135,7 @@ routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: 
     routine t: float32[5]
     t[:] = 0.1
     for i in parallel(4):
-        c[i] += where(int32(i) <= 2, a2, -1.0)
+        c[i] += where((int32(i) <= 2):float32, a2, -1.0)
             where a2: float32
                 a2 = 0.0
                 for j in range(3):
@@ -148,7 +148,7 @@ routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: 
     block:
         v: float32
         v = -s.merge
-    s = float32(2.5)
+    s = float32(2.5:float16)
     s = gather(a[step, s])
     c[0]...4 = lanes(w)
     w = 0x2a
@@ -156,8 +156,9 @@ routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: 
         for j in block(2):
             barrier()
     prefetch c[9]
-    c = sort(a, s)
+    c = call sort(a, s)
     staged c:
+        | c[0] = 1;
         c[:] = 1.0
     for i in range(2):
         pass\

@@ -1,52 +1,27 @@
-"""Loop-invariant code: what leaves its loops, and what must stay."""
+"""Loop-invariant code motion: hoisted code, and code that must stay."""
 
 from __future__ import annotations
+
+from textwrap import indent
 
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.dtypes import float32, int32
-from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.loopir.nodes import (
-    AxisKind,
-    Barrier,
-    Binary,
-    Block,
-    Const,
-    DeclareLocal,
-    Expr,
-    For,
-    IndexValue,
-    Local,
-    LocalRead,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Ternary,
-    Unary,
-)
+from ocannl_core.loopir.nodes import AxisKind, LoopProgram
+from ocannl_core.loopir.parse import parse
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.verify import verify
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.licm import hoist_invariants
-from ocannl_core.testing.drafts import Draft, loop
 
-D = Draft("p")
-A, C, S = D.node("a", float32, 4), D.node("c", float32, 4), D.node("s", float32)
-W = D.node("w", float32, 4, 4)
-I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
+HEAD = "routine p(a: float32[4], c: float32[4], s: float32[], w: float32[4, 4]):"
 
 
-def exp(x: Expr) -> Expr:
-    return Unary(UnaryOp.EXP, x, float32)
+def routine(body: str) -> LoopProgram:
+    return parse(f"{HEAD}\n{indent(body, '    ')}")
 
 
-def mul(x: Expr, y: Expr) -> Expr:
-    return Binary(BinaryOp.MUL, x, y, float32)
-
-
-def hoisted(*body: Stmt) -> list[str]:
-    program = D.program(*body)
+def hoisted(body: str) -> list[str]:
+    program = routine(body)
     verify(program)
     found = hoist_invariants(program)
     verify(found)
@@ -54,14 +29,18 @@ def hoisted(*body: Stmt) -> list[str]:
     return [line.removeprefix("    ") for line in to_text(found).splitlines()[1:]]
 
 
-def stays(*body: Stmt) -> bool:
-    program = D.program(*body)
+def stays(body: str) -> bool:
+    program = routine(body)
     return hoist_invariants(program) is program
 
 
 def test_an_invariant_leaves_every_loop_that_it_does_not_depend_on() -> None:
-    value = mul(mul(D.load(W, I, J), exp(D.load(A, I))), exp(D.load(S)))
-    assert hoisted(loop(I, 4, loop(J, 4, D.store(W, I, J, value=value)))) == snapshot(
+    nest = """
+for i in range(4):
+    for j in range(4):
+        w[i, j] = w[i, j] * exp(a[i]) * exp(s)
+"""
+    assert hoisted(nest) == snapshot(
         [
             "v: float32",
             "v = exp(s)",
@@ -75,9 +54,13 @@ def test_an_invariant_leaves_every_loop_that_it_does_not_depend_on() -> None:
 
 
 def test_equal_invariants_of_a_loop_leave_together() -> None:
-    first = D.store(W, I, J, value=mul(D.load(W, I, J), exp(D.load(A, I))))
-    second = D.store(C, J, value=mul(D.load(W, J, I), exp(D.load(A, I))))
-    assert hoisted(loop(I, 4, loop(J, 4, first, second))) == snapshot(
+    nest = """
+for i in range(4):
+    for j in range(4):
+        w[i, j] *= exp(a[i])
+        c[j] = w[j, i] * exp(a[i])
+"""
+    assert hoisted(nest) == snapshot(
         [
             "for i in range(4):",
             "    v: float32",
@@ -90,11 +73,16 @@ def test_equal_invariants_of_a_loop_leave_together() -> None:
 
 
 def test_an_inlined_reduction_leaves_as_statements() -> None:
-    total = Local(0, float32)
-    step = SetLocal(total, Binary(BinaryOp.ADD, LocalRead(total), D.load(W, I, K), float32))
-    row = Scoped(total, Block((SetLocal(total, Const(0.0, float32)), loop(K, 4, step))))
-    value = Binary(BinaryOp.DIV, D.load(W, I, J), row, float32)
-    assert hoisted(loop(I, 4, loop(J, 4, D.store(C, J, value=value)))) == snapshot(
+    nest = """
+for i in range(4):
+    for j in range(4):
+        c[j] = w[i, j] / v
+            where v: float32
+                v = 0.0
+                for k in range(4):
+                    v += w[i, k]
+"""
+    assert hoisted(nest) == snapshot(
         [
             "for i in range(4):",
             "    v: float32",
@@ -108,11 +96,16 @@ def test_an_inlined_reduction_leaves_as_statements() -> None:
 
 
 def test_what_an_inlined_reduction_computes_alike_leaves_it() -> None:
-    total = Local(0, float32)
-    term = mul(exp(D.load(A, I)), D.load(W, J, K))
-    step = SetLocal(total, Binary(BinaryOp.ADD, LocalRead(total), term, float32))
-    row = Scoped(total, Block((SetLocal(total, Const(0.0, float32)), loop(K, 4, step))))
-    assert hoisted(loop(I, 4, loop(J, 4, D.store(C, J, value=row)))) == snapshot(
+    nest = """
+for i in range(4):
+    for j in range(4):
+        c[j] = v
+            where v: float32
+                v = 0.0
+                for k in range(4):
+                    v += exp(a[i]) * w[j, k]
+"""
+    assert hoisted(nest) == snapshot(
         [
             "for i in range(4):",
             "    v: float32",
@@ -128,13 +121,14 @@ def test_what_an_inlined_reduction_computes_alike_leaves_it() -> None:
 
 
 def test_a_variable_that_is_set_alike_leaves_with_its_declaration() -> None:
-    v = Local(0, float32)
-    body = (
-        DeclareLocal(v),
-        SetLocal(v, exp(D.load(A, I))),
-        D.store(W, I, J, value=mul(D.load(W, I, J), LocalRead(v))),
-    )
-    assert hoisted(loop(I, 4, loop(J, 4, *body))) == snapshot(
+    nest = """
+for i in range(4):
+    for j in range(4):
+        v: float32
+        v = exp(a[i])
+        w[i, j] *= v
+"""
+    assert hoisted(nest) == snapshot(
         [
             "for i in range(4):",
             "    v: float32",
@@ -146,31 +140,45 @@ def test_a_variable_that_is_set_alike_leaves_with_its_declaration() -> None:
 
 
 def test_a_variable_that_is_set_like_another_is_its_copy() -> None:
-    v = Local(0, float32)
-    body = (
-        D.store(C, J, value=mul(D.load(W, J, I), exp(D.load(A, I)))),
-        DeclareLocal(v),
-        SetLocal(v, exp(D.load(A, I))),
-        D.store(W, I, J, value=mul(D.load(W, I, J), LocalRead(v))),
-    )
-    assert hoisted(loop(I, 4, loop(J, 4, *body)))[1:5] == snapshot(
+    nest = """
+for i in range(4):
+    for j in range(4):
+        c[j] = w[j, i] * exp(a[i])
+        v: float32
+        v = exp(a[i])
+        w[i, j] *= v
+"""
+    assert hoisted(nest)[1:5] == snapshot(
         ["    v: float32", "    v = exp(a[i])", "    v1: float32", "    v1 = v"]
     )
 
 
 def test_cheap_computations_stay() -> None:
-    assert stays(loop(I, 4, loop(J, 4, D.store(C, J, value=mul(D.load(A, I), D.load(S))))))
+    assert stays("""
+for i in range(4):
+    for j in range(4):
+        c[j] = a[i] * s
+""")
 
 
-def test_what_the_loop_changes_stays() -> None:
-    assert stays(loop(I, 4, D.store(S, value=exp(D.load(S)))))
-    assert stays(loop(I, 4, D.store(C, I, value=exp(D.load(S))), D.store(S, value=D.load(A, I))))
+def test_a_value_that_the_loop_changes_stays() -> None:
+    assert stays("""
+for i in range(4):
+    s = exp(s)
+""")
+    assert stays("""
+for i in range(4):
+    c[i] = exp(s)
+    s = a[i]
+""")
 
 
 def test_branches_stay_but_their_condition_leaves() -> None:
-    condition = Binary(BinaryOp.LT, exp(D.load(S)), D.load(S), float32)
-    chosen = Ternary(TernaryOp.WHERE, condition, exp(D.load(A, 0)), D.load(A, I), float32)
-    assert hoisted(loop(I, 4, D.store(C, I, value=chosen))) == snapshot(
+    nest = """
+for i in range(4):
+    c[i] = where(exp(s) < s, exp(a[0]), a[i])
+"""
+    assert hoisted(nest) == snapshot(
         [
             "v: float32",
             "v = exp(s) < s",
@@ -178,32 +186,47 @@ def test_branches_stay_but_their_condition_leaves() -> None:
             "    c[i] = where(v, exp(a[0]), a[i])",
         ]
     )
-    by_index = Binary(BinaryOp.LT, IndexValue(VarIndex(I), int32), Const(2, int32), float32)
-    guarded = Ternary(TernaryOp.WHERE, by_index, exp(D.load(S)), D.load(A, I), float32)
-    assert stays(loop(I, 4, D.store(C, I, value=guarded)))
+    assert stays("""
+for i in range(4):
+    c[i] = where(int32(i) < 2, exp(s), a[i])
+""")
 
 
-def test_an_inlined_computation_of_what_the_loop_changes_stays() -> None:
-    def row(number: int, term: Expr) -> Scoped:
-        total = Local(number, float32)
-        step = SetLocal(total, Binary(BinaryOp.ADD, LocalRead(total), exp(term), float32))
-        return Scoped(total, Block((SetLocal(total, Const(0.0, float32)), loop(K, 4, step))))
-
-    changing = loop(I, 4, D.store(A, I, value=row(0, D.load(A, K))))
-    assert stays(changing)
-    assert not stays(loop(I, 4, D.store(C, I, value=row(0, D.load(A, K)))))
-    v = Local(1, float32)
-    value = row(0, mul(LocalRead(v), D.load(A, K)))
-    outer = (SetLocal(v, value), D.store(C, I, value=LocalRead(v)))
-    assert stays(DeclareLocal(v), SetLocal(v, Const(0.0, float32)), loop(I, 4, *outer))
+def test_an_inlined_computation_stays_where_the_loop_changes_its_operands() -> None:
+    inlined = """
+        where v: float32
+            v = 0.0
+            for k in range(4):
+                v += exp(a[k])
+"""
+    assert stays(f"for i in range(4):\n    a[i] = v{inlined}")
+    assert not stays(f"for i in range(4):\n    c[i] = v{inlined}")
+    assert stays("""
+t: float32
+t = 0.0
+for i in range(4):
+    t = v
+        where v: float32
+            v = 0.0
+            for k in range(4):
+                v += exp(t * a[k])
+    c[i] = t
+""")
 
 
 @pytest.mark.parametrize("kind", [AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK])
 def test_nothing_leaves_a_loop_over_threads(kind: AxisKind) -> None:
-    assert stays(loop(I, 4, D.store(C, I, value=exp(D.load(S))), kind=kind))
+    assert stays(f"for i in {kind.value}(4):\n    c[i] = exp(s)")
 
 
 def test_nothing_leaves_a_loop_with_barriers_or_without_iterations() -> None:
-    store = D.store(C, I, value=exp(D.load(S)))
-    assert stays(loop(J, 4, loop(I, 4, Barrier(), store), kind=AxisKind.BLOCK))
-    assert stays(For(I, 2, 2, Block((store,))))
+    assert stays("""
+for j in block(4):
+    for i in range(4):
+        barrier()
+        c[i] = exp(s)
+""")
+    assert stays("""
+for i in range(2, 2):
+    c[i] = exp(s)
+""")

@@ -1,4 +1,4 @@
-"""Which schedules are chosen: one rule for everything that multiplies and sums."""
+"""Default schedules of contractions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, float64, int32
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, fresh_var
-from ocannl_core.kernel_passes.schedule_kernels import apply_rule
+from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.nodes import Binary, Block, Expr, Stmt
@@ -41,7 +41,7 @@ def chosen(
     target: Target = WIDE,
     dtype: object = float32,
 ) -> str | None:
-    """Returns the schedule of a sum of products."""
+    """Return the schedule of a sum of products."""
     draft = Draft("contraction")
     kind = float64 if dtype is float64 else float32
     cell = draft.node("c", kind, *result[1])
@@ -156,7 +156,7 @@ def test_a_convolution_packs_its_weights_and_reads_the_image_in_place() -> None:
 
 
 def gradient_of_weights(cores: int, *, stride: int = 1, window: int = 3) -> str | None:
-    """Returns the schedule of a sum over images of which threads take a share."""
+    """Return the schedule of a sum over images of which threads take a share."""
     axes = [(V, window), (U, window), (J, 64), (K, 64), (B, 8), (Y, 28), (X, 28)]
     rows, columns = affine([(stride, Y), (1, V)]), affine([(stride, X), (1, U)])
     size = 28 * stride + window
@@ -231,7 +231,7 @@ SMALL = Target(
 
 @st.composite
 def sums_over_windows(draw: st.DrawFn) -> Example:
-    """Returns `c[v, i, j] += x[b, y, i] * z[b, stride * y + v, j]` over small integers."""
+    """Return `c[v, i, j] += x[b, y, i] * z[b, stride * y + v, j]` over small integers."""
     extents = {B: (1, 3), Y: (3, 40), V: (1, 2, 3), I: (7, 48, 51), J: (3, 5)}
     batch, height, window, rows, columns = (
         draw(st.sampled_from(extents[var])) for var in (B, Y, V, I, J)
@@ -276,7 +276,7 @@ def test_shares_of_any_number_of_threads_are_what_plain_loops_compute(
         example.program,
         example.arrays,
         (),
-        lambda plan, target: apply_rule(plan, lambda nest, nodes: schedule),
+        lambda plan, target: schedule_by_rule(plan, lambda nest, nodes: schedule),
     )
     for node in example.program.params:
         np.testing.assert_array_equal(found[node], expected[node])

@@ -1,4 +1,4 @@
-"""Tiles: what a schedule with them means, and where they are chosen."""
+"""Schedules with matrix tiles: their semantics, and their choice."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from ocannl_core import settings as core_settings
 from ocannl_core.dtypes import DType, bfloat16, float16, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
 from ocannl_core.kernels.cost import estimated_cycles
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.nodes import Kernel
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.kernels.transforms import parse_schedule
 from ocannl_core.kernels.transforms import schedule_text as schedule_text
 from ocannl_core.loopir.nodes import Binary, Block, LoopProgram, Stmt
@@ -31,9 +30,9 @@ from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule, tile_sch
 from ocannl_core.schedule.tuning.candidates import first_candidates
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.products import random_products
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format
+from tests.support.products import random_products
+from tests.support.reductions import in_format
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
@@ -50,7 +49,7 @@ TILES = Target(
 def product(
     rows: int, terms: int, columns: int, dtype: DType = bfloat16, *, may_pair: bool = True
 ) -> tuple[Draft, KernelNest]:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`, with sums in float32."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`, with sums in float32."""
     draft = Draft("product")
     a, b = draft.node("a", dtype, rows, terms), draft.node("b", dtype, terms, columns)
     c = draft.node("c", dtype, rows, columns)
@@ -62,12 +61,9 @@ def product(
 
 
 def wide(nest: KernelNest, draft: Draft, *, may_pair: bool = True) -> KernelNest:
-    (part,), made = widen_accumulators(
-        [AnalysedKernel(Kernel(Block(), (), ()), nest)], draft.nodes, may_pair=may_pair
-    )
-    assert not made
-    assert part.cells is not None
-    return part.cells
+    plan = NestPlan("p", (NestKernel(nest),), (), (), (), draft.nodes)
+    (kernel,) = widen_accumulators(plan, may_pair=may_pair).kernels
+    return kernel.nest
 
 
 def run(draft: Draft, nest: KernelNest, schedule: str) -> LoopProgram:
@@ -277,22 +273,22 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
     )
     @given(random_products(most_steps=4000))
     def check(example: Example) -> None:
-        """Small integers are exact in whatever order they are added."""
+        """Compare with exact results: small integers add exactly in any order."""
         nonlocal tiled
         program = in_format(example, bfloat16).program
         nest = kernel_nest(program.body)
         if nest is None or nest.reduction is None or nest.reduction.op is not BinaryOp.ADD:
             return
-        parts, made = widen_accumulators(
-            [AnalysedKernel(Kernel(Block(), (), ()), nest)], program.nodes, may_pair=True
-        )
-        if made or parts[0].cells is None:
+        plan = NestPlan("p", (NestKernel(nest),), (), (), (), program.nodes)
+        found = widen_accumulators(plan, may_pair=True)
+        if found.scratch:
             return
-        schedule = next(tile_schedules(parts[0].cells, program.nodes, TILES), None)
+        (kernel,) = found.kernels
+        schedule = next(tile_schedules(kernel.nest, program.nodes, TILES), None)
         if schedule is None:
             return
         tiled += 1
-        scheduled = apply_schedule(parts[0].cells, schedule)
+        scheduled = apply_schedule(kernel.nest, schedule)
         body: Stmt = scheduled.body
         nodes = {**program.nodes, **scheduled.nodes}
         whole = replace(program, nodes=nodes, body=Block((body,)))
@@ -344,7 +340,7 @@ def test_a_search_begins_with_tiles_and_goes_on_from_vectors() -> None:
 
 
 def test_only_fast_accumulation_allows_tiles() -> None:
-    from ocannl_core.kernel_passes.schedule_kernels import prepare_kernels
+    from ocannl_core.kernel_passes.pipeline import nest_plan
     from ocannl_core.kernel_passes.split_kernels import split_kernels
 
     draft = Draft("product")
@@ -354,7 +350,6 @@ def test_only_fast_accumulation_allows_tiles() -> None:
     plan = split_kernels(draft.program(loop(I, 300, loop(J, 300, loop(K, 300, body)))))
     for accumulation in ("exact", "float32", "fast"):
         with core_settings.overrides(accumulation=accumulation):
-            (part,) = prepare_kernels(plan, TILES).alone
-        assert part.cells is not None
-        found = tile_schedule(part.cells, plan.nodes, TILES)
+            (kernel,) = nest_plan(plan, TILES).kernels
+        found = tile_schedule(kernel.nest, plan.nodes, TILES)
         assert (found is not None) == (accumulation == "fast")

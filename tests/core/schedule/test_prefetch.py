@@ -1,4 +1,4 @@
-"""Cells come near while a sum runs, before they are needed."""
+"""Prefetches of cells during a reduction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ocannl_core.testing.drafts import Draft, loop
 def product(
     draft: Draft, rows: int, terms: int, columns: int, *, turned: bool = False
 ) -> KernelNest:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`, or with the result's axes the other way round."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`, or with the result's axes the other way round."""
     i, j, k = (fresh_var(name) for name in "ijk")
     a, b = draft.node("a", float32, rows, terms), draft.node("b", float32, terms, columns)
     c = draft.node("c", float32, *((columns, rows) if turned else (rows, columns)))
@@ -46,7 +46,7 @@ def scheduled(nest: KernelNest, options: str) -> Block:
 
 
 def fetched(stmt: Stmt, env: Mapping[IndexVar, int]) -> Iterator[tuple[int, ...]]:
-    """Yields the cells that a statement asks for, running its loops."""
+    """Yield the cells that a statement prefetches, running its loops."""
     match stmt:
         case For(var, start, stop, body):
             for value in range(start, stop):

@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import DType, float32, float64, int32
 from ocannl_core.indexing import IndexVar, StaticIndex, affine, fresh_var
-from ocannl_core.kernel_passes.schedule_kernels import apply_rule
+from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.alpha_equivalence import canonical_text
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
@@ -27,8 +27,8 @@ from ocannl_core.schedule.tuning.tuning_cache import CachedRule, TuningCache
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
 from ocannl_core.testing.subject import subject_named
+from tests.support.reductions import random_reductions
 
 WIDE = Target(
     "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
@@ -44,7 +44,7 @@ def product(
     op: BinaryOp = BinaryOp.ADD,
     start: int = 0,
 ) -> tuple[KernelNest, Nodes]:
-    """Returns `c[i, j] += a[i, k] * b[start + k, j]` over nodes of these labels."""
+    """Return `c[i, j] += a[i, k] * b[start + k, j]` over nodes of these labels."""
     draft, body = drafted(*labels, rows=rows, dtype=dtype, op=op, start=start)
     nest = kernel_nest(Block((body,)))
     assert nest is not None
@@ -54,7 +54,7 @@ def product(
 def drafted(
     *labels: str, rows: int, dtype: DType, op: BinaryOp = BinaryOp.ADD, start: int = 0
 ) -> tuple[Draft, Stmt]:
-    """Returns the loops of a product and their nodes."""
+    """Return the loops of a product and their nodes."""
     draft = Draft("product")
     first, second, result = labels or ("a", "b", "c")
     i, j, k = fresh_var(first), fresh_var("j"), fresh_var("k")
@@ -98,7 +98,7 @@ def test_candidates_compute_what_the_plain_loops_compute(
         example.program,
         example.arrays,
         (),
-        lambda plan, target: apply_rule(plan, lambda nest, nodes: chosen.schedule),
+        lambda plan, target: schedule_by_rule(plan, lambda nest, nodes: chosen.schedule),
     )
     for node in example.program.params:
         np.testing.assert_array_equal(found[node], expected[node])
@@ -122,7 +122,7 @@ def test_groups_of_blocks_compute_what_the_plain_loops_compute() -> None:
         for node, info in draft.nodes.items()
     }
     found = subject_named("interp").run(
-        program, arrays, (), lambda plan, target: apply_rule(plan, lambda *_: schedule)
+        program, arrays, (), lambda plan, target: schedule_by_rule(plan, lambda *_: schedule)
     )
     a, b, c = draft.nodes
     np.testing.assert_array_equal(found[c], arrays[c] + arrays[a] @ arrays[b])
@@ -153,7 +153,7 @@ def test_both_orders_of_blocks_and_packed_operands_are_among_the_candidates() ->
         assert any(part in text for text in texts), part
 
 
-# ----- what a kernel is remembered by ---------------------------------------------------------------
+# ----- keys of the tuning cache ---------------------------------------------------------------------
 
 
 def test_equal_kernels_have_one_text_whatever_their_names_are() -> None:

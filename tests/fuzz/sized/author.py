@@ -1,24 +1,28 @@
-"""Writes random programs whose axes have sizes at which schedules cut, pack and share."""
+"""Write random programs whose axes have sizes at which schedules cut, pack and share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from random import Random
 from typing import TypeVar
 
+from ..chains import links_of, rounds_of
 from ..contraction import Undetermined
-from ..notation import ALONE, Context, Invalid, Row, Rows
-from ..programs import Program, Statement
+from ..notation import ALONE, Invalid, Row, Rows, SpecContext
+from ..programs import Program, Statement, pool_spec, used_operands
 from ..reference import Call
 from .bounds import FORMATS, promoted
-from .programs import Case, Given, Operation, Training, cells_of, shape_of
+from .drafts import LABELS, CaseDraft, text_of
+from .programs import CaseOperation, Given, SizedCase, UpdateRule, cells_of, shape_of
 
 T = TypeVar("T")
 
 SIZES = (1, 2, 3, 7, 16, 17, 31, 64, 100, 129, 257, 513, 1000)
-LABELS = "abcdefghijklmnopqrstuvwxyz"
+FLOATS = ("float32", "float64", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn")
+MOST_CELLS_IN_CHAINS = 1 << 11
+LONGEST_CHAIN = 120
 SMOOTH = ("tanh", "sin", "cos", "relu", "sat01", "neg", "square", "exp")
 STEPWISE = ("relu", "sat01", "neg", "square", "clamp", "times")
 UNARY_OF_INTEGERS = ("neg", "square")
@@ -27,13 +31,13 @@ COMPARISONS = ("less", "less_equal", "equal", "not_equal")
 
 
 @dataclass
-class Author:
-    """Writes one case.
+class CaseAuthor:
+    """Author of one case.
 
     Attributes:
-        random: Where choices come from.
-        most_cells: How large tensors may be.
-        most_work: How many products an operation may sum.
+        random: The source of choices.
+        most_cells: The largest number of cells of a tensor.
+        most_work: The largest number of products of an operation.
     """
 
     random: Random
@@ -46,11 +50,9 @@ class Author:
     shapes: dict[str, Rows] = field(default_factory=dict)
     formats: dict[str, str] = field(default_factory=dict)
 
-    def case(self) -> Case:
-        """Returns a program of a few operations, in many cases with gradients and updates."""
-        form = self.random.choices(
-            ["float32", "float64", "bfloat16", "float16", "int32", "uint8"], [12, 2, 2, 2, 1, 1]
-        )[0]
+    def case(self) -> SizedCase:
+        """Return a program of a few operations, in many cases with gradients and updates."""
+        form = self.random.choices([*FLOATS, "int32", "uint8"], [12, 2, 2, 2, 2, 2, 1, 1])[0]
         self.format = form
         self.is_exact = self._chance(0.5) or FORMATS[form].is_integer
         self._leaf(self._shape(self.most_cells))
@@ -59,18 +61,25 @@ class Author:
         program = Program(tuple(self.statements)).pruned
         training = self._training(program)
         calls = self.random.choice([1, 2]) if training is not None else 1
-        return Case(program, training, calls)
+        return SizedCase(program, training, calls)
 
-    def _training(self, program: Program) -> Training | None:
+    def _training(self, program: Program) -> UpdateRule | None:
         if FORMATS[self.format].is_integer or self._chance(0.25):
             return None
         rules = ["none", "sgd", "adam"]
         candidates = [
-            Training(root, self.random.choice(rules))
-            for root in program.roots
-            if Case(program, Training(root)).params
+            step.name
+            for step in program.steps
+            if SizedCase(program, UpdateRule((step.name,))).params
+            and not FORMATS[self.formats[step.name]].is_integer
         ]
-        return self.random.choice(candidates) if candidates else None
+        roots = [name for name in candidates if name in program.roots]
+        if not roots:
+            return None
+        losses = [self.random.choice(roots)]
+        for _ in range(self.random.choice([0, 0, 0, 1, 1, 2])):
+            losses.append(self.random.choice(candidates))
+        return UpdateRule(tuple(dict.fromkeys(losses)), self.random.choice(rules))
 
     def _chance(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -89,7 +98,7 @@ class Author:
         return self._dealt(sizes)
 
     def _dealt(self, axes: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
-        """Returns axes dealt out to three rows, in their order."""
+        """Return axes dealt out to three rows, in their order."""
         first, second = sorted(self.random.randint(0, len(axes)) for _ in range(2))
         if self._chance(0.5):
             first = 0
@@ -128,9 +137,9 @@ class Author:
         operation: str,
         operands: Sequence[str],
         spec: str = "",
-        context: Context = ALONE,
+        context: SpecContext = ALONE,
     ) -> str | None:
-        """Adds an operation; returns the name of its result, or None if it is not possible."""
+        """Add an operation; return the name of its result, or None if it is not possible."""
         call = Call(operation, spec, (), context)
         try:
             rows = shape_of(call, [self.shapes[name] for name in operands])
@@ -143,7 +152,7 @@ class Author:
         if operation == "cast":
             form = spec
         name = f"x{len(self.statements)}"
-        step = Operation(name, operation, tuple(operands), spec, context=context)
+        step = CaseOperation(name, operation, tuple(operands), spec, context=context)
         return self._added(step, rows, form)
 
     def _pick(self) -> str:
@@ -153,7 +162,8 @@ class Author:
     def _something(self) -> None:
         kinds = {
             self._unary: 2, self._binary: 4, self._mask: 2, self._contraction: 8, self._rows: 2,
-            self._layer: 2, self._attention: 1, self._image: 1, self._rearranged: 2, self._parts: 1, self._cast: 1,
+            self._layer: 2, self._attention: 1, self._image: 2, self._rearranged: 2, self._parts: 1, self._cast: 1,
+            self._chain: 0.5,
         }  # fmt: skip
         self.random.choices(list(kinds), list(kinds.values()))[0]()
 
@@ -170,7 +180,7 @@ class Author:
         self._apply(operation, [name], "0.5" if operation == "times" else "")
 
     def _partner(self, name: str) -> str:
-        """Returns a tensor that broadcasts with another one: an earlier one, or a new one."""
+        """Return a tensor that broadcasts with another one: an earlier one, or a new one."""
         candidates = [
             each
             for each in self.shapes
@@ -207,7 +217,7 @@ class Author:
         return FORMATS[self.formats[name]].is_integer
 
     def _mask(self) -> None:
-        """A comparison, of whole numbers or of what was computed, that chooses cells."""
+        """Add a comparison, of integers or of computed cells, and a choice by it."""
         name = self._pick()
         rows = self.shapes[name]
         if self._chance(0.6) and not self._is_integer(name):
@@ -220,10 +230,30 @@ class Author:
             if self._fits(found, name, other):
                 self._apply("where", [found, name, other])
 
+    def _chain(self) -> None:
+        """Many operations on single cells, one after the other."""
+        name = self._pick()
+        if cells_of(self.shapes[name]) > MOST_CELLS_IN_CHAINS:
+            name = self._leaf(self._shape(MOST_CELLS_IN_CHAINS))
+        if self._is_integer(name):
+            return
+        operands = [name]
+        for _ in range(self.random.choice([0, 1, 2])):
+            other = self._partner(name)
+            same = self.formats[other] == self.formats[name] and self._fits(*operands, other)
+            operands += [other] if same else []
+        links = links_of(self.random, len(operands) - 1, widens=self._chance(0.1))
+        used, links = used_operands(operands, links)
+        rows = shape_of(Call("add"), [self.shapes[each] for each in used])
+        rounds = rounds_of(self.random, len(links), LONGEST_CHAIN)
+        name = f"x{len(self.statements)}"
+        chain = CaseOperation(name, "chain", used, links=links, rounds=rounds)
+        self._added(chain, rows, self.formats[used[0]])
+
     def _cast(self) -> None:
         name = self._pick()
         if not self._is_integer(name):
-            wanted = self.random.choice(["float32", "bfloat16", "float16"])
+            wanted = self.random.choice([each for each in FLOATS if each != "float64"])
             if self.formats[name] != "float64":
                 self._apply("cast", [name], wanted)
 
@@ -238,7 +268,7 @@ class Author:
         return self.random.choice(["batch", "output", "input"])
 
     def _rows(self) -> None:
-        """What softmax and the normalisation of rows do."""
+        """Add a softmax or a normalisation of rows."""
         name = self._pick()
         if self._is_integer(name):
             return
@@ -286,7 +316,7 @@ class Author:
             self._unary(result)
 
     def _attention(self) -> None:
-        """Products with keys, a softmax, products with values: for one batch or more."""
+        """Add products with keys, a softmax and products with values, for one batch or more."""
         if FORMATS[self.format].is_integer:
             return
         heads, width = self.random.choice([1, 2, 7]), self.random.choice([3, 16, 17, 31])
@@ -339,12 +369,19 @@ class Author:
             result = next(reversed(self.shapes))
         _, (height, width, _), _ = self.shapes[result]
         if height % 2 == 0 and width % 2 == 0:
-            values = Context(None, (("k", 2), ("l", 2)))
-            pooled = "b|->2*y<+k, 2*x<+l, c => b|->y, x, c"
-            self._apply(self.random.choice(["einmax", "einsum"]), [result], pooled, values)
+            if self._chance(0.7):
+                values = SpecContext(None, (("kh", 2), ("kw", 2)))
+                self._apply("max_pool2d", [result], pool_spec((2, 2), padded=False), values)
+            else:
+                values = SpecContext(None, (("k", 2), ("l", 2)))
+                pooled = "b|->2*y<+k, 2*x<+l, c => b|->y, x, c"
+                self._apply("einsum", [result], pooled, values)
+        elif height > 2 and width > 2:
+            values = SpecContext(None, (("kh", 3), ("kw", 2)))
+            self._apply("max_pool2d", [result], pool_spec((1, 1), padded=True), values)
 
     def _tamed(self, name: str, terms: int) -> str:
-        """Returns a tensor whose cells are not much larger than the terms of the sums."""
+        """Return a tensor whose cells are not much larger than the terms of the sums."""
         if self._is_integer(name):
             return name
         if self.is_exact:
@@ -354,7 +391,7 @@ class Author:
         return found or name
 
     def _parts(self) -> None:
-        """Concatenates, takes axes apart, or turns their parts around."""
+        """Add concatenations, slices of axes or a reversal of parts."""
         name = self._pick()
         rows = self.shapes[name]
         places = [(k, a) for k, row in enumerate(rows) for a, n in enumerate(row) if n > 2]
@@ -368,7 +405,7 @@ class Author:
         def written(what: str) -> str:
             own = [list(row) for row in names]
             own[kind][axis] = what
-            return _text(own)
+            return text_of(own)
 
         cut = self.random.randint(1, size - 1)
         match self.random.choice(["concat", "concat", "turn", "first", "rest"]):
@@ -380,7 +417,7 @@ class Author:
                 self._apply("concat", [name, second], spec)
             case "turn":
                 spec = f"{written('a^b')} => {written('b^a')}"
-                self._apply("einsum", [name], spec, Context(None, (("a", cut),)))
+                self._apply("einsum", [name], spec, SpecContext(None, (("a", cut),)))
             case "first":
                 self._apply("einsum", [name], f"{written(f'a^{cut}')} => {written('a')}")
             case _:
@@ -390,10 +427,10 @@ class Author:
 
     def _contraction(self) -> None:
         operation = self.random.choices(
-            ["einsum", "einmax", "outer_sum", "tropical"], [10, 1, 1, 1]
+            ["einsum", "einmax", "outer_sum", "tropical"], [9, 3, 1, 2]
         )[0]
         for _ in range(20):
-            draft = _Draft(self, operation)
+            draft = CaseDraft(self, operation)
             statements, shapes, formats = (
                 list(self.statements),
                 dict(self.shapes),
@@ -409,173 +446,8 @@ class Author:
             self.statements, self.shapes, self.formats = statements, shapes, formats
 
 
-def _text(rows: Sequence[Sequence[str]]) -> str:
-    batch, output, inputs = (", ".join(row) for row in rows)
-    return f"{batch}|{inputs}->{output}"
-
-
-@dataclass
-class _Draft:
-    """One specification, with operands that fit it."""
-
-    author: Author
-    operation: str
-    sizes: dict[str, int] = field(default_factory=dict)
-    values: dict[str, int] = field(default_factory=dict)
-    padded: bool | None = None
-    terms: int = 1
-
-    def written(self) -> tuple[list[str], str, Context] | None:
-        """Returns the operands, the specification, and what is stated beside it."""
-        author, random = self.author, self.author.random
-        count = random.choice([1, 2, 2, 2, 3]) if self.operation == "einsum" else 1
-        if self.operation in ("outer_sum", "tropical"):
-            count = 2
-        first = author._pick()
-        operands = [first]
-        texts = [self._given(author.shapes[first])]
-        windows = set(self.values)
-        for position in range(1, count):
-            earlier = author._pick()
-            if random.random() < 0.3:
-                operands.append(earlier)
-                texts.append(self._given(author.shapes[earlier], may_window=False))
-                continue
-            rows = self._other(windows if position == 1 else set())
-            sizes = [tuple(self.sizes[label] for label in row) for row in rows]
-            if prod(n for row in sizes for n in row) > author.most_cells:
-                return None
-            if self._has_no_formulas(texts) and random.random() < 0.2:
-                sizes = [tuple(1 if random.random() < 0.3 else n for n in row) for row in sizes]
-            operands.append(author._leaf((sizes[0], sizes[1], sizes[2])))
-            texts.append(_text(rows))
-        work = prod(self.sizes.values())
-        if work > author.most_work:
-            return None
-        result = self._result(texts)
-        spec = f"{'; '.join(texts)} => {_text(result)}"
-        context = Context(self.padded, tuple(sorted(self.values.items())))
-        used = context.used_in(spec)
-        return (
-            operands,
-            spec,
-            replace(context, values=tuple(v for v in context.values if v[0] in used)),
-        )
-
-    def _has_no_formulas(self, texts: Sequence[str]) -> bool:
-        return not any(mark in text for text in texts for mark in "*+<=^")
-
-    def _label(self, size: int) -> str:
-        label = LABELS[len(self.sizes)]
-        self.sizes[label] = size
-        return label
-
-    def _given(self, rows: Rows, *, may_window: bool = True) -> str:
-        """Returns how an operand with a shape is written."""
-        own: set[str] = set()
-        return _text([[self._axis(n, own, may_window=may_window) for n in row] for row in rows])
-
-    def _axis(self, size: int, own: set[str], *, may_window: bool) -> str:
-        random = self.author.random
-        known = [k for k, n in self.sizes.items() if n == size and size > 1 and k not in own]
-        if known and random.random() < 0.6:
-            label = random.choice(known)
-        elif (
-            own
-            and size > 1
-            and random.random() < 0.08
-            and any(self.sizes.get(k) == size for k in own)
-        ):
-            label = random.choice([k for k in sorted(own) if self.sizes.get(k) == size])
-        elif may_window and size > 3 and random.random() < 0.3:
-            return self._formula(size)
-        elif random.random() < 0.03:
-            return str(random.randrange(size))
-        else:
-            label = self._label(size)
-        own.add(label)
-        return label
-
-    def _formula(self, size: int) -> str:
-        """Returns a window or a stride over an axis."""
-        random = self.author.random
-        stride = random.choice([1, 1, 1, 2, 3])
-        dilation = random.choice([1, 1, 2])
-        over_axis = f"{stride}*" if stride > 1 else ""
-        shape = random.choice(["valid", "valid", "padded", "stride"])
-        if shape == "stride" and stride > 1 and size % stride == 0:
-            label = self._label(size // stride)
-            offset = random.randrange(stride)
-            return f"{over_axis}{label}" + (f"+{offset}" if offset else "")
-        kernels = [k for k in (1, 2, 3, 5, 7, 16, 33) if dilation * (k - 1) < size]
-        kernel = random.choice(kernels)
-        if shape == "padded" and size % stride == 0:
-            over, mark = size // stride, "="
-        else:
-            left = size - 1 - (kernel - 1) * dilation
-            if left % stride:
-                stride, over_axis = 1, ""
-            over, mark = left // stride + 1, "<"
-        label, window = self._label(over), self._label(kernel)
-        self.values[window] = kernel
-        return f"{over_axis}{label}{mark}+{f'{dilation}*' if dilation > 1 else ''}{window}"
-
-    def _other(self, windows: set[str]) -> list[list[str]]:
-        """Returns the rows of a new operand: some labels, and perhaps new ones."""
-        author, random = self.author, self.author.random
-        labels = [k for k in self.sizes if k in windows or random.random() < 0.5]
-        work = prod(self.sizes.values())
-        for _ in range(random.choice([0, 1, 1, 2])):
-            most = min(
-                author.most_work // max(1, work),
-                author.most_cells // max(1, prod(self.sizes[k] for k in labels)),
-            )
-            label = self._label(author._size(most))
-            work *= self.sizes[label]
-            labels.append(label)
-        random.shuffle(labels)
-        return [list(row) for row in author._dealt(labels)]
-
-    def _result(self, texts: Sequence[str]) -> list[list[str]]:
-        """Returns the rows of the result; labels that it does not mention are summed."""
-        author, random = self.author, self.author.random
-        seen = {k: sum(k in text for text in texts) for k in self.sizes}
-        kept = [k for k in self.sizes if random.random() < (0.8 if seen[k] == 1 else 0.4)]
-        kept = [k for k in kept if k not in self.values or random.random() < 0.2]
-        while kept and prod(self.sizes[k] for k in kept) > author.most_cells:
-            kept.pop(random.randrange(len(kept)))
-        self.terms = prod(self.sizes.values()) // max(1, prod(self.sizes[k] for k in kept))
-        random.shuffle(kept)
-        axes = list(kept)
-        if self.operation in ("einsum", "outer_sum") and random.random() < 0.15:
-            axes = self._scattered(axes)
-        if not axes:
-            axes = ["0"]
-            return [[], axes, []]
-        return [list(row) for row in author._dealt(axes)]
-
-    def _scattered(self, axes: list[str]) -> list[str]:
-        """Returns the axes of a result that is written with strides, on a diagonal or in windows."""
-        random = self.author.random
-        if not axes:
-            return axes
-        place = random.randrange(len(axes))
-        label = axes[place]
-        match random.choice(["stride", "diagonal", "window"]):
-            case "stride":
-                return [*axes[:place], f"2*{label}+1", *axes[place + 1 :]]
-            case "diagonal" if self.sizes[label] <= 64:
-                return [*axes, label]
-            case "window" if len(axes) > 1:
-                other = next(each for each in axes if each != label)
-                rest = [each for each in axes if each not in (label, other)]
-                return [*rest, f"{label}{random.choice('<=')}+{other}"]
-            case _:
-                return axes
-
-
-def case_of(seed: int, number: int) -> Case:
-    """Returns one of the cases of a seed: most are small, some large."""
+def case_of(seed: int, number: int) -> SizedCase:
+    """Return one of the cases of a seed: most are small, some large."""
     random = Random(f"sized {seed} {number}")
     most_cells, most_work = random.choice(
         [
@@ -587,9 +459,9 @@ def case_of(seed: int, number: int) -> Case:
         ]
     )
     while True:
-        case = Author(random, most_cells, most_work).case()
+        case = CaseAuthor(random, most_cells, most_work).case()
         if case.program.steps:
             return case
 
 
-__all__ = ["Author", "Row", "case_of"]
+__all__ = ["CaseAuthor", "Row", "case_of"]

@@ -1,7 +1,7 @@
-"""What operations of a program compute, and their gradients, with bounds of the error.
+"""Operations of a program and their gradients, with bounds of the error.
 
-Operations with a specification enumerate the products that the texts say, as the reference of small
-programs does; everything else is written down here from the tables of the documentation.
+Operations with a specification enumerate its products, as the reference of small programs does; the
+others are written here from the tables of the documentation.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
+import ml_dtypes  # noqa: F401 - registers the narrow formats in NumPy
 import numpy as np
 
 from ..contraction import Contraction, Points
 from ..notation import Rows
-from ..reference import Call, Value, rearranged, stretched
+from ..reference import MAXIMA, Call, Value, rearranged, stretched
 from . import bounds
-from .bounds import FUNCTIONS, Array, Bounded, Format, promoted, rounded
+from .bounds import FUNCTIONS, Array, Bounded, NumberFormat, promoted, rounded, summed
 
 LARGEST_DOMAIN = 1 << 22
-SPECIFIED = ("einsum", "einmax", "outer_sum", "tropical", "concat")
+SPECIFIED = ("einsum", "einmax", "outer_sum", "tropical", "concat", "max_pool2d")
 COMPOSITION = "...|..m..->..o..; ...|..i..->..m.. => ...|..i..->..o.."
 REARRANGING = ("transpose", "stack", "slice")
 
 
 @dataclass(frozen=True)
-class Cells:
-    """Cells with bounds, and which of their axes belong to which row."""
+class BoundedCells:
+    """Cells with bounds, and the row of each of their axes."""
 
     cells: Bounded
     rows: Rows
@@ -38,15 +38,23 @@ def _dims(rows: Rows) -> tuple[int, ...]:
     return tuple(n for row in rows for n in row)
 
 
-def _spread(operand: Cells, rows: Rows) -> Bounded:
-    """Returns the cells repeated along what the rows have more."""
+def _spread(operand: BoundedCells, rows: Rows) -> Bounded:
+    """Return the cells repeated along the additional axes of `rows`."""
     own = operand.cells
     value, error = (stretched(Value(each, operand.rows), rows) for each in (own.value, own.error))
     return Bounded(value, error, own.step, own.format)
 
 
-def evaluate(call: Call, operands: Sequence[Cells], rows: Rows) -> Cells:
-    """Returns the value of an operation whose result has the given rows.
+def evaluate(
+    call: Call, operands: Sequence[BoundedCells], rows: Rows, *, is_wide: bool = False
+) -> BoundedCells:
+    """Return the value of an operation whose result has the given rows.
+
+    Args:
+        call: The operation.
+        operands: The operands.
+        rows: The shape of the result.
+        is_wide: True if sums of narrow floats accumulate in float32 and are rounded once.
 
     Raises:
         TooLarge: if there are too many products to enumerate.
@@ -54,19 +62,19 @@ def evaluate(call: Call, operands: Sequence[Cells], rows: Rows) -> Cells:
     form = promoted(*(each.cells.format for each in operands))
     call = _specified(call)
     if call.operation in SPECIFIED:
-        wide = [Cells(bounds.widened(each.cells, form), each.rows) for each in operands]
-        return Cells(_contracted(call, wide, rows, form), rows)
+        wide = [BoundedCells(bounds.widened(each.cells, form), each.rows) for each in operands]
+        return BoundedCells(_contracted(call, wide, rows, form, is_wide=is_wide), rows)
     if call.operation in REARRANGING:
-        return Cells(_rearranged(call, operands, rows, form), rows)
-    return Cells(_pointwise(call, [_spread(each, rows) for each in operands], form), rows)
+        return BoundedCells(_rearranged(call, operands, rows, form), rows)
+    return BoundedCells(_pointwise(call, [_spread(each, rows) for each in operands], form), rows)
 
 
 def _specified(call: Call) -> Call:
-    """Returns a composition as what its specification says."""
+    """Return a composite operation as the call of its specification."""
     return Call("einsum", COMPOSITION) if call.operation == "matmul" else call
 
 
-def _pointwise(call: Call, operands: Sequence[Bounded], form: Format) -> Bounded:
+def _pointwise(call: Call, operands: Sequence[Bounded], form: NumberFormat) -> Bounded:
     match call.operation:
         case "cast":
             return bounds.converted(operands[0], bounds.FORMATS[call.spec])
@@ -97,7 +105,9 @@ def _constant(number: float, like: Bounded) -> Bounded:
     return bounds.exact(cells, like.format)
 
 
-def _rearranged(call: Call, operands: Sequence[Cells], rows: Rows, form: Format) -> Bounded:
+def _rearranged(
+    call: Call, operands: Sequence[BoundedCells], rows: Rows, form: NumberFormat
+) -> Bounded:
     wide = [bounds.widened(each.cells, form) for each in operands]
     parts = [
         rearranged(
@@ -112,7 +122,7 @@ def _rearranged(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
 
 
 def _summed(size: int, at: Array, parts: Array) -> Array:
-    """Returns what falls on each of so many cells, added up."""
+    """Return the sum of the parts that belong to each of `size` cells."""
     if parts.dtype == np.int64:
         found = np.zeros(size, dtype=np.int64)
         np.add.at(found, at, parts)
@@ -131,7 +141,7 @@ def _read(points: Points, operands: Sequence[Bounded], beyond: float) -> list[Bo
 
 
 def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
-    """Returns the products, and their errors but for what rounding them adds."""
+    """Return the products, and their errors without those of rounding them."""
     value, error = terms[0].value, terms[0].error
     for term in terms[1:]:
         error = bounds.product_error(value, error, term.value, term.error)
@@ -139,18 +149,22 @@ def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
     return value, error
 
 
-def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format) -> Bounded:
+def _contracted(
+    call: Call, operands: Sequence[BoundedCells], rows: Rows, form: NumberFormat, *, is_wide: bool
+) -> Bounded:
     size = prod(_dims(rows))
     shapes = [each.rows for each in operands]
-    is_greatest = call.operation in ("einmax", "tropical")
+    is_greatest = call.operation in MAXIMA
     is_sum = call.operation in ("outer_sum", "tropical")
+    is_once = is_wide and form.is_narrow and not is_greatest
     kind: Any = np.int64 if form.is_integer else np.float64
     lowest = (-(2**31)) if form.is_integer else -np.inf
     value = np.full(size, lowest if is_greatest else 0, dtype=kind)
     error, magnitude, count = np.zeros(size), np.zeros(size), np.zeros(size)
     contraction = Contraction(call.spec, shapes, call.context)
     steps = [each.cells.step for each in operands]
-    step = min(steps) if is_sum or call.operation in ("concat", "einmax") else prod(steps)
+    is_kept = is_sum or is_greatest or call.operation == "concat"
+    step = min(steps) if is_kept else prod(steps)
     beyond = lowest if is_greatest else 0.0
     for points in contraction.points(
         shapes, rows, apart=call.operation == "concat", most=LARGEST_DOMAIN
@@ -161,6 +175,9 @@ def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
         else:
             part, wrong = _product(terms)
         part = np.asarray(part)
+        if is_sum and is_once and len(operands) > 1:
+            # the sum of one cell of each operand is rounded before it is added
+            wrong = rounded(form, part, wrong, magnitude=np.abs(part), rounds=1, step=step).error
         if is_greatest:
             part = bounds.wrapped(part, form) if form.is_integer else part
             np.maximum.at(value, points.target, part)
@@ -176,7 +193,8 @@ def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
         rounds = np.full(size, 1.0 if is_sum and len(operands) > 1 else 0.0)
         magnitude = np.where(np.isfinite(value), np.abs(value), 0.0)
     dims = _dims(rows)
-    found = rounded(form, value, error, magnitude=magnitude, rounds=rounds, step=step)
+    finished = summed if is_once else rounded
+    found = finished(form, value, error, magnitude=magnitude, rounds=rounds, step=step)
     return Bounded(found.value.reshape(dims), found.error.reshape(dims), found.step, form)
 
 
@@ -185,16 +203,23 @@ def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
 
 @dataclass
 class Slope:
-    """The gradient of a tensor while it is being added up."""
+    """The gradient of a tensor during accumulation.
+
+    Attributes:
+        shape: The shape of the tensor.
+        narrow: The format of the tensor if the contributions of uses accumulate in float32 and are
+            rounded once.
+    """
 
     shape: tuple[int, ...]
+    narrow: NumberFormat | None = None
     value: Array = field(init=False)
     error: Array = field(init=False)
     magnitude: Array = field(init=False)
     rounds: Array = field(init=False)
     step: float = np.inf
     digits: int = 0
-    """Of the widest format of what is added."""
+    """Significant bits of the widest format of the terms."""
 
     def __post_init__(self) -> None:
         self.value, self.error, self.magnitude, self.rounds = (
@@ -202,15 +227,18 @@ class Slope:
         )
 
     def add(self, at: Array, part: Bounded, more_rounds: float = 0.0) -> None:
-        """Adds what falls on cells.
+        """Add parts to cells.
 
         Args:
             at: The cells, flat.
-            part: What is added to each.
-            more_rounds: How many roundings made each part.
+            part: The terms.
+            more_rounds: The number of roundings of each term.
         """
         size = len(self.value)
         at = at.ravel()
+        if self.narrow is not None:
+            self._add_once(self.narrow, at, part, more_rounds)
+            return
         self.value += _summed(size, at, part.value.ravel())
         self.error += _summed(size, at, part.error.ravel())
         self.magnitude += _summed(size, at, part.magnitude.ravel())
@@ -219,7 +247,30 @@ class Slope:
         self.step = min(self.step, part.step)
         self.digits = max(self.digits, part.format.digits)
 
-    def total(self, form: Format) -> Bounded:
+    def _add_once(self, form: NumberFormat, at: Array, part: Bounded, more_rounds: float) -> None:
+        size = len(self.value)
+        value, error, magnitude = (
+            _summed(size, at, cells.ravel()) for cells in (part.value, part.error, part.magnitude)
+        )
+        count = np.bincount(at, minlength=size)
+        if count.max(initial=0) > 1 or more_rounds or part.format != form:
+            rounds = count - 1.0 + more_rounds
+            whole = summed(
+                form,
+                value,
+                error,
+                magnitude=magnitude,
+                rounds=np.maximum(rounds, 0.0),
+                step=part.step,
+            )
+            value, error = whole.value, whole.error
+        self.value += value
+        self.error += error
+        self.magnitude += np.abs(value) + error
+        self.rounds += count > 0
+        self.step = min(self.step, part.step)
+
+    def total(self, form: NumberFormat) -> Bounded:
         rounds = np.maximum(self.rounds - (0 if self.digits > form.digits else 1), 0)
         step = self.step if np.isfinite(self.step) else 1.0
         found = rounded(
@@ -230,9 +281,13 @@ class Slope:
 
 
 def pull_back(
-    call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded, slopes: Sequence[Slope]
+    call: Call,
+    operands: Sequence[BoundedCells],
+    result: BoundedCells,
+    gradient: Bounded,
+    slopes: Sequence[Slope],
 ) -> None:
-    """Adds to the gradient of each operand what that of the result makes of it."""
+    """Add to the gradient of each operand its share of the gradient of the result."""
     call = _specified(call)
     if call.operation in SPECIFIED:
         _pull_contraction(call, operands, result, gradient, slopes)
@@ -262,19 +317,27 @@ def _at(cells: Bounded, inside: Array) -> Bounded:
 
 
 def _pull_contraction(
-    call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded, slopes: Sequence[Slope]
+    call: Call,
+    operands: Sequence[BoundedCells],
+    result: BoundedCells,
+    gradient: Bounded,
+    slopes: Sequence[Slope],
 ) -> None:
     shapes = [each.rows for each in operands]
-    is_greatest = call.operation in ("einmax", "tropical")
+    is_greatest = call.operation in MAXIMA
     beyond = -np.inf if is_greatest else 0.0
     contraction = Contraction(call.spec, shapes, call.context)
-    for points in contraction.points(
+    everything = contraction.points(
         shapes, result.rows, apart=call.operation == "concat", most=LARGEST_DOMAIN
-    ):
+    )
+    read = [
+        (points, _read(points, [each.cells for each in operands], beyond)) for points in everything
+    ]
+    greatest = Greatest.of(read, result.cells) if is_greatest else None
+    for points, terms in read:
         arriving = _at(gradient, points.target)
-        terms = _read(points, [each.cells for each in operands], beyond)
-        if is_greatest:
-            arriving = _where_greatest(terms, points.target, result.cells, arriving)
+        if greatest is not None:
+            arriving = greatest.reached(terms, points.target, arriving)
         for position, read in enumerate(points.reads):
             others = (
                 [*terms[:position], *terms[position + 1 :]] if call.operation == "einsum" else []
@@ -285,28 +348,64 @@ def _pull_contraction(
             slopes[read.operand].add(read.at[read.inside], part, float(len(others)))
 
 
-def _where_greatest(
-    terms: Sequence[Bounded], target: Array, result: Bounded, arriving: Bounded
-) -> Bounded:
-    """Returns the gradients that reach cells that are the greatest, as far as that is sure.
+@dataclass
+class Greatest:
+    """The cells of which maxima are, as far as that is sure: the first of equal ones.
 
     A term and the greatest of all, which may both be rounded, can become equal.
+
+    Attributes:
+        result: The maxima.
+        is_unsure: True for maxima of which any of several terms may be the first.
+        is_open: True for maxima of which no term has been found yet.
     """
-    total, wrong = sum(t.value for t in terms), sum(t.error for t in terms)
-    greatest, slack = result.value.ravel()[target], 2.0 * result.error.ravel()[target] + wrong
-    may_be = (total == greatest) | (total + slack >= greatest)
-    count = np.bincount(target[may_be], minlength=result.value.size)[target]
-    unsure = may_be & (count > 1) & (slack > 0)
-    value = np.where(total == greatest, arriving.value, 0.0)
-    error = np.where(total == greatest, arriving.error, 0.0)
-    error = np.where(unsure, np.abs(arriving.value) + arriving.error, error)
-    return Bounded(value, error, arriving.step, arriving.format)
+
+    result: Bounded
+    is_unsure: Array
+    is_open: Array
+
+    @staticmethod
+    def of(read: Sequence[tuple[Points, Sequence[Bounded]]], result: Bounded) -> Greatest:
+        """Return the maxima of terms."""
+        size = result.value.size
+        found = Greatest(result, np.zeros(size, dtype=bool), np.ones(size, dtype=bool))
+        count, slack = np.zeros(size, dtype=int), np.zeros(size)
+        for points, terms in read:
+            may_be, error = found._candidates(terms, points.target)
+            at = points.target[may_be]
+            count += np.bincount(at, minlength=size)
+            np.maximum.at(slack, at, error[may_be])
+        found.is_unsure = ((count > 1) & (slack > 0)) | ~np.isfinite(slack)
+        return found
+
+    def _candidates(self, terms: Sequence[Bounded], target: Array) -> tuple[Array, Array]:
+        """Return the terms that may be the greatest, and the errors of comparing them."""
+        total, wrong = sum(t.value for t in terms), sum(t.error for t in terms)
+        slack = 2.0 * self.result.error.ravel()[target] + wrong
+        greatest = self.result.value.ravel()[target]
+        return (total == greatest) | (total + slack >= greatest) | ~np.isfinite(slack), slack
+
+    def reached(self, terms: Sequence[Bounded], target: Array, arriving: Bounded) -> Bounded:
+        """Return the part of the gradients of the maxima that reaches the terms."""
+        total = np.asarray(sum(t.value for t in terms))
+        equal = np.flatnonzero(total == self.result.value.ravel()[target])
+        cells, places = np.unique(target[equal], return_index=True)
+        firsts = equal[places[self.is_open[cells]]]
+        self.is_open[cells] = False
+        is_first = np.zeros(total.shape, dtype=bool)
+        is_first[firsts] = True
+        value = np.where(is_first, arriving.value, 0.0)
+        error = np.where(is_first, arriving.error, 0.0)
+        may_be, _ = self._candidates(terms, target)
+        unsure = may_be & self.is_unsure[target]
+        error = np.where(unsure, np.abs(arriving.value) + arriving.error, error)
+        return Bounded(value, error, arriving.step, arriving.format)
 
 
 def _pointwise_slopes(
-    call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded
+    call: Call, operands: Sequence[BoundedCells], result: BoundedCells, gradient: Bounded
 ) -> tuple[Bounded | None, ...]:
-    """Returns the gradient of each operand, in the shape of the result."""
+    """Return the gradient of each operand, in the shape of the result."""
     form = gradient.format
     g = gradient
     wide = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
+import ml_dtypes  # noqa: F401 - registers bfloat16 in NumPy
 import numpy as np
 
 from ..contraction import Undetermined
@@ -25,7 +25,7 @@ DATA = {
     "normal": "standard_normal({dims})",
     "positive": "uniform(0.5, 2.0, {dims})",
 }
-"""What cells may be, as methods of NumPy's generators."""
+"""Distributions of cells, as methods of NumPy's generators."""
 
 
 @dataclass(frozen=True)
@@ -71,35 +71,34 @@ class Given(Leaf):
         return f"{self.name} = oc.{self.kind}({self.name!r}, {rows}{start}, dtype={self.format!r})"
 
 
-class Operation(Step):
+class CaseOperation(Step):
     """An operation on earlier tensors; some have a number or a format in place of a specification."""
 
-    def source(self) -> str:
+    def expression(self) -> str:
         first = self.operands[0]
         match self.operation:
             case "times":
-                value = f"{first} * {self.spec}"
+                return f"{first} * {self.spec}"
             case "plus":
-                value = f"{first} + {self.spec}"
+                return f"{first} + {self.spec}"
             case "square":
-                value = f"{first} ** 2"
+                return f"{first} ** 2"
             case "cast":
-                value = f"oc.cast({first}, {self.spec!r})"
+                return f"oc.cast({first}, {self.spec!r})"
             case _:
-                return super().source()
-        return f"{self.name} = {value}"
+                return super().expression()
 
 
 @dataclass(frozen=True)
-class Training:
-    """What follows the gradients: SGD with momentum, or Adam.
+class UpdateRule:
+    """Update after the gradients: SGD with momentum, or Adam.
 
     Attributes:
-        loss: The result whose gradients are computed.
+        losses: The results the gradients of whose sum are computed.
         rule: `none`, `sgd` or `adam`.
     """
 
-    loss: str
+    losses: tuple[str, ...]
     rule: str = "none"
 
 
@@ -113,11 +112,11 @@ def adam(p):
 
 
 @dataclass(frozen=True)
-class Case:
-    """A program, what is trained, and how often the routine runs."""
+class SizedCase:
+    """A program, its training, and the number of calls of the routine."""
 
     program: Program
-    training: Training | None = None
+    training: UpdateRule | None = None
     calls: int = 1
 
     @property
@@ -130,37 +129,38 @@ class Case:
         """The parameters that are updated: SGD lets those without a gradient decay, too."""
         if self.training is None or self.training.rule == "none":
             return []
-        return self.params if self.training.rule == "adam" else self._params(_operands)
+        takes_each = self.training.rule == "adam" or len(self.training.losses) > 1
+        return self.params if takes_each else self._params(_operands)
 
     def _params(self, followed: Callable[[Step], tuple[str, ...]]) -> list[str]:
         if self.training is None:
             return []
-        needed = {self.training.loss}
-        for step in reversed(self.program.steps):
+        needed = set(self.training.losses)
+        for step in reversed(self.program.expanded):
             if step.name in needed:
                 needed.update(followed(step))
         return [s.name for s in self.program.leaves if s.kind == "param" and s.name in needed]
 
     def source(self) -> str:
-        """Returns the statements that build the tensors and `code`, which is to be compiled."""
+        """Return the statements that build the tensors and `code`, which is to be compiled."""
         lines = [self.program.source()]
-        codes = []
         training = self.training
-        for root in self.program.roots:
-            is_loss = training is not None and root == training.loss
-            codes.append(f"oc.train.{'grad_update' if is_loss else 'forward'}({root})")
+        losses = () if training is None else training.losses
+        codes = [f"oc.train.forward({root})" for root in self.program.roots if root not in losses]
+        codes += [f"oc.train.grad_update({loss})" for loss in losses]
         if training is not None and training.rule == "sgd":
-            codes.append(
-                f"oc.train.sgd_update({training.loss}, learning_rate=0.125, momentum=0.5, "
-                "weight_decay=0.25)"
-            )
+            rates = "learning_rate=0.125, momentum=0.5, weight_decay=0.25"
+            if len(losses) == 1:
+                codes.append(f"oc.train.sgd_update({losses[0]}, {rates})")
+            else:
+                codes += [f"oc.train.sgd_step({name}, {rates})" for name in self.updated]
         if training is not None and training.rule == "adam":
             lines.insert(0, ADAM)
             codes += [f"adam({name})" for name in self.params]
         return "\n".join([*lines, f"code = {' + '.join(codes)}"])
 
     def script(self, overrides: dict[str, object], keep: Sequence[str] | None) -> str:
-        """Returns a whole program that runs and prints."""
+        """Return a whole program that runs and prints."""
         stated = "".join(f", {name}={value!r}" for name, value in overrides.items())
         names = None if keep is None else f"[{', '.join(keep)}]"
         fills = [
@@ -190,7 +190,7 @@ def _operands(step: Step) -> tuple[str, ...]:
 
 
 def differentiable(step: Step) -> tuple[str, ...]:
-    """Returns the operands that a gradient flows into."""
+    """Return the operands that a gradient flows into."""
     match step.operation:
         case "less" | "less_equal" | "equal" | "not_equal" | "stop_gradient":
             return ()
@@ -201,7 +201,7 @@ def differentiable(step: Step) -> tuple[str, ...]:
 
 
 def shapes_of(program: Program) -> dict[str, Rows]:
-    """Returns the shapes of all tensors.
+    """Return the shapes of all tensors.
 
     Raises:
         Invalid: if operands do not fit.
@@ -223,7 +223,7 @@ def shapes_of(program: Program) -> dict[str, Rows]:
 
 
 def shape_of(call: Call, operands: Sequence[Rows]) -> Rows:
-    """Returns the shape of a result; raises Invalid or Undetermined."""
+    """Return the shape of a result; raises Invalid or Undetermined."""
     expected = expected_rows(call, operands)
     if not all(row.is_certain for row in expected):
         raise Undetermined
@@ -236,14 +236,18 @@ def shape_of(call: Call, operands: Sequence[Rows]) -> Rows:
 _SMALLER_SIZES = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 256, 257)
 
 
-def smaller_cases(case: Case) -> list[Case]:
-    """Returns cases that are simpler in one way."""
+def smaller_cases(case: SizedCase) -> list[SizedCase]:
+    """Return cases that are simpler in one way."""
     found = []
     if case.calls > 1:
         found.append(replace(case, calls=case.calls - 1))
     training = case.training
     if training is not None:
         found.append(replace(case, training=None))
+        if len(training.losses) > 1:
+            for loss in training.losses:
+                rest = tuple(each for each in training.losses if each != loss)
+                found.append(replace(case, training=replace(training, losses=rest)))
         if training.rule != "none":
             found.append(replace(case, training=replace(training, rule="none")))
     programs = _cut(case.program) + smaller(case.program) + _shrunk(case.program)
@@ -251,14 +255,18 @@ def smaller_cases(case: Case) -> list[Case]:
         if training is None:
             found.append(replace(case, program=program))
         else:
+            names = {step.name for step in program.steps}
+            kept = tuple(loss for loss in training.losses if loss in names)
+            tried = dict.fromkeys([kept, *((root,) for root in program.roots)])
             found += [
-                replace(case, program=program, training=replace(training, loss=root))
-                for root in program.roots
+                replace(case, program=program, training=replace(training, losses=losses))
+                for losses in tried
+                if losses
             ]
     return [each for each in found if _is_whole(each)]
 
 
-def _is_whole(case: Case) -> bool:
+def _is_whole(case: SizedCase) -> bool:
     try:
         shapes_of(case.program)
     except (Invalid, Undetermined, ValueError, IndexError):
@@ -267,7 +275,7 @@ def _is_whole(case: Case) -> bool:
 
 
 def _cut(program: Program) -> list[Program]:
-    """Returns programs in which a result is given instead of computed."""
+    """Return programs in which a result is a given tensor instead of computed."""
     try:
         shapes = shapes_of(program)
     except (Invalid, Undetermined):
@@ -289,7 +297,7 @@ def _cut(program: Program) -> list[Program]:
 
 
 def formats_of(program: Program) -> dict[str, str]:
-    """Returns the number formats of all tensors."""
+    """Return the number formats of all tensors."""
     formats: dict[str, str] = {}
     for statement in program.statements:
         if isinstance(statement, Given):
@@ -304,7 +312,7 @@ def formats_of(program: Program) -> dict[str, str]:
 
 
 def _shrunk(program: Program) -> list[Program]:
-    """Returns programs in which all axes of some size are shorter."""
+    """Return programs in which all axes of some size are shorter."""
     sizes = {n for leaf in program.leaves for row in leaf.rows for n in row or ()}
     sizes |= {n for step in program.steps for _, n in step.context.values}
     found = []

@@ -7,10 +7,11 @@ compiled.
 from __future__ import annotations
 
 from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import NodeInfo
 from ocannl_core.target import Buffer, Event, Target, TargetReport
-from ocannl_cpu_c import devices, expected, loader, memory
+from ocannl_cpu_c import devices, loader, memory
+from ocannl_cpu_c.code_generation import generate
 from ocannl_cpu_c.executable import CExecutable
 from ocannl_cpu_c.source import CSource
 
@@ -29,15 +30,9 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_expect(nest: Kernel, nodes: NodeInfos, target: Target) -> None:
-    """Writes a kernel, and has a compiler work on it if one is free."""
-    expected.expect(nest, nodes)
-
-
-@hookimpl
-def ocannl_generate(plan: Plan, target: Target) -> CSource:
-    """Returns the C code of a routine; compilers work on it from now on."""
-    return expected.source_of(plan)
+def ocannl_generate(kernels: KernelStream, target: Target) -> CSource:
+    """Return the C code of a routine, and start compilers on its kernels."""
+    return generate(kernels)
 
 
 @hookimpl

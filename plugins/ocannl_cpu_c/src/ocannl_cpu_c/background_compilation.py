@@ -55,10 +55,10 @@ class Ahead:
         if identity in self._known or self._is_there(kernel):
             return
         self._known.add(identity)
-        alike = self._waiting[kernel.loops]
+        alike = self._waiting[kernel.vectorisation]
         alike.append(kernel)
         if sum(map(seconds, alike)) >= _LEAST_SECONDS and _count() < self._processors - 1:
-            self._waiting[kernel.loops] = []
+            self._waiting[kernel.vectorisation] = []
             start(self._cache, [file_of(alike)])
 
     def close(self) -> None:

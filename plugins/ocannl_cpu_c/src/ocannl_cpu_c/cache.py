@@ -23,13 +23,13 @@ from ocannl_core import settings
 from ocannl_core.codegen.kernel_text import CompilerVectorisation
 from ocannl_core.errors import CompileError
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.storage.digests import add_json_digest, strip_json_digest
 from ocannl_core.storage.directory import (
     PrivateDirectory,
     private_directory,
     temporary_directory,
     unfinished_name,
 )
-from ocannl_core.storage.sealed import sealed_json, unsealed_json
 from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
 from ocannl_cpu_c.object_files import lack
 
@@ -128,7 +128,7 @@ class DiskCache:
         """Returns where a kernel is; None if it is not cached, or not as it was written."""
         name = f"{key}.json"
         content = self._kernels.read(name, limit=_LARGEST_RECORD)
-        record = None if content is None else unsealed_json(name, content)
+        record = None if content is None else strip_json_digest(name, content)
         if record is not None:
             found = self._intact(str(record.get("object")))
             if found is not None:
@@ -219,7 +219,7 @@ class DiskCache:
         self._objects.write(name, content)
         for key in building.unit.keys:
             record = f"{key}.json"
-            self._kernels.write(record, sealed_json(record, {"object": name}))
+            self._kernels.write(record, add_json_digest(record, {"object": name}))
         return {key: CachedKernel(key, name, content, self._objects) for key in building.unit.keys}
 
     def _intact(self, name: str) -> bytes | None:
@@ -245,7 +245,7 @@ class DiskCache:
         left = {name for _, name in every[len(every) // 2 :]}
         for place in self._places("kernels"):
             for name in place.names():
-                record = unsealed_json(name, place.read(name, limit=_LARGEST_RECORD) or b"")
+                record = strip_json_digest(name, place.read(name, limit=_LARGEST_RECORD) or b"")
                 if record is None or record.get("object") not in left:
                     place.remove(name)
 

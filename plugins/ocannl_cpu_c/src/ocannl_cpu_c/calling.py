@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ocannl_core.errors import LinkError
-from ocannl_core.exclusive import overlapping
+from ocannl_core.exclusive import raise_overlap
 from ocannl_cpu_c.bindings import ffi
 
 _FUNCTIONS = {
@@ -49,7 +49,7 @@ def launcher(
         kept: What lives as long as the function: all that the routine has addresses of.
     """
     method, address = (int(ffi.cast("intptr_t", each)) for each in (library.ocannl_method, routine))
-    refusals = partial(refuse, routine.index_count), partial(overlapping, name)
+    refusals = partial(refuse, routine.index_count), partial(raise_overlap, name)
     receiver = (address, *refusals, routine, kept)
     made: Callable[[Sequence[int]], None] = _new_function(method, receiver, None)
     return made

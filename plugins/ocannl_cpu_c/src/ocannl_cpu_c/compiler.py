@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
+from ocannl_core.codegen.helper import EMULATED_TILES
 from ocannl_core.codegen.kernel_text import CompilerVectorisation
-from ocannl_core.codegen.matrix_tile_prelude import EMULATED
 from ocannl_core.dtypes import DType, bfloat16
 from ocannl_core.errors import CompileError
 from ocannl_core.fast_dataclass import dataclass
@@ -391,7 +391,7 @@ def _answer(command: list[str]) -> tuple[int, str]:
 
 def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:
     """Returns the formats of products of tiles, and what is to be said about them."""
-    if EMULATED in macros:
+    if EMULATED_TILES in macros:
         return (bfloat16,), "emulated tiles of bfloat16"
     if not macros.keys() >= _TILES:
         return (), ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ocannl_core import settings
 from ocannl_core.errors import LinkError
-from ocannl_core.exclusive import exclusive
+from ocannl_core.exclusive import make_exclusive
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import interior
 from ocannl_core.kernels.memory_plan import memory_plan
@@ -93,7 +93,7 @@ class _Linker:
             for part in parts:
                 part(values)
 
-        return exclusive(launch, self._name)
+        return make_exclusive(launch, self._name)
 
     def _parts(self) -> list[Part]:
         """Returns calls of kernels and calls into Python, in turn."""

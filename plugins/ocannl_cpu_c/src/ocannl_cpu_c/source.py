@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import assert_never
 
@@ -24,7 +24,7 @@ from ocannl_core.node import TensorNode
 class ThreadedC(Dialect):
     """C whose large kernels several threads share."""
 
-    cuts_parallel = True
+    partitions_loops = True
     signed_wraps = True
 
 
@@ -75,19 +75,13 @@ class CSource:
         return DIALECT.language
 
 
-def generate(
-    plan: Plan, render: Callable[[Step, NodeInfos], KernelText | None] | None = None
-) -> CSource:
-    """Returns the C code of a plan; needs no compiler.
+def assemble(plan: Plan, rendered: Sequence[KernelText | None]) -> CSource:
+    """Return the C code of a plan.
 
     Args:
         plan: The plan.
-        render: Returns the kernel of a step; `kernel_of` unless it is given.
-
-    Raises:
-        CodegenError: for what C cannot express.
+        rendered: The kernel of each step, as `kernel_of` returns it.
     """
-    rendered = [(render or kernel_of)(step, plan.nodes) for step in plan.steps]
     kernels: dict[str, KernelText] = {}
     steps: list[Launch | CallExternal] = []
     for step, kernel in zip(plan.steps, rendered, strict=True):
@@ -101,7 +95,11 @@ def generate(
 
 
 def kernel_of(step: Step, nodes: NodeInfos) -> KernelText | None:
-    """Returns the kernel of a step; None for a call of code that is not C."""
+    """Return the kernel of a step; None for a call of code that is not C.
+
+    Raises:
+        CodegenError: for a statement or number format that C cannot express.
+    """
     match step:
         case Kernel():
             return render_kernel(step, nodes, DIALECT)

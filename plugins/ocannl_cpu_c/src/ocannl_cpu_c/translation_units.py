@@ -31,7 +31,7 @@ def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUni
     share = max(total / processors, _LEAST_SECONDS)
     found: list[TranslationUnit] = []
     for loops in reversed(CompilerVectorisation):
-        alike = [each for each in kernels if each.loops is loops]
+        alike = [each for each in kernels if each.vectorisation is loops]
         count = ceil(sum(map(seconds, alike)) / share - 0.2)
         found += [file_of(part) for part in _divided(alike, max(1, count)) if part]
     return found
@@ -47,7 +47,7 @@ def key(kernel: KernelText) -> str:
 def seconds(kernel: KernelText) -> float:
     """Returns about how long a compiler takes; only the proportions matter."""
     size = len(kernel.text)
-    match kernel.loops:
+    match kernel.vectorisation:
         case CompilerVectorisation.VECTORS:
             return 0.002 + 2e-6 * size
         case CompilerVectorisation.MIXED:
@@ -57,7 +57,7 @@ def seconds(kernel: KernelText) -> float:
         case CompilerVectorisation.PLAIN:
             return 0.01 + 6e-6 * size
         case _:
-            assert_never(kernel.loops)
+            assert_never(kernel.vectorisation)
 
 
 def _divided(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]]:
@@ -77,7 +77,7 @@ def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
     text = "\n".join([unit(kernels), exported, keys_text(keys)])
-    most = max((kernel.loops for kernel in kernels), key=list(CompilerVectorisation).index)
+    most = max((kernel.vectorisation for kernel in kernels), key=list(CompilerVectorisation).index)
     libraries = MATH in headers_of(helper for kernel in kernels for helper in kernel.helpers)
     return TranslationUnit(keys, text, most, libraries)
 

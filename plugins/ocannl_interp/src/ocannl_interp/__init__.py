@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import NodeInfo
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target, TargetReport
 from ocannl_interp.memory import ArrayBuffer
@@ -25,8 +25,8 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_generate(plan: Plan, target: Target) -> LoopSource:
-    return LoopSource(plan)
+def ocannl_generate(kernels: KernelStream, target: Target) -> LoopSource:
+    return LoopSource(kernels.plan())
 
 
 @hookimpl

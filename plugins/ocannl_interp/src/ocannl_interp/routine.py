@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from ocannl_core.errors import LinkError
-from ocannl_core.exclusive import exclusive
+from ocannl_core.exclusive import make_exclusive
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
@@ -94,7 +94,7 @@ class Interpretation:
             for action in self._actions:
                 action(own)
 
-        return exclusive(launch, self._plan.name)
+        return make_exclusive(launch, self._plan.name)
 
 
 def _cells(

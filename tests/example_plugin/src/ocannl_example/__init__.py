@@ -1,6 +1,6 @@
-"""A backend in two small files: memory and hooks here, the meaning of programs in `evaluate`.
+"""A backend in two small files: memory and hooks here, evaluation of programs in `evaluate`.
 
-It supports what straight loops over stored nodes need, and refuses the rest with a CodegenError.
+It supports straight loops over stored nodes, and refuses the rest with a CodegenError.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ocannl_core.hooks.host_calls import host_call
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.indexing import IndexVar
 from ocannl_core.kernels.nodes import HostCall, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Launcher, Target, TargetReport
 from ocannl_example.evaluate import check, run
@@ -71,7 +72,8 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_generate(plan: Plan) -> Program:
+def ocannl_generate(kernels: KernelStream) -> Program:
+    plan = kernels.plan()
     for step in plan.steps:
         check(step)
     return Program(plan)

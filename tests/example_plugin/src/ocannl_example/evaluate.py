@@ -1,4 +1,4 @@
-"""What a step of a plan means, by walking it."""
+"""Evaluation of the steps of a plan by walking them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Env = dict[IndexVar, int]
 
 
 def check(part: Step | Stmt | Expr) -> None:
-    """Refuses what `run` could not evaluate.
+    """Refuse statements and expressions that `run` does not support.
 
     Raises:
         CodegenError: naming the kind of statement or expression.
@@ -65,7 +65,7 @@ def check(part: Step | Stmt | Expr) -> None:
 
 
 def run(part: Step | Stmt, arrays: Arrays, env: Env) -> None:
-    """Executes a statement; `env` holds the values of the variables in scope."""
+    """Execute a statement; `env` holds the values of the variables in scope."""
     match part:
         case Kernel(body=body):
             run(body, arrays, env)
@@ -87,7 +87,7 @@ def _position(indices: Sequence[AxisIndex], env: Env) -> tuple[int, ...]:
 
 
 def _value(expr: Expr, arrays: Arrays, env: Env) -> Number:
-    """Returns the value of an expression, rounded to its number format after every operation."""
+    """Return the value of an expression, rounded to its number format after every operation."""
     match expr:
         case Load(node, indices):
             return arrays[node][_position(indices, env)].item()

@@ -1,0 +1,357 @@
+"""Parse the printed text of loop programs, so that tests can build nests from text.
+
+`parse` is the inverse of `printer.to_text`, except for information that the text leaves out:
+margins (they are part of the extents), the nodes of scalar variables, and the indices of `Scoped`.
+External operations are printed by name, and passed to `parse`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.dtypes import uint4x32
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import StaticIndex, fresh_var
+from ocannl_core.ir_text import accumulation_symbol
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    Binary,
+    Block,
+    CallExternal,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Load,
+    Local,
+    LocalRead,
+    LoopProgram,
+    Prefetch,
+    Remark,
+    Scope,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.parse_expression import (
+    NamesInText,
+    read_constant,
+    read_expression,
+    read_format,
+    read_indices,
+    read_node,
+)
+from ocannl_core.loopir.printer import INDENT
+from ocannl_core.loopir.tokens import Cursor, TextLine, Token
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, accumulates
+from ocannl_core.target import ExternalOp
+
+_ROUTINE = re.compile(r" *routine (?P<name>.*)\((?P<signature>[^()]*)\):\s*$")
+_STAGED = re.compile(r" *staged (?P<language>.*):\s*$")
+_CALL = re.compile(r" *(?P<outputs>[\w, ]*) = call (?P<name>[^\W\d].*)\((?P<inputs>[\w, ]*)\)\s*$")
+_KINDS = {("range" if kind is AxisKind.SERIAL else kind.value): kind for kind in AxisKind}
+_SCOPES = {scope.value: scope for scope in Scope}
+_ACCUMULATORS = {
+    accumulation_symbol(op).removesuffix("="): op
+    for op in BinaryOp
+    if accumulates(op) and op is not BinaryOp.SECOND
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedOp:
+    """An external operation of which a text gives the name alone."""
+
+    name: str
+
+    def perform(
+        self, inputs: Sequence[np.ndarray[Any, Any]], outputs: Sequence[np.ndarray[Any, Any]]
+    ) -> None:
+        raise UsageError(
+            "The external operations of a parsed program are passed to `parse`.",
+            found=f"a call of {self.name}",
+            fix=f"parse(text, {{{self.name!r}: ...}})",
+        )
+
+
+def parse(text: str, externals: Mapping[str, ExternalOp] | None = None) -> LoopProgram:
+    """Return the program whose printed text is given.
+
+    Args:
+        text: One routine; every line may be indented by the same number of spaces.
+        externals: The external operations by name; others cannot be performed.
+
+    Raises:
+        ParseError: if the text does not follow the notation; the message gives line and column.
+    """
+    lines = [TextLine(n, line) for n, line in enumerate(text.split("\n"), 1)]
+    return _Parser([line for line in lines if line.text.strip()], externals or {}).program()
+
+
+class _Parser:
+    """The state of a recursive descent over the blocks of a text; the last line comes first."""
+
+    def __init__(self, lines: list[TextLine], externals: Mapping[str, ExternalOp]) -> None:
+        self.lines = lines[::-1]
+        self.externals = externals
+        self.names = NamesInText()
+        self.ids = count()
+
+    def program(self) -> LoopProgram:
+        if not self.lines:
+            raise TextLine(1, "").error(0, "no routine", "write `routine name(...):`")
+        head = self.lines.pop()
+        found = _ROUTINE.match(head.text)
+        if found is None:
+            raise head.error(
+                head.indent, "no head of a routine", "write `routine name(a: float32[3]):`"
+            )
+        cursor = Cursor(head)
+        while cursor.peek().column < found.start("signature"):
+            cursor.take()
+        params, indices = self.signature(cursor)
+        body = self.block(head.indent + len(INDENT))
+        if self.lines:
+            line = self.lines[-1]
+            raise line.error(line.indent, "a line that is not indented", "indent the line")
+        return LoopProgram(found["name"], params, indices, self.names.infos, body)
+
+    def signature(self, cursor: Cursor) -> tuple[tuple[TensorNode, ...], tuple[StaticIndex, ...]]:
+        params: list[TensorNode] = []
+        indices: list[StaticIndex] = []
+        while not cursor.accept(")"):
+            if params or indices:
+                cursor.expect(",")
+            if cursor.peek().text == "static" and cursor.peek(1).kind == "name":
+                cursor.take()
+                name = self.new_name(cursor)
+                extent = cursor.expect_integer() if cursor.accept("<") else None
+                indices.append(StaticIndex(name, extent))
+                self.names.variables[name] = indices[-1]
+            else:
+                params.append(self.array(cursor))
+        return tuple(params), tuple(indices)
+
+    # ----- names -----
+
+    def new_name(self, cursor: Cursor) -> str:
+        """Consume a name that is not in use."""
+        token = cursor.expect_kind("name", "a name")
+        names = self.names
+        if token.text in {*names.nodes, *names.scalars, *names.variables}:
+            raise cursor.error_at(token, f"{token} for a second time", "choose another name")
+        return token.text
+
+    def array(self, cursor: Cursor) -> TensorNode:
+        """Consume the declaration of an array; several scopes may allocate one array."""
+        token = cursor.peek()
+        node = self.names.nodes.get(token.text)
+        name = self.new_name(cursor) if node is None else cursor.take().text
+        cursor.expect(":")
+        dtype = read_format(cursor)
+        dims: list[int] = []
+        cursor.expect("[")
+        while not cursor.accept("]"):
+            if dims:
+                cursor.expect(",")
+            dims.append(cursor.expect_integer())
+        info = NodeInfo(dtype, tuple(dims))
+        if node is None:
+            node = self.names.nodes[name] = TensorNode(len(self.names.nodes), (name,))
+            self.names.infos[node] = info
+        elif self.names.infos[node] != info:
+            raise cursor.error_at(
+                token, f"{token} with another format or extents", "choose another name"
+            )
+        return node
+
+    def scalar(self, cursor: Cursor) -> Local:
+        """Consume the declaration of a scalar variable; several scopes may declare one variable."""
+        token = cursor.peek()
+        local = self.names.scalars.get(token.text)
+        name = self.new_name(cursor) if local is None else cursor.take().text
+        cursor.expect(":")
+        dtype = read_format(cursor)
+        cursor.expect_end()
+        if local is None:
+            number = next(self.ids)
+            node = None if name == "v" else TensorNode(-1 - number, (name,))
+            local = self.names.scalars[name] = Local(number, dtype, node)
+        elif local.dtype is not dtype:
+            raise cursor.error_at(token, f"{token} with another format", "choose another name")
+        return local
+
+    # ----- statements -----
+
+    def block(self, indent: int) -> Block:
+        """Consume the lines that are indented by this number of spaces, or more."""
+        stmts: list[Stmt] = []
+        while self.lines and (line := self.lines[-1]).indent >= indent:
+            if line.indent > indent:
+                raise line.error(
+                    line.indent, "a line that is indented too far", f"indent it by {indent} spaces"
+                )
+            if line.text.strip() == "pass":
+                self.lines.pop()
+            else:
+                stmts.append(self.statement(indent))
+        return Block(tuple(stmts))
+
+    def statement(self, indent: int) -> Stmt:
+        line = self.lines[-1]
+        if line.text.startswith("#", indent):
+            return self.remark(indent)
+        self.lines.pop()
+        inner = indent + len(INDENT)
+        if found := _STAGED.match(line.text):
+            text = self.foreign(inner)
+            return Staged(found["language"], text, self.block(inner))
+        if line.text.strip() == "block:":
+            return self.block(inner)
+        if (found := _CALL.match(line.text)) is not None:
+            return self.call(line, found)
+        cursor = Cursor(line)
+        word, following = cursor.peek().text, cursor.peek(1)
+        if word == "for" and following.kind == "name":
+            return self.loop(cursor, inner)
+        stmt = self.simple(cursor, word, following, inner)
+        cursor.expect_end()
+        return stmt
+
+    def simple(self, cursor: Cursor, word: str, following: Token, inner: int) -> Stmt:
+        names = self.names
+        if word == "barrier" and following.text == "(":
+            cursor.take()
+            cursor.take()
+            cursor.expect(")")
+            return Barrier()
+        if word == "prefetch" and following.kind == "name":
+            cursor.take()
+            return Prefetch(read_node(cursor, names), read_indices(cursor, names))
+        if word in _SCOPES and following.kind == "name":
+            cursor.take()
+            return Allocate(self.array(cursor), _SCOPES[word])
+        if following.text == ":":
+            return DeclareLocal(self.scalar(cursor))
+        if following.text == "[" and cursor.peek(2).text == ":":
+            node = read_node(cursor, names)
+            for symbol in "[:]=":
+                cursor.expect(symbol)
+            return Fill(node, read_constant(cursor, names.infos[node].dtype))
+        return self.assignment(cursor, inner)
+
+    def assignment(self, cursor: Cursor, inner: int) -> Stmt:
+        inlined = self.inlined(inner)
+        names = self.names
+        if (local := names.scalars.get(cursor.peek().text)) is not None:
+            cursor.take()
+            return SetLocal(local, self.value(cursor, LocalRead(local), inlined))
+        if cursor.peek().text not in names.nodes:
+            raise cursor.error("an array or a variable that is declared above")
+        node = read_node(cursor, names)
+        indices = read_indices(cursor, names)
+        if cursor.accept("..."):
+            length = cursor.expect_integer()
+            for symbol in ("=", "lanes", "("):
+                cursor.expect(symbol)
+            word = read_expression(cursor, names, uint4x32, inlined)
+            cursor.expect(")")
+            return StoreVector(node, indices, length, word)
+        value = self.value(cursor, Load(node, indices, names.infos[node].dtype), inlined)
+        return Store(node, indices, value, cursor.accept("streamed"))
+
+    def value(self, cursor: Cursor, own: Load | LocalRead, inlined: _Inlined) -> Expr:
+        """Consume `= value`, or an accumulation into a target."""
+        op = None if cursor.peek().text == "=" else _ACCUMULATORS.get(cursor.peek().text)
+        if op is not None:
+            cursor.take()
+        cursor.expect("=")
+        value = read_expression(cursor, self.names, own.dtype, inlined)
+        return value if op is None else Binary(op, own, value, own.dtype)
+
+    def inlined(self, indent: int) -> _Inlined:
+        """Consume the inlined computations of a statement; return them by name."""
+        found: dict[str, list[Scoped]] = {}
+        while self.lines and self.lines[-1].indent == indent:
+            cursor = Cursor(self.lines[-1])
+            if not cursor.accept("where") or cursor.peek().kind != "name":
+                break
+            self.lines.pop()
+            name = cursor.peek().text
+            local = self.scalar(cursor)
+            body = self.block(indent + len(INDENT))
+            found.setdefault(name, []).append(Scoped(local, body))
+        return found
+
+    def loop(self, cursor: Cursor, inner: int) -> For:
+        cursor.take()
+        name = self.new_name(cursor)
+        cursor.expect("in")
+        kind = _KINDS.get(cursor.peek().text)
+        if kind is None:
+            raise cursor.error("a kind of loop: " + ", ".join(_KINDS))
+        cursor.take()
+        cursor.expect("(")
+        start, stop = 0, cursor.expect_integer()
+        if cursor.accept(","):
+            start, stop = stop, cursor.expect_integer()
+        cursor.expect(")")
+        is_traced = not cursor.accept("untraced")
+        cursor.expect(":")
+        cursor.expect_end()
+        var = fresh_var(name)
+        self.names.variables[name] = var
+        body = self.block(inner)
+        del self.names.variables[name]
+        return For(var, start, stop, body, kind, is_traced)
+
+    def call(self, line: TextLine, found: re.Match[str]) -> CallExternal:
+        op = self.externals.get(found["name"]) or NamedOp(found["name"])
+        inputs, outputs = (self.arrays(line, *found.span(each)) for each in ("inputs", "outputs"))
+        return CallExternal(op, inputs, outputs)
+
+    def arrays(self, line: TextLine, start: int, stop: int) -> tuple[TensorNode, ...]:
+        """Return the arrays named between two columns of a line."""
+        nodes: list[TensorNode] = []
+        for match in re.finditer(r"\w+", line.text[start:stop]):
+            if match[0] not in self.names.nodes:
+                raise line.error(
+                    start + match.start(),
+                    f"`{match[0]}`, which is no array",
+                    "name parameters, or arrays allocated above",
+                )
+            nodes.append(self.names.nodes[match[0]])
+        return tuple(nodes)
+
+    def remark(self, indent: int) -> Remark:
+        """Consume consecutive comments; they are one remark."""
+        texts: list[str] = []
+        while self.lines and self.lines[-1].text.startswith("#", indent):
+            if self.lines[-1].indent != indent:
+                break
+            texts.append(self.lines.pop().text[indent + 1 :].removeprefix(" "))
+        return Remark("\n".join(texts) + ("" if texts[-1] else "\n"))
+
+    def foreign(self, indent: int) -> str:
+        """Consume the text that a backend supplies for staged code."""
+        texts: list[str] = []
+        while self.lines and self.lines[-1].text.startswith("|", indent):
+            if self.lines[-1].indent != indent:
+                break
+            texts.append(self.lines.pop().text[indent + 1 :].removeprefix(" "))
+        return "\n".join(texts)
+
+
+_Inlined = Mapping[str, Sequence[Scoped]]
