@@ -48,7 +48,9 @@ def test_every_iteration_of_both_loops_is_in_one_part(
 
 
 def test_one_thread_has_one_part() -> None:
-    assert partition(ParallelIterations((UniformIterations(100, MIN_THREAD_CYCLES),)), 1) == [(0, 100)]
+    assert partition(ParallelIterations((UniformIterations(100, MIN_THREAD_CYCLES),)), 1) == [
+        (0, 100)
+    ]
 
 
 def test_too_little_work_stays_on_one_thread() -> None:
