@@ -12,13 +12,17 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: demo test fuzz ulps torture lint types docs bench peers clean
+.PHONY: demo test smoke fuzz ulps torture lint types docs bench peers clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
 
 test: $(VENV)/.for-test
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal $(ARGS)
+
+# Under a minute on two cores; tests of every layer, listed in tests/smoke.txt.
+smoke: $(VENV)/.for-test
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal @tests/smoke.txt $(ARGS)
 
 fuzz: $(VENV)/.for-test
 	$(BIN)/python -m tests.fuzz.run $(ARGS)
@@ -34,6 +38,7 @@ lint: $(VENV)/.for-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python tools/prose_lint.py
 
 types: $(VENV)/.for-lint
 	$(BIN)/mypy
@@ -50,7 +55,7 @@ peers: $(VENV)/.for-peers
 clean:
 	rm -rf $(VENV) build dist docs/_build .coverage htmlcov
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find ocannl_core plugins tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find ocannl_core plugins tests tools examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }

@@ -1,6 +1,6 @@
-"""How property tests choose their examples: the same ones in every run, new ones on request.
+"""Profiles of Hypothesis: the same examples in every run, new ones on request.
 
-`HYPOTHESIS_PROFILE=explore make test` looks further; what it finds is a defect like any other.
+`HYPOTHESIS_PROFILE=explore make test` draws new examples; its failures are defects like any other.
 """
 
 from __future__ import annotations

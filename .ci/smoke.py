@@ -1,4 +1,4 @@
-"""Trains two steps of a tiny model on every available backend of the installed distributions."""
+"""Train two steps of a tiny model on every available backend of the installed distributions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core.hooks.manager import discovered, load_all
+from ocannl_core.hooks.manager import backend_entries, load_all
 
 
 def train(backend: str) -> tuple[float, float]:
-    """Returns the loss before the first and after the second step."""
+    """Return the loss before the first and after the second step."""
     oc.reset()
     x = oc.placeholder("x", batch=[8], output=[2])
     y = oc.placeholder("y", batch=[8], output=[1])
@@ -36,12 +36,12 @@ def train(backend: str) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Returns 0 if every available backend learns and at least one is available."""
+    """Return 0 if every available backend learns and at least one is available."""
     checkout = Path(oc.__file__).resolve().parent.parent
     if (checkout / ".ci").exists():
         print(f"error: the installed package is the checkout at {checkout}")
         return 1
-    entries = {entry.name: entry for entry in discovered()}
+    entries = {entry.name: entry for entry in backend_entries()}
     trained = 0
     for backend in load_all():
         report = backend.targets()

@@ -1,4 +1,4 @@
-"""Contenders made ready, checked against each other, timed; and what is left of it on file."""
+"""Preparation, comparison and timing of contenders, and results on file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import harness  # before NumPy: it limits the threads
 
 import numpy as np  # isort: skip
 
-from results import LIBRARIES, OWN, Result
+from results import LIBRARIES, OWN, WorkloadResult
 from workloads import own
-from workloads.functions import Array, Attempts, Contender, Function, Step, Workload
+from workloads.functions import Array, Attempts, Contender, Function, TrainingStep, Workload
 
 _CHECKED_STEPS = 5
 _LONGEST_REASON = 150
@@ -26,11 +26,11 @@ _CLOSE, _CLOSE_TO_EXACT = 1e-4, 1e-5
 
 
 def options(description: str | None, rounds: int, sample: float) -> argparse.Namespace:
-    """Returns the arguments of the command line that comparisons have in common.
+    """Return the command-line arguments common to all comparisons.
 
     Args:
-        description: What is compared.
-        rounds: How many samples of each contender are taken if nothing else is asked for.
+        description: The description of the program.
+        rounds: The default number of samples of each contender.
         sample: Seconds that a sample takes, if once does not take longer.
     """
     parser = argparse.ArgumentParser(description=description)
@@ -49,8 +49,8 @@ def options(description: str | None, rounds: int, sample: float) -> argparse.Nam
 
 
 def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
-    """Compares on all workloads that are chosen."""
-    works = [work for work in works if wanted(work, chosen)]
+    """Compare on all workloads that are chosen."""
+    works = [work for work in works if is_selected(work, chosen)]
     if chosen.list:
         for work in works:
             print(work.name)
@@ -59,13 +59,13 @@ def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
         report(measure(prepare(work, attempts(work, chosen)), chosen), chosen.json)
 
 
-def wanted(work: Workload, chosen: argparse.Namespace) -> bool:
-    """Returns whether the command line asks for a workload."""
+def is_selected(work: Workload, chosen: argparse.Namespace) -> bool:
+    """Return True if the command line selects a workload."""
     return chosen.only in work.name and chosen.exactly in (None, work.name)
 
 
-def report(result: Result, file: Path | None) -> None:
-    """Prints a result and adds it to the file, if there is one."""
+def report(result: WorkloadResult, file: Path | None) -> None:
+    """Print a result and add it to the file, if there is one."""
     print(result, flush=True)
     if file:
         with file.open("a") as lines:
@@ -73,11 +73,11 @@ def report(result: Result, file: Path | None) -> None:
 
 
 def attempts(work: Workload, chosen: argparse.Namespace) -> Attempts:
-    """Returns this project's contenders and those of every peer that is installed and asked for."""
+    """Return this project's contenders and those of every selected peer that is installed."""
     from workloads import in_numpy
 
     found = dict(own.contenders(work, chosen.backend)) | dict(in_numpy.contenders(work))
-    for library in installed(chosen.peers):
+    for library in installed_libraries(chosen.peers):
         match library:
             case "torch":
                 from workloads import in_torch
@@ -98,8 +98,8 @@ def attempts(work: Workload, chosen: argparse.Namespace) -> Attempts:
     return found
 
 
-def installed(libraries: Iterable[str]) -> list[str]:
-    """Returns those that are there; tells of the others once."""
+def installed_libraries(libraries: Iterable[str]) -> list[str]:
+    """Return the installed libraries; print the missing ones once."""
     found = [each for each in libraries if importlib.util.find_spec(each) is not None]
     missing = [each for each in libraries if each not in found]
     if missing and not _told_of_missing:
@@ -113,13 +113,13 @@ _told_of_missing: list[bool] = []
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Contenders that have computed the same.
+    """Contenders with equal results, ready for timing.
 
     Attributes:
-        work: What they do.
-        contenders: Those that are ready to be timed, by name.
-        first: Seconds until their first result was there.
-        failed: Why others are not among them.
+        work: Their workload.
+        contenders: The contenders, by name.
+        first: Seconds until their first result.
+        failed: The errors of the others.
     """
 
     work: Workload
@@ -129,7 +129,7 @@ class Ready:
 
 
 def prepare(work: Workload, attempts: Attempts) -> Ready:
-    """Returns the contenders after a few steps, compared with each other.
+    """Return the contenders after a few steps, compared with each other.
 
     A peer that fails is noted and left out; this project's own failures are raised.
 
@@ -143,7 +143,7 @@ def prepare(work: Workload, attempts: Attempts) -> Ready:
             contender = attempt()
             contender.run(1)
             seconds = time.perf_counter() - start
-            if isinstance(work, Step):
+            if isinstance(work, TrainingStep):
                 contender.run(_CHECKED_STEPS - 1)
             contender.results()
         except Exception as error:
@@ -156,11 +156,11 @@ def prepare(work: Workload, attempts: Attempts) -> Ready:
     return ready
 
 
-def measure(ready: Ready, chosen: argparse.Namespace) -> Result:
-    """Returns what all contenders took."""
-    timed = [harness.Contender(name, each.run) for name, each in ready.contenders.items()]
+def measure(ready: Ready, chosen: argparse.Namespace) -> WorkloadResult:
+    """Return the times of all contenders."""
+    timed = [harness.TimedWork(name, each.run) for name, each in ready.contenders.items()]
     timings = harness.compare(timed, rounds=chosen.rounds, sample_seconds=chosen.sample)
-    return Result(
+    return WorkloadResult(
         ready.work.name,
         harness.THREADS,
         {each.name: each.least for each in timings},
@@ -178,7 +178,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _check_agreement(work: Workload, ready: dict[str, Contender]) -> None:
-    """Exits if the results of a contender differ from what they must be."""
+    """Exit if the results of a contender are wrong."""
     expected, tolerance = _expected(work)
     for name, each in ready.items():
         found = each.results()
@@ -192,7 +192,7 @@ def _check_agreement(work: Workload, ready: dict[str, Contender]) -> None:
 
 
 def _expected(work: Workload) -> tuple[list[Array] | None, float]:
-    """Returns the value in double precision if it is told, and how close to it results must be."""
+    """Return the value in double precision, if it is defined, and the accepted error of results."""
     if isinstance(work, Function) and work.exact is not None:
         return [work.exact(**work.arrays())], _CLOSE_TO_EXACT
     return None, _CLOSE

@@ -1,9 +1,9 @@
 """Time from expressions to a compiled training step, stage by stage, for transformers.
 
-Times are those of this process on its processor, so that they hardly depend on what else the
-machine does; for the compiler of generated code, a process of its own, those on the wall. The last
-column is the power of the number of operations with which a stage grows between the two
-largest sizes; 1 is linear. Nothing is read from the cache of compiled code.
+Times are processor times of this process, which the load of the machine hardly changes; for the
+compiler of generated code, which is a child process, wall-clock times. The last column is the power
+of the number of operations with which a stage grows between the two largest sizes; 1 is linear.
+Nothing is read from the cache of compiled code.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.pipeline import core_passes
 from ocannl_core.runtime import link
 from ocannl_core.runtime.store import BufferStore
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, ancestors
 
 
 class Stopwatch:
@@ -46,7 +45,7 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str, clock: Callable[[], float] = time.process_time) -> Iterator[None]:
-        """Times what runs inside, by default on the processor."""
+        """Time a block, by default in processor time."""
         gc.collect()
         profiler = cProfile.Profile() if name == self._profiled else None
         start = clock()
@@ -61,16 +60,16 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
-    """What one training step took, stage by stage.
+class StageTimes:
+    """Times of the stages of one training step.
 
     Attributes:
         layers: The layers of the transformer.
         operations: The operations on tensors, those of backpropagation and updates not counted.
-        kernels: How many kernels one call of the routine runs.
+        kernels: The number of kernels in one call of the routine.
         lines: The lines of generated code.
         seconds: Times by stage, in the order in which stages ran.
-        passes: Which of the stages are passes over the loop language.
+        passes: The stages that are passes over the loop language.
     """
 
     layers: int
@@ -81,8 +80,8 @@ class Measurement:
     passes: tuple[str, ...]
 
 
-def measure(layers: int, backend: str | None, profiled: str | None) -> Measurement:
-    """Takes one training step through every stage."""
+def measure(layers: int, backend: str | None, profiled: str | None) -> StageTimes:
+    """Take one training step through every stage."""
     watch = Stopwatch(profiled)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -116,17 +115,17 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> Measureme
     operations = sum(isinstance(t.definition, Applied) for t in ancestors([loss]))
     lines = source.text.count("\n")
     names = tuple(each.name for each in passes)
-    return Measurement(layers, operations, len(plan.steps), lines, watch.seconds, names)
+    return StageTimes(layers, operations, len(plan.steps), lines, watch.seconds, names)
 
 
-def apart(layers: int, backend: str | None, profiled: str | None) -> Measurement:
-    """Returns the measurement made in a process of its own, which has compiled nothing yet."""
+def measure_in_process(layers: int, backend: str | None, profiled: str | None) -> StageTimes:
+    """Return a measurement by a new process, which has compiled nothing yet."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(measure, layers, backend, profiled).result()
 
 
-def table(found: list[Measurement]) -> str:
-    """Returns seconds by stage and size as text."""
+def table(found: list[StageTimes]) -> str:
+    """Return seconds by stage and size as text."""
     counts = {
         "operations": [each.operations for each in found],
         "kernels called": [each.kernels for each in found],
@@ -146,7 +145,7 @@ def table(found: list[Measurement]) -> str:
 
 
 def growth(seconds: list[float], sizes: list[int]) -> str:
-    """Returns the exponent of the power law through the last two points, as a column of text."""
+    """Return the exponent of the power law through the last two points, as a column of text."""
     if len(seconds) < 2:
         return ""
     return f"{math.log(seconds[-1] / seconds[-2]) / math.log(sizes[-1] / sizes[-2]):>10.2f}"
@@ -163,7 +162,9 @@ def main() -> None:
     print(f"compiling the training step of a transformer, {harness.THREADS} thread(s)")
     sizes = sorted(options.layers)
     found = [
-        apart(layers, options.backend, options.profile if layers == sizes[-1] else None)
+        measure_in_process(
+            layers, options.backend, options.profile if layers == sizes[-1] else None
+        )
         for layers in sizes
     ]
     print(table(found))

@@ -1,7 +1,7 @@
 """Products of matrices, compiled, in NumPy, and in every peer that is installed.
 
-Every contender gets the same arrays and must agree with the product in double precision before it
-is timed. Convolutions are among the pieces of networks, in `networks.py`.
+Every contender computes on the same arrays and must agree with the product in double precision
+before it is timed. Convolutions are among the pieces of networks, in `networks.py`.
 """
 
 from __future__ import annotations

@@ -37,12 +37,12 @@ class Layer:
 
 
 def new_layer(weight: Array, bias: Array) -> Layer:
-    """Returns a layer over copies of the arrays, at rest."""
+    """Return a layer over copies of the arrays, at rest."""
     return Layer(weight.copy(), bias.copy(), np.zeros_like(weight), np.zeros_like(bias))
 
 
 def random_layers(sizes: Sequence[int], generator: np.random.Generator) -> list[Layer]:
-    """Returns layers with weights uniform in plus or minus `sqrt(3 / inputs)` and zero biases."""
+    """Return layers with weights uniform in plus or minus `sqrt(3 / inputs)` and zero biases."""
     layers = []
     for inputs, outputs in pairwise(sizes):
         bound = math.sqrt(3 / inputs)
@@ -52,7 +52,7 @@ def random_layers(sizes: Sequence[int], generator: np.random.Generator) -> list[
 
 
 def logits(layers: Sequence[Layer], images: Array) -> list[Array]:
-    """Returns the input of every layer, then the output of the last."""
+    """Return the input of every layer, then the output of the last."""
     values = [images]
     for layer in layers[:-1]:
         values.append(np.maximum(values[-1] @ layer.weight.T + layer.bias, np.float32(0)))
@@ -69,7 +69,7 @@ def train_step(
     momentum: float,
     weight_decay: float,
 ) -> float:
-    """Updates the layers by one step of SGD and returns the mean cross-entropy before it."""
+    """Update the layers by one step of SGD and return the mean cross-entropy before it."""
     *inputs, output = logits(layers, images)
     shifted = output - output.max(1, keepdims=True)
     exponentials = np.exp(shifted)
@@ -91,17 +91,17 @@ def train_step(
 
 
 def accuracy(layers: Sequence[Layer], images: Array, classes: npt.NDArray[np.int64]) -> float:
-    """Returns the share of images whose largest logit is the right one."""
+    """Return the share of images whose largest logit is the right one."""
     return float((logits(layers, images)[-1].argmax(1) == classes).mean())
 
 
 def cosine(epoch: int, epochs: int, peak: float) -> float:
-    """Returns an epoch's learning rate: half a cosine from the peak down to a hundredth of it."""
+    """Return an epoch's learning rate: half a cosine from the peak down to a hundredth of it."""
     return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * epoch / max(1, epochs - 1))))
 
 
 def train(options: argparse.Namespace, seed: int) -> float:
-    """Returns the held-out accuracy after a whole training run."""
+    """Return the held-out accuracy after a whole training run."""
     data = digits()
     generator = np.random.default_rng(seed)
     layers = random_layers((PIXELS, *options.hidden, CLASSES), generator)

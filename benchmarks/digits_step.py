@@ -1,8 +1,8 @@
 """One training step of the digits demo, compiled, in NumPy, and in PyTorch where it is installed.
 
-All start from the same weights, see the same minibatches and must agree before anything is timed.
-Also printed: how long the import takes, and how long it takes until the model is ready to train,
-with and without compiled code on disk.
+All start from the same weights, process the same minibatches and must agree before timing. Also
+printed: the time of the import, and the time until the model is ready to train, with and without
+compiled code on disk.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CHECKED_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What every contender starts from."""
+class DigitsWork:
+    """Initial weights and minibatches of every contender."""
 
     images: Any
     targets: Any
@@ -41,12 +41,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A contender together with what must agree.
+    """A contender, and the functions by which it is compared.
 
     Attributes:
-        step: Takes the step of one minibatch and returns the loss before it.
-        weights: Returns the current weights and biases, in order of the layers.
-        run: Takes steps without looking at the losses.
+        step: A function that takes the step of one minibatch and returns the loss before it.
+        weights: A function that returns the current weights and biases, in order of the layers.
+        run: A function that takes steps and returns no losses.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Peer:
     run: Callable[[int], None]
 
 
-def compiled(backend: str | None) -> tuple[Peer, Work, str]:
-    """Returns the demo's own step, the work for the others, and the device it runs on."""
+def compiled(backend: str | None) -> tuple[Peer, DigitsWork, str]:
+    """Return the demo's own step, the work for the others, and the device it runs on."""
     from digits import Options, Trainer
     from digits_data import digits, shuffled_batches
 
@@ -71,7 +71,7 @@ def compiled(backend: str | None) -> tuple[Peer, Work, str]:
     context[trainer.targets] = targets
     context[trainer.rate] = _RATE
     weights = tuple(np.array(context[p]) for p in parameters)
-    work = Work(images, targets, weights, options.momentum, options.weight_decay)
+    work = DigitsWork(images, targets, weights, options.momentum, options.weight_decay)
     count = 0
 
     def step(number: int) -> float:
@@ -89,8 +89,8 @@ def compiled(backend: str | None) -> tuple[Peer, Work, str]:
     return peer, work, str(context.target)
 
 
-def numpy_peer(work: Work) -> Peer:
-    """Returns the step written by hand."""
+def numpy_peer(work: DigitsWork) -> Peer:
+    """Return the step written by hand."""
     layers = [
         new_layer(weight, bias)
         for weight, bias in zip(work.weights[::2], work.weights[1::2], strict=True)
@@ -120,8 +120,8 @@ def _flat(layers: Sequence[Layer]) -> list[Any]:
     return [array for layer in layers for array in (layer.weight, layer.bias)]
 
 
-def torch_peer(work: Work) -> Peer:
-    """Returns the step as a PyTorch user would write it."""
+def torch_peer(work: DigitsWork) -> Peer:
+    """Return the step as a PyTorch user would write it."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -168,7 +168,7 @@ def torch_peer(work: Work) -> Peer:
 
 
 def check_agreement(peers: Sequence[Peer], minibatches: int) -> float:
-    """Returns the largest difference of a loss or a weight after a few steps of every peer.
+    """Return the largest difference of a loss or a weight after a few steps of every peer.
 
     Raises:
         SystemExit: if a peer does other work than the first.
@@ -190,7 +190,7 @@ def check_agreement(peers: Sequence[Peer], minibatches: int) -> float:
 
 
 def latencies(backend: str | None) -> None:
-    """Prints how long fresh processes take to import and to get ready.
+    """Print how long fresh processes take to import and to get ready.
 
     The first process finds no compiled code on disk, the later ones do.
     """
@@ -214,9 +214,9 @@ def _start_up(backend: str | None, cache: str) -> dict[str, float]:
 
 
 def start_up(backend: str | None) -> None:
-    """Prints the times of this process as JSON."""
+    """Print the times of this process as JSON."""
     start = time.perf_counter()
-    import ocannl_core  # noqa: F401  (this is what is timed)
+    import ocannl_core  # noqa: F401  (the import is timed)
 
     imported = time.perf_counter()
     from digits import Options, Trainer
@@ -256,7 +256,7 @@ def main() -> None:
         f"one training step, layers {sizes}, minibatch {work.images.shape[1]}, on {target}; "
         f"{harness.THREADS} thread(s) allowed for each"
     )
-    contenders = [harness.Contender(peer.name, peer.run) for peer in peers]
+    contenders = [harness.TimedWork(peer.name, peer.run) for peer in peers]
     print(harness.table(harness.compare(contenders, rounds=options.rounds)))
     latencies(options.backend)
 

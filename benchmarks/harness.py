@@ -1,7 +1,7 @@
-"""Timing of contenders that do the same work, side by side.
+"""Timing of contenders that do the same work.
 
 Import this module before NumPy: it reads `--threads` from the command line, pins the process to
-that many processors and tells the numerical libraries, which look at their environment once, when
+that many processors and sets the environment variables that numerical libraries read once, when
 they are loaded.
 """
 
@@ -19,12 +19,14 @@ from dataclasses import dataclass
 _LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "NUMBA")
 _FEWEST_SAMPLES, _LONGEST_SECONDS = 3, 1.0
 _PAUSE_SECONDS = 0.02
-"""Threads of OpenMP spin for some milliseconds after their work, in the way of who comes next."""
+"""A pause before each sample: OpenMP threads of the previous contender spin for some
+milliseconds.
+"""
 _ONE_THREAD_OF_XLA = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 def _limit_threads() -> int:
-    """Returns the number of threads that every contender may use."""
+    """Return the number of threads that every contender may use."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--threads", type=int, default=1)
     threads = max(1, int(parser.parse_known_args()[0].threads))
@@ -46,7 +48,7 @@ THREADS = _limit_threads()
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class TimedWork:
     """One way to do the work.
 
     Attributes:
@@ -60,7 +62,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds for doing the work once."""
+    """Seconds for one unit of work."""
 
     name: str
     least: float
@@ -70,14 +72,14 @@ class Timing:
 
 
 def compare(
-    contenders: Sequence[Contender], *, rounds: int = 15, sample_seconds: float = 0.05
+    contenders: Sequence[TimedWork], *, rounds: int = 15, sample_seconds: float = 0.05
 ) -> list[Timing]:
-    """Returns one timing per contender.
+    """Return one timing per contender.
 
-    Every round samples each contender once, so that a slow spell of the machine hits all of them,
-    after a pause in which the threads of the one before fall asleep.
-    The least time is what the code can do; the median is what a busy machine gave. Contenders that
-    are so slow that their samples add up to a second sit the last rounds out.
+    Every round samples each contender once, so that a slow phase of the machine affects all of
+    them, after a pause in which the threads of the previous one fall asleep. The least time
+    measures the code, the median the busy machine. Contenders whose samples add up to a second skip
+    the last rounds.
     """
     repetitions = [_repetitions(each, sample_seconds) for each in contenders]
     samples: list[list[float]] = [[] for _ in contenders]
@@ -100,8 +102,8 @@ def compare(
     ]
 
 
-def _repetitions(contender: Contender, sample_seconds: float) -> int:
-    """Returns how often to do the work in one sample; warms everything up on the way."""
+def _repetitions(contender: TimedWork, sample_seconds: float) -> int:
+    """Return how often to do the work in one sample; warms everything up on the way."""
     count = 1
     contender.run(1)
     while True:
@@ -114,7 +116,7 @@ def _repetitions(contender: Contender, sample_seconds: float) -> int:
 
 
 def table(timings: Sequence[Timing]) -> str:
-    """Returns the timings as text, with each least time as a multiple of the first one's."""
+    """Return the timings as text, with each least time as a multiple of the first one's."""
     own = timings[0].least
     lines = [f"{'':<16}{'least':>12}{'median':>12}{'least / ' + timings[0].name:>20}"]
     for each in timings:

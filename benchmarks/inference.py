@@ -1,8 +1,8 @@
 """Time of shape inference against the size of a program: transformers of 1 to 48 layers.
 
-Building adds constraints as expressions are written, closing settles what is left open, and
-projecting gives every operation its index maps. The time for each operation should not grow. All
-times are processor time, which a busy machine disturbs little.
+Building adds constraints as expressions are written, closing decides open variables, and projecting
+computes the index maps of every operation. The time for each operation should not grow. All times
+are processor time, which a busy machine disturbs little.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ import numpy as np  # isort: skip
 
 import ocannl_core as oc
 from ocannl_core.shape.projections import project
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class PhaseTimes:
     """Seconds of processor time of each phase for one program."""
 
     layers: int
@@ -41,8 +40,8 @@ class Measurement:
         return self.build + self.close + self.project
 
 
-def measure(layers: int) -> Measurement:
-    """Returns what one transformer takes, in a session of its own."""
+def measure(layers: int) -> PhaseTimes:
+    """Return the times of one transformer, in a new session."""
     gc.collect()
     with oc.Session():
         start = time.process_time()
@@ -55,30 +54,30 @@ def measure(layers: int) -> Measurement:
         for tensor in operations:
             project_operation(tensor)
         projected = time.process_time()
-    return Measurement(layers, len(operations), built - start, closed - built, projected - closed)
+    return PhaseTimes(layers, len(operations), built - start, closed - built, projected - closed)
 
 
 def project_operation(tensor: Tensor) -> None:
-    """Computes the index maps of the operation that a tensor is the result of."""
+    """Compute the index maps of the operation that a tensor is the result of."""
     assert isinstance(tensor.definition, Applied)
     shapes = [operand.shape for operand in tensor.definition.operands]
     project(tensor.definition.logic, tensor.shape, shapes, tensor.origin)
 
 
-def best(layers: int, rounds: int) -> Measurement:
-    """Returns the fastest of several measurements."""
+def best(layers: int, rounds: int) -> PhaseTimes:
+    """Return the fastest of several measurements."""
     return min((measure(layers) for _ in range(rounds)), key=lambda found: found.total)
 
 
-def exponent(found: list[Measurement]) -> float:
-    """Returns the power of the number of operations with which the total time grows."""
+def exponent(found: list[PhaseTimes]) -> float:
+    """Return the power of the number of operations with which the total time grows."""
     sizes = np.log([each.operations for each in found])
     seconds = np.log([each.total for each in found])
     return float(np.polyfit(sizes, seconds, 1)[0])
 
 
-def table(found: list[Measurement]) -> str:
-    """Returns the measurements as text."""
+def table(found: list[PhaseTimes]) -> str:
+    """Return the measurements as text."""
     columns = ("layers", "operations", "build", "close", "project", "total", "us/operation")
     lines = ["".join(f"{column:>13}" for column in columns)]
     for each in found:
@@ -91,7 +90,7 @@ def table(found: list[Measurement]) -> str:
 
 
 def profile(layers: int) -> None:
-    """Prints the functions that inference spends its time in."""
+    """Print the functions that inference spends its time in."""
     profiler = cProfile.Profile()
     profiler.runcall(measure, layers)
     pstats.Stats(profiler).sort_stats("tottime").print_stats(30)

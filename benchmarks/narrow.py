@@ -1,8 +1,8 @@
 """Narrow floats beside float32: products, work along rows and a training step, in PyTorch and JAX
 as well where these are installed.
 
-What is compared is speed for the same storage format: what frameworks round on the way differs.
-Every result is compared with that of float32, as far as the format has digits.
+Compared is the speed for the same storage format: frameworks round intermediate results
+differently. Every result is compared with that of float32, as far as the format has digits.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """One framework's way to do a workload.
+class FormatContender:
+    """One framework's implementation of a workload.
 
     Attributes:
         name: The framework and the format.
         dtype: The format.
-        run: Does the work so many times.
-        result: What it computed, in float32.
+        run: A function that does the work a number of times.
+        result: Its result, in float32.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Contender:
     result: Callable[[], Array]
 
 
-def own(work: narrow.Work, dtype: str, accumulation: str, backend: str | None) -> Contender:
-    """Returns a workload as this project runs it."""
+def own(work: narrow.Work, dtype: str, accumulation: str, backend: str | None) -> FormatContender:
+    """Return a workload as this project runs it."""
     with oc.Session(dtype=dtype), settings.overrides(accumulation=accumulation):
         routine, result = work.own(dtype, backend)
 
@@ -60,11 +60,13 @@ def own(work: narrow.Work, dtype: str, accumulation: str, backend: str | None) -
         for _ in range(times):
             routine()
 
-    return Contender(f"compiled, {dtype}, {accumulation}", dtype, run, result)
+    return FormatContender(f"compiled, {dtype}, {accumulation}", dtype, run, result)
 
 
-def contenders(work: narrow.Work, formats: list[str], backend: str | None) -> Iterator[Contender]:
-    """Yields this project's, and every peer that is installed."""
+def contenders(
+    work: narrow.Work, formats: list[str], backend: str | None
+) -> Iterator[FormatContender]:
+    """Yield this project's, and every peer that is installed."""
     for dtype in formats:
         yield own(work, dtype, "float32", backend)
         if dtype == "bfloat16":
@@ -75,11 +77,11 @@ def contenders(work: narrow.Work, formats: list[str], backend: str | None) -> It
         for dtype in formats:
             if not dtype.startswith("float8"):
                 run, result = getattr(work, peer)(dtype, harness.THREADS)
-                yield Contender(f"{peer}, {dtype}", dtype, run, result)
+                yield FormatContender(f"{peer}, {dtype}", dtype, run, result)
 
 
 def compare(work: narrow.Work, formats: list[str], backend: str | None, rounds: int) -> None:
-    """Prints the least times of all contenders.
+    """Print the least times of all contenders.
 
     Raises:
         SystemExit: if a contender computes something else.
@@ -94,7 +96,7 @@ def compare(work: narrow.Work, formats: list[str], backend: str | None, rounds: 
         worst = float(np.abs(each.result().reshape(expected.shape) - expected).max())
         if not worst <= _DIGITS[each.dtype] * scale:
             sys.exit(f"{work.name}: {each.name} differs by {worst / scale:.1e}")
-    timed = [harness.Contender(each.name, each.run) for each in ready]
+    timed = [harness.TimedWork(each.name, each.run) for each in ready]
     timings = harness.compare(timed, rounds=rounds, sample_seconds=0.02)
     print(f"{work.name}:")
     for timing in timings:

@@ -1,7 +1,7 @@
 """Pieces of networks and training steps, compiled, beside every peer that is installed.
 
-Every contender gets the same numbers and must agree with the first before it is timed. All are
-sampled in turn, in one process.
+Every contender computes on the same numbers and must agree with the first one before timing. All
+are sampled in turn, in one process.
 """
 
 from __future__ import annotations

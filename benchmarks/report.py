@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from results import LIBRARIES, OWN, Result
+from results import LIBRARIES, OWN, WorkloadResult
 
 _SCRIPTS = ("tiny_step.py", "contractions.py", "networks.py")
 _FEATURES = {
@@ -47,19 +47,19 @@ def main() -> None:
         file = options.results or Path(folder) / "results"
         if not options.print:
             measure(options, file)
-        found = [Result(**json.loads(line)) for line in lines_of(file)]
+        found = [WorkloadResult(**json.loads(line)) for line in lines_of(file)]
     print(machine(options.backend))
     for threads in sorted({each.threads for each in found}):
         print(table([each for each in together(found) if each.threads == threads], threads))
 
 
 def lines_of(file: Path) -> list[str]:
-    """Returns the lines of a file, none if it is not there."""
+    """Return the lines of a file, none if it is not there."""
     return file.read_text().splitlines() if file.exists() else []
 
 
 def measure(options: argparse.Namespace, file: Path) -> None:
-    """Runs every workload that is chosen; results go to the file, and what is printed to stderr."""
+    """Run every selected workload; results are written to the file, and output to stderr."""
     chosen = ["--json", str(file)]
     for name in ("backend", "rounds"):
         if getattr(options, name) is not None:
@@ -86,9 +86,9 @@ def measure(options: argparse.Namespace, file: Path) -> None:
                     print(f"failed with exit status {done.returncode}", file=sys.stderr, flush=True)
 
 
-def together(found: Iterable[Result]) -> list[Result]:
-    """Returns one result for each workload and number of threads: the least times of all runs."""
-    results: dict[tuple[str, int], Result] = {}
+def together(found: Iterable[WorkloadResult]) -> list[WorkloadResult]:
+    """Return one result for each workload and number of threads: the least times of all runs."""
+    results: dict[tuple[str, int], WorkloadResult] = {}
     for each in found:
         key = (each.workload, each.threads)
         results[key] = results[key].with_run(each) if key in results else each
@@ -98,8 +98,8 @@ def together(found: Iterable[Result]) -> list[Result]:
 # ----- tables -----------------------------------------------------------------------------------
 
 
-def table(found: list[Result], threads: int) -> str:
-    """Returns the results as a table in Markdown, with what failed below it."""
+def table(found: list[WorkloadResult], threads: int) -> str:
+    """Return the results as a table in Markdown, with errors below it."""
     columns = [each for each in _COLUMNS if any(each in _by_column(result) for result in found)]
     title = f"{threads} thread{'s' if threads > 1 else ''}, float32, {_amx()}; least milliseconds"
     head = ["workload", "ours", "ratio", "best peer", *columns]
@@ -117,8 +117,8 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _rows(result: Result, columns: list[str]) -> Iterator[list[str]]:
-    """Yields a row for each way in which this project did the work."""
+def _rows(result: WorkloadResult, columns: list[str]) -> Iterator[list[str]]:
+    """Yield a row for each way in which this project did the work."""
     peers = _by_column(result)
     theirs = [_milliseconds(peers[each]) if each in peers else "-" for each in columns]
     for name, seconds in result.least.items():
@@ -129,8 +129,8 @@ def _rows(result: Result, columns: list[str]) -> Iterator[list[str]]:
             yield [work, _milliseconds(seconds), ratio, best or "-", *theirs]
 
 
-def _by_column(result: Result) -> dict[str, float]:
-    """Returns the least seconds of the peers, the fastest of the settings of each."""
+def _by_column(result: WorkloadResult) -> dict[str, float]:
+    """Return the least seconds of the peers, the fastest of the settings of each."""
     found: dict[str, float] = {}
     for name, seconds in result.peers().items():
         column = max((each for each in _COLUMNS if name.startswith(each)), key=len)
@@ -146,7 +146,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def machine(backend: str | None) -> str:
-    """Returns what the figures depend on, as a list in Markdown."""
+    """Return the machine and the versions of all libraries, as a list in Markdown."""
     from ocannl_core.hooks import manager
 
     chosen, target = manager.select(backend)

@@ -1,28 +1,28 @@
-"""What comparisons find, as it is printed and as it is kept on file."""
+"""Results of comparisons, as text and on file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 OWN = "compiled"
-"""What the names of all contenders of this project begin with."""
+"""The prefix of the names of this project's contenders."""
 
 LIBRARIES = ("torch", "jax", "tinygrad", "pytensor", "numba")
-"""What is compared with where it is installed, beside NumPy."""
+"""The peers beside NumPy, each used if it is installed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What one workload took.
+class WorkloadResult:
+    """Times of one workload.
 
     Attributes:
         workload: Its name.
-        threads: How many threads every contender had.
+        threads: The number of threads of every contender.
         least: The least seconds by contender; those of this project begin with `compiled`.
         median: The median seconds by contender.
-        first: Seconds until the first result was there, import of the library not counted.
-        failed: Why contenders that should have taken part did not, by contender.
-        flops: Multiplications and additions, where a rate is of interest.
+        first: Seconds until the first result, without the import of the library.
+        failed: The errors of contenders that failed, by contender.
+        flops: The number of multiplications and additions; 0 if no rate is printed.
     """
 
     workload: str
@@ -33,8 +33,8 @@ class Result:
     failed: dict[str, str]
     flops: float | None = None
 
-    def with_run(self, other: Result) -> Result:
-        """Returns the least times of this run and another one of the same workload."""
+    def with_run(self, other: WorkloadResult) -> WorkloadResult:
+        """Return the least times of this run and another one of the same workload."""
         least = self.least | {
             name: min(seconds, self.least.get(name, seconds))
             for name, seconds in other.least.items()
@@ -48,16 +48,16 @@ class Result:
         )
 
     def peers(self) -> dict[str, float]:
-        """Returns the least seconds of all but this project's."""
+        """Return the least seconds of all but this project's."""
         return {name: t for name, t in self.least.items() if not name.startswith(OWN)}
 
     def best_peer(self) -> str | None:
-        """Returns the fastest of the others; None if there is none."""
+        """Return the fastest of the others; None if there is none."""
         peers = self.peers()
         return min(peers, key=peers.__getitem__, default=None)
 
     def ratio(self, name: str) -> float:
-        """Returns how long a contender takes in terms of the best peer; NaN if there is none."""
+        """Return how long a contender takes in terms of the best peer; NaN if there is none."""
         best = self.best_peer()
         return float("nan") if best is None else self.least[name] / self.least[best]
 

@@ -1,4 +1,4 @@
-"""Runs every benchmark, each in a process of its own: `python benchmarks/run.py [arguments]`."""
+"""Run every benchmark, each in a process of its own: `python benchmarks/run.py [arguments]`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BENCHMARKS = (
 
 
 def main() -> int:
-    """Returns the exit status of the first benchmark that fails, or 0."""
+    """Return the exit status of the first benchmark that fails, or 0."""
     folder = Path(__file__).resolve().parent
     for name in BENCHMARKS:
         print(f"== {name}", flush=True)

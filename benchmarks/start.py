@@ -1,10 +1,10 @@
 """Time from starting Python to the first result: nothing cached (cold), everything cached (warm).
 
-Every figure is from a process of its own, with a cache directory of its own that is empty for the
-cold start and filled by it for the warm one. The libraries' imports are told apart from the rest;
-the total is what is not import: from numbers to the first result. PyTorch and JAX keep what they
-compile on disk too, and are given the same two chances. Seconds are those on the wall; in
-parentheses, on the processors, compilers included, which a busy machine changes less.
+Every figure is from a new process, with a cache directory that is empty for the cold start and
+filled by it for the warm one. Imports of libraries are listed separately; the total excludes them:
+from numbers to the first result. PyTorch and JAX cache compiled code on disk too, and are started
+in the same two ways. Seconds are those on the wall; in parentheses, on the processors, compilers
+included, which a busy machine changes less.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONTENDERS = ("own", "torch", "jax")
 
 
 def processor_seconds() -> float:
-    """Returns what this process and its finished children have used."""
+    """Return the processor time of this process and its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -57,7 +57,7 @@ class Stages:
                     self._inside[-1][k] += spent[k]
 
     def watch(self, place: Any, function: str, name: str) -> None:
-        """Has all calls of a function counted as a stage."""
+        """Count all calls of a function as a stage."""
         real: Callable[..., Any] = getattr(place, function)
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
@@ -71,7 +71,7 @@ class Stages:
 
 
 def run(contender: str, name: str) -> dict[str, list[float]]:
-    """Returns the seconds by stage of one contender's start."""
+    """Return the seconds by stage of one contender's start."""
     stages = Stages()
     with stages.stage("import"):
         import numpy as np  # noqa: F401
@@ -99,7 +99,7 @@ def run(contender: str, name: str) -> dict[str, list[float]]:
 
 
 def _maker(contender: str, stages: Stages) -> Callable[[Any], Any]:
-    """Returns what makes a workload ready; its first call may compile."""
+    """Return the function that prepares a workload; its first call may compile."""
     if contender == "torch":
         from workloads import in_torch
 
@@ -146,12 +146,12 @@ def _watch_own_stages(stages: Stages) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What is common to all processes.
+class StartOptions:
+    """Options common to all processes.
 
     Attributes:
-        rounds: How often to start cold and warm; the least times count.
-        processors: How many processors each may use.
+        rounds: The number of cold and of warm starts; the least times are reported.
+        processors: The number of processors of each process.
         bytecode: A folder for compiled Python.
     """
 
@@ -160,8 +160,10 @@ class Options:
     bytecode: str
 
 
-def apart(contender: str, name: str, cache: str, options: Options) -> dict[str, list[float]]:
-    """Returns the seconds by stage, of a new process."""
+def measure_in_process(
+    contender: str, name: str, cache: str, options: StartOptions
+) -> dict[str, list[float]]:
+    """Return the seconds by stage, of a new process."""
     folders = ("OCANNL_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
     eager = {
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -178,15 +180,15 @@ def apart(contender: str, name: str, cache: str, options: Options) -> dict[str, 
 
 
 def least(samples: list[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """Returns the least seconds of each stage."""
+    """Return the least seconds of each stage."""
     return {
         stage: [min(each[stage][k] for each in samples if stage in each) for k in range(2)]
         for stage in dict.fromkeys(stage for each in samples for stage in each)
     }
 
 
-def compare(name: str, contenders: list[str], options: Options) -> None:
-    """Prints the stages of every contender's cold and warm start."""
+def compare(name: str, contenders: list[str], options: StartOptions) -> None:
+    """Print the stages of every contender's cold and warm start."""
     print(name)
     samples: dict[tuple[str, str], list[dict[str, list[float]]]] = {}
     for _ in range(options.rounds):
@@ -194,7 +196,7 @@ def compare(name: str, contenders: list[str], options: Options) -> None:
             with tempfile.TemporaryDirectory() as cache:
                 for kind in ("cold", "warm"):
                     found = samples.setdefault((contender, kind), [])
-                    found.append(apart(contender, name, cache, options))
+                    found.append(measure_in_process(contender, name, cache, options))
     for contender in contenders:
         for kind in ("cold", "warm"):
             best = least(samples[contender, kind])
@@ -224,10 +226,10 @@ def main() -> None:
     ]
     print(f"starting on {options.threads} processor(s)")
     with tempfile.TemporaryDirectory() as folder:
-        chosen = Options(options.rounds, options.threads, folder)
+        chosen = StartOptions(options.rounds, options.threads, folder)
         for each in installed:  # installed programs have their bytecode, too
             with tempfile.TemporaryDirectory() as cache:
-                apart(each, _NAMES[0], cache, chosen)
+                measure_in_process(each, _NAMES[0], cache, chosen)
         for name in _NAMES:
             if options.only in name:
                 compare(name, installed, chosen)

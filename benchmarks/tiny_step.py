@@ -1,8 +1,8 @@
 """One training step of a network so small that calling it is most of the work: layers 2-16-1.
 
-All start from the same weights and must agree before anything is timed. Beside the peers: what
-somebody writes by hand in NumPy and in Numba, and a routine of this project with the same static
-index and nothing to do, which is what a call costs by itself.
+All start from the same weights and must agree before anything is timed. Beside the peers:
+hand-written code in NumPy and in Numba, and an empty routine of this project with the same static
+index, which measures the cost of a call.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np  # isort: skip
 
 from results import OWN
 from workloads import moons
-from workloads.functions import stepping
+from workloads.functions import take_steps
 
 import ocannl_core as oc
 
 
-def empty_call(backend: str | None, calls: int = 8) -> harness.Contender:
-    """Returns calls of a routine that has nothing to do."""
+def empty_call(backend: str | None, calls: int = 8) -> harness.TimedWork:
+    """Return calls of a routine that has nothing to do."""
     with oc.Session():
         number = oc.static_index("minibatch", range=calls)
         one = oc.tensor(np.arange(calls, dtype=np.float32), batch_axes=1)[number]
@@ -29,17 +29,17 @@ def empty_call(backend: str | None, calls: int = 8) -> harness.Contender:
     def call(number: int) -> None:
         nothing(minibatch=number)
 
-    return harness.Contender("an empty call", stepping(call, calls))
+    return harness.TimedWork("an empty call", take_steps(call, calls))
 
 
 def main() -> None:
     chosen = comparison.options(__doc__, rounds=100, sample=0.005)
     work = moons.MOONS
-    if chosen.list or not comparison.wanted(work, chosen):
+    if chosen.list or not comparison.is_selected(work, chosen):
         comparison.run([work], chosen)
         return
     found = dict(comparison.attempts(work, chosen)) | moons.by_hand_in_numpy()
-    if "numba" in comparison.installed(chosen.peers):
+    if "numba" in comparison.installed_libraries(chosen.peers):
         found |= moons.by_hand_in_numba()
     comparison.report(comparison.measure(comparison.prepare(work, found), chosen), chosen.json)
     (empty,) = harness.compare(

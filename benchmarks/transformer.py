@@ -10,7 +10,7 @@ LENGTH, WIDTH, HEADS, BATCH, CLASSES = 32, 64, 4, 2, 50
 
 @oc.op
 def layer(x: oc.Tensor, mask: oc.Tensor) -> oc.Tensor:
-    """Returns one layer's output: attention, then a perceptron, each normalised first and added."""
+    """Return one layer's output: attention, then a perceptron, each normalised first and added."""
     width = WIDTH // HEADS
     attended = x + nn.multi_head_attention(nn.layer_norm(x), mask, heads=HEADS, width=width)
     return attended + nn.mlp(nn.layer_norm(attended), hidden=[4 * WIDTH])
@@ -18,14 +18,14 @@ def layer(x: oc.Tensor, mask: oc.Tensor) -> oc.Tensor:
 
 @oc.op
 def transformer(x: oc.Tensor, mask: oc.Tensor, *, layers: int) -> oc.Tensor:
-    """Returns scores of classes for every position."""
+    """Return scores of classes for every position."""
     for _ in range(layers):
         x = layer(x, mask)
     return nn.dense(nn.layer_norm(x), output=[CLASSES])
 
 
 def loss(layers: int) -> oc.Tensor:
-    """Returns the mean cross-entropy of a new transformer.
+    """Return the mean cross-entropy of a new transformer.
 
     Only data and hidden widths have sizes.
     """

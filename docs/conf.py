@@ -1,4 +1,4 @@
-"""How the documentation is built: `sphinx-build -W docs build/docs`."""
+"""Configuration of Sphinx: `sphinx-build -W docs build/docs`."""
 
 project = "OCANNL for Python"
 author = "the OCANNL for Python authors"

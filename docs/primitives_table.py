@@ -10,9 +10,8 @@ import inspect
 from pathlib import Path
 
 from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Primitive, TernaryOp, UnaryOp
-from ocannl_core.tensor import contractions, random  # noqa: F401  (they register operations)
 from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.registry import operations
+from ocannl_core.tensor.operators import primitive_operations
 
 PAGE = Path(__file__).parent / "reference" / "primitives.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
@@ -35,12 +34,8 @@ def table() -> str:
 
 def _row(op: Op) -> str:
     primitive: Primitive = op.value
-    lifted = [
-        each
-        for each in operations.values()
-        if isinstance(each, Operation) and each.primitive is op and each.combine is None
-    ]
-    lifted = [each for each in lifted if each.name not in ("transpose", "stop_gradient")]
+    others = ("transpose", "slice", "stop_gradient", "word", "uniform")  # of no name in the API
+    lifted = [e for e in primitive_operations() if e.primitive is op and e.name not in others]
     symbol = f" `{primitive.symbol}`" if primitive.symbol else ""
     gradients = [_gradient(each) if each.gradient else "none" for each in lifted]
     cells = (

@@ -1,4 +1,4 @@
-"""Trains a multi-layer perceptron on handwritten digits and judges it on images it has not seen.
+"""Train a multi-layer perceptron on handwritten digits and test it on held-out images.
 
 `python examples/digits.py` trains five networks from different seeds and leaves a picture and the
 generated code of a training step in `build/digits/`.
@@ -26,13 +26,13 @@ import ocannl_core as oc
 
 @oc.op
 def dense(x: oc.Tensor, *, width: int) -> oc.Tensor:
-    """Returns an affine function of `x` with `width` outputs; the number of inputs is inferred."""
+    """Return an affine function of `x` with `width` outputs; the number of inputs is inferred."""
     return oc.param("weight") @ x + oc.param("bias", output=[width], init=0.0)
 
 
 @oc.op
 def perceptron(x: oc.Tensor, *, hidden: tuple[int, ...]) -> oc.Tensor:
-    """Returns ten scores per image."""
+    """Return ten scores per image."""
     for width in hidden:
         x = oc.relu(dense(x, width=width))
     return dense(x, width=CLASSES)
@@ -40,7 +40,7 @@ def perceptron(x: oc.Tensor, *, hidden: tuple[int, ...]) -> oc.Tensor:
 
 @oc.op
 def cross_entropy(scores: oc.Tensor, targets: oc.Tensor, *, examples: int) -> oc.Tensor:
-    """Returns the mean over examples of `-log softmax(scores)` at the true class.
+    """Return the mean over examples of `-log softmax(scores)` at the true class.
 
     The largest score is subtracted first, so that no exponential overflows.
     """
@@ -52,7 +52,7 @@ def cross_entropy(scores: oc.Tensor, targets: oc.Tensor, *, examples: int) -> oc
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says."""
+    """Command-line options."""
 
     seeds: int = 5
     epochs: int = 40
@@ -112,7 +112,7 @@ class Trainer:
         targets: npt.NDArray[np.float32],
         learning_rate: float,
     ) -> float:
-        """Takes one step per minibatch and returns the mean loss.
+        """Take one step per minibatch and return the mean loss.
 
         Raises:
             DivergedError: if a loss is no finite number, or the mean is far above that of guessing.
@@ -134,14 +134,14 @@ class Trainer:
         return mean
 
     def predictions(self) -> npt.NDArray[np.int64]:
-        """Returns the digit of highest score for every held-out image."""
+        """Return the digit of highest score for every held-out image."""
         self.predict()
         return np.asarray(self.context[self.scores].argmax(axis=-1), dtype=np.int64)
 
 
 @dataclass(slots=True)
 class Run:
-    """What came of one seed."""
+    """Result of one seed."""
 
     seed: int
     losses: list[float]
@@ -155,12 +155,12 @@ class Run:
 
 
 def cosine(epoch: int, epochs: int, peak: float) -> float:
-    """Returns an epoch's learning rate: half a cosine from the peak down to a hundredth of it."""
+    """Return an epoch's learning rate: half a cosine from the peak down to a hundredth of it."""
     return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * epoch / max(1, epochs - 1))))
 
 
 def train(data: Digits, options: Options, seed: int) -> Run:
-    """Trains one network. The seed decides its weights and the order of the images."""
+    """Train one network. The seed decides its weights and the order of the images."""
     start = time.perf_counter()
     with oc.Session(seed=seed):
         trainer = Trainer(data, options)
@@ -189,7 +189,7 @@ def train(data: Digits, options: Options, seed: int) -> Run:
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
-    """Returns the options of a command line."""
+    """Return the options of a command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -217,7 +217,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 1 if training diverged or stayed below the required accuracy."""
+    """Return the exit status: 1 if training diverged or stayed below the required accuracy."""
     options = parse(arguments)
     data = digits()
     runs = []

@@ -1,4 +1,4 @@
-"""The handwritten digits that ship with scikit-learn, split and cut into minibatches."""
+"""Handwritten digits that ship with scikit-learn, split and cut into minibatches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST_PIXEL = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Training images, and held-out images that no weight has seen."""
+    """Training images and held-out images."""
 
     train_images: Images
     train_classes: Classes
@@ -31,7 +31,7 @@ class Digits:
 
 
 def digits(test_fraction: float = 0.2, seed: int = 0) -> Digits:
-    """Returns the 1797 images, split so that every digit has the same share in both parts.
+    """Return the 1797 images, split so that every digit has the same share in both parts.
 
     The seed fixes the split, not the training: all runs are judged on the same held-out images.
     """
@@ -47,14 +47,14 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Digits:
 
 
 def one_hot(classes: Classes) -> Images:
-    """Returns rows of ten numbers: 1 at the class, 0 elsewhere."""
+    """Return rows of ten numbers: 1 at the class, 0 elsewhere."""
     return np.eye(CLASSES, dtype=np.float32)[classes]
 
 
 def shuffled_batches(
     images: Images, classes: Classes, batch: int, generator: np.random.Generator
 ) -> tuple[Images, Images]:
-    """Returns shuffled images, `(batches, batch, 64)`, and one-hot classes, `(batches, batch, 10)`.
+    """Return shuffled images, `(batches, batch, 64)`, and one-hot classes, `(batches, batch, 10)`.
 
     Images that do not fill a last batch sit this epoch out; the next shuffle brings others.
     """

@@ -1,4 +1,4 @@
-"""The picture of a training run: its curves, and what the network makes of held-out images."""
+"""Picture of a training run: its curves, and predictions for held-out images."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ROWS, _COLUMNS = 4, 12
 _RIGHT, _WRONG = "#2a7d4f", "#c8102e"
 
 
-class Run(Protocol):
-    """What a training run must offer to be drawn."""
+class DrawableRun(Protocol):
+    """The part of a training run that is drawn."""
 
     seed: int
     losses: list[float]
@@ -28,8 +28,8 @@ class Run(Protocol):
     predictions: npt.NDArray[np.int64]
 
 
-def save_picture(runs: Sequence[Run], data: Digits, path: Path) -> None:
-    """Draws all runs' curves, and the last run's predictions: every wrong one first."""
+def save_picture(runs: Sequence[DrawableRun], data: Digits, path: Path) -> None:
+    """Draw all runs' curves, and the last run's predictions: every wrong one first."""
     figure: Any = plt.figure(figsize=(13, 8), layout="constrained")
     curves, gallery = figure.subfigures(2, 1, height_ratios=[1, 1.15])
     _draw_curves(curves.subplots(1, 2), runs)
@@ -39,7 +39,7 @@ def save_picture(runs: Sequence[Run], data: Digits, path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_curves(axes: Any, runs: Sequence[Run]) -> None:
+def _draw_curves(axes: Any, runs: Sequence[DrawableRun]) -> None:
     loss_axes, accuracy_axes = axes
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(runs)))
     for run, colour in zip(runs, colours, strict=True):
@@ -57,7 +57,7 @@ def _draw_curves(axes: Any, runs: Sequence[Run]) -> None:
     accuracy_axes.legend(loc="lower right", frameon=False)
 
 
-def _draw_gallery(figure: Any, run: Run, data: Digits) -> None:
+def _draw_gallery(figure: Any, run: DrawableRun, data: Digits) -> None:
     is_right = run.predictions == data.test_classes
     wrong = np.flatnonzero(~is_right)
     shown = np.concatenate([wrong, np.flatnonzero(is_right)])[: _ROWS * _COLUMNS]

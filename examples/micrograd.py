@@ -9,7 +9,7 @@ import ocannl_core as oc
 
 
 def expression() -> tuple[oc.Tensor, oc.Tensor, oc.Tensor]:
-    """Returns the parameters `a` and `b`, and the number computed from them."""
+    """Return the parameters `a` and `b`, and the number computed from them."""
     a, b = oc.param("a", init=[-4.0]), oc.param("b", init=[2.0])
     c = a + b
     d = a * b + b**3

@@ -1,6 +1,6 @@
-"""Separates two half moons with a perceptron and a margin loss, like micrograd's demo.
+"""Separate two half moons with a perceptron and a margin loss, like micrograd's demo.
 
-`python examples/moons.py` trains for a second or so and draws where the network says which moon.
+`python examples/moons.py` trains for a second or so and draws the predicted regions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Array = npt.NDArray[np.float32]
 
 
 def moons(count: int, noise: float = 0.1, seed: int = 0) -> tuple[Array, Array]:
-    """Returns points of two interleaved half circles, shape (count, 2), and their classes 1, -1."""
+    """Return points of two interleaved half circles, shape (count, 2), and their classes 1, -1."""
     rng = np.random.default_rng(seed)
     angle, upper = rng.uniform(0, np.pi, count), rng.permutation(np.arange(count) % 2 == 0)
     points = np.where(
@@ -37,7 +37,7 @@ def mlp(x: oc.Tensor, *, hidden: list[int]) -> oc.Tensor:
 
 
 def train(epochs: int = 60, size: int = 20, count: int = 400) -> tuple[float, str]:
-    """Returns the accuracy on points it was not trained on, and a picture of the decisions."""
+    """Return the accuracy on points it was not trained on, and a picture of the decisions."""
     (points, classes), (others, other_classes) = moons(count), moons(200, seed=1)
     batches = count // size
     i = oc.static_index("i", range=batches)

@@ -1,7 +1,7 @@
-"""Learns to spell first names, one letter after the other, and invents new ones.
+"""Train a perceptron to spell first names, letter by letter, and generate new ones.
 
-`python examples/names.py` trains a perceptron that sees the last three letters, compares it with
-counted pairs of letters, and prints names that it makes up.
+`python examples/names.py` trains a perceptron on the last three letters, compares it with counts of
+pairs of letters, and prints generated names.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Codes = npt.NDArray[np.int64]
 
 
 def names() -> list[str]:
-    """Returns the names of the list beside this file, shuffled in the same way every time."""
+    """Return the names of the list beside this file, shuffled in the same way every time."""
     listed = (Path(__file__).parent / "names.txt").read_text(encoding="utf-8").split()
     return list(np.random.default_rng(0).permutation(listed))
 
 
 def examples(words: list[str]) -> tuple[Codes, Codes]:
-    """Returns the letters before each letter, shape (count, CONTEXT), and the letters."""
+    """Return the letters before each letter, shape (count, CONTEXT), and the letters."""
     windows = []
     for word in words:
         codes = [LETTERS.index(letter) for letter in "." * CONTEXT + word + "."]
@@ -42,7 +42,7 @@ def one_hot(codes: Codes) -> Array:
 
 
 def loss_of_pairs(trained: tuple[Codes, Codes], judged: tuple[Codes, Codes]) -> float:
-    """Returns the loss of guessing from counted pairs of letters."""
+    """Return the loss of guessing from counted pairs of letters."""
     counts = np.ones((len(LETTERS), len(LETTERS)))
     np.add.at(counts, (trained[0][:, -1], trained[1]), 1)
     shares = counts / counts.sum(1, keepdims=True)
@@ -51,7 +51,7 @@ def loss_of_pairs(trained: tuple[Codes, Codes], judged: tuple[Codes, Codes]) -> 
 
 @oc.op
 def speller(x: oc.Tensor, *, embedding: int, hidden: int) -> oc.Tensor:
-    """Returns a score for each letter that could follow; `x` is one-hot, `batch|context,letter`."""
+    """Return a score for each letter that could follow; `x` is one-hot, `batch|context,letter`."""
     table = oc.param("embedding", output=[embedding])
     embedded = oc.einsum("...| p, c; c -> e => ...| p, e", x, table)
     h = oc.tanh(oc.param("w1") @ embedded + oc.param("b1", output=[hidden], init=0.0))
@@ -64,7 +64,7 @@ def cross_entropy(scores: oc.Tensor, letters: oc.Tensor, count: int) -> oc.Tenso
 
 
 class Speller:
-    """The network, trained when made."""
+    """A perceptron that predicts letters, trained by the constructor."""
 
     def __init__(self, words: list[str], epochs: int = 20, size: int = 50) -> None:
         before, letters = examples(words)
@@ -91,7 +91,7 @@ class Speller:
         self.predict = self.ctx.compile(oc.train.forward(self.next))
 
     def loss(self, words: list[str]) -> float:
-        """Returns the mean of `-log` of the probability of every letter of some names."""
+        """Return the mean of `-log` of the probability of every letter of some names."""
         before, letters = examples(words)
         x, y = oc.tensor(one_hot(before), batch_axes=1), oc.tensor(one_hot(letters), batch_axes=1)
         value = cross_entropy(self.network(x), y, len(letters))
@@ -99,7 +99,7 @@ class Speller:
         return self.ctx.item(value)
 
     def name(self, rng: np.random.Generator) -> str:
-        """Returns an invented name."""
+        """Return an invented name."""
         codes = [0] * CONTEXT
         while len(codes) == CONTEXT or (codes[-1] != 0 and len(codes) < 20):
             self.ctx[self.last] = one_hot(np.array(codes[-CONTEXT:]))

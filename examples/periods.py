@@ -1,10 +1,10 @@
-"""Learns to tell with which period a noisy row of symbols repeats, with operations of its own.
+"""Classify the period of noisy rows of symbols, with user-written operations.
 
 The symbols are looked up in a table of vectors, Fourier transformed along the row, and the power of
-every frequency goes into a linear classifier, so that it does not matter where a period begins.
+every frequency is the input of a linear classifier, so that the phase of a period does not matter.
 The look-up has C code, the transform runs in NumPy, and parameters are updated in place.
 
-`python examples/periods.py` trains for a few seconds and prints how often it is right.
+`python examples/periods.py` trains for a few seconds and prints the accuracy.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Symbols = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says."""
+class PeriodsOptions:
+    """Command-line options."""
 
     steps: int = 250
     batch: int = 64
@@ -42,7 +42,7 @@ class Options:
 
 
 def rows_of_symbols(count: int, random: np.random.Generator) -> tuple[Symbols, Numbers]:
-    """Returns rows that repeat with some period, and which of `PERIODS` it is, one-hot."""
+    """Return rows that repeat with some period, and which of `PERIODS` it is, one-hot."""
     classes = random.integers(len(PERIODS), size=count)
     rows = np.empty((count, LENGTH), np.int32)
     for row, each in zip(rows, classes, strict=True):
@@ -55,7 +55,7 @@ def rows_of_symbols(count: int, random: np.random.Generator) -> tuple[Symbols, N
 
 @oc.op
 def classifier(symbols: oc.Tensor) -> oc.Tensor:
-    """Returns a score for each period."""
+    """Return a score for each period."""
     vectors = Rows()(oc.param("table", output=[SYMBOLS, WIDTH]), symbols)
     spectrum = FourierTransform()(vectors)
     power = oc.einsum("...|n, w, c; ...|n, w, c => ...|n", spectrum, spectrum)
@@ -64,7 +64,7 @@ def classifier(symbols: oc.Tensor) -> oc.Tensor:
 
 
 def cross_entropy(scores: oc.Tensor, targets: oc.Tensor, examples: int) -> oc.Tensor:
-    """Returns the mean of `-log softmax(scores)` at the true class."""
+    """Return the mean of `-log softmax(scores)` at the true class."""
     shifted = scores - oc.stop_gradient(oc.einmax("...|... => ...|0", scores))
     log_total = oc.log(oc.einsum("...|... => ...|0", oc.exp(shifted)))
     loss: oc.Tensor = oc.einsum("...|... => 0", targets * (log_total - shifted)) / examples
@@ -73,22 +73,22 @@ def cross_entropy(scores: oc.Tensor, targets: oc.Tensor, examples: int) -> oc.Te
 
 @oc.cd
 def momentum_update(loss: oc.Tensor, *, learning_rate: float) -> None:
-    """Updates every parameter in place; the operation keeps the velocity in a tensor of its own."""
+    """Update every parameter in place; the operation keeps the velocity in a tensor of its own."""
     for parameter in sorted(loss.params, key=lambda tensor: tensor.id):
         velocity = oc.declare("velocity")
         Momentum(learning_rate, 0.9)(parameter, parameter.grad, velocity)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The loss of every step, and the share of new rows that are told right."""
+class TrainingResult:
+    """The loss of every step, and the accuracy on new rows."""
 
     losses: list[float]
     accuracy: float
 
 
-def train(options: Options) -> Outcome:
-    """Returns how training went."""
+def train(options: PeriodsOptions) -> TrainingResult:
+    """Return how training went."""
     random = np.random.default_rng(options.seed)
     with oc.Session(seed=options.seed):
         symbols = oc.placeholder("symbols", batch=[options.batch], output=[LENGTH], dtype="int32")
@@ -108,24 +108,24 @@ def train(options: Options) -> Outcome:
         ctx[symbols], wanted = rows_of_symbols(options.batch, random)
         predict()
         right = ctx[scores].argmax(axis=1) == wanted.argmax(axis=1)
-        return Outcome(losses, float(right.mean()))
+        return TrainingResult(losses, float(right.mean()))
 
 
-def parse(arguments: Sequence[str]) -> Options:
-    """Returns the options of a command line."""
+def parse(arguments: Sequence[str]) -> PeriodsOptions:
+    """Return the options of a command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    defaults = Options()
+    defaults = PeriodsOptions()
     parser.add_argument("--steps", type=int, default=defaults.steps)
     parser.add_argument("--batch", type=int, default=defaults.batch)
     parser.add_argument("--learning-rate", type=float, default=defaults.learning_rate)
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--require", type=float, default=0.0, help="the least accuracy")
     parser.add_argument("--backend", default=None)
-    return Options(**vars(parser.parse_args(arguments)))
+    return PeriodsOptions(**vars(parser.parse_args(arguments)))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains, prints the result, and returns the exit status."""
+    """Train, print the result, and return the exit status."""
     options = parse(arguments)
     outcome = train(options)
     print(f"loss {outcome.losses[0]:.3f} at first, {outcome.losses[-1]:.3f} at last")

@@ -55,7 +55,7 @@ class AdjointTransform(Op):
 
 
 class Rows(Op):
-    """Rows of a table at given positions; zeros where a position is no row."""
+    """Rows of a table at given positions; zeros for positions outside the table."""
 
     __props__ = ()
     spec = "r, w; ...|n => ...|n, w"
@@ -106,7 +106,7 @@ class Rows(Op):
 class AddedRows(Op):
     """The sum, for each row of a table, of the vectors that belong to its position.
 
-    The table itself is not read: it says how many rows there are.
+    The cells of the table are not read; only its number of rows is used.
     """
 
     __props__ = ()

@@ -1,4 +1,4 @@
-"""A progress bar that stays quiet where nobody watches."""
+"""A progress bar, drawn only on terminals."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _WIDTH = 24
 
 
 class ProgressBar:
-    """One line, drawn over and over on a terminal; elsewhere a plain line at every quarter.
+    """A line that is redrawn on a terminal; elsewhere a plain line at every quarter.
 
     Args:
-        title: What is going on.
-        total: How many times `advance` will be called.
-        quiet: Nothing is written at all.
-        stream: Where to write; standard error, so that results can be piped on.
+        title: The text in front.
+        total: The number of calls of `advance`.
+        quiet: True to write nothing.
+        stream: The output; by default standard error, so that results can be piped.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class ProgressBar:
         self._start = time.perf_counter()
 
     def advance(self, note: str) -> None:
-        """Counts one step and shows the note beside the bar."""
+        """Count one step and show the note beside the bar."""
         self._done += 1
         if self._quiet:
             return
@@ -47,6 +47,6 @@ class ProgressBar:
         self._stream.flush()
 
     def interrupt(self) -> None:
-        """Leaves the unfinished line, so that what is printed next starts on its own."""
+        """Leave the unfinished line, so that other output starts on a new one."""
         if self._is_terminal and not self._quiet and 0 < self._done < self._total:
             self._stream.write("\n")

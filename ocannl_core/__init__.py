@@ -1,7 +1,7 @@
 """OCANNL for Python: tensor expressions without shapes, compiled through plugin backends.
 
-Importing loads what builds expressions. What compiles and runs them, the plugin library included,
-is loaded when `Context`, `Routine` or `hookimpl` is asked for.
+Importing loads the modules that build expressions. The compiler, the runtime and the plugin library
+are loaded at the first use of `Context`, `Routine` or `hookimpl`.
 """
 
 from importlib import import_module
@@ -44,8 +44,6 @@ from ocannl_core.errors import (
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
-from ocannl_core.tensor.blocks import Block, op
-from ocannl_core.tensor.capture import Dimension, dim
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.contractions import (
     concat,
@@ -60,6 +58,7 @@ from ocannl_core.tensor.contractions import (
     tropical,
     where,
 )
+from ocannl_core.tensor.dimension import Dimension, dim
 from ocannl_core.tensor.literals import (
     arange,
     batch,
@@ -70,9 +69,10 @@ from ocannl_core.tensor.literals import (
     reshape,
     tensor,
 )
+from ocannl_core.tensor.network_blocks import Block, op
 from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
-from ocannl_core.tensor.pointwise import (
+from ocannl_core.tensor.pointwise_operations import (
     add,
     cast,
     cos,

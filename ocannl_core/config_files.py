@@ -1,9 +1,9 @@
-"""Configuration files: where they are, and whether they are the user's.
+"""Discovery of configuration files, and checks of their owners.
 
 The user's own file is `ocannl/ocannl.toml` in the user's configuration directory. The project's is
 the nearest `ocannl.toml`, or `pyproject.toml` with a table `[tool.ocannl]`, going up from the
-working directory; in one directory the former wins. A file that others can have written is passed
-over, after a warning, unless the user trusts its directory.
+working directory; in one directory the former takes precedence. A file that other users can have
+written is skipped, after a warning, unless the user trusts its directory.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ocannl_core.storage import trust
 _NAMES = ("ocannl.toml", "pyproject.toml")
 _LARGEST = 1 << 20
 _TABLE = rb"""ocannl["']?\s*[\].=]"""
-"""What every `pyproject.toml` with a table `[tool.ocannl]` has, however it is written."""
+"""A pattern that every `pyproject.toml` with a table `[tool.ocannl]` matches in any spelling."""
 
 Signature = tuple[int, ...]
-"""Tells an edited or exchanged file from what was read before."""
+"""Metadata of a file that change when it is edited or exchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class ConfigFile:
     Attributes:
         path: The file.
         where: The file, and the table in it, for messages.
-        values: What it says, as TOML values.
-        is_trusted: True if it may name what is run, and where files are.
+        values: Its settings, as TOML values.
+        is_trusted: True if it may set commands, plugins and directories.
     """
 
     path: str
@@ -46,7 +46,7 @@ class ConfigFile:
 
 
 def user_path() -> str:
-    """Return where the user's own file is, if there is one; nothing without a home directory."""
+    """Return the path of the user's own file; an empty path without a home directory."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):
         base = os.path.expanduser("~/.config")
@@ -54,20 +54,20 @@ def user_path() -> str:
 
 
 def user_file() -> ConfigFile | None:
-    """Return the user's own file; None if there is none, or others can have written it.
+    """Return the user's own file; None if it does not exist, or other users can have written it.
 
     Raises:
         SettingsError: if it cannot be read.
     """
     path = user_path()
-    return _found(path, (), is_own=True) if path else None
+    return _load(path, (), is_own=True) if path else None
 
 
 def project_file(trusted: tuple[str, ...]) -> ConfigFile | None:
     """Return the nearest file going up from the working directory; None if there is none.
 
     Args:
-        trusted: Directories of which the user trusts all files in them and below.
+        trusted: Directories in and below which the user trusts all files.
 
     Raises:
         SettingsError: if it cannot be read.
@@ -80,7 +80,7 @@ def project_file(trusted: tuple[str, ...]) -> ConfigFile | None:
     while True:
         for name in _NAMES:
             path = os.path.join(folder, name)
-            found = None if path == own else _found(path, trusted)
+            found = None if path == own else _load(path, trusted)
             if found is not None:
                 return found
         parent = os.path.dirname(folder)
@@ -89,8 +89,8 @@ def project_file(trusted: tuple[str, ...]) -> ConfigFile | None:
         folder = parent
 
 
-def _found(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> ConfigFile | None:
-    """Return a file with settings; None if there is none, or it is not to be used."""
+def _load(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> ConfigFile | None:
+    """Return a file with settings; None if it does not exist, or must not be used."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -114,7 +114,7 @@ def _found(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> Conf
             f"({read.doubt}). {_remedy(path, is_own)}"
         )
         return None
-    values = _parsed(path, signature)
+    values = _parse(path, signature)
     if values is None:
         return None
     where = f"{path}, table [tool.ocannl]" if is_project else path
@@ -136,7 +136,7 @@ def _warn(text: str) -> None:
 
 
 def warn_refused(file: ConfigFile, name: str, variable: str) -> None:
-    """Warn once that a setting is not taken from a file that was found on the way up."""
+    """Warn once that a setting of a project's file is ignored."""
     folder = os.path.dirname(file.path)
     _warn(
         f"The setting {name} of {file.where} is not used: a file that is found on the way up does "
@@ -148,7 +148,7 @@ def warn_refused(file: ConfigFile, name: str, variable: str) -> None:
 
 @lru_cache(maxsize=32)
 def _is_below(folder: str, trusted: tuple[str, ...]) -> bool:
-    """True if a directory is one of others, or in one."""
+    """Return True if a directory is one of `trusted`, or inside one."""
     real = os.path.realpath(folder)
     each = [os.path.realpath(os.path.expanduser(each)) for each in trusted]
     return any(os.path.join(real, "").startswith(os.path.join(other, "")) for other in each)
@@ -162,8 +162,8 @@ class _Read:
     """The content of a file.
 
     Attributes:
-        content: The content; nothing for what is no file.
-        doubt: Why others may have written it; nothing if they cannot.
+        content: The content; empty if it is no regular file.
+        doubt: The reason why other users may have written it; empty if they cannot.
     """
 
     content: bytes
@@ -181,15 +181,15 @@ def _read(path: str, signature: Signature) -> _Read:
         try:
             return _Read(trust.read_file(path, _LARGEST))
         except trust.UntrustedError as error:
-            return _Read(_anyhow(path), str(error))
+            return _Read(_read_unchecked(path), str(error))
     except OSError as error:
         raise SettingsError(
             "A configuration file must be readable.", found=str(error), where=path
         ) from error
 
 
-def _anyhow(path: str) -> bytes:
-    """Return the content of a file, whoever wrote it; nothing if it cannot be read."""
+def _read_unchecked(path: str) -> bytes:
+    """Return the content of a file without checks; empty if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError:
@@ -202,8 +202,8 @@ def _anyhow(path: str) -> bytes:
 
 
 @lru_cache(maxsize=32)
-def _parsed(path: str, signature: Signature) -> Mapping[str, object] | None:
-    """Return the settings of a file; None for a project's file without a table of them.
+def _parse(path: str, signature: Signature) -> Mapping[str, object] | None:
+    """Return the settings of a file; None for a project's file without a table of settings.
 
     Raises:
         SettingsError: if it is no TOML.

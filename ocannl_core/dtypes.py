@@ -1,4 +1,4 @@
-"""Number formats: names, sizes, promotion, the NumPy side of each, and exact rounding.
+"""Number formats: names, sizes, promotion, NumPy equivalents, and exact rounding.
 
 `DType` values are the only description of a number format; every other module compares them by
 identity.
@@ -44,7 +44,7 @@ class DType:
         significand: Significant bits of a float.
         greatest: The greatest finite number of a float format.
         least: Its least positive number.
-        has_infinities: False for integers, and for floats in which what is too great is NaN.
+        has_infinities: False for integers, and for floats whose overflow is NaN.
     """
 
     name: str
@@ -63,7 +63,7 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        return _named, (self.name,)
+        return _dtype_named, (self.name,)
 
     @property
     def is_float(self) -> bool:
@@ -85,12 +85,12 @@ class DType:
 
     @property
     def is_foreign(self) -> bool:
-        """True for formats that NumPy has from `ml_dtypes`."""
+        """True for formats of `ml_dtypes`."""
         return self.is_narrow and self.name != "float16"
 
     @property
     def source(self) -> str:
-        """What is written for `numpy`: NumPy alone does not know the names of all formats."""
+        """The source code of `numpy`: NumPy alone lacks names of some formats."""
         if self.kind is Kind.WORD:
             return f"oc.{self.name}.numpy"
         return f"{'ml_dtypes' if self.is_foreign else 'np'}.{self.name}"
@@ -99,7 +99,7 @@ class DType:
 def _float(
     name: str, nbytes: int, precedence: int, significand: int, greatest: float, least: float
 ) -> DType:
-    """Returns a float format with infinities."""
+    """Return a float format with infinities."""
     return DType(name, Kind.FLOAT, nbytes, precedence, significand, greatest, least, True)
 
 
@@ -135,8 +135,8 @@ ALL: tuple[DType, ...] = (
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
 
 
-def _named(name: str) -> DType:
-    """Returns the format that a pickled or copied one is."""
+def _dtype_named(name: str) -> DType:
+    """Return the format of this name, for pickling and copying."""
     return _BY_NAME[name]
 
 
@@ -144,7 +144,7 @@ NARROW = tuple(dtype for dtype in ALL if dtype.is_narrow)
 """Floats that are computed with in float32 and rounded once per operation."""
 
 SHORT_RANGE = frozenset(dtype for dtype in ALL if dtype.is_float and dtype.greatest < 2**17)
-"""Floats that constants of programs easily leave."""
+"""Floats whose range constants of programs easily exceed."""
 
 
 @cache
@@ -160,7 +160,7 @@ def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def dtype_of(value: DType | str | np.dtype[Any] | type) -> DType:
-    """Returns the number format that a name, a NumPy dtype or a scalar type stands for.
+    """Return the number format of a name, a NumPy dtype or a scalar type.
 
     Raises:
         UsageError: if there is none.
@@ -178,7 +178,7 @@ def dtype_of(value: DType | str | np.dtype[Any] | type) -> DType:
 
 
 def is_format(value: np.dtype[Any]) -> bool:
-    """True if a NumPy dtype is one of the number formats."""
+    """Return True if a NumPy dtype is one of the number formats."""
     return _of_numpy(value) is not None
 
 
@@ -191,19 +191,19 @@ def _of_numpy(value: np.dtype[Any] | type) -> DType | None:
 
 
 def promote(*dtypes: DType) -> DType:
-    """Returns the format in which an operation over operands of these formats works."""
+    """Return the format of the result of an operation over operands of these formats."""
     return max(dtypes, key=lambda dtype: dtype.precedence)
 
 
 Number = Any
 """A cell's value in Python: a float, an int, or four ints for a `uint4x32`.
 
-On its way to rounding it may also be a `Fraction`.
+Before rounding it may also be a `Fraction`.
 """
 
 
 def round_to(value: Number, dtype: DType) -> Number:
-    """Returns `value` as the nearest number of the format (ties to even).
+    """Return `value` as the nearest number of the format (ties to even).
 
     Integers wrap modulo their width; fractional parts are cut off on the way to an integer format,
     and NaN and infinities become 0 there. Floats narrower than single precision are rounded to
@@ -243,10 +243,9 @@ def _nearest_double(value: Number) -> float:
 
 
 def _odd_double(value: Fraction) -> float:
-    """Returns an exact number as a double, rounded to odd when it does not fit.
+    """Return an exact number as a double, rounded to odd when it does not fit.
 
-    A later rounding to a format of at most 51 bits then sees on which side of every tie the exact
-    number lay.
+    A later rounding to a format of at most 51 bits then resolves every tie as for the exact number.
     """
     nearest = _nearest_double(value)
     if math.isinf(nearest) or nearest == value:
@@ -259,7 +258,7 @@ def _odd_double(value: Fraction) -> float:
 
 
 def extremes(dtype: DType) -> tuple[Number, Number]:
-    """Returns the least and the greatest number of a format, infinities included."""
+    """Return the least and the greatest number of a format, infinities included."""
     if dtype.is_float:
         greatest = math.inf if dtype.has_infinities else dtype.greatest
         return -greatest, greatest
@@ -270,11 +269,11 @@ def extremes(dtype: DType) -> tuple[Number, Number]:
 
 
 def constant_limit(dtype: DType, cutoff: float) -> float:
-    """Returns the least magnitude that constants of a format with a short range may not have.
+    """Return the least magnitude that is refused for constants of a format with a short range.
 
     Args:
         dtype: The format.
-        cutoff: The limit for formats that have infinities for what is too great.
+        cutoff: The limit for formats whose overflow is infinite.
     """
     return cutoff if dtype.has_infinities else min(cutoff, dtype.greatest)
 
@@ -294,15 +293,15 @@ def _wrap_integer(value: Number, dtype: DType) -> int:
 
 
 def from_bits(bits: int, dtype: DType) -> Number:
-    """Returns the number whose little-endian pattern is the low bytes of a 128-bit integer."""
+    """Return the number whose little-endian pattern is the low bytes of a 128-bit integer."""
     pattern = np.frombuffer(bits.to_bytes(16, "little")[: dtype.nbytes], dtype.numpy)
     # the scalars of ml_dtypes are no Python numbers
     return float(pattern[0]) if dtype.is_float else pattern.item()
 
 
 def bits_of(value: Number, dtype: DType) -> int:
-    """Returns the bit pattern of a number of a format; every NaN has that of the positive quiet
-    one.
+    """Return the bit pattern of a number of a format; every NaN has that of the positive quiet
+    NaN.
     """
     if dtype.is_float and value != value:
         value = math.nan

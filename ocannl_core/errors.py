@@ -1,8 +1,8 @@
-"""Every exception that the project raises on purpose.
+"""Exceptions of the project.
 
-A message answers four questions, each on its own line: what must hold, what was found, where, and
-what to do. The constructor takes them apart so that no error can forget its structure; the parts
-stay readable as attributes.
+A message has four parts, each on its own line: the rule, the finding, its place and the fix. The
+constructor takes them as separate arguments, so that no error lacks this structure; the parts stay
+readable as attributes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ class OcannlError(Exception):
     """Base of all errors raised on purpose.
 
     Args:
-        rule: What must hold, or what went wrong, as one sentence.
-        found: What was found instead.
+        rule: The violated rule, or the failure, as one sentence.
+        found: The finding that violates it.
         where: The user's source line, operation, axis or file concerned.
-        fix: What the user can do about it.
+        fix: The change that the user can make.
     """
 
     def __init__(self, rule: str, *, found: str = "", where: str = "", fix: str = "") -> None:
@@ -44,7 +44,7 @@ class SpecError(OcannlError):
 
 
 class SpecWarning(UserWarning):
-    """An einsum specification follows the notation, but hardly says what its author means."""
+    """An einsum specification follows the notation, but is probably a mistake."""
 
 
 class UsageError(OcannlError):

@@ -1,9 +1,9 @@
-"""Routines that run one call at a time: a routine has one memory, which calls share.
+"""Serialisation of the calls of a routine, which share its memory.
 
-    launch = exclusive(launch, "step")    # a call during another one raises UsageError
+    launch = make_exclusive(launch, "step")    # a call during another one raises UsageError
 
-Backends whose calls are not interrupted by other threads before they note that they run check by
-themselves, and raise `overlapping`.
+Backends whose launch is atomic up to the point where it marks itself as running check this
+themselves, and raise `raise_overlap`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ocannl_core.origin import caller_location
 Launch = Callable[[Sequence[int]], None]
 
 
-def overlapping(routine: str) -> NoReturn:
-    """Raise UsageError because a routine is called while another call of it runs."""
+def raise_overlap(routine: str) -> NoReturn:
+    """Raise UsageError for a call of a routine during another call of it."""
     raise UsageError(
         "One call of a routine runs at a time: calls share its memory.",
         found=f"{routine} called while another call of it runs, in this thread or another one",
@@ -29,18 +29,18 @@ def overlapping(routine: str) -> NoReturn:
     )
 
 
-def exclusive(launch: Launch, routine: str) -> Launch:
-    """Return a function that runs a routine unless a call of it runs.
+def make_exclusive(launch: Launch, routine: str) -> Launch:
+    """Return a function that runs a routine, and raises if a call of it is running.
 
     Args:
-        launch: Runs the routine.
+        launch: A function that runs the routine.
         routine: Its name.
     """
     lock = threading.Lock()
 
     def launch_alone(values: Sequence[int]) -> None:
         if not lock.acquire(blocking=False):
-            overlapping(routine)
+            raise_overlap(routine)
         try:
             launch(values)
         finally:

@@ -1,6 +1,6 @@
-"""Explanations for people: why a shape is as it is, and where a routine keeps what.
+"""Explanations of shapes and of routines.
 
-`explain` gives a value with everything in it; printing the value gives the text.
+`explain` returns a value with all facts; printing the value prints the text.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.tensor import Tensor
 
 _SHOWN_CONSTRAINTS = 3
-"""How many of the constraints behind a decision the text shows; the value has all of them."""
+"""The number of constraints behind a decision that the text shows; the value holds all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorExplanation:
-    """Why a tensor has its shape.
+    """An explanation of a tensor's shape.
 
     Attributes:
         name: The tensor's label.
-        origin: What made the tensor.
-        shape: The shape as far as it is known.
-        rows: What decided each row and axis, in the order batch, input, output.
+        origin: The operation that created the tensor.
+        shape: The shape inferred so far.
+        rows: The constraints that decided each row and axis, in the order batch, input, output.
     """
 
     name: str
@@ -52,7 +52,7 @@ class TensorExplanation:
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation:
-    """Where a node's cells are.
+    """The placement of a node's cells.
 
     Attributes:
         name: The node's name.
@@ -60,8 +60,8 @@ class NodeExplanation:
         dims: Extents in buffer order, without margins.
         padding: Margins per axis; empty when there are none.
         mode: The memory mode.
-        reason: Why it has this mode; empty if nothing decided.
-        advice: What to do to have it otherwise; empty likewise.
+        reason: The reason for this mode; empty if there is none.
+        advice: A change that leads to another mode; empty likewise.
         nbytes: The memory it takes; 0 for nodes that are never stored.
     """
 
@@ -77,17 +77,17 @@ class NodeExplanation:
 
 @dataclass(frozen=True, slots=True)
 class KernelExplanation:
-    """One step of a routine.
+    """One step of a plan.
 
     Attributes:
-        title: What it computes.
-        arguments: Names of the nodes whose memory it is given.
+        title: Its title.
+        arguments: Names of the nodes that it takes as arguments.
         is_external: True for a call out of the loop language.
-        parallel: The axes of which several threads may each take a part, and how many iterations
-            or blocks there are of each; empty if it runs on one thread.
-        schedule: How its loops were rearranged, in the notation of schedules; empty if they run as
-            they were lowered.
-        measured: What a search on this machine found, with times; None if there was none.
+        parallel: The axes that are parallel, each with its number of iterations or blocks; empty if
+            the kernel runs on one thread.
+        schedule: Its schedule, in the notation of schedules; empty if the loops run as they were
+            lowered.
+        measured: The result of tuning on this machine, with times; None without one.
     """
 
     title: str
@@ -99,19 +99,19 @@ class KernelExplanation:
 
     @property
     def is_parallel(self) -> bool:
-        """True if several threads may share it."""
+        """Return True if several threads may run it."""
         return bool(self.parallel)
 
 
 @dataclass(frozen=True, slots=True)
 class RoutineExplanation:
-    """What a routine consists of.
+    """An explanation of a routine.
 
     Attributes:
         name: The routine's name.
-        nodes: Every node that it mentions, oldest first.
+        nodes: All nodes of the routine, oldest first.
         kernels: Its steps in the order of execution.
-        memory: Where its own nodes are, on backends that keep them in one piece of memory.
+        memory: The memory plan of its scratch nodes, on backends that keep them in one arena.
     """
 
     name: str
@@ -121,7 +121,7 @@ class RoutineExplanation:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all nodes together, if none share any."""
+        """The bytes of all nodes together, as if none shared memory."""
         return sum(node.nbytes for node in self.nodes)
 
     def __str__(self) -> str:
@@ -156,11 +156,11 @@ def explain(subject: Routine) -> RoutineExplanation: ...
 
 
 def explain(subject: object) -> Explanation:
-    """Returns why a tensor has its shape, or what a routine consists of; `print` shows it.
+    """Explain the shape of a tensor, or the parts of a routine; `print` shows the explanation.
 
-    For a tensor: which constraint of which operation and line decided each axis, what bounds an
-    axis that is open, and which guesses closing made. For a routine: the memory mode, the reason
-    for it and the size of every node, and the kernels. Explaining never influences inference.
+    For a tensor: the constraint, operation and line that decided each axis, the bounds of open
+    axes, and the guesses made by closing. For a routine: the memory mode, the reason for it and the
+    size of every node, and the kernels. Explaining never influences inference.
 
     Raises:
         UsageError: if the subject is neither a tensor nor a routine.
@@ -183,7 +183,7 @@ def explain(subject: object) -> Explanation:
 
 
 def _tensor(tensor: Tensor) -> TensorExplanation:
-    # the label, not the node's name: asking for the node would make the label final
+    # the label, not the node's name: creating the node would make the label final
     name = "_".join(tensor.label) or f"#{tensor.id}"
     report = tensor.session.environment.explain(tensor.terms)
     return TensorExplanation(name, tensor.origin, tensor.shape, report.rows)
@@ -260,7 +260,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
 
 
 def _measured_text(found: TuningResult) -> str:
-    """Returns what is remembered of a kernel, and whether it is used."""
+    """Return the tuning result of a kernel, and whether it is used."""
     times = f"{duration(found.seconds)}, best of {found.tried}"
     if found.problem:
         return f"what is remembered is not used: {found.problem}"
@@ -284,7 +284,7 @@ def _node_cells(node: NodeExplanation) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Returns lines with the columns aligned."""
+    """Return lines with the columns aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  "

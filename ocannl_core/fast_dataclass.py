@@ -1,11 +1,10 @@
-"""`dataclass` as in the standard library, made sooner.
+"""`dataclass` as in the standard library, with cheaper class creation.
 
 The standard library compiles six functions for each class, one by one: with some three hundred
-classes, that was half of the time from starting Python to a first result. Here a class with
-slots gets its `__init__` compiled when it is made, its `__eq__` and `__hash__` when they are
-first called, and the others are not compiled at all. Values are stored through the slots, in half
-the time. `fields`, `replace` and pickling work as ever; other classes are left to the standard
-library.
+classes, that was half of the time from starting Python to a first result. Here the `__init__` of a
+class with slots is compiled with the class, its `__eq__` and `__hash__` at their first call, and
+the other methods not at all. Values are stored through the slots, in half the time. `fields`,
+`replace` and pickling work as usual; other classes are passed to the standard library.
 """
 
 from __future__ import annotations
@@ -19,27 +18,30 @@ from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
+_FILE = f"{__file__}, generated"
+"""The file name of compiled functions, so that errors pass over their frames to the user's line."""
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import replace as replace
 else:
 
     def replace(value, /, **changes):
-        """Returns a value with some fields changed, as `dataclasses.replace` does, in half the
-        time.
+        """Return a value with some fields changed, as `dataclasses.replace` does, but twice as
+        fast.
         """
         cls = value.__class__
-        for name in _given(cls):
+        for name in _init_fields(cls):
             if name not in changes:
                 changes[name] = getattr(value, name)
         return cls(**changes)
 
     def dataclass(*, frozen=False, slots=False, eq=True, repr=True, kw_only=False):
-        """Returns what makes a dataclass of a class, as `dataclasses.dataclass` does."""
+        """Return a decorator that creates dataclasses, as `dataclasses.dataclass` does."""
 
         def make(cls):
             if slots and not kw_only and _is_plain(cls):
-                return _record(cls, frozen=frozen, eq=eq, shown=repr)
+                return _slotted_class(cls, frozen=frozen, eq=eq, shown=repr)
             return dataclasses.dataclass(
                 frozen=frozen, slots=slots, eq=eq, repr=repr, kw_only=kw_only
             )(cls)
@@ -48,13 +50,13 @@ else:
 
 
 @cache
-def _given(cls: type[Any]) -> tuple[str, ...]:
-    """Returns the fields that a class is called with."""
+def _init_fields(cls: type[Any]) -> tuple[str, ...]:
+    """Return the fields that are arguments of a class."""
     return tuple(each.name for each in dataclasses.fields(cls) if each.init)
 
 
 class _Factory:
-    """Stands in signatures for a value that is made for each instance."""
+    """The default in signatures of fields with a factory."""
 
     def __repr__(self) -> str:
         return "<factory>"
@@ -64,7 +66,9 @@ _FACTORY = _Factory()
 
 
 def _is_plain(cls: type) -> bool:
-    """True for a class that inherits no fields, and whose annotations are fields or constants."""
+    """Return True for a class without inherited fields, whose annotations are fields or
+    constants.
+    """
     types = cls.__annotations__.values()
     return (
         all(isinstance(each, str) and not each.startswith(("InitVar", "KW_ONLY")) for each in types)
@@ -73,8 +77,8 @@ def _is_plain(cls: type) -> bool:
     )
 
 
-def _record(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
-    """Returns a class like `cls` with slots for its fields, and with methods."""
+def _slotted_class(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
+    """Return a class like `cls` with slots for its fields, and the methods of a dataclass."""
     fields = _fields_of(cls)
     content = {key: value for key, value in vars(cls).items() if key not in fields}
     for inherent in ("__dict__", "__weakref__"):
@@ -86,7 +90,7 @@ def _record(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     content["__dataclass_fields__"] = fields
     content["__dataclass_params__"] = vars(model)["__dataclass_params__"]
     if shown:
-        content.setdefault("__repr__", _printed([n for n, each in fields.items() if each.repr]))
+        content.setdefault("__repr__", _repr_method([n for n, each in fields.items() if each.repr]))
     if frozen:
         content.setdefault("__getstate__", vars(model)["__getstate__"])
         content.setdefault("__setstate__", vars(model)["__setstate__"])
@@ -121,7 +125,9 @@ def _fields_of(cls: type) -> dict[str, Field[Any]]:
 
 @cache
 def _model(frozen: bool, eq: bool, shown: bool) -> type[Any]:
-    """Returns a class of the standard library, of which others get what does not depend on them."""
+    """Return a dataclass of the standard library, the source of all that does not depend on
+    fields.
+    """
 
     return dataclasses.make_dataclass(
         "Model", [("field", "None", None)], frozen=frozen, eq=eq, repr=shown, slots=True
@@ -159,27 +165,27 @@ def _add_initialiser(made: Any, fields: dict[str, Field[Any]], frozen: bool) -> 
             lines.append(f"self.{name} = {value}")
     if hasattr(made, "__post_init__"):
         lines.append("self.__post_init__()")
-    function = _compiled("__init__", parameters, lines or ["pass"], given, made)
+    function = _compile_method("__init__", parameters, lines or ["pass"], given, made)
     function.__annotations__ = {n: each.type for n, each in fields.items() if each.init}
     function.__annotations__["return"] = None
     made.__init__ = function
 
 
-def _compiled(
+def _compile_method(
     name: str, parameters: Sequence[str], lines: Sequence[str], given: dict[str, object], made: type
 ) -> Callable[..., Any]:
-    """Returns a method that is compiled now."""
+    """Return a method compiled from source."""
     body = "\n  ".join(lines)
     text = f"def make({', '.join(given)}):\n def {name}({', '.join(parameters)}):\n  {body}\n"
     found: dict[str, Any] = {}
     module = sys.modules.get(made.__module__)
-    exec(f"{text} return {name}", vars(module) if module else {}, found)
+    exec(compile(f"{text} return {name}", _FILE, "exec"), vars(module) if module else {}, found)
     function: Callable[..., Any] = found["make"](**given)
     function.__qualname__ = f"{made.__qualname__}.{name}"
     return function
 
 
-def _printed(names: Sequence[str]) -> Callable[[Any], str]:
+def _repr_method(names: Sequence[str]) -> Callable[[Any], str]:
     @recursive_repr()
     def __repr__(self: Any) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
@@ -203,7 +209,7 @@ def _freeze(made: Any, fields: dict[str, Field[Any]]) -> None:
 
 
 def _add_reduction(made: Any, fields: dict[str, Field[Any]]) -> None:
-    """Has values copied and pickled as calls of their class: states are lists made in Python."""
+    """Define `__reduce__` as a call of the class: the default builds lists of states in Python."""
     if not fields or not all(each.init for each in fields.values()):
         return
     values: Callable[[Any], Any] = attrgetter(*fields)
@@ -219,7 +225,7 @@ def _add_reduction(made: Any, fields: dict[str, Field[Any]]) -> None:
 def _add_comparison(
     made: Any, fields: dict[str, Field[Any]], frozen: bool, content: dict[str, Any]
 ) -> None:
-    """Adds methods that put compiled ones in their place when they are first called."""
+    """Add methods that replace themselves by compiled ones at their first call."""
     compared = [name for name, each in fields.items() if each.compare]
     hashed = [n for n, each in fields.items() if (each.compare if each.hash is None else each.hash)]
 
@@ -232,12 +238,12 @@ def _add_comparison(
             f" return {key('self', compared)} == {key('other', compared)}",
             "return NotImplemented",
         ]
-        made.__eq__ = _compiled("__eq__", ["self", "other"], lines, {}, made)
+        made.__eq__ = _compile_method("__eq__", ["self", "other"], lines, {}, made)
         return made.__eq__(self, other)
 
     def __hash__(self: Any) -> int:
         lines = [f"return hash({key('self', hashed)})"]
-        made.__hash__ = _compiled("__hash__", ["self"], lines, {}, made)
+        made.__hash__ = _compile_method("__hash__", ["self"], lines, {}, made)
         value: int = made.__hash__(self)
         return value
 

@@ -1,9 +1,9 @@
-"""Large memory that only the collector of cycles can free.
+"""Collection of reference cycles that hold large memory.
 
-Tensors, their gradients and compiled code refer to each other. What a program drops is freed when
-the collector runs, which counts objects and not bytes: a few dropped literals of 100 MB would stay
-for a long time. So it runs, too, when as much large memory has been made as was alive after its
-last run.
+Tensors, their gradients and compiled code refer to each other, so only the cyclic collector frees
+them. It counts objects and not bytes: a few dropped literals of 100 MB would stay for a long time.
+So it also runs when the bytes of large memory allocated since its last run reach the bytes that
+were alive after that run.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import weakref
 from typing import Any
 
 _LARGE = 1 << 20
-"""Smaller memory is not counted."""
+"""Smaller memory is not counted, in bytes."""
 _LEAST = 1 << 26
-"""Less garbage than this is left to the collector's own count."""
+"""The least garbage that triggers a run, in bytes."""
 
 
 class _Counts:
     """Bytes of large memory.
 
     Attributes:
-        alive: All that has not been freed.
-        kept: What was alive after the last run of the collector.
-        made: What has been made since.
+        alive: All bytes that have not been freed.
+        kept: The bytes alive after the last run of the collector.
+        made: The bytes allocated since.
     """
 
     __slots__ = ("alive", "kept", "lock", "made")
@@ -55,8 +55,8 @@ def note_memory(owner: Any, nbytes: int) -> None:
 
 
 def collect_if_due() -> None:
-    """Run the collector of cycles if much may have become garbage. Nothing happens where the
-    program has switched it off.
+    """Run the cyclic collector if much memory may be garbage, unless the program has disabled
+    it.
     """
     if _counts.made > max(_LEAST, _counts.kept) and gc.isenabled():
         gc.collect()

@@ -1,4 +1,4 @@
-"""Host data on its way into tensors: nothing is lost, overflows or is NaN without a word."""
+"""Checks and conversions of host data for tensors, without silent loss, overflow or NaN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def interior(array: Array, info: NodeInfo) -> Array:
-    """Returns the view of a stored array that leaves out its margins."""
+    """Return the view of a stored array that leaves out its margins."""
     if not info.padding:
         return array
     axes = zip(info.dims, info.padding, strict=True)
@@ -26,7 +26,7 @@ def interior(array: Array, info: NodeInfo) -> Array:
 
 
 def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
-    """Checks host data on its way into a tensor. Infinities pass: masks are made of them.
+    """Check host data of a tensor for NaN. Infinities are accepted: masks contain them.
 
     Raises:
         TransferError: if a cell is NaN, unless the setting `allow_nan` is on.
@@ -35,7 +35,7 @@ def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
         return
     with np.errstate(invalid="ignore"):
         if not np.isnan(array.min()) or settings.current().allow_nan:
-            return  # a minimum is NaN where a cell is, and needs no memory: data may be large
+            return  # the minimum is NaN if a cell is, and needs no memory: data may be large
         is_nan = np.isnan(array)
     is_native = array.dtype.kind == "f" and array.dtype.type.__module__ == "numpy"
     clean = "np.nan_to_num(array)" if is_native else "array[np.isnan(array)] = 0"
@@ -49,24 +49,25 @@ def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
 
 
 def _first(is_wrong: Array) -> str:
-    """Returns where the first of the cells is that a message is about."""
+    """Return the position of the first wrong cell, for a message."""
     if not is_wrong.ndim:
         return ""
     return f", the first at {[int(position) for position in np.argwhere(is_wrong)[0]]}"
 
 
 def refuse_mask(value: object, where: str) -> None:
-    """Checks that no cell of host data is masked: NumPy drops masks, and what is below shows.
+    """Check that no cell of host data is masked: NumPy drops masks, and masked values would be
+    used.
 
     Args:
         value: An array, or lists of arrays and numbers.
-        where: What the message names.
+        where: The place, for the message.
 
     Raises:
         TransferError: if a cell is masked.
     """
     if "numpy.ma" not in sys.modules:
-        return  # there is no masked array yet, and importing it takes a while
+        return  # no masked array exists yet, and the import is slow
     if isinstance(value, list | tuple):
         inner = (list, tuple, np.ma.MaskedArray)
         if any(issubclass(each, inner) for each in set(map(type, value))):
@@ -89,13 +90,13 @@ def refuse_mask(value: object, where: str) -> None:
 
 
 def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
-    """Returns an array with its number format, which NumPy forgets of narrow floats in its files:
-    it loads their bytes.
+    """Return an array with its number format, which NumPy's files do not keep for narrow floats:
+    they load as bytes.
 
     Args:
         array: The array.
         dtype: The format of the tensor, if it is known.
-        where: What the message names.
+        where: The place, for the message.
 
     Raises:
         TransferError: if the bytes may be numbers of several formats, or of none.
@@ -119,7 +120,7 @@ def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
 
 
 def check_kind(array: Array, dtype: DType, name: str) -> None:
-    """Raises TransferError unless the array's kind of number can become the node's."""
+    """Raise TransferError unless the array's kind of number can become the node's."""
     is_whole, is_real = array.dtype.kind in "iub", _is_real(array)
     if is_whole or (is_real and dtype.kind is Kind.FLOAT):
         return
@@ -131,7 +132,7 @@ def check_kind(array: Array, dtype: DType, name: str) -> None:
             fix=f"convert it: array.astype({dtype.source}), or np.rint(array).astype("
             f"{dtype.source})",
         )
-    # NumPy converts what is no number to formats of its own only
+    # NumPy converts other kinds to its own formats only
     fix = f"convert it: array.astype({'np.float32' if dtype.is_foreign else dtype.source})"
     if array.dtype.names:
         fix = f"take one of its fields: array[{array.dtype.names[0]!r}]"
@@ -151,7 +152,7 @@ def _is_real(array: Array) -> bool:
 
 
 def plain_number(value: Real, where: str) -> int | float:
-    """Returns a number of any kind as one of Python's: integers exactly, others rounded.
+    """Return a number of any kind as a Python number: integers exactly, others rounded.
 
     Raises:
         UsageError: if no number format is large enough.
@@ -168,8 +169,8 @@ def plain_number(value: Real, where: str) -> int | float:
 
 
 def check_number(value: float, dtype: DType, name: str) -> None:
-    """Raises TransferError unless a number of the program is one of an integer format; floats round
-    numbers.
+    """Raise TransferError unless a number fits an integer format; float formats round any
+    number.
     """
     if not dtype.is_integer:
         return
@@ -190,7 +191,7 @@ def check_number(value: float, dtype: DType, name: str) -> None:
         )
 
 
-def converted(array: Array, dtype: DType, name: str) -> Array:
+def convert(array: Array, dtype: DType, name: str) -> Array:
     numpy_dtype = dtype.numpy
     if array.dtype == numpy_dtype:
         return array

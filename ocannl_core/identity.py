@@ -56,7 +56,7 @@ class IdentityNumbers(Generic[K]):
         self._objects: list[K] = []
 
     def number(self, objects: Collection[K]) -> tuple[list[int], list[K]]:
-        """Return the numbers of objects, and those among them that had none before."""
+        """Return the numbers of objects, and those among them that are new."""
         numbers = self._numbers
         before = len(numbers)
         addresses = list(map(id, objects))
@@ -68,7 +68,7 @@ class IdentityNumbers(Generic[K]):
 
 
 class ById:
-    """An object as a hashable key that equals nothing but a key of the same object."""
+    """A hashable key that compares an object by identity."""
 
     __slots__ = ("value",)
 

@@ -58,7 +58,7 @@ Text = tuple[str, int]
 
 
 class PrintedNames:
-    """Unique names within one printed program: `i`, `i1`, `i2`... in the order of asking."""
+    """Unique names within one printed program: `i`, `i1`, `i2`... in the order of requests."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
@@ -67,7 +67,7 @@ class PrintedNames:
         self._scopes: list[list[LoopVar]] = []
 
     def node(self, node: TensorNode) -> str:
-        """Returns the name of a node; a gradient is called after its value: `w1_grad`."""
+        """Return the name of a node; a gradient is named after its value: `w1_grad`."""
         value = node.gradient_of
         if value is None or node in self._names:
             return self.of(node, node.name)
@@ -83,13 +83,13 @@ class PrintedNames:
                 assert_never(var)
 
     def of(self, thing: Hashable, hint: str) -> str:
-        """Returns the name of a thing: its hint, numbered when something else has that name."""
+        """Return the name of an object: its hint, numbered if the name is taken."""
         if thing in self._names:
             return self._names[thing]
         hint = hint if hint.isidentifier() else "x"
         # names of loop variables become free again, the others never do
         number = 0 if isinstance(thing, LoopVar) else self._numbers.get(hint, 0)
-        while (name := _numbered(hint, number)) in self._taken:
+        while (name := _with_number(hint, number)) in self._taken:
             number += 1
         self._taken.add(name)
         self._names[thing] = name
@@ -101,7 +101,7 @@ class PrintedNames:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """On leaving, forgets loop variables named inside: their names can be used again."""
+        """Free the names of loop variables on leaving."""
         self._scopes.append([])
         try:
             yield
@@ -110,7 +110,7 @@ class PrintedNames:
                 self._taken.discard(self._names.pop(var))
 
     def index(self, index: AxisIndex) -> str:
-        """Returns an axis index as text: `2*o + k - 1`."""
+        """Return an axis index as text: `2*o + k - 1`."""
         match index:
             case FixedIndex(value):
                 return str(value)
@@ -133,12 +133,12 @@ class PrintedNames:
         return text + (_signed(offset, str(abs(offset)), True) if offset else "")
 
     def cell(self, node: TensorNode, indices: Sequence[AxisIndex]) -> str:
-        """Returns a cell as text: `w[o, i]`; a node without axes is its name alone."""
-        return bracketed(self.node(node), map(self.index, indices))
+        """Return a cell as text: `w[o, i]`; a node without axes is its name alone."""
+        return subscript(self.node(node), map(self.index, indices))
 
 
-def _numbered(hint: str, number: int) -> str:
-    """Returns `i`, `i1`, `i2`; a hint that ends in a digit is set apart: `w1_1`."""
+def _with_number(hint: str, number: int) -> str:
+    """Return `i`, `i1`, `i2`; a hint that ends in a digit is set apart: `w1_1`."""
     if number == 0:
         return hint
     return f"{hint}_{number}" if hint[-1].isdigit() else f"{hint}{number}"
@@ -150,14 +150,14 @@ def _signed(sign: int, text: str, follows: bool) -> str:
     return f"-{text}" if sign < 0 else text
 
 
-def bracketed(name: str, indices: Iterable[str]) -> str:
-    """Returns `name[i, j]`, or the name alone when there are no indices."""
+def subscript(name: str, indices: Iterable[str]) -> str:
+    """Return `name[i, j]`, or the name alone when there are no indices."""
     inside = ", ".join(indices)
     return f"{name}[{inside}]" if inside else name
 
 
 def number_text(value: float, dtype: DType | None = None) -> str:
-    """Returns the shortest text that denotes the number in its format."""
+    """Return the shortest text that denotes the number in its format."""
     if dtype is not None and dtype.is_integer:
         return str(int(value))
     if dtype is float32:
@@ -166,18 +166,18 @@ def number_text(value: float, dtype: DType | None = None) -> str:
     return repr(float(value))
 
 
-def parenthesized(text: Text, minimum: int) -> str:
-    """Returns the text, in parentheses if its operator binds less tightly than `minimum`."""
+def parenthesise(text: Text, minimum: int) -> str:
+    """Return the text, in parentheses if its operator binds less tightly than `minimum`."""
     return text[0] if text[1] >= minimum else f"({text[0]})"
 
 
-def applied(op: Op, args: Sequence[Text]) -> Text:
-    """Returns a primitive applied to printed operands, infix where it has a symbol."""
+def application(op: Op, args: Sequence[Text]) -> Text:
+    """Return a primitive applied to printed operands, infix where it has a symbol."""
     match op, args:
         case UnaryOp.IDENTITY, [arg]:
             return arg
         case UnaryOp.NEG, [arg]:
-            return f"-{parenthesized(arg, UNARY + 1)}", UNARY
+            return f"-{parenthesise(arg, UNARY + 1)}", UNARY
         case BinaryOp(), [left, right] if op.value.symbol:
             return infix(op.value.symbol, left, right)
         case ((UnaryOp() | BinaryOp() | TernaryOp()), _):
@@ -190,11 +190,11 @@ def infix(symbol: str, left: Text, right: Text) -> Text:
     """Returns `left symbol right`, with the parentheses that keep the order of evaluation."""
     level = PRECEDENCE[symbol]
     loose = level if symbol in ASSOCIATES_LEFT else level + 1
-    return f"{parenthesized(left, loose)} {symbol} {parenthesized(right, level + 1)}", level
+    return f"{parenthesise(left, loose)} {symbol} {parenthesise(right, level + 1)}", level
 
 
 def accumulation_symbol(op: BinaryOp) -> str:
-    """Returns how `target = target op value` is written between target and value: `+=`, `max=`."""
+    """Return the operator of `target = target op value` between target and value: `+=`, `max=`."""
     match op:
         case BinaryOp.SECOND:
             return "="

@@ -1,7 +1,8 @@
-"""Tensor nodes: the identity of a piece of memory, what is known of it, and where it is stored.
+"""Tensor nodes: the identity of an array, its dtype and extents, and its placement.
 
-A node is only an identity and a label. What inference finds (`NodeInfo`) and where a context stores
-it (`Placement`) live in tables of those who decide, so that nothing that holds a node can go stale.
+A node is only an identity and a label. The results of inference (`NodeInfo`) and the placement in a
+context (`Placement`) are in tables of their owners, so that no object that holds a node can be
+stale.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class TensorNode(_Entered):
     Attributes:
         id: The creation ordinal within the session; keys of random numbers derive from it.
         label: Name parts, most significant first, for people to read.
-        gradient_of: The node whose gradient this one is.
+        gradient_of: The node of which this one is the gradient.
     """
 
     id: int
@@ -63,7 +64,7 @@ V = TypeVar("V")
 class NodeTable(Generic[V]):
     """A table of values by node, in which an entry lives as long as both the node and the table.
 
-    Values may mention their nodes: the nodes hold them, so that neither keeps the other alive.
+    Values may refer to their nodes: the nodes own them, so that the cyclic collector frees both.
     """
 
     __slots__ = ("__weakref__", "_nodes")
@@ -106,7 +107,7 @@ def _entries(node: TensorNode) -> WeakKeyDictionary[NodeTable[Any], Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What is known of a node once inference has closed.
+    """The dtype, extents and margins of a node once inference has closed.
 
     Attributes:
         dtype: The number format of its cells.
@@ -136,10 +137,10 @@ class NodeInfo:
 
 
 class MemoryMode(Enum):
-    """Where a node's cells are, as far as that is decided: a set of places that are left.
+    """A set of places at which a node's cells may be.
 
     The places are no memory at all, memory of the routine, memory of the context on the device, and
-    that with a copy on the host. A decision takes places away and never brings one back.
+    that with a copy on the host. Decisions remove places and never add one.
     """
 
     UNDECIDED = "undecided"
@@ -154,7 +155,7 @@ class MemoryMode(Enum):
 
     @property
     def places(self) -> frozenset[MemoryMode]:
-        """The modes of a single place that are left."""
+        """The modes of a single place in the set."""
         return _PLACES[self]
 
 
@@ -178,11 +179,11 @@ STORED = frozenset({MemoryMode.MATERIALIZED, MemoryMode.ON_DEVICE, MemoryMode.HO
 
 
 class Reason(IntEnum):
-    """Why a memory mode was chosen; the numbers are those of the documents and stay searchable.
+    """The reason for a memory mode; the numbers are those of the docs and stay searchable.
 
-    Numbers below 200 and the meaning behind them are OCANNL's, but for 15, which is new here.
-    OCANNL's 16 and 18 are of scalars that stand for a node which turns out to be stored; here
-    that is decided before anything is rewritten.
+    Numbers below 200 and their meanings are OCANNL's, except for 15, which is new here. OCANNL's
+    16 and 18 are of scalars that replace a node which turns out to be stored; here that is decided
+    before any rewriting.
     """
 
     VISITED_TOO_OFTEN = 1
@@ -232,7 +233,7 @@ class Reason(IntEnum):
 
     @property
     def advice(self) -> str:
-        """What a user does to have it otherwise."""
+        """A change that leads to another mode."""
         return _ADVICE[self]
 
 
@@ -341,7 +342,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A memory mode together with the reason for it."""
+    """A memory mode and its reason."""
 
     mode: MemoryMode = MemoryMode.UNDECIDED
     reason: Reason | None = None
@@ -352,7 +353,7 @@ class Placement:
         return f"{self.mode.value} because {self.reason.text} ({self.reason.value})"
 
     def refine(self, requested: Placement, node: TensorNode) -> Placement:
-        """Returns the decision that leaves the places which both leave.
+        """Return the decision that keeps the places common to both.
 
         Raises:
             LinkError: if the decisions exclude each other; the message gives both reasons.
@@ -371,7 +372,7 @@ class Placement:
         )
 
     def settled(self) -> Placement:
-        """Returns the decision for the most local of the places that are left."""
+        """Return the decision for the most local of the remaining places."""
         mode = next(mode for mode in _MOST_LOCAL_FIRST if mode in self.mode.places)
         return self if mode is self.mode else Placement(mode, self.reason)
 

@@ -4,7 +4,7 @@ Lowering, the passes, the interpreter, the code generators, the reference page a
 this table; no other module lists primitives by their properties. The `meaning` of a primitive is a
 function of Python numbers (exact for integers, double precision for floats, an exact fraction for
 operations with a single rounding); the caller rounds its result to a number format with
-`dtypes.round_to`. Gradients are defined with the operations on tensors, in `tensor.pointwise`.
+`dtypes.round_to`. `tensor.pointwise_operations` defines their gradients.
 """
 
 from __future__ import annotations
@@ -470,7 +470,7 @@ class TernaryOp(Enum):
 
 
 class VectorOp(Enum):
-    """Functions that fill consecutive cells from one word, as many as the format of the target says."""
+    """Functions that fill consecutive cells from one word; the target format gives their number."""
 
     UNIFORM = Primitive(
         name="uniform_vector",

@@ -1,4 +1,4 @@
-"""Where in the user's program something was asked for."""
+"""Origins: the user's operations and source lines, for messages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import linecache
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 
 from ocannl_core.fast_dataclass import dataclass, replace
 
@@ -33,13 +34,13 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What asked for something: an operation, and the user's line that applied it.
+    """The operation and the user's line that an object or a constraint comes from.
 
     Attributes:
         operation: The operation as a reader would name it: `matmul`, `einsum "ij;jk=>ik"`,
             `parameter w`.
         location: The user's line, where there is one.
-        detail: Which part of the operation: `output axis -1 of the first operand`.
+        detail: The part of the operation: `output axis -1 of the first operand`.
     """
 
     operation: str
@@ -47,7 +48,7 @@ class Origin:
     detail: str = ""
 
     def at(self, detail: str) -> Origin:
-        """Returns this origin narrowed to one part of the operation."""
+        """Return this origin with a part of the operation."""
         return replace(self, detail=detail)
 
     def __str__(self) -> str:
@@ -56,28 +57,30 @@ class Origin:
 
 
 def caller_depth() -> int:
-    """Returns the `stacklevel` with which a warning of the calling function points at the innermost
-    line outside this package.
+    """Return the `stacklevel` at which a warning of the calling function names the innermost line
+    outside this package.
     """
     depth = 1
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+    while frame.f_back is not None and _is_inside(frame.f_code):
         frame = frame.f_back
         depth += 1
     return depth
 
 
-def _is_inside(filename: str) -> bool:
-    return filename.startswith((_PACKAGE, "<frozen"))
+def _is_inside(code: CodeType) -> bool:
+    """True of this package, of imports, and of the functions that `dataclasses` compiles."""
+    return code.co_filename.startswith((_PACKAGE, "<frozen")) or (
+        code.co_filename == "<string>" and code.co_qualname.startswith("__create_fn__.")
+    )
 
 
 def caller_location() -> Location | None:
-    """Returns the innermost line on the call stack that lies outside this package."""
+    """Return the innermost line on the call stack that lies outside this package."""
     frame = sys._getframe(1)
     while frame is not None:
-        filename = frame.f_code.co_filename
-        if not _is_inside(filename):
-            return Location(filename, frame.f_lineno)
+        if not _is_inside(frame.f_code):
+            return Location(frame.f_code.co_filename, frame.f_lineno)
         if frame.f_back is None:
             return None
         frame = frame.f_back
@@ -85,9 +88,9 @@ def caller_location() -> Location | None:
 
 
 def returns_of(function: Callable[..., object]) -> tuple[Location, ...]:
-    """Returns the lines at which a function returns something other than nothing.
+    """Return the lines of a function's `return` statements with a value.
 
-    What has no byte code of its own, such as a class, has no lines.
+    Callables without byte code, such as classes, have no lines.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:

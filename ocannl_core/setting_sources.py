@@ -1,4 +1,4 @@
-"""Reading settings from files, the environment and Python, by a table of what they look like."""
+"""Settings from files, the environment and Python, parsed and checked by a table of formats."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Resolved = dict[str, tuple[object, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """How the values of a setting look.
+class SettingFormat:
+    """The format of a setting's values.
 
     Attributes:
         expected: A description for messages.
-        from_text: Reads the text of an environment variable; raises ValueError.
-        from_value: Checks a Python or TOML value and returns its normal form; raises ValueError.
+        from_text: A parser of the text of an environment variable; raises ValueError.
+        from_value: A function from a Python or TOML value to its normal form; raises ValueError.
     """
 
     expected: str
@@ -33,19 +33,19 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class ConfigTable:
-    """What is known of all settings, by name.
+    """Formats and defaults of all settings, by name.
 
     Attributes:
-        formats: What their values look like.
-        defaults: What they are where nothing else is said.
-        in_trusted_files: Those that a file chooses only where the user trusts it.
+        formats: The formats of their values.
+        defaults: The default values.
+        in_trusted_files: Settings that are taken only from trusted files.
     """
 
-    formats: Mapping[str, Format]
+    formats: Mapping[str, SettingFormat]
     defaults: Mapping[str, object]
     in_trusted_files: frozenset[str]
 
-    def checked(self, name: str, value: object, where: str) -> object:
+    def check(self, name: str, value: object, where: str) -> object:
         """Return the normal form of a setting's value; an empty text means the default.
 
         Raises:
@@ -66,7 +66,7 @@ class ConfigTable:
             raise self._impossible(name, value, where) from None
 
     def from_file(self, file: config_files.ConfigFile) -> Resolved:
-        """Return what a file says, after a warning about what it may not choose.
+        """Return the settings of a file, after a warning about those that it may not set.
 
         Raises:
             SettingsError: for unknown names and impossible values.
@@ -76,7 +76,7 @@ class ConfigTable:
             name = key.lower()
             if name in found:
                 raise SettingsError("A setting must have one value.", found=key, where=file.where)
-            checked = self.checked(name, value, file.where)
+            checked = self.check(name, value, file.where)
             if name in self.in_trusted_files and not file.is_trusted:
                 config_files.warn_refused(file, name, f"{PREFIX}{name.upper()}")
             else:
@@ -84,7 +84,8 @@ class ConfigTable:
         return found
 
     def from_environment(self) -> tuple[Resolved, dict[str, str]]:
-        """Return what variables say, and the names of unknown settings by variable.
+        """Return the settings of environment variables, and the names of unknown settings by
+        variable.
 
         Raises:
             SettingsError: for impossible values.
@@ -102,13 +103,13 @@ class ConfigTable:
         return found, unknown
 
     def suggestion(self, name: str) -> str:
-        """Return the settings that an unknown name is close to."""
+        """Return a line with the settings that are similar to an unknown name."""
         close = difflib.get_close_matches(name, self.formats, n=2)
         known = "the settings are " + ", ".join(sorted(self.formats))
         return f"did you mean {' or '.join(close)}?\n{known}" if close else known
 
     def _read(self, name: str, variable: str) -> object:
-        """Return what a variable says; an empty one says the default."""
+        """Return the value of a variable; for an empty one the default."""
         text = os.environ[variable]
         if not text.strip():
             return self.defaults[name]

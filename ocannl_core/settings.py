@@ -1,11 +1,11 @@
-"""Settings: their values, and where each value came from.
+"""Settings: their values, and the source of each value.
 
-A value is looked for in this order: the innermost `with overrides(...)`, the environment variable
+Sources in order of precedence: the innermost `with overrides(...)`, the environment variable
 `OCANNL_<NAME>`, the project's configuration file, the user's own, the default. An empty value means
-the default. Names are read without regard to case.
+the default. Names are case-insensitive.
 
-Settings that choose commands, plugins and directories are not taken from the file of a project,
-which is found on the way up from the working directory, unless the user trusts its directory.
+Settings of commands, plugins and directories are not taken from the file of a project, which is
+found on the way up from the working directory, unless the user trusts its directory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ocannl_core import config_files
 from ocannl_core.errors import SettingsError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.setting_sources import PREFIX, ConfigTable, Resolved
-from ocannl_core.setting_sources import Format as _Format
+from ocannl_core.setting_sources import SettingFormat as _Format
 
 __all__ = ["PREFIX", "Described", "Settings", "cache_directory", "current", "describe", "overrides"]
 
@@ -34,7 +34,7 @@ THREEFRY_ROUNDS = (20, 12)
 """The values of `threefry_rounds`."""
 
 MOST_FILL_VALUES = 16
-"""The greatest `fill_limit`: a longer list of values in generated code has to be an array."""
+"""The greatest `fill_limit`: a longer list of values must be an array."""
 
 
 def _check_text(value: object) -> object:
@@ -132,7 +132,7 @@ def _check_schedule(value: object) -> object:
 
 
 ACCUMULATIONS = ("exact", "float32", "fast")
-"""The values of `accumulation`, each of which allows what those before it do."""
+"""The values of `accumulation`; each allows all that the previous ones do."""
 
 
 def _check_accumulation(value: object) -> object:
@@ -182,7 +182,7 @@ def _check_rounds(value: object) -> object:
 
 
 def _one_of(values: tuple[str, ...], check: Callable[[object], object]) -> _Format:
-    """Returns the format of names, which in variables are read without regard to case."""
+    """Return the format of one of several names, which are case-insensitive in variables."""
     return _Format("one of " + ", ".join(values), lambda text: check(text.lower()), check)
 
 
@@ -220,14 +220,14 @@ _ROUNDS = _Format("20 or 12", _read_rounds, _check_rounds)
 
 
 def _setting(default: object, form: _Format, doc: str, *, needs_trust: bool = False) -> Any:
-    """Returns a setting.
+    """Return the field of a setting.
 
     Args:
-        default: The value where nothing else says one.
-        form: What its values look like.
-        doc: What it means.
-        needs_trust: True if it chooses what is run, or where files are: a file that is found on the
-            way up says so only in a directory that the user trusts.
+        default: The default value.
+        form: The format of its values.
+        doc: Its documentation.
+        needs_trust: True if it sets commands, plugins or directories: a project's file may set it
+            only in a directory that the user trusts.
     """
     metadata = {"format": form, "doc": doc, "needs_trust": needs_trust}
     return field(default=default, metadata=metadata)
@@ -235,7 +235,7 @@ def _setting(default: object, form: _Format, doc: str, *, needs_trust: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings in force at one moment; `describe` tells where each came from."""
+    """The settings in force at one moment; `describe` returns the source of each."""
 
     backend: str | None = _setting(
         None,
@@ -419,7 +419,7 @@ class Described:
         name: The name in `overrides` and in configuration files.
         value: The value in force.
         source: `overrides(...)`, the name of a variable, the path of a file, or `default`.
-        doc: What the setting means.
+        doc: The documentation of the setting.
     """
 
     name: str
@@ -432,17 +432,18 @@ _overrides: ContextVar[Mapping[str, object]] = ContextVar("ocannl settings overr
 
 
 def current() -> Settings:
-    """Returns the settings in force here and now.
+    """Return the settings in force here and now.
 
     Raises:
-        SettingsError: if a configuration file or a variable holds something that is no setting.
+        SettingsError: if a configuration file or a variable contains an unknown or malformed
+            setting.
     """
     values = {name: value for name, (value, _) in _resolve().items()}
     return Settings(**cast("dict[str, Any]", values))
 
 
 def describe() -> list[Described]:
-    """Returns every setting with its value, the place that the value came from, and its meaning."""
+    """Return every setting with its value, the source of the value, and its documentation."""
     resolved = _resolve()
     return [
         Described(each.name, *resolved[each.name], doc=each.metadata["doc"])
@@ -452,14 +453,12 @@ def describe() -> list[Described]:
 
 @contextmanager
 def overrides(**values: object) -> Iterator[Settings]:
-    """Puts values above every other source for the duration of a `with` statement.
+    """Override settings for the duration of a `with` statement.
 
     Raises:
         SettingsError: for an unknown name or an impossible value.
     """
-    checked = {
-        name: _TABLE.checked(name, value, "overrides(...)") for name, value in values.items()
-    }
+    checked = {name: _TABLE.check(name, value, "overrides(...)") for name, value in values.items()}
     token = _overrides.set({**_overrides.get({}), **checked})
     try:
         yield current()
@@ -468,7 +467,7 @@ def overrides(**values: object) -> Iterator[Settings]:
 
 
 def cache_directory() -> Path:
-    """Returns where compiled code is kept; the directory need not exist yet.
+    """Return the directory of cached code, which need not exist yet.
 
     Raises:
         SettingsError: if there is no home directory to keep it in, or its name is no UTF-8.
@@ -491,10 +490,11 @@ def _no_cache_directory(rule: str, path: str) -> SettingsError:
 
 
 def _resolve() -> Resolved:
-    """Returns value and source of every setting.
+    """Return value and source of every setting.
 
     Raises:
-        SettingsError: if a configuration file or a variable holds something that is no setting.
+        SettingsError: if a configuration file or a variable contains an unknown or malformed
+            setting.
     """
     resolved: Resolved = {name: (value, "default") for name, value in _TABLE.defaults.items()}
     chosen, unknown = _TABLE.from_environment()
@@ -516,7 +516,7 @@ _reported: set[str] = set()
 
 
 def _warn_about_unknown(variable: str, name: str) -> None:
-    """Warns once about a variable that looks like a setting and is none."""
+    """Warn once about a variable that is named like a setting and is none."""
     if variable not in _reported:
         _reported.add(variable)
         warnings.warn(

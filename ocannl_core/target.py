@@ -1,8 +1,8 @@
-"""What crosses the boundary between the core and a backend.
+"""The boundary between the core and a backend.
 
-A backend describes its devices (`Target`), turns a scheduled program into text (`Source`), the text
-into something runnable (`Executable`), and owns memory (`Buffer`). Everything but the frozen
-descriptions is a protocol: a backend brings its own classes.
+A backend describes its devices (`Target`), generates code for a plan (`Source`), compiles it
+(`Executable`), and owns memory (`Buffer`). All but the frozen descriptions are protocols: a backend
+brings its own classes.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import NodeInfo, TensorNode
 
 BACKEND_API = (1, 0)
-"""Version of this boundary: a plugin states the one it was written for as `OCANNL_API`; majors must
-agree.
+"""The version of this boundary. A plugin states the version it was written for as `OCANNL_API`;
+majors must agree.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One device of one backend, as schedules and code generators see it.
+    """One device of one backend, as schedules and code generators need it.
 
     Attributes:
         backend: The name of the backend's entry point.
         device: The ordinal among that backend's devices.
-        description: What people call it.
+        description: Its name for people.
         priority: The available backend of highest priority is the default one.
         vector_bytes: Width of a vector register; 0 when there is none.
         cores: Processors that can work in parallel.
-        vector_registers: How many vector registers there are; 0 leaves programs unscheduled.
+        vector_registers: The number of vector registers; 0 leaves programs unscheduled.
         has_fma: True if one instruction multiplies and adds with one rounding.
         pair_products: Formats of which one instruction adds two products to a number of float32,
             with numbers below 2**-126 taken for zero.
         tile_products: Formats of which one instruction adds products of blocks, of 16 rows, 32
             terms and 16 columns, to numbers of float32, likewise.
         cache_bytes: Sizes of the data caches of one processor, nearest first; empty if unknown.
-        compiler: Identifies what makes machine code of generated code, with its flags: what was
-            measured with another one tells nothing.
+        compiler: A key of the compiler and its flags: measurements with another compiler are not
+            comparable.
     """
 
     backend: str
@@ -66,12 +66,12 @@ HOST = Target("host", description="memory of this Python process", priority=-1)
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """The devices of a backend on this machine, or why there are none.
+    """The devices of a backend on this machine, or the reason why there are none.
 
     Attributes:
         targets: The devices that can be used now.
-        reason: Why there are none, as one sentence; empty when there are some.
-        fix: What the user can do about it.
+        reason: The reason why there are none, as one sentence; empty when there are some.
+        fix: A repair by the user.
         details: Facts worth showing in a report: compiler, driver, versions.
         priority: The priority that the missing devices would have; choosing a backend of lower
             priority in their place warns with the reason.
@@ -86,10 +86,10 @@ class TargetReport:
 
 @runtime_checkable
 class Source(Protocol):
-    """Generated code: what `Routine.source` shows. A backend's own class may hold more.
+    """Generated code: the result of `Routine.source`. A backend's own class may hold more.
 
-    A plugin whose sources are frozen dataclasses of nothing but data states their class, as
-    `OCANNL_SOURCE`: what is generated is then kept on disk, and later processes that compile the
+    A plugin whose sources are frozen dataclasses of nothing but data states their class as
+    `OCANNL_SOURCE`: generated code is then cached on disk, and later processes that compile the
     same program do not generate it again.
     """
 
@@ -113,7 +113,7 @@ class Buffer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostBuffer:
-    """An array of this process as a buffer: the host's end of every transfer."""
+    """An array of this process as a buffer: one end of every transfer with the host."""
 
     array: np.ndarray[Any, Any]
     info: NodeInfo
@@ -127,7 +127,7 @@ class Event(Protocol):
     """A point in the work of a device."""
 
     def wait(self) -> None:
-        """Returns when everything before the event has finished."""
+        """Return when all earlier work has finished."""
         ...
 
 
@@ -140,8 +140,8 @@ class Done:
 
 
 Launcher = Callable[[Sequence[int]], None]
-"""A routine bound to its memory: takes the values of its static indices, in the order of the plan's
-`indices`.
+"""A routine bound to its memory: a function of the values of its static indices, in the order of
+the plan's `indices`.
 """
 
 
@@ -153,17 +153,18 @@ class Executable(Protocol):
         buffers: Mapping[TensorNode, Buffer],
         merge_buffers: Mapping[TensorNode, Buffer] | None = None,
     ) -> Launcher:
-        """Returns a callable that runs the routine over these buffers; all addresses resolve here.
+        """Return a callable that runs the routine over these buffers; all addresses are resolved
+        here.
 
         Args:
             buffers: The memory of the plan's `params`; scratch nodes belong to the executable.
-            merge_buffers: The merge buffers of the nodes of which the routine reads one.
+            merge_buffers: The merge buffers that the routine reads, by node.
         """
         ...
 
 
 class ExternalOp(Protocol):
-    """A computation that the loop language calls but does not express.
+    """A computation outside the loop language that loop programs call.
 
     `perform` reads `inputs` and overwrites `outputs`, both as arrays without margins; it must not
     keep them. An input that is an output too is the same memory, which `perform` changes in place.
@@ -179,12 +180,12 @@ class ExternalOp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NativeCode:
-    """Code in the language of a backend that computes what an external operation does.
+    """Code of an external operation in the language of a backend.
 
-    The body sees an array for every input and output, under the names below, and nothing else of
-    the text around it. For an array `x` it may also use `x_size` (its number of cells), `x_shape`
-    (an array of its extents) and `x_type` (the type of its cells). `$name`, in the body and in the
-    support code, is a name of this operation's own.
+    In scope of the body is an array for every input and output, under the names below, and nothing
+    else of the surrounding code. For an array `x` it may also use `x_size` (its number of cells),
+    `x_shape` (an array of its extents) and `x_type` (the type of its cells). `$name`, in the body
+    and in the support code, is a name private to this operation.
 
     Attributes:
         body: Statements.
@@ -212,5 +213,5 @@ class NativeOp(Protocol):
     """An external operation that may have code in the language of a backend."""
 
     def native(self, language: str) -> NativeCode | None:
-        """Returns the code in a language such as `c`; None if there is none."""
+        """Return the code in a language such as `c`; None if there is none."""
         ...

@@ -1,5 +1,6 @@
-"""128-bit words, of which random numbers are made: hashing words, words from numbers, numbers from
-words.
+"""Threefry: 128-bit words for random numbers.
+
+Words are hashed, computed from numbers, and converted to numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _rotate_left(value: int, bits: int) -> int:
 
 
 def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
-    """Returns the Threefry-4x32 hash of a counter under a key.
+    """Return the Threefry-4x32 hash of a counter under a key.
 
     With 20 rounds it is the published function of Random123; 12 rounds are the fewest that pass the
     statistical tests of its authors, so that 12 is quicker and has no margin of safety.
@@ -62,7 +63,7 @@ def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
 
 
 def word_of(value: Number, dtype: DType = int64) -> Words:
-    """Returns a number of a format as a word.
+    """Return a number of a format as a word.
 
     The bits of a number are the low lanes of the word. Those of a 32-bit integer are spread over
     all four lanes, so that small counters differ in each of them:
@@ -79,7 +80,7 @@ def word_of(value: Number, dtype: DType = int64) -> Words:
 
 
 def number_of(word: Words, dtype: DType = float32) -> Number:
-    """Returns the one number that stands for a word in a format.
+    """Return the number of a format that a word is converted to.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; a float32 is
     exact and less than 1. The number is made of the low lanes: of the upper 24 bits of the first
@@ -92,7 +93,7 @@ def number_of(word: Words, dtype: DType = float32) -> Number:
 
 
 def numbers_of(word: Words, dtype: DType) -> tuple[Number, ...]:
-    """Returns the numbers of a format that a word holds, low bits first: as many as fit.
+    """Return the numbers of a format that a word holds, low bits first, as many as fit.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; an 8-bit float,
     an integer and a word are the bits themselves.

@@ -16,7 +16,7 @@ _HEAD = _WIDTH // _HEADS
 
 
 def workloads() -> Iterator[Function]:
-    """Yields the block forward, and forward and backward."""
+    """Yield the block forward, and forward and backward."""
     for gradients in (False, True):
         yield Function(
             name="transformer block" + (" and gradients" if gradients else ""),

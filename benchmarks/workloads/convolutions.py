@@ -15,7 +15,7 @@ _BATCH, _SIZE, _CHANNELS, _WINDOW = 8, 56, 64, 3
 
 
 def workloads() -> Iterator[Function]:
-    """Yields all combinations of strides 1 and 2, padded and valid, without and with gradients."""
+    """Yield all combinations of strides 1 and 2, padded and valid, without and with gradients."""
     for gradients in (False, True):
         for stride in (1, 2):
             for padded in (True, False):
@@ -94,6 +94,6 @@ def _tinygrad(images: Any, weights: Any, *, stride: int, padded: bool) -> Any:
 
 
 def _margins(stride: int) -> tuple[int, int]:
-    """Returns how many cells windows reach over the image, before it and after it."""
+    """Return how many cells windows reach over the image, before it and after it."""
     reach = _WINDOW - stride
     return reach - reach // 2, reach // 2

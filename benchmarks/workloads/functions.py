@@ -1,4 +1,4 @@
-"""What a workload is, whichever framework runs it."""
+"""Workloads: functions and steps of gradient descent, independent of the framework."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Loss = Literal["cross entropy", "hinge"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """A function of arrays; with its gradients, if asked for.
+    """A function of arrays, optionally with its gradients.
 
     Attributes:
-        name: What it is, for readers.
-        arrays: Makes the arguments, by name.
+        name: Its title.
+        arrays: A function that creates the arguments, by name.
         own: The function as an expression of this project; arguments are named as the arrays are.
         torch: The function in PyTorch.
         jax: The function in JAX.
         tinygrad: The function in tinygrad.
-        pytensor: The function in PyTensor; None if that cannot say it.
+        pytensor: The function in PyTensor; None if that cannot express it.
         numpy: The function in NumPy, if one call of NumPy does it; takes `out`, too.
         exact: The value in double precision by NumPy, if contenders must agree with that.
-        batch_axes: How many leading axes of an argument are batch axes in this project; 0 if not
-            named.
-        input_axes: How many trailing axes of an argument are input axes in this project.
-        result: The extents of the value, of which so many leading ones as `batch_axes["result"]`
-            tells are batch axes; needed where there are gradients.
-        gradients: Whether gradients of a weighted sum of the cells are computed, too.
-        flops: Multiplications and additions, where a rate is of interest.
+        batch_axes: The number of leading axes of an argument that are batch axes in this project; 0
+            if not named.
+        input_axes: The number of trailing axes of an argument that are input axes in this project.
+        result: The extents of the value, of which the leading `batch_axes["result"]` are batch
+            axes; needed for gradients.
+        gradients: True to compute gradients of a weighted sum of the cells, too.
+        flops: The number of multiplications and additions; 0 if no rate is printed.
     """
 
     name: str
@@ -52,30 +52,31 @@ class Function:
     flops: float | None = None
 
     def weights(self) -> Array:
-        """Returns the weights with which cells of the value are summed up to be differentiated."""
+        """Return the weights with which cells of the value are summed up to be differentiated."""
         return np.random.default_rng(2).standard_normal(self.result, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TrainingStep:
     """A step of gradient descent on one minibatch.
 
     Attributes:
-        name: What is trained, for readers.
-        parameters: Makes the parameters to start from, by name.
-        batches: Makes the inputs of all minibatches, stacked along the first axis.
-        targets: Makes what is to be predicted, in the same way: numbers of classes for the mean
+        name: Its title.
+        parameters: A function that creates the initial parameters, by name.
+        batches: A function that creates the inputs of all minibatches, stacked along the first
+            axis.
+        targets: A function that creates the targets, stacked likewise: class numbers for the mean
             cross entropy, and 1 or -1 for the mean hinge loss, `minibatch, example`.
-        loss: Which of them is minimised.
+        loss: The loss to minimise.
         own: Scores from inputs and parameters, `b|n`, as an expression of this project; of extent
             1 for the hinge loss.
         torch: The same in PyTorch.
         jax: The same in JAX.
         tinygrad: The same in tinygrad.
-        pytensor: The same in PyTensor; None if that cannot say it.
-        input_axes: How many trailing axes of a parameter are input axes in this project.
+        pytensor: The same in PyTensor; None if that cannot express it.
+        input_axes: The number of trailing axes of a parameter that are input axes in this project.
         rate: The learning rate.
-        momentum: What is left of a velocity after a step; 0 for none.
+        momentum: The decay of the velocity in a step; 0 for none.
     """
 
     name: str
@@ -93,22 +94,22 @@ class Step:
     momentum: float = 0.9
 
 
-Workload = Function | Step
+Workload = Function | TrainingStep
 
 
 def classes(count: int, batches: int, batch: int) -> Array:
-    """Returns a class for every example of every minibatch."""
+    """Return a class for every example of every minibatch."""
     return np.random.default_rng(1).integers(0, count, (batches, batch))
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One framework's way to do a workload.
+    """One framework's implementation of a workload.
 
     Attributes:
-        run: Does the work so many times and returns when all of it is finished.
-        results: What must agree with other frameworks: for a function, its value and gradients; for
-            a step, the parameters, to be asked for after the same number of steps.
+        run: A function that does the work a number of times and returns when all of it is finished.
+        results: A function that returns the arrays to compare: for a function, its value and
+            gradients; for a step, the parameters, after the same number of steps.
     """
 
     run: Callable[[int], None]
@@ -116,11 +117,11 @@ class Contender:
 
 
 Attempts = Mapping[str, Callable[[], Contender]]
-"""What makes each contender ready, by the name of the framework with its settings."""
+"""Functions that prepare contenders, by the name of the framework with its settings."""
 
 
-def repeated(once: Callable[[], Any]) -> Callable[[int], None]:
-    """Returns what calls a function so many times."""
+def repeat(once: Callable[[], Any]) -> Callable[[int], None]:
+    """Return a function that calls another one a number of times."""
 
     def run(times: int) -> None:
         for _ in range(times):
@@ -129,8 +130,8 @@ def repeated(once: Callable[[], Any]) -> Callable[[int], None]:
     return run
 
 
-def stepping(step: Callable[[int], Any], count: int) -> Callable[[int], None]:
-    """Returns what takes so many steps, through minibatches in turn."""
+def take_steps(step: Callable[[int], Any], count: int) -> Callable[[int], None]:
+    """Return a function that takes a number of steps, through minibatches in turn."""
     done = 0
 
     def run(times: int) -> None:

@@ -1,4 +1,4 @@
-"""Workloads as JAX runs them, compiled as a whole."""
+"""Workloads in JAX, compiled as a whole."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
+from workloads.functions import Attempts, Contender, Function, TrainingStep, repeat, take_steps
 
 
-def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload compiled."""
+def contenders(work: Function | TrainingStep) -> Attempts:
+    """Return the workload compiled."""
     match work:
         case Function():
             return {"jax": functools.partial(function, work)}
-        case Step():
+        case TrainingStep():
             return {"jax": functools.partial(step, work)}
 
 
 def function(work: Function) -> Contender:
-    """Returns the function, with its gradients if it has any."""
+    """Return the function, with its gradients if it has any."""
     arguments = {name: jnp.asarray(cells) for name, cells in work.arrays().items()}
 
     def value(arguments: Any) -> Any:
@@ -44,11 +44,11 @@ def function(work: Function) -> Contender:
             return [np.asarray(found)]
         return [np.asarray(found[0]), *(np.asarray(found[1][name]) for name in arguments)]
 
-    return Contender(repeated(lambda: jax.block_until_ready(once())), results)
+    return Contender(repeat(lambda: jax.block_until_ready(once())), results)
 
 
-def step(work: Step) -> Contender:
-    """Returns the training step; parameters and velocities are updated in their memory."""
+def step(work: TrainingStep) -> Contender:
+    """Return the training step; parameters and velocities are updated in their memory."""
     parameters = {name: jnp.asarray(cells) for name, cells in work.parameters().items()}
     velocities = jax.tree.map(jnp.zeros_like, parameters) if work.momentum else {}
     value_and_gradients = jax.value_and_grad(functools.partial(_loss, work))
@@ -69,7 +69,7 @@ def step(work: Step) -> Contender:
     def take(number: int) -> None:
         state[:] = update(state[0], state[1], inputs[number], targets[number])
 
-    steps = stepping(take, len(inputs))
+    steps = take_steps(take, len(inputs))
 
     def run(times: int) -> None:
         steps(times)
@@ -79,11 +79,11 @@ def step(work: Step) -> Contender:
 
 
 def _narrow(targets: Any) -> Any:
-    """Returns integers in 32 bits, which is what JAX works with."""
+    """Return integers in 32 bits, JAX's width."""
     return targets.astype(np.int32) if targets.dtype.kind == "i" else targets
 
 
-def _loss(work: Step, parameters: Any, inputs: Any, targets: Any) -> Any:
+def _loss(work: TrainingStep, parameters: Any, inputs: Any, targets: Any) -> Any:
     scores = work.jax(inputs, **parameters)
     if work.loss == "hinge":
         return jax.nn.relu(1 - targets * scores[:, 0]).mean()

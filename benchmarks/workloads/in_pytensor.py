@@ -1,4 +1,4 @@
-"""Workloads as PyTensor runs them: by its default linker, which is Numba, and by the one for C.
+"""Workloads in PyTensor: with its default linker, which is Numba, and with the one for C.
 
 Arrays are shared variables, and a step is a function with updates of them. There is no convolution
 of images with channels in PyTensor; one made of slices takes minutes to compile.
@@ -13,24 +13,24 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
+from workloads.functions import Attempts, Contender, Function, TrainingStep, repeat, take_steps
 
 _MODES = {"pytensor": "NUMBA", "pytensor C": "CVM"}
 
 
-def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload by each linker, if PyTensor can do it."""
+def contenders(work: Function | TrainingStep) -> Attempts:
+    """Return the workload by each linker, if PyTensor can do it."""
     if work.pytensor is None:
         return {}
     match work:
         case Function():
             return {name: partial(function, work, mode) for name, mode in _MODES.items()}
-        case Step():
+        case TrainingStep():
             return {name: partial(step, work, mode) for name, mode in _MODES.items()}
 
 
 def function(work: Function, mode: str) -> Contender:
-    """Returns the function, with its gradients if it has any."""
+    """Return the function, with its gradients if it has any."""
     arguments = {name: _shared(cells) for name, cells in work.arrays().items()}
     assert work.pytensor is not None
     value = work.pytensor(**arguments)
@@ -41,11 +41,11 @@ def function(work: Function, mode: str) -> Contender:
     outputs = [pytensor.Out(each, borrow=True) for each in wanted]
     once = pytensor.function([], outputs, mode=mode)
     once.trust_input = True
-    return Contender(repeated(once), lambda: [np.asarray(each) for each in once()])
+    return Contender(repeat(once), lambda: [np.asarray(each) for each in once()])
 
 
-def step(work: Step, mode: str) -> Contender:
-    """Returns the training step as one function with updates."""
+def step(work: TrainingStep, mode: str) -> Contender:
+    """Return the training step as one function with updates."""
     inputs, targets = list(work.batches()), list(work.targets())
     x, y = (pt.as_tensor(each[0]).type() for each in (inputs, targets))
     parameters = {name: _shared(cells.copy()) for name, cells in work.parameters().items()}
@@ -68,7 +68,7 @@ def step(work: Step, mode: str) -> Contender:
         update(inputs[number], targets[number])
 
     return Contender(
-        stepping(take, len(inputs)), lambda: [each.get_value() for each in parameters.values()]
+        take_steps(take, len(inputs)), lambda: [each.get_value() for each in parameters.values()]
     )
 
 
@@ -76,7 +76,7 @@ def _shared(cells: Any) -> Any:
     return pytensor.shared(cells, shape=cells.shape)
 
 
-def _loss(work: Step, scores: Any, targets: Any) -> Any:
+def _loss(work: TrainingStep, scores: Any, targets: Any) -> Any:
     if work.loss == "hinge":
         one, zero = np.float32(1), np.float32(0)
         return pt.maximum(one - targets * scores[:, 0], zero).mean(dtype="float32")

@@ -1,6 +1,7 @@
-"""Workloads as tinygrad runs them: captured by its JIT, on its device for processors.
+"""Workloads in tinygrad: captured by its JIT, on its device for processors.
 
-The environment variable `BEAM` has it search for kernels, which takes minutes for each of them.
+The environment variable `BEAM` enables its search for kernels, which takes minutes for each of
+them.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ import numpy as np
 from tinygrad import Device, Tensor, TinyJit, nn
 from tinygrad.helpers import Context, getenv
 
-from workloads.functions import Attempts, Contender, Function, Step, stepping
+from workloads.functions import Attempts, Contender, Function, TrainingStep, take_steps
 
 
-def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload captured."""
+def contenders(work: Function | TrainingStep) -> Attempts:
+    """Return the workload captured."""
     beam = getenv("BEAM", 0)
     name = f"tinygrad, beam {beam}" if beam else "tinygrad"
     match work:
         case Function():
             return {name: partial(function, work)}
-        case Step():
+        case TrainingStep():
             return {name: partial(step, work)}
 
 
 def function(work: Function) -> Contender:
-    """Returns the function, with its gradients if it has any."""
+    """Return the function, with its gradients if it has any."""
     arguments = {name: Tensor(cells).realize() for name, cells in work.arrays().items()}
     weights = Tensor(work.weights()).realize() if work.gradients else None
 
@@ -49,8 +50,8 @@ def function(work: Function) -> Contender:
     return Contender(run, lambda: [each.numpy() for each in call()[1]])
 
 
-def step(work: Step) -> Contender:
-    """Returns the training step with the library's optimiser."""
+def step(work: TrainingStep) -> Contender:
+    """Return the training step with the library's optimiser."""
     parameters = {
         name: Tensor(cells.copy()).realize().is_param_()
         for name, cells in work.parameters().items()
@@ -66,7 +67,7 @@ def step(work: Step) -> Contender:
 
     inputs = [Tensor(each).realize() for each in work.batches()]
     targets = [Tensor(each).realize() for each in _narrow(work.targets())]
-    steps = stepping(lambda number: update(inputs[number], targets[number]), len(inputs))
+    steps = take_steps(lambda number: update(inputs[number], targets[number]), len(inputs))
 
     def run(times: int) -> None:
         with Context(TRAINING=1):
@@ -79,7 +80,7 @@ def _narrow(targets: Any) -> Any:
     return targets.astype(np.int32) if targets.dtype.kind == "i" else targets
 
 
-def _loss(work: Step, scores: Any, targets: Any) -> Any:
+def _loss(work: TrainingStep, scores: Any, targets: Any) -> Any:
     if work.loss == "hinge":
         return (1 - targets * scores.squeeze(-1)).relu().mean()
     return scores.sparse_categorical_crossentropy(targets)

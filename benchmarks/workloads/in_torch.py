@@ -1,4 +1,4 @@
-"""Workloads as PyTorch runs them: as written, and compiled."""
+"""Workloads in PyTorch: eager, and compiled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import harness
 import torch
 import torch._dynamo
 
-from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
+from workloads.functions import Attempts, Contender, Function, TrainingStep, repeat, take_steps
 
 torch.set_num_threads(harness.THREADS)
 torch._dynamo.config.recompile_limit = 100  # one function is compiled for many extents
@@ -17,15 +17,15 @@ torch._dynamo.config.recompile_limit = 100  # one function is compiled for many 
 _compiled = partial(torch.compile, dynamic=False)  # extents never change here
 
 
-def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload as written and compiled; a step also compiled as a whole."""
+def contenders(work: Function | TrainingStep) -> Attempts:
+    """Return the workload as written and compiled; a step also compiled as a whole."""
     match work:
         case Function():
             return {
                 "torch": partial(function, work, lambda each: each),
                 "torch compiled": partial(function, work, _compiled),
             }
-        case Step():
+        case TrainingStep():
             return {
                 "torch": partial(step, work, lambda each: each),
                 "torch compiled": partial(step, work, _compiled),
@@ -34,7 +34,7 @@ def contenders(work: Function | Step) -> Attempts:
 
 
 def function(work: Function, compiled: Any) -> Contender:
-    """Returns the function, on tensors whose last axis is next to itself in memory."""
+    """Return the function, on tensors whose last axis is next to itself in memory."""
     apply = compiled(work.torch)
     arguments = {
         key: torch.from_numpy(cells).requires_grad_(work.gradients)
@@ -46,7 +46,7 @@ def function(work: Function, compiled: Any) -> Contender:
             with torch.no_grad():
                 return apply(**arguments)
 
-        return Contender(repeated(evaluate), lambda: [evaluate().numpy()])
+        return Contender(repeat(evaluate), lambda: [evaluate().numpy()])
     weights = torch.from_numpy(work.weights())
 
     def differentiate() -> Any:
@@ -61,11 +61,11 @@ def function(work: Function, compiled: Any) -> Contender:
         tensors = [value.detach(), *(each.grad for each in arguments.values())]
         return [each.contiguous().numpy() for each in tensors]
 
-    return Contender(repeated(differentiate), results)
+    return Contender(repeat(differentiate), results)
 
 
-def step(work: Step, compiled: Any) -> Contender:
-    """Returns the training step with the fused optimiser."""
+def step(work: TrainingStep, compiled: Any) -> Contender:
+    """Return the training step with the fused optimiser."""
     parameters = {
         key: torch.from_numpy(cells.copy()).requires_grad_(True)
         for key, cells in work.parameters().items()
@@ -84,11 +84,11 @@ def step(work: Step, compiled: Any) -> Contender:
     def results() -> list[Any]:
         return [each.detach().numpy() for each in parameters.values()]
 
-    return Contender(stepping(take, len(inputs)), results)
+    return Contender(take_steps(take, len(inputs)), results)
 
 
-def whole_step(work: Step) -> Contender:
-    """Returns the training step as one compiled function, gradients and optimiser included."""
+def whole_step(work: TrainingStep) -> Contender:
+    """Return the training step as one compiled function, gradients and optimiser included."""
     parameters = {key: torch.from_numpy(cells.copy()) for key, cells in work.parameters().items()}
     velocities = {key: torch.zeros_like(cells) for key, cells in parameters.items()}
     gradients_of = torch.func.grad_and_value(partial(_loss, work))
@@ -108,17 +108,17 @@ def whole_step(work: Step) -> Contender:
         apply(parameters, velocities, inputs[number], targets[number])
 
     return Contender(
-        stepping(take, len(inputs)), lambda: [each.numpy() for each in parameters.values()]
+        take_steps(take, len(inputs)), lambda: [each.numpy() for each in parameters.values()]
     )
 
 
-def _minibatches(work: Step) -> tuple[list[Any], list[Any]]:
+def _minibatches(work: TrainingStep) -> tuple[list[Any], list[Any]]:
     return tuple(
         list(torch.from_numpy(each).unbind(0)) for each in (work.batches(), work.targets())
     )
 
 
-def _loss(work: Step, parameters: Any, inputs: Any, targets: Any) -> Any:
+def _loss(work: TrainingStep, parameters: Any, inputs: Any, targets: Any) -> Any:
     scores = work.torch(inputs, **parameters)
     if work.loss == "hinge":
         return torch.relu(1 - targets * scores.squeeze(-1)).mean()

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from workloads.functions import Array, Attempts, Contender, Step, stepping
+from workloads.functions import Array, Attempts, Contender, TrainingStep, take_steps
 
 _HIDDEN, _BATCH, _BATCHES, _RATE = 16, 32, 8, 0.1
 
 
 def _data() -> tuple[Array, Array]:
-    """Returns points `minibatch, example, 2`, and 1 or -1 for each."""
+    """Return points `minibatch, example, 2`, and 1 or -1 for each."""
     random = np.random.default_rng(4)
     count = _BATCHES * _BATCH
     angle, label = random.uniform(0, np.pi, count), random.integers(0, 2, count)
@@ -67,7 +67,7 @@ def _pytensor(x: Any, w0: Any, b0: Any, w1: Any, b1: Any) -> Any:
     return pt.maximum(x @ w0.T + b0, np.float32(0)) @ w1.T + b1
 
 
-MOONS = Step(
+MOONS = TrainingStep(
     name="tiny step 2-16-1",
     parameters=_parameters,
     batches=lambda: _data()[0],
@@ -88,7 +88,7 @@ MOONS = Step(
 
 
 def by_hand_in_numpy() -> Attempts:
-    """Returns the step as somebody writes it with the derivatives at hand."""
+    """Return the step written by hand in NumPy, with its derivatives."""
     return {"numpy": _numpy}
 
 
@@ -109,11 +109,11 @@ def _numpy() -> Contender:
         w0[...] -= rate * (inner.T @ x)
         b0[...] -= rate * inner.sum(0)
 
-    return Contender(stepping(step, _BATCHES), lambda: parameters)
+    return Contender(take_steps(step, _BATCHES), lambda: parameters)
 
 
 def by_hand_in_numba() -> Attempts:
-    """Returns loops that somebody wrote for these very extents, compiled by Numba.
+    """Return loops written by hand for these extents, compiled by Numba.
 
     With `fastmath`, which allows what IEEE arithmetic does not, as Numba's guide to speed advises,
     and without.
@@ -163,4 +163,4 @@ def _numba(*, fastmath: bool) -> Contender:
     def step(number: int) -> None:
         update(inputs[number], targets[number], w0, b0, w1, b1)
 
-    return Contender(stepping(step, _BATCHES), lambda: [w0.T, b0, w1, b1])
+    return Contender(take_steps(step, _BATCHES), lambda: [w0.T, b0, w1, b1])

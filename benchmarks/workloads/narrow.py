@@ -10,7 +10,7 @@ import numpy as np
 
 import ocannl_core as oc
 from workloads import rows, training
-from workloads.functions import Function, Step
+from workloads.functions import Function, TrainingStep
 
 Array = np.ndarray[Any, Any]
 Runner = Callable[[int], None]
@@ -21,12 +21,13 @@ _SIZES = (64, 256, 512, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is timed.
+    """A workload in one format.
 
     Attributes:
-        name: What it is, for readers.
-        own: Makes the routine and its result in a format, in the session at hand.
-        torch: Makes something to run so many times, and its result, in a format.
+        name: Its title.
+        own: A function that compiles the routine in a format, in the current session, and returns
+            it with its result.
+        torch: The same in PyTorch, as a function that runs a number of times.
         jax: The same in JAX.
     """
 
@@ -37,7 +38,7 @@ class Work:
 
 
 def workloads() -> Iterator[Work]:
-    """Yields products, functions along rows, and a training step."""
+    """Yield products, functions along rows, and a training step."""
     for size in _SIZES:
         yield _function_work(_product(size))
     for each in rows.workloads():
@@ -121,7 +122,7 @@ def _in_jax(work: Function, dtype: str) -> tuple[Runner, Result]:
 # --- a training step ------------------------------------------------------------------------------
 
 
-def _step_work(work: Step) -> Work:
+def _step_work(work: TrainingStep) -> Work:
     return Work(
         work.name,
         lambda dtype, backend: _own_step(work, dtype, backend),
@@ -130,13 +131,15 @@ def _step_work(work: Step) -> Work:
     )
 
 
-def _hot(work: Step) -> Array:
+def _hot(work: TrainingStep) -> Array:
     targets = work.targets()
     hot: Array = np.eye(int(targets.max()) + 1, dtype=np.float32)[targets[0]]
     return hot
 
 
-def _own_step(work: Step, dtype: str, backend: str | None) -> tuple[Callable[[], Any], Result]:
+def _own_step(
+    work: TrainingStep, dtype: str, backend: str | None
+) -> tuple[Callable[[], Any], Result]:
     inputs = oc.tensor(work.batches()[0], dtype=dtype, batch_axes=1)
     targets = oc.tensor(_hot(work), dtype=dtype, batch_axes=1)
     parameters = {
@@ -158,7 +161,7 @@ def _own_step(work: Step, dtype: str, backend: str | None) -> tuple[Callable[[],
     return routine, lambda: np.array(context[first]).astype(np.float32)
 
 
-def _torch_step(work: Step, dtype: str, threads: int) -> tuple[Runner, Result]:
+def _torch_step(work: TrainingStep, dtype: str, threads: int) -> tuple[Runner, Result]:
     import torch
 
     torch.set_num_threads(threads)
@@ -182,7 +185,7 @@ def _torch_step(work: Step, dtype: str, threads: int) -> tuple[Runner, Result]:
     return run, lambda: first.detach().float().numpy()
 
 
-def _jax_step(work: Step, dtype: str) -> tuple[Runner, Result]:
+def _jax_step(work: TrainingStep, dtype: str) -> tuple[Runner, Result]:
     import jax
 
     parameters = {k: jax.numpy.asarray(v, dtype) for k, v in work.parameters().items()}

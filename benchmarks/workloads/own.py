@@ -1,4 +1,4 @@
-"""Workloads as this project runs them."""
+"""Workloads in this project."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from results import OWN
 
 import ocannl_core as oc
-from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
+from workloads.functions import Attempts, Contender, Function, TrainingStep, repeat, take_steps
 
 
-def contenders(work: Function | Step, backend: str | None) -> Attempts:
-    """Returns the workload compiled; a step with and without its intermediate values kept."""
+def contenders(work: Function | TrainingStep, backend: str | None) -> Attempts:
+    """Return the workload compiled; a step with and without its intermediate values kept."""
     match work:
         case Function():
             return {OWN: partial(function, work, backend)}
-        case Step():
+        case TrainingStep():
             return {
                 OWN: partial(step, work, backend, ()),
                 f"{OWN}, all kept": partial(step, work, backend, None),
@@ -26,7 +26,7 @@ def contenders(work: Function | Step, backend: str | None) -> Attempts:
 
 
 def function(work: Function, backend: str | None) -> Contender:
-    """Returns a compiled function of parameters."""
+    """Return a compiled function of parameters."""
     with oc.Session():
         arguments = {
             name: oc.tensor(
@@ -48,11 +48,11 @@ def function(work: Function, backend: str | None) -> Contender:
             loss = oc.einsum("... => 0", value * weights)
             kept = [value, *(each.grad for each in arguments.values())]
             routine = context.compile(oc.train.grad_update(loss), keep=kept)
-    return Contender(repeated(routine), lambda: [np.array(context[each]) for each in kept])
+    return Contender(repeat(routine), lambda: [np.array(context[each]) for each in kept])
 
 
-def step(work: Step, backend: str | None, keep: Sequence[oc.Tensor] | None) -> Contender:
-    """Returns a compiled training step."""
+def step(work: TrainingStep, backend: str | None, keep: Sequence[oc.Tensor] | None) -> Contender:
+    """Return a compiled training step."""
     with oc.Session():
         batches = work.batches()
         count = len(batches)
@@ -76,19 +76,19 @@ def step(work: Step, backend: str | None, keep: Sequence[oc.Tensor] | None) -> C
     def results() -> list[Any]:
         return [np.array(context[each]) for each in parameters.values()]
 
-    return Contender(stepping(take, count), results)
+    return Contender(take_steps(take, count), results)
 
 
-def _targets(work: Step) -> Any:
-    """Returns them as scores are: `minibatch, example, class`."""
+def _targets(work: TrainingStep) -> Any:
+    """Return them as scores are: `minibatch, example, class`."""
     targets = work.targets()
     if work.loss == "hinge":
         return targets[..., np.newaxis]
     return np.eye(targets.max() + 1, dtype=np.float32)[targets]
 
 
-def _loss(work: Step, scores: Any, targets: Any) -> Any:
-    """Returns the sum over the examples."""
+def _loss(work: TrainingStep, scores: Any, targets: Any) -> Any:
+    """Return the sum over the examples."""
     if work.loss == "hinge":
         return oc.einsum("...|... => 0", oc.relu(1 - targets * scores))
     shifted = scores - oc.stop_gradient(oc.einmax("...|... => ...|0", scores))

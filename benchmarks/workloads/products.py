@@ -13,7 +13,7 @@ from workloads.functions import Array, Function
 
 
 def workloads() -> Iterator[Function]:
-    """Yields the products, square ones first."""
+    """Yield the products, square ones first."""
     for size in (64, 128, 256, 512, 1024, 2048):
         yield _product(f"square {size}", "ij;jk=>ik", (size, size), (size, size))
     yield _product("odd 100 x 37 x 61", "ij;jk=>ik", (100, 37), (37, 61))
@@ -56,7 +56,7 @@ def _arrays(left: tuple[int, ...], right: tuple[int, ...]) -> dict[str, Array]:
 
 
 def _views(a: Any, b: Any, transposed: _Transposed) -> tuple[Any, Any]:
-    """Returns the operands as products of matrices take them, without moving any cells."""
+    """Return the operands as products of matrices take them, without moving any cells."""
     if transposed[0]:
         a = a.swapaxes(-1, -2)
     if transposed[1]:

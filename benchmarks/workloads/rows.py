@@ -17,7 +17,7 @@ _EPSILON = 1e-5
 
 
 def workloads() -> Iterator[Function]:
-    """Yields every function without and with its gradients."""
+    """Yield every function without and with its gradients."""
     for each in (_CHAIN, _SOFTMAX, _LAYER_NORM):
         yield each
         yield replace(each, name=f"{each.name} and gradients", gradients=True)

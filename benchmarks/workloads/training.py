@@ -10,11 +10,11 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import nn
-from workloads.functions import Array, Step, classes
+from workloads.functions import Array, TrainingStep, classes
 
 
-def workloads() -> Iterator[Step]:
-    """Yields a perceptron and a convolutional network."""
+def workloads() -> Iterator[TrainingStep]:
+    """Yield a perceptron and a convolutional network."""
     yield _PERCEPTRON
     yield _LENET
 
@@ -65,7 +65,7 @@ def _perceptron_pytensor(x: Any, w0: Any, b0: Any, w1: Any, b1: Any, w2: Any, b2
     return pt.maximum(x @ w1.T + b1, zero) @ w2.T + b2
 
 
-_PERCEPTRON = Step(
+_PERCEPTRON = TrainingStep(
     name="perceptron 784-512-256-10",
     parameters=_perceptron_parameters,
     batches=lambda: _normal(np.random.default_rng(5), 8, 128, _WIDTHS[0], scale=1.0),
@@ -153,7 +153,7 @@ def _lenet_tinygrad(
     return x.linear(w0.flatten(1).T, b0).relu().linear(w1.T, b1)
 
 
-_LENET = Step(
+_LENET = TrainingStep(
     name="LeNet",
     parameters=_lenet_parameters,
     batches=lambda: _normal(np.random.default_rng(5), 8, 64, 28, 28, 1, scale=1.0),

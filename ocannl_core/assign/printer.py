@@ -39,9 +39,9 @@ from ocannl_core.ir_text import (
     PrintedNames,
     Text,
     accumulation_symbol,
-    applied,
-    bracketed,
+    application,
     number_text,
+    subscript,
 )
 from ocannl_core.ops import BinaryOp
 
@@ -116,10 +116,10 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
         case Accumulate(target, combine, reset, op, args, projections):
             for var, _ in projections.domain:
                 names.variable(var)
-            value, _ = applied(op, _operands(args, projections, names))
+            value, _ = application(op, _operands(args, projections, names))
             resets = reset and combine is not BinaryOp.SECOND
             cell = names.node(target) + ("[neutral]" if resets else "")
-            cell = bracketed(cell, map(names.index, projections.lhs))
+            cell = subscript(cell, map(names.index, projections.lhs))
             return f"{cell} {accumulation_symbol(combine)} {value}"
         case SetVector(target, arg, projections):
             ((value, _),) = _operands((arg,), projections, names)
@@ -145,7 +145,7 @@ def _operand(operand: Operand, index_map: IndexMap, names: PrintedNames) -> Text
             return names.cell(node, index_map), ATOM
         case Merge(node):
             merge = f"{names.node(node)}.merge"
-            return bracketed(merge, map(names.index, index_map)), ATOM
+            return subscript(merge, map(names.index, index_map)), ATOM
         case Scalar(value):
             return number_text(value), ATOM
         case _:

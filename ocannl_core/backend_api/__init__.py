@@ -37,7 +37,7 @@ from ocannl_core.errors import (
     TransferError,
     VerifyError,
 )
-from ocannl_core.exclusive import exclusive, overlapping
+from ocannl_core.exclusive import make_exclusive, raise_overlap
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.host_arrays import interior
@@ -108,7 +108,6 @@ __all__ = [
     "VerifyError",
     "bfloat16",
     "dataclass",
-    "exclusive",
     "float8_e4m3fn",
     "float8_e5m2",
     "float16",
@@ -118,9 +117,10 @@ __all__ = [
     "int32",
     "int64",
     "interior",
+    "make_exclusive",
     "memory_plan",
     "merge_reads",
-    "overlapping",
+    "raise_overlap",
     "replace",
     "settings",
     "uint4x32",

@@ -2,9 +2,8 @@
 
 from ocannl_core.codegen.c_family import CODEGEN_VERSION, render_kernel
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
-from ocannl_core.codegen.helper import MATH
+from ocannl_core.codegen.helper import EMULATED_TILES, MATH
 from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
-from ocannl_core.codegen.matrix_tile_prelude import EMULATED
 from ocannl_core.codegen.names import NameRole
 from ocannl_core.codegen.native import native_arguments, render_native
 from ocannl_core.codegen.precedence import CExpr, Precedence, call
@@ -12,7 +11,7 @@ from ocannl_core.codegen.prelude import headers_of
 
 __all__ = [
     "CODEGEN_VERSION",
-    "EMULATED",
+    "EMULATED_TILES",
     "MATH",
     "CExpr",
     "CompilerVectorisation",

@@ -1,18 +1,18 @@
 """Private directories and files with digests, for a cache of compiled code."""
 
+from ocannl_core.storage.digests import add_json_digest, strip_json_digest
 from ocannl_core.storage.directory import (
     PrivateDirectory,
     private_directory,
     temporary_directory,
     unfinished_name,
 )
-from ocannl_core.storage.sealed import sealed_json, unsealed_json
 
 __all__ = [
     "PrivateDirectory",
+    "add_json_digest",
     "private_directory",
-    "sealed_json",
+    "strip_json_digest",
     "temporary_directory",
     "unfinished_name",
-    "unsealed_json",
 ]

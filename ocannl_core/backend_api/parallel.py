@@ -1,14 +1,14 @@
 """Iterations of a parallel kernel that several threads may share."""
 
 from ocannl_core.kernel_passes.parallelise import (
-    LEAST_WORK,
     ParallelIterations,
     UniformIterations,
     parallel_iterations,
 )
+from ocannl_core.machine_model import MIN_THREAD_CYCLES
 
 __all__ = [
-    "LEAST_WORK",
+    "MIN_THREAD_CYCLES",
     "ParallelIterations",
     "UniformIterations",
     "parallel_iterations",

@@ -1,4 +1,4 @@
-"""The command `ocannl`: what is installed, whether it works, and what the settings are."""
+"""The command `ocannl`: lists backends, checks the installation, shows settings, tunes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMANDS = (backends, doctor, config, tune)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the whole command line."""
+    """Return the parser of the whole command line."""
     top = argparse.ArgumentParser(
         prog="ocannl", description="Inspects and tunes an installation of OCANNL for Python."
     )
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
+    """Run a command; return the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
     parsed = parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)

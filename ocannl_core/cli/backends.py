@@ -1,4 +1,4 @@
-"""`ocannl backends`: the installed backends, with what keeps each from working."""
+"""`ocannl backends`: lists the installed backends, and the reason why one cannot be used."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core import settings
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
-from ocannl_core.hooks.manager import wrappers
+from ocannl_core.hooks.manager import wrapper_entries
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def add(subparsers: Subparsers) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = subparsers.add_parser(
         "backends",
         help="list the installed backends and what keeps each from working",
@@ -27,14 +27,14 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the list; returns 0, or 1 when nothing can be used or the chosen backend cannot."""
+    """Print the list; return 0, or 1 if no backend can be used or the chosen one cannot."""
     rows = inventory()
     _, error = default_target()
     if arguments.json:
         print(json.dumps([as_json(row) for row in rows], indent=2))
         return 0 if error is None else 1
     print(table(rows, verbose=arguments.verbose))
-    for entry in wrappers():
+    for entry in wrapper_entries():
         print(f"wrapper {entry.name}: {entry.status.value}, {entry}" + _colon(entry.error))
     if error is not None:
         print(f"\n{error}")
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def table(rows: list[BackendRow], *, verbose: bool) -> str:
-    """Returns the backends as aligned text, each followed by why it cannot be used."""
+    """Return the backends as aligned text, each followed by the reason why it cannot be used."""
     if not rows:
         return "no backend is installed; try: pip install 'ocannl-core[all]'"
     cells = [("backend", "status", "devices", "priority", "plugin")]
@@ -66,7 +66,7 @@ def table(rows: list[BackendRow], *, verbose: bool) -> str:
 
 
 def as_json(row: BackendRow) -> dict[str, Any]:
-    """Returns a backend as JSON data."""
+    """Return a backend as JSON data."""
     return {
         "name": row.entry.name,
         "entry_point": row.entry.value,
@@ -93,7 +93,7 @@ def as_json(row: BackendRow) -> dict[str, Any]:
 
 
 def _notes(row: BackendRow, verbose: bool) -> list[str]:
-    notes = _titled("reason", row.reason) + _titled("try", row.fix)
+    notes = _title_lines("reason", row.reason) + _title_lines("try", row.fix)
     if verbose:
         notes += [
             f"device  {target}: {target.description or 'no description'}, cores: {target.cores}, "
@@ -105,8 +105,8 @@ def _notes(row: BackendRow, verbose: bool) -> list[str]:
     return notes
 
 
-def _titled(title: str, text: str) -> list[str]:
-    """Returns the lines of a text behind its title; nothing for no text."""
+def _title_lines(title: str, text: str) -> list[str]:
+    """Return the lines of a text behind its title; no lines for an empty text."""
     return [
         f"{title if line == 0 else '':<7} {part}" for line, part in enumerate(text.splitlines())
     ]

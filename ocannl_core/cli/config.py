@@ -1,4 +1,4 @@
-"""`ocannl config`: every setting with its value and where the value came from."""
+"""`ocannl config`: lists every setting with its value and the source of the value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add(subparsers: Subparsers) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = subparsers.add_parser(
         "config",
         help="show every setting and where its value came from",
@@ -22,16 +22,16 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the settings; returns 0."""
+    """Print the settings; return 0."""
     described = settings.describe()
     width = max(len(each.name) for each in described)
     for each in described:
-        print(f"{each.name:<{width}}  {_shown(each.value)}  (from {each.source})")
+        print(f"{each.name:<{width}}  {_value_text(each.value)}  (from {each.source})")
         print(f"{'':<{width}}    {each.doc}")
     return 0
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     match value:
         case None:
             return "not set"

@@ -1,4 +1,4 @@
-"""`ocannl doctor`: checks the installation, with a line on how to repair whatever fails."""
+"""`ocannl doctor`: checks the installation, and prints a repair for each failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.errors import OcannlError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks.manager import backend as backend_named
-from ocannl_core.hooks.manager import wrappers
+from ocannl_core.hooks.manager import wrapper_entries
 from ocannl_core.hooks.plugins import describe
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.storage.directory import open_private
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CheckOutcome(Enum):
-    """What a check came to."""
+    """The outcome of a check."""
 
     OK = "OK"
     WARN = "WARN"
@@ -39,10 +39,10 @@ class Check:
     """The result of one check.
 
     Attributes:
-        what: What was looked at.
-        outcome: What it came to.
-        found: What was found.
-        fix: How to repair it.
+        what: The subject of the check.
+        outcome: Its outcome.
+        found: The finding.
+        fix: The repair.
     """
 
     what: str
@@ -57,7 +57,7 @@ class Check:
 
 
 def add(subparsers: Subparsers) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = subparsers.add_parser(
         "doctor",
         help="check the installation and say how to repair it",
@@ -68,7 +68,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the checks as they are made; returns 0 if none failed."""
+    """Print the checks as they are made; return 0 if none failed."""
     failed = 0
     for check in checks(arguments.backend):
         print(check, flush=True)
@@ -78,24 +78,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def checks(only: str | None = None) -> Iterator[Check]:
-    """Yields the checks of the installation.
+    """Yield the checks of the installation.
 
     Args:
-        only: A backend that must work; None checks all, and wants one of them to work.
+        only: A backend that must work; None checks all, of which one must work.
 
     Raises:
         BackendNotFoundError: if the backend to check is not installed.
     """
     rows = inventory()
     if only is not None and only not in {row.entry.name for row in rows}:
-        backend_named(only)  # raises, and says what is installed
+        backend_named(only)  # raises, and lists the installed backends
     yield Check("Python", CheckOutcome.OK, f"{platform.python_version()} at {sys.executable}")
     yield Check("NumPy", CheckOutcome.OK, np.__version__)
     for row in rows:
         if only is None or row.entry.name == only:
             yield from _backend_checks(row, must_work=only is not None)
     if only is None:
-        for entry in wrappers():
+        for entry in wrapper_entries():
             outcome = CheckOutcome.FAIL if entry.error else CheckOutcome.OK
             yield Check(f"wrapper {entry.name}", outcome, entry.error or str(entry))
         yield _default_check()
@@ -131,7 +131,7 @@ def _default_check() -> Check:
 
 
 def _schedule_checks() -> Iterator[Check]:
-    """Yields whether remembered schedules can be read; nothing if nothing is remembered."""
+    """Yield a check that the tuning cache can be read; nothing if it is empty."""
     target, _ = default_target()
     memory = tuning_cache(target) if target is not None else None
     entries = list(memory.entries()) if memory is not None else []
@@ -152,7 +152,7 @@ def _schedule_checks() -> Iterator[Check]:
 
 
 def _cache_check() -> Check:
-    """Returns whether compiled code can be kept; makes the directory if it is missing."""
+    """Return a check that compiled code can be cached; make the directory if it is missing."""
     folder = settings.cache_directory()
     try:
         open_private(folder, create=True).write("doctor", b"")

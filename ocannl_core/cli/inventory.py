@@ -1,4 +1,4 @@
-"""What the commands know about each installed backend."""
+"""The state of each installed backend, for the commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import warnings
 
 from ocannl_core.errors import BackendNotFoundError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.hooks.manager import Backend, PluginEntry, Status, discovered, load_all, select
+from ocannl_core.hooks.manager import (
+    Backend,
+    PluginEntry,
+    Status,
+    backend_entries,
+    load_all,
+    select,
+)
 from ocannl_core.target import Target, TargetReport
 
 
@@ -17,7 +24,7 @@ class BackendRow:
     Attributes:
         entry: Its plugin.
         backend: The loaded backend; None if it is broken or disabled.
-        report: What it says about this machine; empty without a loaded backend.
+        report: Its devices on this machine; empty without a loaded backend.
         is_default: True if new contexts use it.
     """
 
@@ -35,14 +42,14 @@ class BackendRow:
 
     @property
     def reason(self) -> str:
-        """Why it cannot be used; empty if it can."""
+        """The reason why it cannot be used; empty if it can."""
         if self.entry.status is Status.DISABLED:
             return "the settings load_plugins and disable_plugins exclude it"
         return self.entry.error or self.report.reason
 
     @property
     def fix(self) -> str:
-        """What would make it usable, if that is known."""
+        """A change that makes it usable; empty if none is known."""
         if self.entry.status is Status.BROKEN:
             return self.entry.repair
         return self.report.fix
@@ -54,11 +61,11 @@ class BackendRow:
 
 
 def inventory() -> list[BackendRow]:
-    """Returns every installed backend: available ones by falling priority, then the others."""
+    """Return every installed backend: available ones by falling priority, then the others."""
     loaded = {each.name: each for each in load_all()}
     default, _ = default_target()
     rows = []
-    for entry in discovered():
+    for entry in backend_entries():
         backend = loaded.get(entry.name)
         report = backend.targets() if backend is not None else TargetReport()
         is_default = default is not None and default.backend == entry.name
@@ -69,7 +76,7 @@ def inventory() -> list[BackendRow]:
 
 
 def default_target() -> tuple[Target | None, BackendNotFoundError | None]:
-    """Returns the device of new contexts, or the error that making one would raise."""
+    """Return the device of new contexts, or the error that creating one would raise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reasons are part of the report
         try:

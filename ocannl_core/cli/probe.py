@@ -1,4 +1,4 @@
-"""A small kernel that shows whether a backend computes at all."""
+"""A small kernel that checks whether a backend computes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXTENT = 96
 
 
 def multiply_and_add() -> Plan:
-    """Returns a routine of one kernel: `c[i] = a[i] * b[i] + a[i]`."""
+    """Return a plan of one kernel: `c[i] = a[i] * b[i] + a[i]`."""
     a, b, c = (TensorNode(ordinal, (name,)) for ordinal, name in enumerate("abc"))
     var = fresh_var()
     at = (VarIndex(var),)
@@ -37,10 +37,10 @@ def multiply_and_add() -> Plan:
 
 
 def check(backend: Backend, target: Target) -> None:
-    """Compiles and runs the kernel on a device, and compares its cells with NumPy's, bit by bit.
+    """Compile and run the kernel on a device, and compare its cells with NumPy's, bit by bit.
 
     Raises:
-        LinkError: if the device computes something else.
+        LinkError: if the device computes other numbers.
     """
     plan = multiply_and_add()
     a, b, c = plan.params

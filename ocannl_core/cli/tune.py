@@ -1,10 +1,10 @@
-"""`ocannl tune`: measures schedules on this machine for a program, and remembers the fastest.
+"""`ocannl tune`: measures schedules on this machine for a program, and caches the fastest.
 
     ocannl tune --budget 30 train.py -- --epochs 1     for the kernels that the program compiles
-    ocannl tune --show                                 what is remembered for this machine
-    ocannl tune --forget                               removes it
+    ocannl tune --show                                 prints the cache of this machine
+    ocannl tune --forget                               empties it
 
-Every later run of any program uses what is remembered.
+Every later run of any program uses the cached schedules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def add(subparsers: Subparsers) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = subparsers.add_parser(
         "tune",
         help="find the fastest schedules for a program on this machine, and remember them",
@@ -52,7 +52,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does what the arguments say; returns the exit code, that of the program if one runs.
+    """Run the command; return the exit code, that of the program if one runs.
 
     Raises:
         BackendNotFoundError: if no device can be used.
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
-    """Runs a program with tuning on; returns its exit code."""
+    """Run a program with tuning on; return its exit code."""
     variables = {"OCANNL_TUNE": "search"}
     if budget is not None:
         variables["OCANNL_TUNE_BUDGET"] = str(budget)
@@ -87,7 +87,7 @@ def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
         found += 1
         print(text, flush=True)
 
-    with _environment(variables), _called(script, arguments), report_searches(listen):
+    with _environment(variables), _script_arguments(script, arguments), report_searches(listen):
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as end:
@@ -102,7 +102,7 @@ def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Sets variables; processes that the program starts have them too."""
+    """Set environment variables, which child processes inherit."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -116,8 +116,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _called(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Makes the program see the arguments and the modules that it would see if it were run."""
+def _script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Set the arguments and the module path to those of a program that is run as a script."""
     before = sys.argv, sys.path[:]
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
@@ -128,7 +128,7 @@ def _called(script: str, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _show(memory: TuningCache) -> int:
-    """Prints what is remembered; returns 0."""
+    """Print the tuning cache; return 0."""
     entries = list(memory.entries())
     print(f"{len(entries)} kernels in {memory.folder}")
     for entry in entries:
@@ -151,6 +151,6 @@ def _lines(entry: TuningEntry) -> Iterator[str]:
 
 
 def _forget(memory: TuningCache) -> int:
-    """Removes what is remembered; returns 0."""
+    """Empty the tuning cache; return 0."""
     print(f"{memory.forget()} kernels forgotten in {memory.folder}")
     return 0

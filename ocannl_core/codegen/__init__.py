@@ -1,1 +1,1 @@
-"""The C-family renderer: a scheduled nest as the text of one kernel."""
+"""Code generation for the C family: kernels to C text."""

@@ -1,7 +1,7 @@
-"""Innermost loops that find their cells from pointers set before them.
+"""Strength reduction of addresses in innermost loops.
 
-A compiler finds such pointers by itself, and takes a third of its time for it: the pass that does
-is left out for kernels that consist of vectors.
+C compilers do this themselves, but spend a third of their time on it: the pass is disabled for
+kernels that consist of vector code.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ from ocannl_core.loopir.nodes import AxisKind, For
 from ocannl_core.loopir.traverse import statements
 from ocannl_core.node import TensorNode
 
-_WITHIN = frozenset({AxisKind.VECTOR, AxisKind.TILE, AxisKind.PAIR, AxisKind.UNROLLED})
-"""Loops that are operations on registers, or written out."""
+_INNER_KINDS = frozenset({AxisKind.VECTOR, AxisKind.TILE, AxisKind.PAIR, AxisKind.UNROLLED})
+"""Loops over the lanes of registers, and unrolled loops."""
 
 
 def has_reduced_addresses(loop: For) -> bool:
-    """True if a loop is an innermost one, of vectors."""
-    if loop.kind in _WITHIN:
+    """Return True if a loop is an innermost loop around vector loops."""
+    if loop.kind in _INNER_KINDS:
         return False
     inside = [
         each.kind
         for each in statements(loop.body)
         if isinstance(each, For) and each.stop - each.start > 1
     ]
-    return AxisKind.VECTOR in inside and _WITHIN.issuperset(inside)
+    return AxisKind.VECTOR in inside and _INNER_KINDS.issuperset(inside)
 
 
 @dataclass(slots=True)
 class ReducedAddressLoop:
-    """An innermost loop whose cells are found from pointers that are set before it, as is what is
-    the same in all iterations.
+    """An innermost loop with addresses and invariant values computed before it.
 
     for (p = 0; p < 9; ++p)                   c0 = &a0[256 * i]; c1 = &a1[64 * i];
       a0[256 * i + p] * a1[64 * i + 8 * p]    for (p = 0, p_8 = 0; p < 9; ++p, p_8 += 8)
@@ -40,13 +39,13 @@ class ReducedAddressLoop:
 
     Attributes:
         variable: The variable of the loop.
-        depth: How many loops are around it.
-        inside: That variable and those of the loops inside, which are written out by the compiler.
-        scope: The number of the scope that the loop stands in.
-        written: The nodes of which it changes cells.
-        opening: What is written before the loop.
-        same: Variables that are set there, by the expressions whose values they hold.
-        multiples: The multiples of the variable that are counted along.
+        depth: The number of loops around it.
+        inside: That variable and those of the inner loops, which the C compiler unrolls.
+        scope: The number of the scope around the loop.
+        written: The nodes that it writes.
+        opening: The lines before the loop.
+        invariants: Variables set there, by the expressions that they hold.
+        multiples: The multiples of the variable that are kept as induction variables.
     """
 
     variable: str
@@ -55,11 +54,11 @@ class ReducedAddressLoop:
     scope: int
     written: frozenset[TensorNode]
     opening: list[str] = field(default_factory=list)
-    same: dict[str, str] = field(default_factory=dict)
+    invariants: dict[str, str] = field(default_factory=dict)
     multiples: list[int] = field(default_factory=list)
 
     def multiple(self, factor: int) -> str:
-        """Returns the variable that is a multiple of the loop's."""
+        """Return the induction variable for a multiple of the loop variable."""
         if factor == 1:
             return self.variable
         if factor not in self.multiples:
@@ -67,7 +66,7 @@ class ReducedAddressLoop:
         return f"{self.variable}_{factor}"
 
     def head(self, index_type: str, first: str, end: str) -> str:
-        """Returns the head of the loop with all that is counted along."""
+        """Return the head of the loop with all its induction variables."""
         name = self.variable
         starts, steps = [f"{name} = {first}"], [f"++{name}"]
         for factor in self.multiples:

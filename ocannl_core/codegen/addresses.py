@@ -1,7 +1,7 @@
-"""Where cells are: index expressions as C, and pointers that copies of a statement share.
+"""Addresses: index expressions in C, and pointers shared by unrolled copies of a statement.
 
-Results are memoised by the identity of indices and expressions: written-out loops render the same
-ones repeatedly, and hashing them by value would take longer than computing the results.
+Results are memoised by the identity of indices and expressions: unrolled loops render the same ones
+repeatedly, and hashing them by value would take longer than computing the results.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 
 from ocannl_core.codegen.address_strength_reduction import ReducedAddressLoop
 from ocannl_core.codegen.names import KernelNames
-from ocannl_core.codegen.precedence import CExpr, Precedence, infix, negated
-from ocannl_core.codegen.registers import Position
+from ocannl_core.codegen.precedence import CExpr, Precedence, infix, negate
+from ocannl_core.codegen.scalar_replacement import Position
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.errors import VerifyError
 from ocannl_core.identity import IdentityMap
@@ -31,17 +31,17 @@ from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
 from ocannl_core.node import NodeInfo, TensorNode
 
 _WITH_STATEMENTS = frozenset({Gather, Scoped})
-_TIED = _WITH_STATEMENTS | {LocalRead, LoadMerge}
-"""What is computed where it stands: after statements, from scalar variables or merge buffers."""
+_IMMOVABLE = _WITH_STATEMENTS | {LocalRead, LoadMerge}
+"""Expressions to render in place: after statements, from scalars or merge buffers."""
 
 
 class Addresses:
-    """Positions at the current point of a kernel.
+    """Addresses at the current point of a kernel.
 
     Args:
-        names: What things are called here.
+        names: The names in scope.
         info: Extents and formats of the nodes.
-        writer: Where pointers are declared.
+        writer: Receives the declarations of pointers.
     """
 
     def __init__(
@@ -57,22 +57,22 @@ class Addresses:
         self._free: IdentityMap[Expr, AbstractSet[IndexVar]] = IdentityMap()
 
     def index(self, index: AxisIndex) -> CExpr:
-        """Returns the value of an index as a sum of products.
+        """Render an index as a sum of products.
 
         2 * i + 0 * j - 1  -->  2 * i - 1
         """
         total, offset = self._sum(as_affine(index))
         if total is None:
             return _integer(offset)
-        return _shifted(total, offset)
+        return _add_offset(total, offset)
 
     def _sum(self, position: Position) -> tuple[CExpr | None, int]:
-        """Returns the products of a sum, None if there is none, and its constant part."""
+        """Return the sum of the products, None if there are none, and the constant part."""
         products, offset = self._products(position)
         return _total(products), offset
 
     def _products(self, position: Position) -> tuple[list[_Product], int]:
-        """Returns the products of a sum, positive ones first, and its constant part."""
+        """Return the products of a sum, positive ones first, and its constant part."""
         terms, offset = position
         products: list[_Product] = []
         for coefficient, var in terms:
@@ -84,7 +84,7 @@ class Addresses:
         products.sort(key=_is_negative)
         return products, offset
 
-    def place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
+    def position_of(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
         """Return the position of a cell in the buffer of its node."""
         places = self._places.find(indices)
         if places is None:
@@ -94,8 +94,10 @@ class Addresses:
             found = places[node] = as_affine(row_major(indices, self._info(node).buffer_dims))
         return found
 
-    def fixed(self, position: Position, first: LoopVar | None = None, start: int = 0) -> int:
-        """Returns a position that depends on no variable of the text.
+    def constant_position(
+        self, position: Position, first: LoopVar | None = None, start: int = 0
+    ) -> int:
+        """Return the value of a constant position.
 
         Args:
             position: The position.
@@ -110,10 +112,10 @@ class Addresses:
             offset += coefficient * value
         return offset
 
-    def element(self, array: str, position: Position, shift: int = 0) -> str:
-        """Returns a cell of an array.
+    def cell(self, array: str, position: Position, shift: int = 0) -> str:
+        """Render a cell of an array.
 
-        Copies of one statement, in which only constants differ, share a pointer:
+        Unrolled copies of one statement, which differ in constants only, share a pointer:
 
         a0[256 * i + j] + a0[256 * i + j + 16]  -->  c0 = &a0[256 * i + j]; c0[0] + c0[16]
         """
@@ -121,23 +123,23 @@ class Addresses:
         offset += shift
         if not products:
             return f"{array}[{offset}]"
-        loop = self._writer.stepping
+        loop = self._writer.reduced_loop
         if (
             loop is not None
             and any(name == loop.variable for _, name in products)
             and self._names.depth_of(array) <= loop.depth
         ):
-            return self._stepped(loop, array, products, offset)
+            return self._reduced_cell(loop, array, products, offset)
         total = _total(products)
         assert total is not None
-        if self._writer.is_written_out and "-" not in total.code:
+        if self._writer.is_unrolled and "-" not in total.code:
             return f"{self._writer.pointer(array, total.code)}[{offset}]"
-        return f"{array}[{_shifted(total, offset)}]"
+        return f"{array}[{_add_offset(total, offset)}]"
 
-    def _stepped(
+    def _reduced_cell(
         self, loop: ReducedAddressLoop, array: str, products: list[_Product], offset: int
     ) -> str:
-        """Returns a cell as seen from a pointer that is set before the loop."""
+        """Render a cell relative to a pointer that is set before the loop."""
         around = _total([each for each in products if each[1] not in loop.inside])
         steps = [
             (-1 if factor < 0 else 1, loop.multiple(abs(factor)))
@@ -149,19 +151,17 @@ class Addresses:
         total = _total(steps)
         assert total is not None
         if around is None:
-            return f"{array}[{_shifted(total, offset)}]"
+            return f"{array}[{_add_offset(total, offset)}]"
         if "-" in around.code:  # the constant keeps the pointer inside of the array
-            around, offset = _shifted(around, offset), 0
-        pointer = self._writer.pointer_before(loop, array, around.code)
-        return f"{pointer}[{_shifted(total, offset)}]"
+            around, offset = _add_offset(around, offset), 0
+        pointer = self._writer.hoist_pointer(loop, array, around.code)
+        return f"{pointer}[{_add_offset(total, offset)}]"
 
-    def is_same_throughout(self, loop: ReducedAddressLoop, expr: Expr) -> bool:
-        """True if an expression has the same value in all iterations of a loop, and can be computed
-        before it.
-        """
+    def is_invariant(self, loop: ReducedAddressLoop, expr: Expr) -> bool:
+        """Return True if an expression is loop-invariant and can be computed before the loop."""
         nodes = self.nodes_of(expr)
         return (
-            self._kinds_in(expr).isdisjoint(_TIED)
+            self._kinds_in(expr).isdisjoint(_IMMOVABLE)
             and self._names.registers.keys().isdisjoint(nodes)
             and self._names.tiles.keys().isdisjoint(nodes)
             and loop.written.isdisjoint(nodes)
@@ -170,11 +170,11 @@ class Addresses:
         )
 
     def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
-        """Returns the cells that the loads and stores of a part of the kernel name."""
+        """Return the cells that the loads and stores in a block access."""
         found = self._cells.find(body)
         if found is None:
             found = self._cells[body] = [
-                (each.node, self.place(each.node, each.indices))
+                (each.node, self.position_of(each.node, each.indices))
                 for each in walk(body)
                 if isinstance(each, Load | Store)
             ]
@@ -188,7 +188,7 @@ class Addresses:
         return found
 
     def has_statements(self, expr: Expr) -> bool:
-        """True if rendering an expression writes statements."""
+        """Return True if rendering an expression writes statements."""
         return not self._kinds_in(expr).isdisjoint(_WITH_STATEMENTS)
 
     def _kinds_in(self, expr: Expr) -> AbstractSet[type]:
@@ -207,16 +207,16 @@ class Addresses:
 
 
 _Product = tuple[int, str]
-"""A factor and a variable of the text."""
+"""A factor and a variable in the text."""
 
 
 def _total(products: Sequence[_Product]) -> CExpr | None:
-    """Returns a sum of products; None if there is none."""
+    """Return the sum of products; None if there are none."""
     total: CExpr | None = None
     for coefficient, name in products:
         size = CExpr(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
         if total is None:
-            total = size if coefficient > 0 else negated(size)
+            total = size if coefficient > 0 else negate(size)
         else:
             total = infix(total, "+" if coefficient > 0 else "-", size)
     return total
@@ -226,8 +226,8 @@ def _is_negative(product: tuple[int, str]) -> bool:
     return product[0] < 0
 
 
-def _shifted(total: CExpr, offset: int) -> CExpr:
-    """Returns a sum with a constant added."""
+def _add_offset(total: CExpr, offset: int) -> CExpr:
+    """Add a constant to a sum."""
     if offset == 0:
         return total
     return infix(total, "+" if offset > 0 else "-", CExpr(str(abs(offset))))

@@ -1,8 +1,8 @@
-"""A scheduled nest as the text of one kernel.
+"""Rendering of a scheduled kernel as C text.
 
-The text depends on nothing but the meaning of the nest and the dialect: names are canonical,
-remarks and titles stay outside. So equal nests over different nodes are one kernel, and the hash of
-the text is its name.
+The text depends only on the meaning of the kernel and the dialect: names are canonical, and remarks
+and titles are left out. So alpha-equivalent kernels over different nodes have one text, and its
+hash is the symbol of the kernel.
 
 Staged code is printed as given, with `$0`, `$1`, ... replaced by the names of the nodes that its
 body mentions, in order of first mention.
@@ -19,29 +19,28 @@ from typing import assert_never
 
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
-from ocannl_core.codegen.dot_product_pairs import PairedLoop
+from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
-from ocannl_core.codegen.float32_math import OWN_FUNCTIONS
+from ocannl_core.codegen.float32_math import REPLACED_FUNCTIONS
 from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
-from ocannl_core.codegen.loop_partition import loop_partitions
-from ocannl_core.codegen.matrix_tiles import TileLoops, tiles_of
+from ocannl_core.codegen.loop_partition import partition_loops
+from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
 from ocannl_core.codegen.memset import MemsetRenderer
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.precedence import CExpr
 from ocannl_core.codegen.prelude import prelude
-from ocannl_core.codegen.registers import register_lanes
+from ocannl_core.codegen.scalar_replacement import assign_registers
 from ocannl_core.codegen.vector_loops import (
     MOST_LANES,
     NotVectorisedError,
 )
-from ocannl_core.codegen.vector_types import ELEMENTS, PARTS_OF_REGISTERS
-from ocannl_core.codegen.word_stores import lanes
+from ocannl_core.codegen.vector_types import ELEMENTS, PARTIAL_VECTORS
+from ocannl_core.codegen.word_stores import render_vector_store
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, IndexVar
-from ocannl_core.kernel_passes.workspace import STACK_BYTES
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -68,14 +67,15 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
+from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 
 CODEGEN_VERSION = 1
-"""Changes whenever the meaning of generated text changes without the text changing."""
+"""Incremented when the meaning of generated text changes without the text."""
 
 _VECTORS_PER_PLAIN = 16
-"""So many vector loops for each plain one make a kernel one that consists of vectors."""
+"""The least number of vector loops per plain loop in a kernel that counts as vector code."""
 
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 _DECLARATIONS = frozenset({Allocate, DeclareLocal})
@@ -85,17 +85,17 @@ _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 def render_kernel(
     nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> KernelText:
-    """Returns the kernel of a nest.
+    """Render a kernel.
 
-    Its arguments are the nest's nodes, then the merge buffers it reads in order of first use, then
-    its static indices. Where the dialect cuts kernels into parts, parallel ones take memory of the
-    thread and the bounds of the part last.
+    Its arguments are the kernel's nodes, then the merge buffers in order of first use, then its
+    static indices. If the dialect partitions parallel loops, the buffers and bounds of the thread
+    come last.
 
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
     """
     try:
-        kernel = _rendered(nest, nodes, dialect)
+        kernel = _render(nest, nodes, dialect)
     except RecursionError:
         raise CodegenError(
             "Expressions must not be nested too deeply for the renderer to follow.",
@@ -119,22 +119,22 @@ def render_kernel(
         *kernel.launch,
         kernel.private,
         kernel.bounds,
-        kernel.loops,
+        kernel.vectorisation,
     )
 
 
-def _rendered(
+def _render(
     nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> _KernelRenderer:
-    """Returns a kernel with vectors, or else with plain loops."""
+    """Render with vectors, or else with plain loops."""
     if dialect.has_vectors:
         with suppress(NotVectorisedError):
             kernel = _KernelRenderer(nest, nodes, dialect, has_vectors=True)
-            kernel.block(nest.body)
+            kernel.write_block(nest.body)
             kernel.close()
             return kernel
     kernel = _KernelRenderer(nest, nodes, dialect)
-    kernel.block(nest.body)
+    kernel.write_block(nest.body)
     return kernel
 
 
@@ -157,9 +157,9 @@ class _KernelRenderer:
         self._names = KernelNames(nest.arguments, self._merges, nest.indices)
         self.writer = KernelWriter(self._names)
         self._expressions = Expressions(
-            dialect, self._names, self._info, self.writer, self._statements, self._is_inside
+            dialect, self._names, self._info, self.writer, self._write_statements, self._is_inside
         )
-        self._fills = MemsetRenderer(
+        self._memsets = MemsetRenderer(
             dialect, self._names, self._info, self.writer, self._expressions
         )
         self._tiles = TileLoops(
@@ -176,43 +176,45 @@ class _KernelRenderer:
         self._enclosing: list[AxisKind] = []
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
-        self._dealt = loop_partitions(nest) if dialect.cuts_parallel else IdentityMap()
+        self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
         self._private: dict[TensorNode, KernelParameter] = {}
-        self._measure(nest.body)
+        self._collect_extents(nest.body)
 
     @property
     def bounds(self) -> int:
-        """How many levels of loops are run in parts."""
-        return max((share.level for share in self._dealt.values()), default=0)
+        """Return the number of levels of partitioned loops."""
+        return max((partition.level for partition in self._partitions.values()), default=0)
 
     @property
-    def loops(self) -> CompilerVectorisation:
-        """What is left for a compiler to do well: loops that it could vectorise, over lanes too,
-        elementary functions, whose constants it should keep in registers, and vectors that fill no
-        register, for which it has to find instructions.
+    def vectorisation(self) -> CompilerVectorisation:
+        """Classify the work that is left for the C compiler.
+
+        That is to vectorise loops, also loops over lanes; to keep the constants of elementary
+        functions in registers; and to select instructions for vectors that are smaller than a
+        register.
         """
         functions = [each.partition("_")[2] for each in self.writer.helpers]
         is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
         is_mapped = any(each.startswith("map_") for each in functions)
-        has_parts = not PARTS_OF_REGISTERS.isdisjoint(self.writer.helpers)
+        has_parts = not PARTIAL_VECTORS.isdisjoint(self.writer.helpers)
         if not self._has_vectors or is_mapped or has_parts or not is_rare:
             return CompilerVectorisation.PLAIN
-        if not OWN_FUNCTIONS.isdisjoint(functions):
+        if not REPLACED_FUNCTIONS.isdisjoint(functions):
             return CompilerVectorisation.FUNCTIONS
         return CompilerVectorisation.MIXED if self._plain_loops else CompilerVectorisation.VECTORS
 
     @property
     def private(self) -> tuple[int, ...]:
-        """The bytes of each buffer of which every thread has its own."""
+        """Return the size in bytes of each buffer that is private to a thread."""
         return tuple(self._info(node).nbytes for node in self._private)
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Extents of the axes that the device runs: GRID, then BLOCK."""
+        """Return the extents of the axes that the device runs: GRID, then BLOCK."""
         return tuple(self._launch[AxisKind.GRID]), tuple(self._launch[AxisKind.BLOCK])
 
     def parameters(self) -> list[KernelParameter]:
-        """Returns what the kernel is given; complete once the body is rendered."""
+        """Return the parameters of the kernel; they are complete once the body is rendered."""
         arrays = [
             KernelParameter(self._names.array(node), self._info(node).dtype, node in self._written)
             for node in self._nest.arguments
@@ -236,11 +238,11 @@ class _KernelRenderer:
 
     def _info(self, node: TensorNode) -> NodeInfo:
         if node not in self._nodes:
-            raise CodegenError("Every node of a kernel is described.", found=node.name)
+            raise CodegenError("Every node of a kernel has extents and a format.", found=node.name)
         return self._nodes[node]
 
     def _is_inside(self, load: Load | LoadMerge) -> bool:
-        """True if a load surely addresses a cell of its node."""
+        """Return True if an access is certainly in bounds."""
         extents = self._info(load.node).buffer_dims
         for index, extent in zip(load.indices, extents, strict=True):
             reach = index_range(index, self._ranges)
@@ -248,14 +250,14 @@ class _KernelRenderer:
                 return False
         return True
 
-    def _measure(self, stmt: Stmt, grid: int = 0, block: int = 0) -> None:
-        """Finds the extents of the axes that the device runs."""
+    def _collect_extents(self, stmt: Stmt, grid: int = 0, block: int = 0) -> None:
+        """Collect the extents of the axes that the device runs."""
         match stmt:
             case Block(stmts):
                 for each in stmts:
-                    self._measure(each, grid, block)
+                    self._collect_extents(each, grid, block)
             case Staged(_, _, body):
-                self._measure(body, grid, block)
+                self._collect_extents(body, grid, block)
             case For(_, start, stop, body, kind):
                 depth = block if kind is AxisKind.BLOCK else grid
                 if kind in _LAUNCHED and self._dialect.bound_index(kind, depth) is not None:
@@ -264,62 +266,63 @@ class _KernelRenderer:
                     extents[depth] = max(extents[depth], stop - start)
                     grid += kind is AxisKind.GRID
                     block += kind is AxisKind.BLOCK
-                self._measure(body, grid, block)
+                self._collect_extents(body, grid, block)
             case _:
                 return
 
     # ----- statements -----------------------------------------------------------------------
 
     def close(self) -> None:
-        """Writes what a kernel begins and ends with: cells that went past the caches have arrived,
-        and tile registers have the shape of tiles in between.
+        """Write the prologue and epilogue of the kernel.
+
+        Streaming stores are fenced, and tile registers are configured and released.
         """
         if any(name.endswith("_stream") for name in self.writer.helpers):
             self.writer.helpers.add("stream_end")
             self.writer.line("stream_end();")
         if any(name.startswith("tile_") for name in self.writer.helpers):
             self.writer.helpers |= {"tile_begin", "tile_end"}
-            self.writer.first("tile_begin();")
+            self.writer.insert_first("tile_begin();")
             self.writer.line("tile_end();")
 
-    def block(self, block: Block) -> None:
-        """Writes statements; what they declare ends with them."""
+    def write_block(self, block: Block) -> None:
+        """Write statements in a scope of their own."""
         if not any(type(stmt) in _DECLARATIONS for stmt in block.stmts):
-            self._statements(block)
+            self._write_statements(block)
             return
         stack_bytes = self._stack_bytes
         with self._names.block():
-            self._statements(block)
+            self._write_statements(block)
         self._stack_bytes = stack_bytes
 
-    def _statements(self, block: Block) -> None:
+    def _write_statements(self, block: Block) -> None:
         for position, stmt in enumerate(block.stmts):
             if isinstance(stmt, Allocate) and stmt.scope is Scope.THREAD and self._has_vectors:
                 self._allocate_thread(stmt.node, block.stmts[position + 1 :])
             else:
-                self._statement(stmt)
+                self._write_statement(stmt)
 
-    def _statement(self, stmt: Stmt) -> None:
+    def _write_statement(self, stmt: Stmt) -> None:
         if not isinstance(stmt, Block | For | Store | Prefetch | Remark):
             self.writer.forget()
         match stmt:
             case Block():
-                self.block(stmt)
+                self.write_block(stmt)
             case For():
-                self._loop(stmt)
+                self._write_loop(stmt)
             case Store(node, indices, value):
-                self._store(node, self._expressions.cell(node, indices), value, stmt)
+                self._write_store(node, self._expressions.cell(node, indices), value, stmt)
             case StoreVector():
-                self._store_vector(stmt)
+                self._write_vector_store(stmt)
             case Fill(node, value):
                 self._written.add(node)
-                self._plain_loops += self._fills.fill(node, value)
+                self._plain_loops += self._memsets.fill(node, value)
             case DeclareLocal(local):
                 type_name = self._dialect.value_type(local.dtype)
                 self._note_type(local.dtype)
                 self.writer.declare(type_name, self._names.declare(local))
             case SetLocal(local, value):
-                self._set_local(stmt)
+                self._write_assignment(stmt)
             case Allocate(node, scope):
                 self._allocate(node, scope)
             case Barrier():
@@ -327,68 +330,71 @@ class _KernelRenderer:
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
             case Prefetch(node, indices):
-                self._prefetch(node, indices)
+                self._write_prefetch(node, indices)
             case CallExternal(op):
                 raise CodegenError(
-                    "A call out of the loop language is a step between kernels.", found=op.name
+                    "External calls run between kernels, never inside one.", found=op.name
                 )
             case Remark():
                 return
             case Staged():
-                self._staged(stmt)
+                self._write_staged(stmt)
             case _:
                 assert_never(stmt)
 
-    def _prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
-        """Asks for a line of memory; arrays of the kernel are near, and end where it may point."""
+    def _write_prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
+        """Prefetch a cache line of an argument.
+
+        Arrays of the kernel are in the cache, and prefetched addresses may exceed their bounds.
+        """
         if node in self._nest.arguments:
             asked = self._dialect.prefetch(self._expressions.cell(node, indices))
             if asked is not None:
                 self.writer.line(asked)
 
-    def _loop(self, loop: For) -> None:
-        """Writes a loop; one iteration needs none, and no iteration leaves nothing."""
+    def _write_loop(self, loop: For) -> None:
+        """Write a loop; omit it for one iteration, and write nothing for none."""
         extent = loop.stop - loop.start
         if extent <= 0:
             return
         self._ranges[loop.var] = Range(loop.start, loop.stop - 1)
         bound = self._bound_index(loop.kind)
         if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1:
-            self._vector_loop(loop)
+            self._write_vector_loop(loop)
             return
         if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1:
             self._innermost += 1
             self._tiles.render(loop)
             return
         if loop.kind is AxisKind.UNROLLED and self._uses_registers(loop):
-            with self.writer.written_out():
+            with self.writer.unrolled():
                 for value in range(loop.start, loop.stop):
-                    with self._names.single(loop.var, value):
-                        self.block(loop.body)
+                    with self._names.bind(loop.var, value):
+                        self.write_block(loop.body)
             return
-        share = self._dealt.find(loop)
-        if share is not None and extent == 1:
-            with self.writer.braces(share.guard()), self._names.single(loop.var, loop.start):
-                self.block(loop.body)
+        partition = self._partitions.find(loop)
+        if partition is not None and extent == 1:
+            with self.writer.braces(partition.guard()), self._names.bind(loop.var, loop.start):
+                self.write_block(loop.body)
             return
         if bound is None and extent == 1:
-            with self._names.single(loop.var, loop.start):
-                self.block(loop.body)
+            with self._names.bind(loop.var, loop.start):
+                self.write_block(loop.body)
             return
-        cleared = self._fills.row(loop) if share is None else None
+        cleared = self._memsets.fill_row(loop) if partition is None else None
         if cleared is not None:
             self._written.add(cleared)
             return
         self._enclosing.append(loop.kind)
         with self._names.loop(loop.var) as name:
             if bound is None:
-                self._serial_loop(loop, name)
+                self._write_serial_loop(loop, name)
             else:
-                self._device_axis(loop, name, bound)
+                self._write_device_axis(loop, name, bound)
         self._enclosing.pop()
 
     def _uses_registers(self, loop: For) -> bool:
-        """True if a loop uses an array that is kept in variables."""
+        """Return True if a loop uses an array in registers."""
         if not self._names.registers and not self._names.tiles:
             return False
         mentioned = self._mentioned.find(loop)
@@ -396,10 +402,10 @@ class _KernelRenderer:
             mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))
         return not mentioned.isdisjoint(self._names.registers.keys() | self._names.tiles.keys())
 
-    def _vector_loop(self, loop: For) -> None:
+    def _write_vector_loop(self, loop: For) -> None:
         self._innermost += 1
         self._vector_loops += 1
-        vector_loop = PairedLoop(
+        vector_loop = DotProductLoop(
             loop,
             self._dialect,
             self._names,
@@ -419,31 +425,33 @@ class _KernelRenderer:
             case _:
                 vector_loop.render(loop.body)
 
-    def _serial_loop(self, loop: For, name: str) -> None:
+    def _write_serial_loop(self, loop: For, name: str) -> None:
         pragma = self._dialect.loop_pragma(loop.kind, loop.stop - loop.start)
         if pragma:
             self.writer.line(pragma)
         index_type = self._dialect.index_type
-        share = self._dealt.find(loop)
-        first, end = (str(loop.start), str(loop.stop)) if share is None else share.limits(loop)
-        before, around = self._innermost, self.writer.stepping
+        partition = self._partitions.find(loop)
+        first, end = (
+            (str(loop.start), str(loop.stop)) if partition is None else partition.bounds_of(loop)
+        )
+        before, around = self._innermost, self.writer.reduced_loop
         if self._has_vectors and around is None and has_reduced_addresses(loop):
             depth = self._names.depth - 1
             written = frozenset(writes(loop.body))
-            inside = self.writer.stepping_loop(index_type, name, (first, end), depth, written)
+            inside = self.writer.reduce_addresses(index_type, name, (first, end), depth, written)
         else:
             if around is not None:
                 around.inside.add(name)
             head = f"for ({index_type} {name} = {first}; {name} < {end}; ++{name})"
             inside = self.writer.braces(head)
         with inside:
-            self.block(loop.body)
-        if self._innermost == before:  # no loop inside, neither plain nor of vectors
+            self.write_block(loop.body)
+        if self._innermost == before:  # no inner loop, neither plain nor of vectors
             self._plain_loops += 1
         self._innermost += 1
 
-    def _device_axis(self, loop: For, name: str, bound: str) -> None:
-        """Writes the body for the iteration that the device chose; idle iterations skip it."""
+    def _write_device_axis(self, loop: For, name: str, bound: str) -> None:
+        """Write the body for the iteration that the device runs; idle iterations skip it."""
         extents = self._launch[loop.kind]
         depth = self._enclosing.count(loop.kind) - 1
         is_full = loop.stop - loop.start == extents[depth]
@@ -456,16 +464,16 @@ class _KernelRenderer:
         declaration = f"const {self._dialect.index_type} {name} = {start}{bound};"
         with self.writer.braces("" if is_full else f"if ({bound} < {loop.stop - loop.start})"):
             self.writer.line(declaration)
-            self.block(loop.body)
+            self.write_block(loop.body)
 
     def _bound_index(self, kind: AxisKind) -> str | None:
         if kind not in _LAUNCHED:
             return None
         return self._dialect.bound_index(kind, self._enclosing.count(kind))
 
-    def _store(self, node: TensorNode, cell: CExpr, value: Expr, stmt: Store) -> None:
+    def _write_store(self, node: TensorNode, cell: CExpr, value: Expr, stmt: Store) -> None:
         if node in self._names.registers:
-            self.writer.assign(cell.code, self._expressions.stored(value).code)
+            self.writer.assign(cell.code, self._expressions.storage_value(value).code)
             return
         self._written.add(node)
         self.writer.forget()
@@ -473,9 +481,9 @@ class _KernelRenderer:
         if symbol and isinstance(value, Binary):
             self.writer.line(f"{cell} {symbol}= {self._expressions.value(value.right)};")
         else:
-            self.writer.line(f"{cell} = {self._expressions.stored(value)};")
+            self.writer.line(f"{cell} = {self._expressions.storage_value(value)};")
 
-    def _set_local(self, stmt: SetLocal) -> None:
+    def _write_assignment(self, stmt: SetLocal) -> None:
         name = self._names.local(stmt.local)
         symbol = _compound_symbol(stmt.value, LocalRead(stmt.local))
         if symbol and isinstance(stmt.value, Binary):
@@ -483,23 +491,11 @@ class _KernelRenderer:
         else:
             self.writer.assign(name, self._expressions.value(stmt.value).code)
 
-    def _store_vector(self, stmt: StoreVector) -> None:
+    def _write_vector_store(self, stmt: StoreVector) -> None:
         self._written.add(stmt.node)
-        dtype = self._info(stmt.node).dtype
         self._note_type(uint4x32)
-        arg = self._expressions.value(stmt.arg)
-        word = self._names.fresh()
-        self.writer.line(f"const {self._dialect.value_type(uint4x32)} {word} = {arg};")
-        values = lanes(word, dtype, self._dialect.storage_type(dtype))
-        if stmt.length > len(values):
-            raise CodegenError(
-                f"A 128-bit word holds {len(values)} numbers of {dtype}.",
-                found=f"a store of {stmt.length}",
-            )
-        for shift, (value, helpers) in enumerate(values[: stmt.length]):
-            cell = self._expressions.cell(stmt.node, stmt.indices, shift)
-            self.writer.helpers.update(helpers)
-            self.writer.line(f"{cell} = {value};")
+        dtype = self._info(stmt.node).dtype
+        render_vector_store(stmt, dtype, self._dialect, self._names, self.writer, self._expressions)
 
     def _allocate(self, node: TensorNode, scope: Scope) -> None:
         info = self._info(node)
@@ -508,7 +504,7 @@ class _KernelRenderer:
                 "Memory of a routine is allocated before its kernels run.",
                 found=f"{node.name} allocated inside a kernel",
             )
-        if self._dealt and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
+        if self._partitions and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
             self._allocate_private(node, info)
             return
         self._stack_bytes += info.nbytes
@@ -523,18 +519,18 @@ class _KernelRenderer:
         self.writer.line(self._dialect.array(name, info.dtype, info.size, scope))
 
     def _allocate_private(self, node: TensorNode, info: NodeInfo) -> None:
-        """Names a buffer that every thread is given; there is one however often it is allocated."""
+        """Name a buffer that is private to each thread; all its allocations share it."""
         name = self._names.allocate_private(node)
         self._private[node] = KernelParameter(name, info.dtype, is_written=True)
 
     def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
-        """Declares memory of one iteration: variables if possible, else an array."""
+        """Declare memory of one iteration: registers if possible, else an array."""
         info = self._info(node)
-        tiles = tiles_of(scope, node, info)
+        tiles = count_tiles(scope, node, info)
         if tiles:
             self._tiles.allocate(node, tiles)
             return
-        lanes = register_lanes(scope, node, info.buffer_dims)
+        lanes = assign_registers(scope, node, info.buffer_dims)
         if lanes is None or info.dtype.name not in ELEMENTS:
             self._allocate(node, Scope.THREAD)
             return
@@ -549,18 +545,18 @@ class _KernelRenderer:
             type_name = vector if count > 1 else self._dialect.value_type(info.dtype)
             self.writer.line(f"{type_name} {file.variable(position)};")
 
-    def _staged(self, staged: Staged) -> None:
+    def _write_staged(self, staged: Staged) -> None:
         if staged.language != self._dialect.language:
-            self.block(staged.body)
+            self.write_block(staged.body)
             return
         mentioned = nodes_of(staged.body)
-        # staged code writes what its meaning writes
+        # staged code writes the nodes that its body writes
         self._written.update(writes(staged.body))
         given = {self._names.array(node) for node in mentioned}
         hidden = sorted(given.intersection(re.findall(r"\w+", staged.text)))
         if hidden:
             raise CodegenError(
-                "Staged code leaves to the kernel the names that it gives to nodes.",
+                "Staged code must not use the names that the kernel gives to nodes.",
                 found=", ".join(hidden),
                 fix="write $0, $1, ... for the nodes, and call variables by longer names",
             )
@@ -573,7 +569,7 @@ class _KernelRenderer:
                 )
             return self._names.array(mentioned[position])
 
-        self._plain_loops += 1  # nobody knows
+        self._plain_loops += 1  # unknown, so assume some
         with self.writer.braces(""):
             self.writer.line(dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n"))
 
@@ -586,7 +582,7 @@ class _KernelRenderer:
 
 
 def _compound_symbol(value: Expr, left: Load | LocalRead) -> str:
-    """Returns the operator for which `left = left op right` may be written `left op= right`."""
+    """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
     match value:
         case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
             as_is = dtype in (float32, float64)

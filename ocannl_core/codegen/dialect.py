@@ -1,7 +1,7 @@
-"""What differs between the languages of the C family: the class is C, dialects override methods.
+"""Dialects of the C family: the base class is C, subclasses override methods.
 
-The kernel renderer knows the loop language, this class knows spellings: type names, the signature
-of a kernel, library functions, pragmas, where iterations of parallel axes run.
+The kernel renderer handles the loop language. A dialect supplies the spelling: type names, the
+signature of a kernel, library functions, pragmas, and the mapping of parallel axes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ocannl_core.codegen.float32_math import own_function
+from ocannl_core.codegen.float32_math import math_helper
 from ocannl_core.codegen.helper import MATH, STRING
 from ocannl_core.codegen.precedence import CExpr, Precedence, call
 from ocannl_core.codegen.prelude import headers_of, prelude
@@ -64,12 +64,12 @@ class Dialect:
     restrict: ClassVar[str] = "restrict"
     index_type: ClassVar[str] = "int64_t"
     headers: ClassVar[tuple[str, ...]] = (MATH, "<stdint.h>", STRING)
-    """What code of users finds included; before generated code stands what it needs of them."""
+    """Headers that user code may rely on; generated code includes those of its helpers only."""
     has_vectors: ClassVar[bool] = True
     """True if the language has the vector extensions of GCC."""
     stack_limit: ClassVar[int] = 1 << 20
-    """Bytes of arrays that a kernel may keep outside the buffers it is given."""
-    cuts_parallel: ClassVar[bool] = False
+    """Limit in bytes on the arrays of a kernel, except the buffers passed to it."""
+    partitions_loops: ClassVar[bool] = False
     """True if a parallel kernel is called for parts of its iterations."""
     signed_wraps: ClassVar[bool] = False
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
@@ -89,22 +89,22 @@ class Dialect:
         float64: "double",
         uint4x32: "uint4x32",
     }
-    """How cells are stored."""
+    """Storage types of cells."""
 
     integer_suffixes: ClassVar[dict[DType, str]] = {uint32: "u", int64: "LL", uint64: "ULL"}
 
     # ----- numbers --------------------------------------------------------------------------
 
     def storage_type(self, dtype: DType) -> str:
-        """Returns the type of a cell in memory."""
+        """Return the type of a cell in memory."""
         return self.type_names[dtype]
 
     def value_type(self, dtype: DType) -> str:
-        """Returns the type in which the language computes with numbers of the format."""
+        """Return the type in which the language computes with numbers of the format."""
         return self.type_names[float32 if dtype.is_narrow else dtype]
 
     def constant(self, value: float, dtype: DType) -> CExpr:
-        """Returns a literal of exactly this number, rounded to the format.
+        """Return a literal of exactly this number, rounded to the format.
 
         Raises:
             CodegenError: for 128-bit words, which numbers do not denote.
@@ -119,7 +119,7 @@ class Dialect:
             return CExpr("NAN")
         if math.isinf(value):
             return CExpr("INFINITY") if value > 0 else CExpr("-INFINITY", Precedence.UNARY)
-        # the shortest decimal that reads back as the same number
+        # the shortest decimal that parses to the same number
         digits = repr(value) if dtype is float64 else str(np.float32(value)) + "f"
         return CExpr(digits, Precedence.UNARY if digits.startswith("-") else Precedence.PRIMARY)
 
@@ -133,22 +133,22 @@ class Dialect:
         return CExpr(f"{value}{suffix}", Precedence.UNARY if value < 0 else Precedence.PRIMARY)
 
     def function(self, name: str, dtype: DType) -> str:
-        """Returns the library function `name` for the format in which `dtype` is computed."""
+        """Return the library function `name` for the format in which `dtype` is computed."""
         return name if self.value_type(dtype) == "double" else f"{name}f"
 
-    def own_function(self, name: str, dtype: DType) -> str | None:
-        """Returns the helper of the prelude that is used in place of a library function, if any."""
-        return own_function(name) if self.value_type(dtype) == "float" else None
+    def math_helper(self, name: str, dtype: DType) -> str | None:
+        """Return the helper that replaces a library function; None if there is none."""
+        return math_helper(name) if self.value_type(dtype) == "float" else None
 
     # ----- kernels --------------------------------------------------------------------------
 
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
-        """Returns the lines that open a kernel."""
-        # compilers trust `restrict` on parameters only, so the arguments are unpacked by a caller
+        """Return the opening lines of a kernel."""
+        # compilers trust `restrict` on parameters only, so a wrapper unpacks the arguments
         return self.function_head(f"static void {symbol}_body", parameters)
 
     def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
-        """Returns the lines that close a kernel."""
+        """Return the closing lines of a kernel."""
         given = [
             f"*(const {self.index_type} *)args[{position}]"
             if each.dtype is None
@@ -159,23 +159,23 @@ class Dialect:
             "}",
             "",
             f"void {symbol}(void *const *args) {{",
-            *_folded(f"  {symbol}_body(", given, ");"),
+            *_wrap_list(f"  {symbol}_body(", given, ");"),
             "}",
         ]
 
     def function_head(self, function: str, parameters: Sequence[KernelParameter]) -> list[str]:
-        """Returns the lines that open a function with these parameters."""
-        return _folded(f"{function}(", [self.parameter(each) for each in parameters], ") {")
+        """Return the opening lines of a function with these parameters."""
+        return _wrap_list(f"{function}(", [self.parameter(each) for each in parameters], ") {")
 
     def parameter(self, parameter: KernelParameter) -> str:
-        """Returns the declaration of one parameter."""
+        """Return the declaration of one parameter."""
         if parameter.dtype is None:
             return f"{self.index_type} {parameter.name}"
         const = "" if parameter.is_written else "const "
         return f"{const}{self.storage_type(parameter.dtype)} *{self.restrict} {parameter.name}"
 
     def prelude(self, helpers: Iterable[str]) -> str:
-        """Returns what stands once before kernels that use these helpers."""
+        """Return the includes and definitions for kernels that use these helpers."""
         helpers = list(helpers)
         needed = {"<stdint.h>", *headers_of(helpers)}
         includes = "\n".join(f"#include {each}" for each in self.headers if each in needed)
@@ -185,7 +185,7 @@ class Dialect:
     # ----- statements -----------------------------------------------------------------------
 
     def loop_pragma(self, kind: AxisKind, extent: int) -> str:
-        """Returns the line before a loop, or nothing."""
+        """Return the pragma of a loop, or ""."""
         match kind:
             case AxisKind.UNROLLED if extent <= 65534:
                 return f"#pragma GCC unroll {extent}"
@@ -195,11 +195,11 @@ class Dialect:
                 return ""
 
     def branch_fence(self) -> list[str]:
-        """Returns what keeps a branch a branch: its loads must not happen unless it is taken."""
+        """Return a compiler barrier that prevents speculation of the loads in a branch."""
         return ['__asm__ volatile ("");']
 
     def bound_index(self, kind: AxisKind, dimension: int) -> str | None:
-        """Returns what numbers the iterations of an axis; None if a loop runs them.
+        """Return the index of an axis on the device; None if a loop runs it.
 
         Args:
             kind: GRID or BLOCK.
@@ -208,10 +208,10 @@ class Dialect:
         return None
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
-        """Returns the lines that make the iterations of BLOCK axes meet.
+        """Return the lines of a barrier among the iterations of BLOCK axes.
 
         Raises:
-            CodegenError: if they run one after the other, so that none can wait for the others.
+            CodegenError: if the iterations run in sequence, so that none can wait for the others.
         """
         if inside_block_axis:
             raise CodegenError(
@@ -222,22 +222,20 @@ class Dialect:
         return []
 
     def prefetch(self, cell: CExpr) -> str | None:
-        """Returns a statement that asks for the line of a cell which is changed soon, or None if
-        there is nothing to say it with.
-        """
+        """Return a prefetch of the cache line of a cell for writing; None if unsupported."""
         return f"__builtin_prefetch(&{cell}, 1);"
 
     def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
-        """Returns the declaration of an array that lives in the kernel."""
+        """Return the declaration of an array that is local to the kernel."""
         return f"_Alignas(64) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
 
     def zero_fill(self, cells: str, array: str, size: int) -> str | None:
-        """Returns a statement that clears so many cells of an array, or None if a loop does."""
+        """Return a statement that zeroes `size` cells of an array; None if a loop is needed."""
         return f"{call('memset', CExpr(cells), CExpr('0'), CExpr(f'{size} * sizeof *{array}'))};"
 
 
-def _folded(before: str, items: Sequence[str], after: str) -> list[str]:
-    """Returns a bracketed list on one line, or with its items on lines of their own."""
+def _wrap_list(before: str, items: Sequence[str], after: str) -> list[str]:
+    """Return a bracketed list on one line, or with one item per line."""
     line = f"{before}{', '.join(items)}{after}"
     if len(line) <= _LINE_WIDTH or not items:
         return [line]

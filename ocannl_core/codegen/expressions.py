@@ -1,4 +1,4 @@
-"""Expressions of the loop language as expressions of C, and the statements that these need.
+"""Rendering of expressions as C expressions, and of the statements to run before them.
 
 Every value has the *value type* of its format: the storage type, or `float` for the narrow floats,
 which then hold a number of their format. C evaluates only the chosen branch of a conditional; where
@@ -18,8 +18,9 @@ from ocannl_core import dtypes
 from ocannl_core.codegen.addresses import Addresses
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.helper import MATH, headers_for
-from ocannl_core.codegen.horizontal_operations import ACROSS
+from ocannl_core.codegen.horizontal_operations import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.names import KernelNames
+from ocannl_core.codegen.narrow_floats import is_exact
 from ocannl_core.codegen.precedence import (
     CExpr,
     Precedence,
@@ -27,10 +28,9 @@ from ocannl_core.codegen.precedence import (
     cast,
     conditional,
     infix,
-    negated,
+    negate,
 )
-from ocannl_core.codegen.registers import combined_cells
-from ocannl_core.codegen.rounding import is_exact
+from ocannl_core.codegen.scalar_replacement import reduction_leaves
 from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import (
@@ -77,12 +77,12 @@ class Expressions:
     """Renders expressions at the current point of a kernel.
 
     Args:
-        dialect: The spellings.
-        names: What things are called here.
+        dialect: The dialect.
+        names: The names in scope.
         nodes: Extents and formats of the nodes.
-        writer: Where statements go that must run before an expression.
+        writer: Receives the statements to run before an expression.
         run_block: Renders the statements of an inlined computation.
-        is_inside: True if an access surely addresses a cell of its node.
+        is_inside: Returns True if an access is certainly in bounds.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Expressions:
         self._writer = writer
         self._is_inside = is_inside
         self._run_block = run_block
-        self._needs_statements: IdentityMap[Expr, bool] = IdentityMap()
+        self._statement_needs: IdentityMap[Expr, bool] = IdentityMap()
         self.positions = Addresses(names, info, writer)
 
     # ----- cells ----------------------------------------------------------------------------
@@ -112,47 +112,47 @@ class Expressions:
         shift: int = 0,
         is_merge: bool = False,
     ) -> CExpr:
-        """Returns the cell `shift` cells after a multi-index, of a node or its merge buffer."""
+        """Render the cell `shift` cells after a multi-index, of a node or its merge buffer."""
         dims = self._info(node).buffer_dims
         if len(indices) != len(dims):
             raise CodegenError(
                 "A cell is addressed with one index per axis.",
                 found=f"{len(indices)} indices for {node.name} of {len(dims)} axes",
             )
-        position = self.positions.place(node, indices)
+        position = self.positions.position_of(node, indices)
         registers = self._names.registers.get(node)
         if registers is not None and not is_merge:
-            return CExpr(registers.cell(self.positions.fixed(position) + shift))
+            return CExpr(registers.cell(self.positions.constant_position(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
-        return CExpr(self.positions.element(array, position, shift))
+        return CExpr(self.positions.cell(array, position, shift))
 
     # ----- values ---------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> CExpr:
-        """Returns the value of an expression; writes first the statements that it needs."""
-        text = self.unrounded(expr)
+        """Render the value of an expression, after writing the statements that it needs."""
+        text = self.unrounded_value(expr)
         if expr.dtype.is_narrow and not is_exact(expr):
             return self._helper(f"{expr.dtype}_round", text)
         return text
 
-    def stored(self, expr: Expr) -> CExpr:
-        """Returns the value of an expression in the storage type of its format."""
+    def storage_value(self, expr: Expr) -> CExpr:
+        """Render the value of an expression in the storage type of its format."""
         if expr.dtype.is_narrow:
-            return self._helper(f"{expr.dtype}_bits", self.unrounded(expr))
+            return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
         return self.value(expr)
 
-    def loaded(self, cell: CExpr, dtype: DType) -> CExpr:
-        """Returns the value of a cell."""
+    def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
+        """Convert a cell from its storage type to its value type."""
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
-    def unrounded(self, expr: Expr) -> CExpr:
-        """Returns the value of an expression; a narrow float may still have to be rounded."""
+    def unrounded_value(self, expr: Expr) -> CExpr:
+        """Render the value of an expression; a narrow float may still need rounding."""
         self._use_type(expr.dtype)
         match expr:
             case Load(node, indices, dtype):
-                return self.loaded(self.cell(node, indices), dtype)
+                return self.convert_cell(self.cell(node, indices), dtype)
             case LoadMerge(node, indices, dtype):
-                return self.loaded(self.cell(node, indices, is_merge=True), dtype)
+                return self.convert_cell(self.cell(node, indices, is_merge=True), dtype)
             case Gather():
                 return self._gather(expr)
             case LocalRead(local):
@@ -162,7 +162,7 @@ class Expressions:
             case Unary(op, arg, dtype):
                 return self._unary(op, arg, dtype)
             case Binary(op, left, right, dtype):
-                whole = self._across(expr) if op in ACROSS else None
+                whole = self._horizontal_reduction(expr) if op in HORIZONTAL_REDUCTIONS else None
                 return whole or self._binary(op, left, right, dtype)
             case Ternary():
                 return self._ternary(expr)
@@ -176,7 +176,7 @@ class Expressions:
                 assert_never(expr)
 
     def condition(self, expr: Expr) -> CExpr:
-        """Returns a C condition that holds if the value is not zero."""
+        """Render a C condition that holds if the value is not zero."""
         match expr:
             case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if _is_logical(arg):
                 return CExpr(f"!{self.condition(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
@@ -196,7 +196,7 @@ class Expressions:
     # ----- leaves ---------------------------------------------------------------------------
 
     def constant(self, value: float, dtype: DType) -> CExpr:
-        """Returns a literal; an integer becomes a 128-bit word if need be."""
+        """Return a literal; convert an integer to a 128-bit word if necessary."""
         if dtype.kind is Kind.WORD:
             low = round_to(value, uint64)
             return self._helper("word_of", CExpr(str(low) if low < 2**31 else f"{low:#x}ULL"))
@@ -213,7 +213,7 @@ class Expressions:
         return text if dtype is int64 else cast(self._dialect.value_type(dtype), text)
 
     def _bits(self, bits: int, dtype: DType) -> CExpr:
-        """Returns the number with a given pattern: its low bytes, or the low half of a word."""
+        """Return the number with a given bit pattern: its low bytes, or the low half of a word."""
         if dtype.kind is Kind.WORD:
             return self.constant(bits, dtype)
         pattern = (bits & (2**64 - 1)).to_bytes(8, "little")[: dtype.nbytes]
@@ -221,10 +221,10 @@ class Expressions:
         return self.constant(float(number) if dtype.is_float else int(number), dtype)
 
     def _gather(self, gather: Gather) -> CExpr:
-        """Returns the cell at a computed position, or zero; the position is computed before."""
+        """Render the cell at a computed position, or zero out of bounds."""
         dtype = gather.position.dtype
         extent = self._info(gather.node).buffer_dims[gather.axis]
-        position = self._once(gather.position)
+        position = self._name_value(gather.position)
         integer = position if dtype is int64 else cast(self._dialect.index_type, position)
         inside = infix(position, "<", self._limit(extent, dtype))
         if dtype.kind is not Kind.UNSIGNED:
@@ -247,11 +247,11 @@ class Expressions:
         name = CExpr(chosen)
         moved = name if stride == 1 else infix(CExpr(str(stride)), "*", name)
         offset = moved if base.code == "0" else infix(moved, "+", base)
-        cell = self.loaded(CExpr(f"{self._names.array(gather.node)}[{offset}]"), gather.dtype)
+        cell = self.convert_cell(CExpr(f"{self._names.array(gather.node)}[{offset}]"), gather.dtype)
         return self._choose(CExpr(is_inside), cell, self.constant(0, gather.dtype), gather.dtype)
 
     def _limit(self, extent: int, dtype: DType) -> CExpr:
-        """Returns a constant that exactly the numbers of the format below `extent` are below."""
+        """Return the constant that bounds the same numbers of the format as `extent` does."""
         if not dtype.is_float:
             return CExpr(str(extent))
         wide = float32 if dtype.is_narrow else dtype
@@ -260,8 +260,8 @@ class Expressions:
             limit = float(np.nextafter(wide.numpy.type(limit), wide.numpy.type(math.inf)))
         return self._dialect.constant(limit, wide)
 
-    def _once(self, expr: Expr) -> CExpr:
-        """Returns a name for a value that the text mentions repeatedly."""
+    def _name_value(self, expr: Expr) -> CExpr:
+        """Name a value that the text mentions repeatedly."""
         text = self.value(expr)
         if _is_atom(expr):
             return text
@@ -270,7 +270,7 @@ class Expressions:
         return CExpr(name)
 
     def _scoped(self, scoped: Scoped) -> CExpr:
-        """Writes an inlined computation before the statement that uses it; returns its variable."""
+        """Write an inlined computation before the statement that uses it; return its variable."""
         self._use_type(scoped.local.dtype)
         type_name = self._dialect.value_type(scoped.local.dtype)
         with self._names.block():
@@ -287,27 +287,30 @@ class Expressions:
 
     # ----- operations -----------------------------------------------------------------------
 
-    def _across(self, expr: Binary) -> CExpr | None:
-        """Returns the combination of all lanes of one register, neighbours first; None for others.
+    def _horizontal_reduction(self, expr: Binary) -> CExpr | None:
+        """Render a horizontal reduction of a register, neighbours first; return None for others.
 
         t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
         """
-        lanes = combined_cells(expr)
+        lanes = reduction_leaves(expr)
         if not lanes or expr.dtype.name not in ELEMENTS:
             return None
         if expr.dtype.kind is Kind.SIGNED and expr.op in (BinaryOp.ADD, BinaryOp.MUL):
-            return None  # they wrap around
+            return None  # signed integers wrap around
         node = lanes[0].node
         registers = self._names.registers.get(node)
         if registers is None or any(each.node is not node for each in lanes):
             return None
-        places = [self.positions.fixed(self.positions.place(node, each.indices)) for each in lanes]
+        places = [
+            self.positions.constant_position(self.positions.position_of(node, each.indices))
+            for each in lanes
+        ]
         first = places[0]
         if registers.lanes.get(first) != len(lanes):
             return None
         if places != list(range(first, first + len(lanes))):
             return None
-        name = f"{expr.dtype.name}x{len(lanes)}_{ACROSS[expr.op]}"
+        name = f"{expr.dtype.name}x{len(lanes)}_{HORIZONTAL_REDUCTIONS[expr.op]}"
         return self._helper(name, CExpr(registers.variable(first)))
 
     def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
@@ -329,7 +332,7 @@ class Expressions:
         one = self._dialect.constant(1.0, dtype)
         match op:
             case UnaryOp.NEG:
-                return negated(x)
+                return negate(x)
             case UnaryOp.RECIP:
                 return infix(one, "/", x)
             case UnaryOp.RECIP_SQRT:
@@ -342,8 +345,8 @@ class Expressions:
                 return self._function(op.value.name, dtype, x)
 
     def _function(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
-        """Returns the call of an elementary function."""
-        own = self._dialect.own_function(name, dtype)
+        """Render the call of an elementary function."""
+        own = self._dialect.math_helper(name, dtype)
         if own is not None:
             return self._helper(own, *arguments)
         return self._library(name, dtype, *arguments)
@@ -351,7 +354,7 @@ class Expressions:
     def _integer_unary(self, op: UnaryOp, x: CExpr, dtype: DType) -> CExpr:
         match op:
             case UnaryOp.NEG:
-                return self._wrapped(_ZERO, "-", x, dtype)
+                return self._wrap(_ZERO, "-", x, dtype)
             case UnaryOp.TRUNC:
                 return x
             case UnaryOp.RELU:
@@ -395,7 +398,7 @@ class Expressions:
     def _integer_binary(self, op: BinaryOp, a: CExpr, b: CExpr, dtype: DType) -> CExpr:
         match op:
             case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL:
-                return self._wrapped(a, op.value.symbol, b, dtype)
+                return self._wrap(a, op.value.symbol, b, dtype)
             case BinaryOp.SAT01_GATE:
                 # no integer lies strictly between 0 and 1
                 return self._dialect.constant(0, dtype)
@@ -415,23 +418,25 @@ class Expressions:
                 a, b, c = (self.value(each) for each in (expr.first, expr.second, expr.third))
                 self._reject_words("fma", expr.dtype, expr.first.dtype)
                 if not expr.dtype.is_float:
-                    product = self._wrapped(a, "*", b, expr.dtype)
-                    return self._wrapped(product, "+", c, expr.dtype)
+                    product = self._wrap(a, "*", b, expr.dtype)
+                    return self._wrap(product, "+", c, expr.dtype)
                 return self._library("fma", expr.dtype, a, b, c)
             case _:
                 assert_never(expr.op)
 
     def _where(self, expr: Ternary) -> CExpr:
-        """Returns the chosen branch.
+        """Render the chosen branch.
 
-        Branches whose loads surely address cells are both evaluated: GCC (12.2, with AVX) turns a
-        load that depends on a condition into a masked load, and gives copies of one unrolled loop
-        the masks of others. Other branches must not be evaluated unless chosen; a fence keeps
-        the compiler from making masked loads of them.
+        Branches whose loads are certainly in bounds are both evaluated: GCC (12.2, with AVX) turns
+        a conditional load into a masked load, and gives copies of one unrolled loop the masks of
+        others. Other branches must not be evaluated unless chosen; a fence prevents masked loads
+        there.
         """
         condition = self.condition(expr.first)
         branches = (expr.second, expr.third)
-        if not any(map(self._hoists, branches)) and all(map(self._is_total, branches)):
+        if not any(map(self._needs_statements, branches)) and all(
+            map(self._is_speculatable, branches)
+        ):
             second, third = map(self.value, branches)
             if any(map(_reads_memory, branches)):
                 return self._choose(condition, second, third, expr.dtype)
@@ -446,60 +451,60 @@ class Expressions:
         return CExpr(name)
 
     def _choose(self, condition: CExpr, second: CExpr, third: CExpr, dtype: DType) -> CExpr:
-        """Returns one of two values, both of which are computed."""
+        """Select one of two values, both of which are computed."""
         if dtype is uint4x32:
             return self._helper("where_word", condition, second, third)
         return self._helper(
             f"where_{float32 if dtype.is_narrow else dtype}", condition, second, third
         )
 
-    def _is_total(self, expr: Expr) -> bool:
-        """True if the expression can be evaluated whatever branch it stands in."""
+    def _is_speculatable(self, expr: Expr) -> bool:
+        """Return True if the expression can be evaluated speculatively."""
         return all(
             self._is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
         )
 
-    def _hoists(self, expr: Expr) -> bool:
-        """True if the expression needs statements before it."""
-        known = self._needs_statements.find(expr)
+    def _needs_statements(self, expr: Expr) -> bool:
+        """Return True if the expression needs statements before it."""
+        known = self._statement_needs.find(expr)
         if known is not None:
             return known
         match expr:
             case Scoped() | Gather():
                 needed = True
             case Unary(_, arg):
-                needed = self._hoists(arg)
+                needed = self._needs_statements(arg)
             case Binary(_, left, right):
-                needed = self._hoists(left) or self._hoists(right)
+                needed = self._needs_statements(left) or self._needs_statements(right)
             case Ternary(_, first, second, third):
-                needed = any(self._hoists(each) for each in (first, second, third))
+                needed = any(self._needs_statements(each) for each in (first, second, third))
             case Load() | LoadMerge() | LocalRead() | Const() | ConstBits() | IndexValue():
                 needed = False
             case _:
                 assert_never(expr)
-        self._needs_statements[expr] = needed
+        self._statement_needs[expr] = needed
         return needed
 
     # ----- formats --------------------------------------------------------------------------
 
-    def _wrapped(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
-        """Returns an integer operation modulo the width of its format, computed without sign.
+    def _wrap(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
+        """Render an integer operation modulo the width of its format, computed without sign.
 
         int32  a + b  -->  (int32_t)((uint32_t)a + b)
         """
         if dtype.kind is Kind.SIGNED and dtype.nbytes >= 4 and self._dialect.signed_wraps:
-            return negated(b) if a.code == "0" and symbol == "-" else infix(a, symbol, b)
+            return negate(b) if a.code == "0" and symbol == "-" else infix(a, symbol, b)
         if dtype.kind is Kind.SIGNED:
             a = cast(f"u{self._dialect.value_type(dtype)}", a)
         elif dtype is uint16 and symbol == "*":
             a = cast("uint32_t", a)  # the product of two promoted operands can exceed an int
         result = infix(a, symbol, b)
         if dtype.kind is Kind.UNSIGNED and dtype.nbytes >= 4:
-            return negated(b) if a.code == "0" and symbol == "-" else result
+            return negate(b) if a.code == "0" and symbol == "-" else result
         return cast(self._dialect.value_type(dtype), result)
 
     def _convert(self, text: CExpr, source: DType, dtype: DType) -> CExpr:
-        """Returns a value in another format; narrow floats are rounded by the caller."""
+        """Convert a value to another format; the caller rounds narrow floats."""
         if source is dtype:
             return text
         self._reject_words("a conversion", source, dtype)
@@ -511,7 +516,7 @@ class Expressions:
         return cast(target_type, text)
 
     def _word(self, arg: Expr, dtype: DType) -> CExpr:
-        """Returns the bits of a number as a word."""
+        """Render the bits of a number as a word."""
         self._reject_words("word", arg.dtype, arg.dtype)
         if dtype is not uint4x32:
             raise CodegenError("WORD makes a 128-bit word.", found=str(dtype))
@@ -526,7 +531,7 @@ class Expressions:
         return self._helper("word_of", bits)
 
     def _number_of_word(self, arg: Expr, dtype: DType) -> CExpr:
-        """Returns the one number that stands for a word; 16-bit floats still have to be rounded."""
+        """Render the first number in a word; 16-bit floats still need rounding."""
         word = self.value(arg)
         lane = CExpr(f"{word.at(Precedence.PRIMARY)}.a")
         match dtype:
@@ -544,7 +549,7 @@ class Expressions:
         return cast(self._dialect.value_type(dtype), bits)
 
     def _flag(self, condition: CExpr, dtype: DType) -> CExpr:
-        """Returns a condition as the number 1 or 0."""
+        """Convert a condition to the number 1 or 0."""
         if dtype is int32:
             return condition
         return cast(self._dialect.value_type(dtype), condition)
@@ -564,11 +569,11 @@ class Expressions:
         if dtype is uint4x32:
             self._writer.helpers.add("uint4x32")
 
-    def _reject_words(self, what: str, *dtypes: DType) -> None:
+    def _reject_words(self, operation: str, *dtypes: DType) -> None:
         if uint4x32 in dtypes:
             raise CodegenError(
                 "Numbers and 128-bit words meet only in WORD, UNIFORM and THREEFRY4X32.",
-                found=f"{what} of {' and '.join(dict.fromkeys(map(str, dtypes)))}",
+                found=f"{operation} of {' and '.join(dict.fromkeys(map(str, dtypes)))}",
             )
 
 
@@ -577,12 +582,12 @@ def _reads_memory(expr: Expr) -> bool:
 
 
 def _is_atom(expr: Expr) -> bool:
-    """True if repeating the expression repeats no work."""
+    """Return True if repeating the expression repeats no work."""
     return isinstance(expr, LocalRead | Const) or (
         isinstance(expr, IndexValue) and expr.dtype is int64
     )
 
 
 def _is_logical(expr: Unary | Binary) -> bool:
-    """True if the value is 1 or 0 and C computes it as a condition."""
+    """Return True if the value is 1 or 0 and C computes it as a condition."""
     return bool(expr.op.value.gives_truth)

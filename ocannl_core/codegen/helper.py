@@ -1,9 +1,23 @@
-"""A function or type that generated C mentions."""
+"""Helpers: functions and types that generated C mentions, and the files that define them.
+
+The files lie in the folder `c` beside this module. A definition follows a line with its name and
+the helpers that it needs:
+
+    /// float16_bits needs half_bits
+    INLINE uint16_t float16_bits(float x) {
+      return half_bits(x, 13);
+    }
+
+A file is read on first use. A line may end with a remark, `/// where_FLOAT -- no branch`, which
+generated C does not contain.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 
 from ocannl_core.fast_dataclass import dataclass
 
@@ -13,9 +27,9 @@ class Helper:
     """A function or type of the prelude.
 
     Attributes:
-        text: Its definition, with INLINE where a dialect's keywords go.
+        text: Its definition, with INLINE for the function specifiers of a dialect.
         needs: The helpers that it mentions.
-        is_instruction: True if it stands for an instruction of processors, or a few.
+        is_instruction: True if it stands for one or a few machine instructions.
     """
 
     text: str
@@ -23,8 +37,22 @@ class Helper:
     is_instruction: bool = False
 
 
-def chosen(special: Iterable[tuple[str, str]], plain: str) -> str:
-    """Returns the first text whose condition the compiler finds true, and else the plain one."""
+_MARKER = re.compile(r"^/// (\w+)(?: needs ([\w ]+?))?(?: -- .*)?\n", re.MULTILINE)
+
+
+@cache
+def read_helpers(file: str) -> Mapping[str, Helper]:
+    """Read the definitions in a file, or in a file of templates, by name."""
+    text = (Path(__file__).parent / "c" / file).read_text("utf-8")
+    _, *parts = _MARKER.split(text)
+    return {
+        name: Helper(text.strip("\n"), tuple((needs or "").split()))
+        for name, needs, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    }
+
+
+def select_by_macro(special: Iterable[tuple[str, str]], plain: str) -> str:
+    """Select by the preprocessor the first text whose condition holds, else the plain one."""
     lines: list[str] = []
     for condition, text in special:
         lines += [f"#{'elif' if lines else 'if'} {condition}", text]
@@ -32,8 +60,8 @@ def chosen(special: Iterable[tuple[str, str]], plain: str) -> str:
 
 
 MATH, STRING = "<math.h>", "<string.h>"
-"""Header files, which are included where something of them is mentioned: that of functions takes a
-compiler as long as a small kernel.
+"""Headers, included only where one of their names is mentioned: compiling <math.h> takes as long as
+compiling a small kernel.
 """
 _MENTIONS = {
     MATH: re.compile(
@@ -44,11 +72,14 @@ _MENTIONS = {
 
 
 def headers_for(text: str) -> Iterator[str]:
-    """Yields the headers of which something is mentioned."""
+    """Yield the headers of the names that a text mentions."""
     for header, mention in _MENTIONS.items():
         if mention.search(text):
             yield header
 
 
-FUSES = "defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)"
-"""Where an instruction multiplies and adds with one rounding."""
+HAS_FMA = "defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)"
+"""Condition that the processor has fused multiply-add."""
+
+EMULATED_TILES = "OCANNL_EMULATED_TILES"
+"""The macro that enables the emulation of tile registers."""

@@ -1,20 +1,20 @@
-"""Vectors and single numbers: lanes combined to one, and a division of all lanes by one."""
+"""Horizontal reductions of vectors, and division of a vector by a number."""
 
 from __future__ import annotations
 
-from ocannl_core.codegen.helper import Helper, chosen
+from ocannl_core.codegen.helper import Helper, select_by_macro
 from ocannl_core.codegen.vector_types import Vector, instruction
 from ocannl_core.ops import BinaryOp
 
-ACROSS = {
+HORIZONTAL_REDUCTIONS = {
     BinaryOp.ADD: "sum",
     BinaryOp.MUL: "product",
     BinaryOp.MAX: "largest",
     BinaryOp.MIN: "smallest",
 }
-"""What combines the lanes of a vector, and the name of the function that does."""
+"""Operations of horizontal reductions, with the names of the helpers."""
 
-_COMBINED = {
+_REDUCERS = {
     "sum": "x + y",
     "product": "x * y",
     "largest": "{vector}_max(x, y)",
@@ -23,51 +23,54 @@ _COMBINED = {
 _LIMITS = {"largest": "max", "smallest": "min"}
 
 
-def across(vector: Vector, function: str) -> Helper:
-    """Returns a function that combines all lanes: neighbours, then pairs of neighbours, and so on.
+def reduce_lanes(vector: Vector, function: str) -> Helper:
+    """Return a function that reduces all lanes: neighbours, then pairs of neighbours, and so on.
 
-    Every lane does what the first one needs, with the lane that many places away.
+    It is a butterfly: every lane is combined with the lane at a distance of 1, 2, 4, and so on.
     """
     lines = [f"  {vector.name} y;"]
     for stage in range(vector.lanes.bit_length() - 1):
         order = ", ".join(str(lane ^ 1 << stage) for lane in range(vector.lanes))
         lines.append(f"  y = SHUFFLE(x, {order});")
-        lines.append(f"  x = {_COMBINED[function].format(vector=vector.name)};")
+        lines.append(f"  x = {_REDUCERS[function].format(vector=vector.name)};")
     head = f"INLINE {vector.element} {vector.name}_{function}({vector.name} x) {{"
     gnu = f"#define SHUFFLE(a, ...) __builtin_shuffle(a, ({vector.mask}){{__VA_ARGS__}})"
     clang = "#define SHUFFLE(a, ...) __builtin_shufflevector(a, a, __VA_ARGS__)"
-    shuffle = chosen([("defined(__clang__)", clang)], gnu)
+    shuffle = select_by_macro([("defined(__clang__)", clang)], gnu)
     text = "\n".join([shuffle, head, *lines, "  return x[0];", "}", "#undef SHUFFLE"])
     limit = (f"{vector.name}_{_LIMITS[function]}",) if function in _LIMITS else ()
     return Helper(text, (*dict.fromkeys((vector.name, vector.mask)), *limit))
 
 
-def over(vector: Vector) -> Helper:
-    """Returns a function that divides a vector by a number, given its factor.
+def divide_by_number(vector: Vector) -> Helper:
+    """Return a function that divides a vector by a number, given the reciprocal.
 
     A division takes several times as long as a multiplication. If neither operand is so large or
-    small that something overflows or is lost, multiplying by the reciprocal and correcting by what
-    is left gives the very same bits (Markstein, IBM Journal of Research and Development 34, 1990).
+    small that a product overflows or loses bits, a multiplication by the reciprocal and a
+    correction by the remainder give the same bits (Markstein, IBM Journal of Research and
+    Development 34, 1990).
     """
     name = vector.name
     element = vector.element
-    special = [(_CONDITION, _CORRECTED)] if _has_short_way(vector) else []
-    body = chosen(special, f"  return x / {name}_splat(y);")
+    special = [(_CONDITION, _CORRECTED)] if _has_fast_division(vector) else []
+    body = select_by_macro(special, f"  return x / {name}_splat(y);")
     own = (f"{name}_splat", f"{name}_fma", f"{name}_factor")
     needs = ("has_builtin", *dict.fromkeys((name, vector.mask)), *own)
     head = f"INLINE {name} {name}_over({name} x, {element} y, {element} factor)"
     return Helper(f"{head} {{\n{body}\n}}", needs)
 
 
-def factor(vector: Vector) -> Helper:
-    """Returns a function of a divisor: its reciprocal, or 0 if that must not be multiplied with."""
+def compute_reciprocal(vector: Vector) -> Helper:
+    """Return the reciprocal of a divisor, or 0 if out of range, as a function."""
     name = vector.name
-    special = [(_CONDITION, _RECIPROCAL)] if _has_short_way(vector) else []
+    special = [(_CONDITION, _RECIPROCAL)] if _has_fast_division(vector) else []
     head = f"INLINE {vector.element} {name}_factor({vector.element} y)"
-    return Helper(f"{head} {{\n{chosen(special, '  return 0;')}\n}}", ("has_builtin", name))
+    return Helper(
+        f"{head} {{\n{select_by_macro(special, '  return 0;')}\n}}", ("has_builtin", name)
+    )
 
 
-def _has_short_way(vector: Vector) -> bool:
+def _has_fast_division(vector: Vector) -> bool:
     return (vector.dtype, vector.lanes) == ("float32", 16)
 
 

@@ -1,4 +1,4 @@
-"""The text of one kernel, and what those that compile and launch it have to know."""
+"""The text of a kernel, with the properties that compiling and launching it depend on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ocannl_core.fast_dataclass import dataclass
 
 
 class CompilerVectorisation(Enum):
-    """What of a kernel is left for a compiler to vectorise."""
+    """Amount of vectorisation that is left for the C compiler."""
 
     VECTORS = "nothing"
-    """All its loops are written in vectors."""
+    """All loops are rendered in vectors."""
     MIXED = "little"
-    """Most of its text is written in vectors, but some loops are not."""
+    """Most of the text is rendered in vectors, but some loops are not."""
     FUNCTIONS = "little, beside constants to be kept in registers"
-    """The same, and its vectors are given to elementary functions."""
+    """The same, and the vector code calls elementary functions."""
     PLAIN = "all"
 
 
@@ -25,17 +25,18 @@ class KernelText:
     """One kernel.
 
     Attributes:
-        symbol: Its name: `k_` and a hash of all that follows.
+        symbol: Its name: `k_` and a hash of all other attributes that distinguish kernels.
         text: Its definition.
-        helpers: What it needs from the prelude.
-        grid: Extents of the GRID axes that the device itself runs, outermost first.
-        block: Extents of the BLOCK axes that the device itself runs, likewise.
-        private: The bytes of each buffer of which every thread has its own, given after indices.
-        bounds: How many pairs of a first iteration and an end it is given last: none, those of its
-            loops, and those of the loops right inside.
-        loops: What is left for a compiler to vectorise.
-        author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
-            in this are equal.
+        helpers: The helpers of the prelude that it uses.
+        grid: Extents of the GRID axes that the device runs, outermost first.
+        block: Extents of the BLOCK axes that the device runs, likewise.
+        private: The size in bytes of each buffer that is private to a thread; these parameters
+            follow the indices.
+        bounds: The number of trailing pairs of a first iteration and an end: 0, 1 for its loops, 2
+            for the loops directly inside as well.
+        vectorisation: Amount of vectorisation that is left for the C compiler.
+        author: The author, for messages, if it is not the compiler; kernels that differ only in
+            this are equal.
     """
 
     symbol: str
@@ -45,5 +46,5 @@ class KernelText:
     block: tuple[int, ...] = ()
     private: tuple[int, ...] = ()
     bounds: int = 0
-    loops: CompilerVectorisation = CompilerVectorisation.PLAIN
+    vectorisation: CompilerVectorisation = CompilerVectorisation.PLAIN
     author: str = field(default="", compare=False)

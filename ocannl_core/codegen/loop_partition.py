@@ -1,4 +1,4 @@
-"""How a parallel kernel is run in parts: the bounds of its loops come from the caller.
+"""Partition of parallel loops among threads: the caller passes the bounds.
 
 # iterations of both loops, counted through, from first1 up to end1
 for i in range(3): ...                 for (i = max(first1, 0); i < min(end1, 3); ++i) ...
@@ -18,13 +18,13 @@ from ocannl_core.loopir.nodes import For
 
 @dataclass(frozen=True, slots=True)
 class LoopPartition:
-    """A loop of which a part is run: its iterations among those of all loops beside it.
+    """A partitioned loop: the position of its iterations among those of all its sibling loops.
 
     Attributes:
-        level: 1 for loops of the kernel, 2 for those right inside.
+        level: 1 for loops of the kernel, 2 for those directly inside.
         before: The iterations of the loops before it.
         extent: Its own.
-        is_alone: True if there is no other loop beside it.
+        is_alone: True if it has no sibling loop.
     """
 
     level: int
@@ -32,8 +32,8 @@ class LoopPartition:
     extent: int
     is_alone: bool
 
-    def limits(self, loop: For) -> tuple[str, str]:
-        """Returns the values of the variable at which a part begins and ends."""
+    def bounds_of(self, loop: For) -> tuple[str, str]:
+        """Return the bounds of the loop variable in a part."""
         first, end = f"first{self.level}", f"end{self.level}"
         shift = loop.start - self.before
         moved = "" if shift == 0 else f" + {shift}" if shift > 0 else f" - {-shift}"
@@ -46,22 +46,22 @@ class LoopPartition:
         )
 
     def guard(self) -> str:
-        """Returns the condition under which the only iteration is in the part."""
+        """Return the condition that a single iteration is in the part."""
         return f"if (first{self.level} <= {self.before} && {self.before} < end{self.level})"
 
 
-def loop_partitions(nest: Kernel) -> IdentityMap[For, LoopPartition]:
-    """Return the loops of which threads run parts, with these parts."""
-    shares: IdentityMap[For, LoopPartition] = IdentityMap()
+def partition_loops(nest: Kernel) -> IdentityMap[For, LoopPartition]:
+    """Return the partitioned loops with their partitions."""
+    partitions: IdentityMap[For, LoopPartition] = IdentityMap()
     if nest.is_parallel:
         outer = parallel_loops(nest)
-        shares.update(_shares_at(1, outer))
+        partitions.update(_partition_level(1, outer))
         for loop in outer:
-            shares.update(_shares_at(2, inner_loops(loop)))
-    return shares
+            partitions.update(_partition_level(2, inner_loops(loop)))
+    return partitions
 
 
-def _shares_at(level: int, loops: Sequence[For]) -> Iterator[tuple[For, LoopPartition]]:
+def _partition_level(level: int, loops: Sequence[For]) -> Iterator[tuple[For, LoopPartition]]:
     before = 0
     for loop in loops:
         extent = loop.stop - loop.start

@@ -1,4 +1,4 @@
-"""Arrays, and rows of them, of which all cells become the same number."""
+"""Memset-like fills: arrays and rows of them filled with a constant."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ocannl_core.node import NodeInfo, TensorNode
 
 
 class MemsetRenderer:
-    """Renders what sets cells to a constant.
+    """Renders fills with a constant.
 
     Args:
-        dialect: The spellings.
-        names: What things are called here.
+        dialect: The dialect.
+        names: The names in scope.
         info: Extents and formats of the nodes.
-        writer: Where statements go.
+        writer: Receives the statements.
         expressions: Renders cells and constants.
     """
 
@@ -41,12 +41,16 @@ class MemsetRenderer:
         self._expressions = expressions
 
     def fill(self, node: TensorNode, value: float) -> bool:
-        """Writes what sets all cells of a node; returns True if that took a loop."""
+        """Fill all cells of a node; return True if the fill is a loop."""
         info = self._info(node)
         name = self._names.array(node)
         if info.size == 0:
             return False
-        if info.size > 1 and _is_zero(value, info.dtype) and self._clear(name, name, info.size):
+        if (
+            info.size > 1
+            and _is_zero(value, info.dtype)
+            and self._write_memset(name, name, info.size)
+        ):
             return False
         number = self._constant_cell(value, info.dtype)
         if info.size == 1:
@@ -57,18 +61,18 @@ class MemsetRenderer:
             self._writer.line(f"{name}[x] = {number};")
         return True
 
-    def row(self, loop: For) -> TensorNode | None:
-        """Writes a loop that does nothing but clear cells side by side as one statement.
+    def fill_row(self, loop: For) -> TensorNode | None:
+        """Write a loop that only zeroes contiguous cells as one statement.
 
         Returns:
-            The node whose cells they are; None if the loop is another one, and nothing is written.
+            The node of the cells; None for any other loop, which leaves the text unchanged.
         """
         match loop:
             case For(var, start, stop, Block((Store(node, indices, Const(value, dtype)),))):
                 pass
             case _:
                 return None
-        place = self._expressions.positions.place(node, indices)
+        place = self._expressions.positions.position_of(node, indices)
         if (
             loop.kind is not AxisKind.SERIAL
             or node in self._names.registers
@@ -80,10 +84,10 @@ class MemsetRenderer:
         first = tuple(substitute(index, {var: FixedIndex(start)}) for index in indices)
         cell = self._expressions.cell(node, first)
         array = self._names.array(node)
-        return node if self._clear(f"&{cell}", array, stop - start) else None
+        return node if self._write_memset(f"&{cell}", array, stop - start) else None
 
-    def _clear(self, cells: str, array: str, size: int) -> bool:
-        """Writes a statement that clears neighbouring cells, if there is one."""
+    def _write_memset(self, cells: str, array: str, size: int) -> bool:
+        """Write a statement that zeroes contiguous cells; return False if the dialect has none."""
         clear = self._dialect.zero_fill(cells, array, size)
         if clear is None:
             return False
@@ -101,6 +105,6 @@ class MemsetRenderer:
 
 
 def _is_zero(value: float, dtype: DType) -> bool:
-    """True of a number of which all bits are zero, as those of a negative zero are not."""
+    """Return True if all bits of a number are zero, unlike those of -0.0."""
     integers = uint64 if dtype.kind is Kind.WORD else dtype  # words are made of integers
     return Const(round_to(value, integers), integers) == Const(0.0, integers)

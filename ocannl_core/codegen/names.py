@@ -1,4 +1,4 @@
-"""Canonical names within one kernel: nests that are equal up to renaming get the same text.
+"""Canonical names within one kernel: alpha-equivalent kernels have the same text.
 
 A name is the letter of its `NameRole` and a number. A loop variable is named for the depth of its
 loop, so sibling loops share names; the bounds of a partition are words with a number (`first1`).
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum, unique
 
-from ocannl_core.codegen.registers import RegisterFile
+from ocannl_core.codegen.scalar_replacement import RegisterFile
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import IndexVar, LoopVar, StaticIndex
 from ocannl_core.loopir.nodes import Local
@@ -22,9 +22,9 @@ _LOOP_LETTERS = "ijkmnpqr"
 
 @unique
 class NameRole(Enum):
-    """What a name of a kernel stands for; the value is the letter that the name begins with.
+    """The role of a name in a kernel; the value is its first letter.
 
-    No two have the same letter, and within one the numbers differ, so that no name hides another.
+    All letters differ, and within one role the numbers differ, so no name shadows another.
     """
 
     ARGUMENT = "a"
@@ -36,16 +36,16 @@ class NameRole(Enum):
     VARIABLE = "v"
 
     def name_of(self, number: int) -> str:
-        """Returns the name of the one with this number."""
+        """Return the name with this number."""
         return f"{self.value}{number}"
 
 
 class KernelNames:
-    """What everything is called at the current point of the text.
+    """The names in scope at the current point of the text.
 
     Attributes:
-        registers: Arrays of the kernel that are kept in variables.
-        tiles: Arrays of the kernel that are tile registers: the first, and how many.
+        registers: The local arrays that are kept in variables.
+        tiles: The local arrays that are tile registers: the first register, and the count.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class KernelNames:
     # ----- looking up -----------------------------------------------------------------------
 
     def array(self, node: TensorNode) -> str:
-        """Returns the name of a node's memory.
+        """Return the name of a node's memory.
 
         Raises:
-            CodegenError: if the kernel was not given the node and has not allocated it.
+            CodegenError: if the node is neither an argument of the kernel nor allocated in it.
         """
         if node not in self._arrays:
             raise CodegenError(
@@ -84,20 +84,20 @@ class KernelNames:
         return self._arrays[node]
 
     def depth_of(self, array: str) -> int:
-        """Returns how many loops are around the declaration of an array, 0 for a parameter."""
+        """Return the number of loops around the declaration of an array, 0 for a parameter."""
         return self._depths.get(array, 0)
 
     @property
     def depth(self) -> int:
-        """How many loops are around this point."""
+        """Return the number of loops around the current point."""
         return self._depth
 
     def merge(self, node: TensorNode) -> str:
-        """Returns the name of a node's merge buffer."""
+        """Return the name of a node's merge buffer."""
         return self._merges[node]
 
     def index(self, var: IndexVar) -> str | int:
-        """Returns the name of an index variable, or its value where there is only one.
+        """Return the name of an index variable, or its value if it has only one.
 
         Raises:
             CodegenError: if no enclosing loop binds it and it is no static index of the kernel.
@@ -110,7 +110,7 @@ class KernelNames:
         return self._vars[var]
 
     def local(self, local: Local) -> str:
-        """Returns the name of a scalar variable.
+        """Return the name of a scalar.
 
         Raises:
             CodegenError: if it is not declared here.
@@ -130,28 +130,28 @@ class KernelNames:
         return role.name_of(number)
 
     def fresh(self) -> str:
-        """Returns the name of a new variable of the text."""
+        """Return the name of a new variable."""
         return self._allot(NameRole.VARIABLE)
 
-    def place(self) -> str:
-        """Returns the name of a new variable that points to a cell."""
+    def fresh_pointer(self) -> str:
+        """Return the name of a new pointer variable."""
         return self._allot(NameRole.PLACE)
 
     def declare(self, local: Local) -> str:
-        """Names a scalar variable for the rest of the block."""
+        """Name a scalar for the rest of the block."""
         self._locals[local] = self.fresh()
         return self._locals[local]
 
     def allocate(self, node: TensorNode) -> str:
-        """Names an array of the kernel for the rest of the block."""
+        """Name a local array for the rest of the block."""
         name = self._arrays[node] = self._allot(NameRole.ARRAY)
         self._depths[name] = self._depth
         return name
 
     def allocate_private(self, node: TensorNode) -> str:
-        """Names a buffer that every thread is given, for the rest of the block.
+        """Name a buffer that is private to each thread, for the rest of the block.
 
-        It keeps its name however often it is allocated.
+        All its allocations share one name.
         """
         if node not in self._private:
             self._private[node] = self._allot(NameRole.PRIVATE)
@@ -159,14 +159,14 @@ class KernelNames:
         return self._arrays[node]
 
     def allocate_registers(self, node: TensorNode, lanes: Mapping[int, int]) -> RegisterFile:
-        """Names the variables of an array of the kernel for the rest of the block."""
+        """Name the variables of a local array for the rest of the block."""
         file = RegisterFile(self._allot(NameRole.ARRAY), lanes)
         self.registers[node] = file
         return file
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Forgets, at the end of a block, what the block declared."""
+        """Open a scope, and drop its declarations at its end."""
         arrays, local_names = dict(self._arrays), dict(self._locals)
         registers, tiles = dict(self.registers), dict(self.tiles)
         yield
@@ -175,24 +175,24 @@ class KernelNames:
 
     @contextmanager
     def loop(self, var: LoopVar) -> Iterator[str]:
-        """Names the variable of a loop inside the loop."""
+        """Name the variable of a loop inside the loop."""
         depth = self._depth
         letters = _LOOP_LETTERS
         name = letters[depth] if depth < len(letters) else f"i{depth}"
         self._depth += 1
-        with _Bound(self._vars, var, name):
+        with _Binding(self._vars, var, name):
             yield name
         self._depth -= 1
 
-    def single(self, var: LoopVar, value: int) -> AbstractContextManager[None]:
-        """Gives the variable of a loop with one iteration its value."""
-        return _Bound(self._vars, var, value)
+    def bind(self, var: LoopVar, value: int) -> AbstractContextManager[None]:
+        """Bind a loop variable to the value of a single iteration."""
+        return _Binding(self._vars, var, value)
 
 
-class _Bound(AbstractContextManager[None]):
-    """The meaning of a variable while a block is rendered.
+class _Binding(AbstractContextManager[None]):
+    """A binding of a variable while a block is rendered.
 
-    A class, for written-out loops bind their variable once per iteration.
+    A class instead of a generator, since unrolled loops bind their variable once per iteration.
     """
 
     __slots__ = ("_meaning", "_outer", "_var", "_vars")

@@ -1,89 +1,42 @@
-"""Narrow floats in vectors: cells of 8 or 16 bits on the way to and from vectors of float32.
+"""Vectors of narrow floats: conversion between cells of 8 or 16 bits and vectors of float32.
 
-A helper is called `float32x16_load_bfloat16`. These are the functions:
+A helper has a name such as `float32x16_load_bfloat16`, made of one of these verbs:
 
-- `load` widens so many cells of memory, `splat` one cell for all lanes;
-- `round` rounds to nearest, and to even, and leaves numbers of the narrow format as float32;
-- `nearest` does so for what an operation on numbers of the narrow format gave: NaN of which no
-  digit is set that the format does not have;
-- `store` rounds and stores so many cells, `stream` does so past the caches;
-- `put` stores numbers of the format.
+- `load` widens n cells of memory, `splat` widens one cell for all lanes;
+- `round` rounds to nearest even in the narrow format, and returns float32;
+- `nearest` does so for the results of operations on numbers of the narrow format, whose NaN have
+  no bits beyond the format;
+- `store` rounds and stores n cells, `stream` does so past the caches;
+- `put` stores numbers that are exact in the format.
 
-Two cells that follow each other are a pair: the lane of a vector of uint32. A processor may add the
-products of two pairs to a number of float32, first that of the second cells.
+Two adjacent cells are a pair: a lane of a vector of uint32. A dot-product instruction adds the
+products of two pairs to a float32 number, first that of the second cells.
 
-- `pairs` loads so many pairs, `pair` one for all lanes, `joined` makes them of two vectors;
+- `pairs` loads n pairs, `pair` loads one for all lanes, `joined` makes them of two vectors;
 - `interleave` stores the pairs of two vectors;
 - `dot` adds the products of pairs to a vector.
 
-Nothing branches, and the numbers are those that the functions for single cells give. Where a
-processor converts float16 itself, it does so in the same way.
+There are no branches on data, and the results are those of the functions on single cells, also
+where the processor converts float16 itself.
 """
 
 from __future__ import annotations
 
 import re
 
-from ocannl_core.codegen.helper import Helper
+from ocannl_core.codegen.helper import Helper, read_helpers
 from ocannl_core.dtypes import NARROW
 
 CELLS = {dtype.name: f"uint{8 * dtype.nbytes}" for dtype in NARROW}
-"""The integers that cells of narrow formats are stored as."""
+"""The integers that store cells of narrow formats."""
 
 _VERBS = frozenset(
     {"value", "bits", "cut", "round", "nearest", "load", "splat", "store", "put", "stream"}
 )
 _PAIR_VERBS = frozenset({"pairs", "pair", "joined", "interleave", "dot"})
 
-# In the texts below V is a vector of float32, U one of uint32, I one of int32, and C one of cells.
-# What two numbers below 2**31 compare to is the sign of their difference, spread over a lane:
-# comparisons of sixteen lanes are not what vectors of GCC express well.
-
 _ALL = "(unsigned short)-1"
 _AVX512 = "defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)"
-
-_IS_NAN = "(U)((I)(0x7f800000 - (u & 0x7fffffff)) >> 31)"
-
-_BFLOAT16_ROUND = f"""\
-  const U u = (U)x, is_nan = {_IS_NAN};
-  const U number = u + 0x7fff + (u >> 16 & 1), quiet = u | 0x400000;
-  return (V)(((is_nan & quiet) | (~is_nan & number)) & 0xffff0000);"""
-_BFLOAT16_NEAREST = """\
-  const U u = (U)x;
-  return (V)((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000);"""
-
-_HALF_VALUE = """\
-  const U wide = __builtin_convertvector(bits, U) << SHIFT;
-  const U sign = (wide & 0x8000) << 16, rest = (wide & 0x7fff) << 13;
-  const U number = (U)((V)rest * 0x1p112f), special = rest | 0x70000000;
-  const U is_special = (U)((I)(0x0f7fffff - rest) >> 31);
-  return (V)(sign | (is_special & special) | (~is_special & number));"""
-
-_HALF_BITS = f"""\
-  const U u = (U)x, size = u & 0x7fffffff, sign = u >> 31 << SIGN;
-  const U small = (U)((V)size + UNIT) - UNIT_BITS;
-  const U number = (size - 0x38000000 + LESS + (size >> DROPPED & 1)) >> DROPPED;
-  const U is_small = (U)((I)(size - 0x38800000) >> 31);
-  const U is_large = (U)((I)(0x477fffff - size) >> 31), is_nan = {_IS_NAN};
-  U found = (is_small & small) | (~is_small & number);
-  found = (is_large & INFINITE) | (~is_large & found);
-  found = (is_nan & QUIET) | (~is_nan & found);
-  return __builtin_convertvector(sign | found, C);"""
-
-_E4M3FN_VALUE = """\
-  const U wide = __builtin_convertvector(bits, U);
-  const U sign = (wide & 0x80) << 24, rest = (wide & 0x7f) << 20;
-  const U number = (U)((V)rest * 0x1p120f), is_nan = (U)((I)(0x07efffff - rest) >> 31);
-  return (V)(sign | (is_nan & 0x7fc00000) | (~is_nan & number));"""
-
-_E4M3FN_BITS = """\
-  const U u = (U)x, size = u & 0x7fffffff, sign = u >> 24 & 0x80;
-  const U small = (U)((V)size + 0x1p14f) - 0x46800000;
-  const U number = (size - 0x3c000000 + 0x7ffff + (size >> 20 & 1)) >> 20;
-  const U is_small = (U)((I)(size - 0x3c800000) >> 31);
-  const U is_large = (U)((I)(0x43e80000 - size) >> 31);
-  const U found = (is_small & small) | (~is_small & number);
-  return __builtin_convertvector(sign | (is_large & 0x7f) | (~is_large & found), C);"""
 
 _FLOAT16 = {
     "SHIFT": "0",
@@ -107,10 +60,11 @@ _FLOAT8_E5M2 = {
 }
 _CONVERSIONS: dict[str, tuple[str, str, dict[str, str]]] = {
     "bfloat16": ("", "", {}),
-    "float16": (_HALF_VALUE, _HALF_BITS, _FLOAT16),
-    "float8_e5m2": (_HALF_VALUE, _HALF_BITS, _FLOAT8_E5M2),
-    "float8_e4m3fn": (_E4M3FN_VALUE, _E4M3FN_BITS, {}),
+    "float16": ("half_value", "half_bits", _FLOAT16),
+    "float8_e5m2": ("half_value", "half_bits", _FLOAT8_E5M2),
+    "float8_e4m3fn": ("e4m3fn_value", "e4m3fn_bits", {}),
 }
+"""Conversions without instructions: the texts from cells and to cells, and their constants."""
 
 _INSTRUCTIONS = {
     16: (
@@ -124,16 +78,15 @@ _INSTRUCTIONS = {
         "(C)__builtin_ia32_vcvtps2ph256(x, 0)",
     ),
 }
-"""What converts float16: where it is there, from cells, and to cells."""
+"""Conversions of float16 by instructions: the condition, from cells, and to cells."""
 
 
 def narrow_helper(lanes: int, function: str) -> Helper | None:
-    """Returns a function between cells of a narrow format and vectors of float32; None if there is
-    no such function.
+    """Return a conversion between cells and vectors of float32 by its name, if it is one.
 
     Args:
-        lanes: How many numbers a vector has.
-        function: What the function is called after the type of vectors, such as `load_bfloat16`.
+        lanes: The number of lanes of a vector.
+        function: The name of the function after the vector type, such as `load_bfloat16`.
     """
     verb, _, dtype = function.partition("_")
     if dtype == "bfloat16" and verb in _PAIR_VERBS:
@@ -160,28 +113,31 @@ def narrow_helper(lanes: int, function: str) -> Helper | None:
     return Helper(f"INLINE {text}", (*kinds, *needs))
 
 
+def _text(name: str) -> str:
+    return read_helpers("narrow_vectors.c.in")[name].text
+
+
 def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str, ...]]:
-    """Returns head and body of a function, and which others it uses."""
-    value, bits, _ = _CONVERSIONS[dtype]
+    """Return the head and body of a function, and the verbs of the functions that it uses."""
     is_short = dtype == "bfloat16"
     match verb:
         case "value" if dtype == "float8_e5m2":  # the upper half of float16
             body = "  return HALF_VALUE(__builtin_convertvector(bits, H) << 8);"
             return "V NAME(C bits)", body, ()
         case "value":
-            return "V NAME(C bits)", _widening(dtype, lanes, value), ()
+            return "V NAME(C bits)", _widen(dtype, lanes), ()
         case "bits" if is_short:
             return "C NAME(V x)", "  return cut_OF(round_OF(x));", ("cut", "round")
         case "bits":
-            return "C NAME(V x)", _chosen(dtype, lanes, 2, bits), ()
+            return "C NAME(V x)", _select_instruction(dtype, lanes, 2), ()
         case "cut" if is_short:
-            return "C NAME(V x)", _shortening(lanes), ()
+            return "C NAME(V x)", _truncate(lanes), ()
         case "cut":
             return "C NAME(V x)", "  return bits_OF(x);", ("bits",)
         case "round" if is_short:
-            return "V NAME(V x)", _BFLOAT16_ROUND, ()
+            return "V NAME(V x)", _text("bfloat16_round"), ()
         case "nearest" if is_short:
-            return "V NAME(V x)", _BFLOAT16_NEAREST, ()
+            return "V NAME(V x)", _text("bfloat16_nearest"), ()
         case "round" | "nearest":
             return "V NAME(V x)", "  return value_OF(bits_OF(x));", ("value", "bits")
         case "load":
@@ -195,23 +151,23 @@ def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str,
             spread = ", ".join(["bits"] * lanes)
             return "V NAME(E bits)", f"  return value_OF((C){{{spread}}});", ("value",)
         case "store":
-            return "void NAME(E *p, V x, int n)", _storing("bits_OF", lanes), ("bits",)
+            return "void NAME(E *p, V x, int n)", _store_cells("bits_OF", lanes), ("bits",)
         case "put":
-            return "void NAME(E *p, V x, int n)", _storing("cut_OF", lanes), ("cut",)
+            return "void NAME(E *p, V x, int n)", _store_cells("cut_OF", lanes), ("cut",)
         case _:
             return "void NAME(E *p, V x)", "  stream_CELLS(p, bits_OF(x));", ("bits",)
 
 
-def _storing(function: str, lanes: int) -> str:
-    """Returns the body of a function that stores so many cells."""
+def _store_cells(function: str, lanes: int) -> str:
+    """Return the body of a function that stores n cells."""
     whole = f"  if (n == {lanes}) *(WHOLE *)p = {function}(x);"
     return f"{whole}\n  else store_CELLS(p, {function}(x), n);"
 
 
-def _widening(dtype: str, lanes: int, plain: str) -> str:
-    """Returns the body of a function from cells to numbers."""
+def _widen(dtype: str, lanes: int) -> str:
+    """Return the body of a function from cells to numbers."""
     if dtype != "bfloat16":
-        return _chosen(dtype, lanes, 1, plain)
+        return _select_instruction(dtype, lanes, 1)
     plain = "  return (V)(__builtin_convertvector(bits, U) << 16);"
     if lanes != 16:
         return plain
@@ -219,8 +175,8 @@ def _widening(dtype: str, lanes: int, plain: str) -> str:
     return f"#if {_AVX512}\n  return (V)((U){call} << 16);\n#else\n{plain}\n#endif"
 
 
-def _shortening(lanes: int) -> str:
-    """Returns the body of a function from numbers of bfloat16 to cells."""
+def _truncate(lanes: int) -> str:
+    """Return the body of a function from numbers of bfloat16 to cells."""
     plain = "  return __builtin_convertvector((U)x >> 16, C);"
     if lanes != 16:
         return plain
@@ -228,8 +184,10 @@ def _shortening(lanes: int) -> str:
     return f"#if {_AVX512}\n  return (C){call};\n#else\n{plain}\n#endif"
 
 
-def _chosen(dtype: str, lanes: int, direction: int, plain: str) -> str:
-    """Returns a conversion by an instruction where there is one."""
+def _select_instruction(dtype: str, lanes: int, direction: int) -> str:
+    """Return a conversion, from cells (1) or to cells (2), by an instruction if there is one."""
+    from_cells, to_cells, _ = _CONVERSIONS[dtype]
+    plain = _text(from_cells if direction == 1 else to_cells)
     if dtype != "float16" or lanes not in _INSTRUCTIONS:
         return plain
     macro, call = _INSTRUCTIONS[lanes][0], _INSTRUCTIONS[lanes][direction]
@@ -239,40 +197,14 @@ def _chosen(dtype: str, lanes: int, direction: int, plain: str) -> str:
 
 # ----- pairs --------------------------------------------------------------------------------------
 
-_PAIRS = {
-    "pairs": """\
-INLINE U NAME(const uint16_t *p, int n) {
-  if (n == LANES) return *(const WORD_CELLS *)p;
-  return (U)LOAD((const float *)p, n);
-}""",
-    "pair": """\
-INLINE U NAME(const uint16_t *p) {
-  uint32_t both;
-  memcpy(&both, p, sizeof both);
-  return SPLAT(both);
-}""",
-    "joined": """\
-INLINE U NAME(V first, V second) {
-  return (U)first >> 16 | ((U)second & 0xffff0000);
-}""",
-    "interleave": """\
-INLINE void NAME(uint16_t *p, V first, V second, int n) {
-  const U both = (U)first >> 16 | ((U)second & 0xffff0000);
-  if (n == LANES) *(WORD_CELLS *)p = both;
-  else STORE((float *)p, (V)both, n);
-}""",
-}
-_DOT = """\
-  x = FMA((V)(a & 0xffff0000), (V)(b & 0xffff0000), x);
-  return FMA((V)(a << 16), (V)(b << 16), x);"""
 _DOTS = (16, 8, 4)
-"""Vectors of how many numbers have an instruction for it."""
+"""The numbers of lanes for which AVX-512 has a dot-product instruction."""
 
 
 def _pair_helper(lanes: int, verb: str) -> Helper:
-    """Returns a function of pairs of bfloat16."""
+    """Return a function on pairs of bfloat16."""
     vector, word = f"float32x{lanes}", f"uint32x{lanes}"
-    text = _dot(lanes) if verb == "dot" else _PAIRS[verb]
+    text = _dot(lanes) if verb == "dot" else _text(verb)
     words = {
         "V": vector,
         "U": word,
@@ -290,10 +222,11 @@ def _pair_helper(lanes: int, verb: str) -> Helper:
 
 
 def _dot(lanes: int) -> str:
-    """Returns the function that adds products of pairs, by an instruction where there is one."""
-    head = "INLINE V NAME(V x, U a, U b) {"
+    """Return the dot product of pairs, by an instruction if the target has one."""
+    plain = _text("dot")
     if lanes not in _DOTS:
-        return f"{head}\n{_DOT}\n}}"
+        return plain
+    head, _, _ = plain.partition("\n")
     # since GCC 13 these are vectors of a type of their own
     size = f"__attribute__((vector_size({4 * lanes})))"
     cells = "PAIR_CELLS"
@@ -303,5 +236,5 @@ def _dot(lanes: int) -> str:
         f"#if {condition} && !defined(__clang__)\n"
         f"#if __GNUC__ >= 13\ntypedef __bf16 {cells} {size};\n"
         f"#else\ntypedef short {cells} {size};\n#endif\n"
-        f"{head}\n  return {call};\n}}\n#else\n{head}\n{_DOT}\n}}\n#endif"
+        f"{head}\n  return {call};\n}}\n#else\n{plain}\n#endif"
     )

@@ -1,14 +1,14 @@
-"""The native code of an external operation as the text of one kernel.
+"""Rendering of native code of an external operation as one kernel.
 
-The body stands in a function of its own. Arrays have the names that the operation chose; of what
-may be said about each, only what the body mentions is declared:
+The body becomes a function. Arrays have the names that the operation chose; of the following
+declarations, only those that the body mentions are written:
 
     enum { rows_size = 6 };
     const int64_t table_shape[] = {10, 4};
     typedef float table_type;
 
-`$name` becomes a name that starts with the kernel's symbol, so that no two operations meet. The
-operation's name is not part of the text: equal code is one kernel, whoever wrote it.
+`$name` becomes a name that starts with the kernel's symbol, so that names of two operations never
+clash. The operation's name is not part of the text: equal code is one kernel.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 def render_native(
     call: CallExternal, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> KernelText | None:
-    """Returns the kernel of a call; None if the operation has no code in the dialect's language.
+    """Render the kernel of a call; return None if the operation has no code in the language.
 
     Its arguments are `native_arguments(call)`.
 
     Raises:
-        OpError: if the names of arrays are no names, or not one for each.
+        OpError: if the names of arrays are no identifiers, or not one for each.
     """
     code = call.op.native(dialect.language) if isinstance(call.op, NativeOp) else None
     if code is None:
@@ -64,7 +64,7 @@ def render_native(
     ]
     words = [node for node in first_names if nodes[node].dtype is uint4x32]
     helpers = (*dialect.headers, *(("uint4x32",) if words else ()))
-    body = indent("\n".join([*lines, _dedented(code.body)]), "  ")
+    body = indent("\n".join([*lines, _dedent_body(code.body)]), "  ")
     support = "\n".join([*(f"#include {header}" for header in code.headers), dedent(code.support)])
 
     def text(symbol: str) -> str:
@@ -83,9 +83,7 @@ def render_native(
 
 
 def native_arguments(call: CallExternal) -> tuple[TensorNode, ...]:
-    """Returns the nodes whose memory the kernel of a call is given: inputs, then outputs, each
-    once.
-    """
+    """Return the argument nodes of a call's kernel: inputs, then outputs, without repetition."""
     return tuple(dict.fromkeys((*call.inputs, *call.outputs)))
 
 
@@ -122,5 +120,5 @@ def _declarations(name: str, info: NodeInfo, body: str, dialect: Dialect) -> Ite
         yield f"typedef {dialect.storage_type(info.dtype)} {name}_type;"
 
 
-def _dedented(text: str) -> str:
+def _dedent_body(text: str) -> str:
     return dedent(text).strip("\n")

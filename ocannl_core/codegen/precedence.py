@@ -1,4 +1,4 @@
-"""Pieces of C expressions that know how tightly they bind: parentheses appear where they must.
+"""Operator precedence in C expressions, and the necessary parentheses.
 
 The levels are those of the C grammar; CUDA C++ and OpenCL C share them.
 """
@@ -11,7 +11,7 @@ from ocannl_core.fast_dataclass import dataclass
 
 
 class Precedence(IntEnum):
-    """How tightly the outermost operator of an expression binds; a higher level binds tighter."""
+    """Precedence of the outermost operator of an expression; a higher level binds tighter."""
 
     CONDITIONAL = 3
     OR = 4
@@ -57,7 +57,7 @@ class CExpr:
     """An expression of the generated language.
 
     Attributes:
-        code: The characters.
+        code: The text.
         level: The level of the outermost operator.
     """
 
@@ -65,7 +65,7 @@ class CExpr:
     level: Precedence = Precedence.PRIMARY
 
     def at(self, level: Precedence) -> str:
-        """Returns the code, in parentheses if it binds less tightly than `level`."""
+        """Return the code, in parentheses if it binds less tightly than `level`."""
         return self.code if self.level >= level else f"({self.code})"
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class CExpr:
 
 
 def infix(left: CExpr, symbol: str, right: CExpr) -> CExpr:
-    """Returns `left symbol right`, associating to the left.
+    """Return `left symbol right`, associating to the left.
 
     (a - b) - c  -->  a - b - c
     a - (b - c)  -->  a - (b - c)
@@ -81,33 +81,33 @@ def infix(left: CExpr, symbol: str, right: CExpr) -> CExpr:
     level = _INFIX[symbol]
     tighter = _TIGHTER[level]
     if symbol == "||":
-        # for readers: nobody should have to know that && binds tighter
+        # parentheses for readers, although && binds tighter
         return CExpr(f"{left.at(Precedence.EQUALITY)} || {right.at(Precedence.EQUALITY)}", level)
     if symbol in ("&", "|"):
-        # nor that these bind less tightly than comparisons
+        # likewise, although these bind less tightly than comparisons
         return CExpr(f"{left.at(Precedence.SHIFT)} {symbol} {right.at(Precedence.SHIFT)}", level)
     associates = level not in (Precedence.RELATION, Precedence.EQUALITY)
     return CExpr(f"{left.at(level if associates else tighter)} {symbol} {right.at(tighter)}", level)
 
 
-def negated(operand: CExpr) -> CExpr:
-    """Returns `-operand`; two minus signs never touch."""
+def negate(operand: CExpr) -> CExpr:
+    """Return `-operand`, without adjacent minus signs."""
     code = operand.at(Precedence.UNARY)
     return CExpr(f"-({code})" if code.startswith("-") else f"-{code}", Precedence.UNARY)
 
 
 def cast(type_name: str, operand: CExpr) -> CExpr:
-    """Returns `(type_name)operand`."""
+    """Return `(type_name)operand`."""
     return CExpr(f"({type_name}){operand.at(Precedence.UNARY)}", Precedence.UNARY)
 
 
 def call(function: str, *arguments: CExpr) -> CExpr:
-    """Returns `function(arguments)`."""
+    """Return `function(arguments)`."""
     return CExpr(f"{function}({', '.join(each.code for each in arguments)})")
 
 
 def conditional(condition: CExpr, chosen: CExpr, other: CExpr) -> CExpr:
-    """Returns `condition ? chosen : other`; a chain in the last operand needs no parentheses."""
+    """Return `condition ? chosen : other`; a chain in the last operand needs no parentheses."""
     test, consequent = condition.at(Precedence.OR), chosen.at(Precedence.OR)
     code = f"{test} ? {consequent} : {other.at(Precedence.CONDITIONAL)}"
     return CExpr(code, Precedence.CONDITIONAL)

@@ -1,9 +1,9 @@
-"""Vector loops as operations on vector registers, by the vector extensions of GCC and Clang.
+"""Rendering of vector loops with the vector extensions of GCC and Clang.
 
-All lanes of one statement run before the next statement. A value that is the same in every lane is
-computed once, as a number, and spread; cells that lie together are one load or store, and so is a
-part of a register; other cells are gathered one by one. Values of memory are kept in variables
-until memory or the scope changes, so that written-out loops do not repeat loads.
+All lanes of one statement run before the next statement. A uniform value is computed once, as a
+number, and broadcast; contiguous cells are one load or store, or a part of a register; other cells
+are gathered one by one. Loaded values stay in variables until memory or the scope changes, so that
+unrolled loops do not repeat loads.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import assert_never
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import KernelNames
-from ocannl_core.codegen.precedence import CExpr, call, cast, infix, negated
-from ocannl_core.codegen.registers import Position
-from ocannl_core.codegen.rounding import is_arithmetic, is_exact, narrow_cell
+from ocannl_core.codegen.narrow_floats import is_arithmetic, is_exact, match_narrow_load
+from ocannl_core.codegen.precedence import CExpr, call, cast, infix, negate
+from ocannl_core.codegen.scalar_replacement import Position
 from ocannl_core.codegen.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, Kind, float32, int32, int64, uint8
@@ -49,7 +49,7 @@ MOST_LANES = 16
 
 
 class NotVectorisedError(Exception):
-    """A vector loop has something that vectors do not express; it is a plain loop then."""
+    """A vector loop has an operation without a vector form; it is rendered as a plain loop."""
 
 
 _MAPPED = frozenset(
@@ -73,13 +73,13 @@ class VectorLoop:
 
     Args:
         loop: The loop.
-        dialect: The spellings.
-        names: What things are called here.
+        dialect: The dialect.
+        names: The names in scope.
         info: Extents and formats of the nodes.
-        writer: Where statements go.
-        expressions: Renders values that are the same in all lanes.
-        is_inside: True if an access surely addresses a cell of its node.
-        note_written: Told of every node that is written.
+        writer: Receives the statements.
+        expressions: Renders uniform values.
+        is_inside: Returns True if an access is certainly in bounds.
+        note_written: Called with every node that is written.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class VectorLoop:
         self._lanes = self._width(loop.body)
 
     def _width(self, body: Block) -> int:
-        """Returns the lanes of a register: a power of two, and at least that of the variables."""
+        """Return the lanes of a register: a power of two, and at least that of the variables."""
         needed = self._count
         for node, place in self._positions.cells_of(body):
             if node in self._names.registers and self._stride(place) == 1:
@@ -121,24 +121,25 @@ class VectorLoop:
     # ----- statements -----------------------------------------------------------------------
 
     def render(self, block: Block) -> None:
-        """Writes all iterations of the loop.
+        """Write all iterations of the loop.
 
         Raises:
-            NotVectorisedError: for what vectors do not express.
+            NotVectorisedError: for operations without a vector form.
         """
-        with self._names.single(self._var, self._start):
-            self._block(block)
+        with self._names.bind(self._var, self._start):
+            self._write_block(block)
 
     def render_square(self, inner: For, statement: Store) -> None:
-        """Writes a copy whose rows become columns: this loop goes along rows of memory, the inner
-        one along rows of the copy.
+        """Write a transposing copy of a square.
+
+        This loop runs along the rows of the source, the inner one along the rows of the copy.
 
         Raises:
-            NotVectorisedError: if the copy is no square, or its rows do not lie together.
+            NotVectorisedError: if the copy is not square, or its rows are not contiguous.
         """
         value, dtype = statement.value, statement.value.dtype
         if isinstance(value, Unary):
-            value = narrow_cell(value) or value
+            value = match_narrow_load(value) or value
         count = inner.stop - inner.start
         if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
             raise NotVectorisedError
@@ -153,8 +154,8 @@ class VectorLoop:
             raise NotVectorisedError
         self._note_written(statement.node)
         with (
-            self._names.single(self._var, self._start),
-            self._names.single(inner.var, inner.start),
+            self._names.bind(self._var, self._start),
+            self._names.bind(inner.var, inner.start),
         ):
             cells = self._cell(value.node, source), self._cell(statement.node, target)
         given = value.dtype
@@ -165,32 +166,32 @@ class VectorLoop:
         self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
         self._writer.forget()
 
-    def _block(self, block: Block) -> None:
+    def _write_block(self, block: Block) -> None:
         for stmt in block.stmts:
             match stmt:
                 case Block():
-                    self._block(stmt)
+                    self._write_block(stmt)
                 case Store():
-                    self._store(stmt)
+                    self._write_store(stmt)
                 case Remark():
                     pass
                 case _:
-                    self._other(stmt)
+                    self._write_other(stmt)
 
-    def _other(self, stmt: Stmt) -> None:
-        """Writes a statement that is none of the plain ones."""
+    def _write_other(self, stmt: Stmt) -> None:
+        """Write a statement that only subclasses support."""
         raise NotVectorisedError
 
-    def _store(self, stmt: Store) -> None:
+    def _write_store(self, stmt: Store) -> None:
         dtype = stmt.value.dtype
         self._vector(dtype)
         offset, stride = self._place(stmt.node, stmt.indices)
         if stmt.node in self._names.registers:
-            self._assign(stmt, self._value(stmt.value))
+            self._write_assignment(stmt, self._value(stmt.value))
             return
         self._note_written(stmt.node)
         is_put = dtype.is_narrow and (is_exact(stmt.value) or is_arithmetic(stmt.value))
-        value = self._value(stmt.value) if is_put else self._unrounded(stmt.value)
+        value = self._value(stmt.value) if is_put else self._unrounded_value(stmt.value)
         if stride == 0:
             raise NotVectorisedError
         if stride == 1:
@@ -210,14 +211,14 @@ class VectorLoop:
                 store = self._helper(dtype, "store")
                 self._writer.line(f"{store}(&{cell}, {value}, {self._count});")
         else:
-            name = self._named(self._vector(dtype), value)
+            name = self._name_value(self._vector(dtype), value)
             for lane in range(self._count):
                 cell = self._cell(stmt.node, offset, lane * stride)
-                self._writer.line(f"{cell} = {self._stored(f'{name}[{lane}]', dtype)};")
+                self._writer.line(f"{cell} = {self._to_storage(f'{name}[{lane}]', dtype)};")
         self._writer.forget()
 
-    def _assign(self, stmt: Store, value: CExpr) -> None:
-        """Writes the assignment of a vector to a variable."""
+    def _write_assignment(self, stmt: Store, value: CExpr) -> None:
+        """Write the assignment of a vector to a variable."""
         offset, stride = self._place(stmt.node, stmt.indices)
         if stride != 1:
             raise NotVectorisedError
@@ -230,8 +231,8 @@ class VectorLoop:
     # ----- places ---------------------------------------------------------------------------
 
     def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
-        """Returns the first lane's position and the distance from one lane to the next."""
-        position = self._positions.place(node, indices)
+        """Return the first lane's position and the stride between lanes."""
+        position = self._positions.position_of(node, indices)
         return position, self._stride(position)
 
     def _stride(self, position: Position) -> int:
@@ -241,31 +242,31 @@ class VectorLoop:
         return 0
 
     def _register(self, node: TensorNode, position: Position) -> int:
-        """Returns the variable of an array in registers that the lanes are in."""
-        at = self._positions.fixed(position, self._var, self._start)
+        """Return the position of the variable that holds the lanes of an array in registers."""
+        at = self._positions.constant_position(position, self._var, self._start)
         if at not in self._names.registers[node].lanes:
             raise NotVectorisedError
         return at
 
     def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
-        return self._positions.element(self._names.array(node), position, shift)
+        return self._positions.cell(self._names.array(node), position, shift)
 
     # ----- values ---------------------------------------------------------------------------
 
     def _value(self, expr: Expr) -> CExpr:
-        """Returns the vector of an expression's values, one per lane."""
-        value = self._unrounded(expr)
+        """Render the vector of an expression's values, one per lane."""
+        value = self._unrounded_value(expr)
         dtype = expr.dtype
-        if not dtype.is_narrow or not self._varies(expr) or is_exact(expr):
+        if not dtype.is_narrow or not self._is_varying(expr) or is_exact(expr):
             return value
         function = "nearest" if is_arithmetic(expr) else "round"
         return call(self._helper(dtype, f"{function}_{dtype}"), value)
 
-    def _unrounded(self, expr: Expr) -> CExpr:
-        """Returns such a vector; narrow floats may still have to be rounded."""
+    def _unrounded_value(self, expr: Expr) -> CExpr:
+        """Render the same vector; narrow floats may still need rounding."""
         self._vector(expr.dtype)
-        if not self._varies(expr):
-            return self._spread(expr)
+        if not self._is_varying(expr):
+            return self._broadcast(expr)
         match expr:
             case Load():
                 return self._load(expr)
@@ -290,25 +291,25 @@ class VectorLoop:
             case _:
                 assert_never(expr)
 
-    def _varies(self, expr: Expr) -> bool:
+    def _is_varying(self, expr: Expr) -> bool:
         return self._var in self._positions.free_variables(expr)
 
-    def _spread(self, expr: Expr) -> CExpr:
-        """Returns a vector of equal lanes."""
+    def _broadcast(self, expr: Expr) -> CExpr:
+        """Render a uniform value as a vector."""
         if self._positions.has_statements(expr):
-            raise NotVectorisedError  # they may be repeated by this
-        cell = narrow_cell(expr)
+            raise NotVectorisedError  # rendering it again would repeat them
+        cell = match_narrow_load(expr)
         if cell is not None and cell.node not in self._names.registers:
             wide, place = self._helper(expr.dtype, f"splat_{cell.dtype}"), cell
 
             def spread() -> CExpr:
                 return call(wide, self._expressions.cell(place.node, place.indices))
 
-            before = self._set_before(expr, self._vector(expr.dtype), spread)
-            return before or CExpr(self._kept(self._vector(expr.dtype), spread()))
+            before = self._hoist(expr, self._vector(expr.dtype), spread)
+            return before or CExpr(self._cache_value(self._vector(expr.dtype), spread()))
         splat = self._helper(expr.dtype, "splat")
         if not isinstance(expr, Const):
-            before = self._set_before(
+            before = self._hoist(
                 expr, self._vector(expr.dtype), lambda: call(splat, self._expressions.value(expr))
             )
             if before is not None:
@@ -318,18 +319,16 @@ class VectorLoop:
             n in self._names.registers for n in self._positions.nodes_of(expr)
         ):
             return vector
-        return CExpr(self._kept(self._vector(expr.dtype), vector))
+        return CExpr(self._cache_value(self._vector(expr.dtype), vector))
 
-    def _set_before(self, expr: Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
-        """Returns the variable that has held what is computed of an expression since before the
-        innermost loop; None if it changes there.
-        """
-        loop = self._writer.stepping
-        if loop is None or not self._positions.is_same_throughout(loop, expr):
+    def _hoist(self, expr: Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
+        """Set a variable to an invariant value before the innermost loop; None if it varies."""
+        loop = self._writer.reduced_loop
+        if loop is None or not self._positions.is_invariant(loop, expr):
             return None
-        with self._writer.before():
+        with self._writer.hoisting():
             code = render().code
-        return CExpr(self._writer.value_before(loop, kind, code))
+        return CExpr(self._writer.hoist_value(loop, kind, code))
 
     def _load(self, load: Load) -> CExpr:
         offset, stride = self._place(load.node, load.indices)
@@ -343,10 +342,10 @@ class VectorLoop:
         def read() -> CExpr:
             return self._read(load.node, offset, stride, load.dtype)
 
-        return self._set_before(load, vector, read) or CExpr(self._kept(vector, read()))
+        return self._hoist(load, vector, read) or CExpr(self._cache_value(vector, read()))
 
     def _read(self, node: TensorNode, offset: Position, stride: int, dtype: DType) -> CExpr:
-        """Return a vector of cells that are a number of cells apart."""
+        """Render a vector of cells at a constant stride."""
         vector, cell = self._vector(dtype), self._cell(node, offset)
         if stride == 1 and dtype.is_narrow:
             function = self._helper(dtype, f"load_{dtype}")
@@ -356,12 +355,12 @@ class VectorLoop:
         if stride == 1:
             return call(self._helper(dtype, "load"), CExpr(f"&{cell}"), CExpr(str(self._count)))
         cells = [self._cell(node, offset, lane * stride) for lane in range(self._count)]
-        numbers = [self._expressions.loaded(CExpr(each), dtype).code for each in cells]
+        numbers = [self._expressions.convert_cell(CExpr(each), dtype).code for each in cells]
         return CExpr(f"({vector}){{{', '.join(numbers)}}}")
 
     def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
         if op is UnaryOp.IDENTITY:
-            return self._converted(arg, dtype)
+            return self._convert(arg, dtype)
         if op is UnaryOp.NOT:
             return self._flag(self._mask(Unary(op, arg, dtype), dtype), dtype)
         if not dtype.is_float:
@@ -370,7 +369,7 @@ class VectorLoop:
         zero, one = self._number(0.0, dtype), self._number(1.0, dtype)
         match op:
             case UnaryOp.NEG:
-                return negated(x)
+                return negate(x)
             case UnaryOp.RECIP:
                 return infix(one, "/", x)
             case UnaryOp.RECIP_SQRT:
@@ -379,12 +378,12 @@ class VectorLoop:
             case UnaryOp.RELU:
                 return call(self._helper(dtype, "above"), x, zero)
             case UnaryOp.SAT01:
-                x = self._once(x, dtype)
+                x = self._bind(x, dtype)
                 below = self._select(infix(x, ">=", one), one, x, dtype)
                 return self._select(infix(x, "<=", zero), zero, below, dtype)
             case _ if op in _MAPPED:
                 name = op.value.name
-                own = self._dialect.own_function(name, dtype)
+                own = self._dialect.math_helper(name, dtype)
                 mapped = f"map_{self._dialect.function(name, dtype)}"
                 return call(self._helper(dtype, name if own else mapped), x)
             case _:
@@ -400,7 +399,7 @@ class VectorLoop:
         if op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL):
             return self._arithmetic(op.value.symbol, left, right, dtype)
         if op is BinaryOp.POW and dtype.is_float and right == Const(2.0, dtype):
-            x = self._once(self._value(left), dtype)
+            x = self._bind(self._value(left), dtype)
             return infix(x, "*", x)
         if op is BinaryOp.POW and right == Const(-1.0, dtype):
             return self._unary(UnaryOp.RECIP, left, dtype)
@@ -409,9 +408,9 @@ class VectorLoop:
         if op in (BinaryOp.MAX, BinaryOp.MIN):
             function = "max" if op is BinaryOp.MAX else "min"
             return call(self._helper(dtype, function), self._value(left), self._value(right))
-        if op is BinaryOp.POW and self._dialect.own_function("pow", dtype) is not None:
+        if op is BinaryOp.POW and self._dialect.math_helper("pow", dtype) is not None:
             return call(self._helper(dtype, "pow"), self._value(left), self._value(right))
-        a, b = self._once(self._value(left), dtype), self._once(self._value(right), dtype)
+        a, b = self._bind(self._value(left), dtype), self._bind(self._value(right), dtype)
         zero = self._number(0.0, dtype)
         match op:
             case BinaryOp.RELU_GATE:
@@ -424,18 +423,18 @@ class VectorLoop:
                 raise NotVectorisedError
 
     def _quotient(self, left: Expr, right: Expr, dtype: DType) -> CExpr:
-        is_one = not self._varies(right) and not self._positions.has_statements(right)
+        is_one = not self._is_varying(right) and not self._positions.has_statements(right)
         if is_one and not isinstance(right, Const):
             kind, factor = self._dialect.value_type(dtype), self._helper(dtype, "factor")
 
             def number() -> CExpr:
                 return self._expressions.value(right)
 
-            def inverted() -> CExpr:
+            def reciprocal() -> CExpr:
                 return call(factor, number())
 
-            divisor = self._set_before(right, kind, number) or number()
-            inverse = self._set_before(right, kind, inverted) or inverted()
+            divisor = self._hoist(right, kind, number) or number()
+            inverse = self._hoist(right, kind, reciprocal) or reciprocal()
             return call(self._helper(dtype, "over"), self._value(left), divisor, inverse)
         return infix(self._value(left), "/", self._value(right))
 
@@ -448,12 +447,12 @@ class VectorLoop:
         self._writer.helpers.add(vector)
         return cast(self._vector(dtype), infix(cast(vector, a), symbol, cast(vector, b)))
 
-    def _converted(self, arg: Expr, dtype: DType) -> CExpr:
+    def _convert(self, arg: Expr, dtype: DType) -> CExpr:
         if arg.dtype is dtype:
             return self._value(arg)
         if arg.dtype.is_float and not dtype.is_float:
-            raise NotVectorisedError  # numbers beyond the integers need care
-        if _computed(arg.dtype) is _computed(dtype):
+            raise NotVectorisedError  # numbers outside the range of integers need care
+        if _arithmetic_format(arg.dtype) is _arithmetic_format(dtype):
             return self._value(arg)
         return call("__builtin_convertvector", self._value(arg), CExpr(self._vector(dtype)))
 
@@ -471,20 +470,20 @@ class VectorLoop:
     # ----- conditions -----------------------------------------------------------------------
 
     def _mask(self, expr: Expr, dtype: DType) -> CExpr:
-        """Returns the lanes in which a value is not zero, to choose between values of a format."""
-        nbytes = _computed(dtype).nbytes
+        """Render the mask of the lanes in which a value is not zero, for values of a format."""
+        nbytes = _arithmetic_format(dtype).nbytes
         match expr:
-            case Unary(UnaryOp.NOT, arg) if _computed(arg.dtype).nbytes == nbytes:
+            case Unary(UnaryOp.NOT, arg) if _arithmetic_format(arg.dtype).nbytes == nbytes:
                 return CExpr(f"~({self._mask(arg, dtype)})")
             case Binary(op, left, right) if (
-                op in COMPARISONS and _computed(left.dtype).nbytes == nbytes
+                op in COMPARISONS and _arithmetic_format(left.dtype).nbytes == nbytes
             ):
                 compared = infix(self._value(left), op.value.symbol, self._value(right))
                 return CExpr(f"({compared})")
             case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 symbol = "&" if op is BinaryOp.AND else "|"
                 return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
-            case _ if _computed(expr.dtype).nbytes == nbytes:
+            case _ if _arithmetic_format(expr.dtype).nbytes == nbytes:
                 return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
             case Load(dtype=byte) if byte is uint8:
                 return self._byte_mask(expr, dtype)
@@ -492,25 +491,26 @@ class VectorLoop:
                 raise NotVectorisedError
 
     def _where(self, condition: Expr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
-        """Return the choice between two vectors by a condition; a comparison and the choice are one
-        function, for processors that compare into masks.
+        """Render a selection between two vectors by a condition.
+
+        A comparison and the selection are one function, for processors that compare into masks.
         """
         match condition:
             case Binary(op, left, right) if op in COMPARISONS:
-                compared = _computed(left.dtype)
-                if compared.nbytes == _computed(dtype).nbytes:
-                    kind = "" if compared is _computed(dtype) else f"_{compared}"
+                compared = _arithmetic_format(left.dtype)
+                if compared.nbytes == _arithmetic_format(dtype).nbytes:
+                    kind = "" if compared is _arithmetic_format(dtype) else f"_{compared}"
                     function = self._helper(dtype, f"where{kind}_{op.value.name}")
                     return call(function, self._value(left), self._value(right), chosen, other)
         return self._select(self._mask(condition, dtype), chosen, other, dtype)
 
     def _byte_mask(self, flags: Load, dtype: DType) -> CExpr:
-        """Returns the lanes in which bytes are not zero."""
+        """Render the mask of the lanes in which bytes are not zero."""
         wide = int32 if dtype.nbytes == int32.nbytes else int64
         offset, stride = self._place(flags.node, flags.indices)
         if dtype.nbytes != wide.nbytes or flags.node in self._names.registers:
             raise NotVectorisedError
-        if not self._varies(flags):
+        if not self._is_varying(flags):
             value = call(self._helper(wide, "splat"), self._expressions.value(flags))
         elif stride == 1:
             cell = CExpr(f"&{self._cell(flags.node, offset)}")
@@ -523,7 +523,7 @@ class VectorLoop:
         return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)
 
     def _first_lanes(self, dtype: DType) -> CExpr:
-        mask = Vector(_computed(dtype).name, self._lanes).mask
+        mask = Vector(_arithmetic_format(dtype).name, self._lanes).mask
         self._writer.helpers.add(mask)
         flags = ", ".join("-1" if lane < self._count else "0" for lane in range(self._lanes))
         return CExpr(f"({mask}){{{flags}}}")
@@ -534,36 +534,36 @@ class VectorLoop:
     # ----- parts ----------------------------------------------------------------------------
 
     def _number(self, value: float, dtype: DType) -> CExpr:
-        """Returns a vector of one number."""
+        """Render a vector of one number."""
         return call(self._helper(dtype, "splat"), self._expressions.constant(value, dtype))
 
-    def _once(self, value: CExpr, dtype: DType) -> CExpr:
-        """Returns a name for a value that the text mentions repeatedly."""
-        return CExpr(self._named(self._vector(dtype), value))
+    def _bind(self, value: CExpr, dtype: DType) -> CExpr:
+        """Name a value that the text mentions repeatedly."""
+        return CExpr(self._name_value(self._vector(dtype), value))
 
-    def _stored(self, number: str, dtype: DType) -> str:
-        """Returns a number in the storage type of its format."""
+    def _to_storage(self, number: str, dtype: DType) -> str:
+        """Convert a number to the storage type of its format."""
         if not dtype.is_narrow:
             return number
         self._writer.helpers.add(f"{dtype}_bits")
         return f"{dtype}_bits({number})"
 
-    def _named(self, vector: str, value: CExpr) -> str:
+    def _name_value(self, vector: str, value: CExpr) -> str:
         if value.code.isidentifier():
             return value.code
         name = self._names.fresh()
         self._writer.line(f"const {vector} {name} = {value};")
         return name
 
-    def _kept(self, vector: str, value: CExpr) -> str:
-        """Returns the variable that holds a value of memory."""
-        known = self._writer.known.get(value.code)
+    def _cache_value(self, vector: str, value: CExpr) -> str:
+        """Return the variable that holds a value of memory."""
+        known = self._writer.cached.get(value.code)
         if known is None:
-            known = self._writer.known[value.code] = self._named(vector, value)
+            known = self._writer.cached[value.code] = self._name_value(vector, value)
         return known
 
     def _vector(self, dtype: DType) -> str:
-        """Returns the type of a vector."""
+        """Return the vector type of a format."""
         name = _vector_type(dtype, self._lanes)
         self._writer.helpers.add(name)
         return name
@@ -574,20 +574,20 @@ class VectorLoop:
         return name
 
 
-def _computed(dtype: DType) -> DType:
-    """Returns the format of the vectors that hold numbers of a format."""
+def _arithmetic_format(dtype: DType) -> DType:
+    """Return the format of the vectors that hold numbers of a format."""
     return float32 if dtype.is_narrow else dtype
 
 
 @cache
 def _vector_type(dtype: DType, lanes: int) -> str:
-    computed = _computed(dtype)
+    computed = _arithmetic_format(dtype)
     if computed.name not in ELEMENTS:
         raise NotVectorisedError
     return f"{computed}x{lanes}"
 
 
 def raise_if_inexact(index: CExpr, limit: int) -> None:
-    """Raises unless a position is a constant below a limit."""
+    """Raise NotVectorisedError unless a position is a constant below a limit."""
     if not (index.code.isdigit() and int(index.code) + MOST_LANES < limit):
         raise NotVectorisedError

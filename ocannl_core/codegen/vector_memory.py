@@ -1,10 +1,10 @@
-"""Vectors from memory and to memory: in part, past the caches, and squares of cells that turn."""
+"""Vector loads and stores: partial, streaming, and transposing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ocannl_core.codegen.helper import chosen
+from ocannl_core.codegen.helper import select_by_macro
 from ocannl_core.codegen.narrow_vectors import CELLS
 from ocannl_core.codegen.vector_types import Vector, instruction
 
@@ -16,13 +16,13 @@ _BY_SIGN |= {("float64", 4): "pd256", ("float64", 2): "pd"}
 
 
 def load(vector: Vector) -> str:
-    """Returns a function that loads the first cells of a vector; the other lanes are zero."""
+    """Return a function that loads the first n cells of a vector; the other lanes are zero."""
     head = f"INLINE {vector.name} {vector.name}_load(const {vector.element} *p, int n) {{"
-    return f"{head}\n{chosen(_masked_loads(vector), _loaded_apart(vector))}\n}}"
+    return f"{head}\n{select_by_macro(_masked_loads(vector), _load_lanes(vector))}\n}}"
 
 
 def _masked_loads(vector: Vector) -> Iterator[tuple[str, str]]:
-    """Yields loads by instructions that leave out what follows; AVX has them without AVX-512."""
+    """Yield masked loads with their conditions; AVX has them without AVX-512."""
     place = (vector.dtype, vector.lanes)
     if place in _MASKED:
         name = f"ia32_loadu{_MASKED[place]}_mask"
@@ -39,14 +39,14 @@ def _masked_loads(vector: Vector) -> Iterator[tuple[str, str]]:
         yield instruction("__AVX__", name), f"  return __builtin_{name}({given});"
 
 
-def _loaded_apart(vector: Vector) -> str:
-    """Returns a load cell by cell: a copy into a part of a vector would wait for its stores."""
+def _load_lanes(vector: Vector) -> str:
+    """Return a load cell by cell: a copy to a part of a vector would stall on store forwarding."""
     cells = ["p[0]", *(f"n > {lane} ? p[{lane}] : 0" for lane in range(1, vector.lanes))]
     return f"  return ({vector.name}){{{', '.join(cells)}}};"
 
 
 def store(vector: Vector) -> str:
-    """Returns a function that stores the first lanes of a vector."""
+    """Return a function that stores the first n lanes of a vector."""
     head = f"INLINE void {vector.name}_store({vector.element} *p, {vector.name} x, int n) {{"
     plain = "  __builtin_memcpy(p, &x, n * sizeof *p);"
     special = []
@@ -59,11 +59,11 @@ def store(vector: Vector) -> str:
         text = f"  __builtin_{name}((void *)p, ({vector.mask})x, {_bits(vector)});"
         condition = f"defined(__AVX512BW__) && {instruction('__AVX512VL__', name)}"
         special.append((condition, text))
-    return f"{head}\n{chosen(special, plain)}\n}}"
+    return f"{head}\n{select_by_macro(special, plain)}\n}}"
 
 
 def from_bytes(vector: Vector) -> str:
-    """Returns a function that loads bytes as wider numbers."""
+    """Return a function that loads bytes as wider numbers."""
     return (
         f"INLINE {vector.name} {vector.name}_from_bytes(const uint8_t *p, int n) {{\n"
         f"  uint8_t __attribute__((vector_size({vector.lanes}))) x = {{0}};\n"
@@ -73,26 +73,18 @@ def from_bytes(vector: Vector) -> str:
 
 
 def _bits(vector: Vector) -> str:
-    """Returns one bit for each of the first lanes."""
+    """Return a bit mask of the first n lanes."""
     return f"(unsigned {'short' if vector.lanes > 8 else 'char'})((1u << n) - 1)"
 
 
 def _first_lanes(vector: Vector) -> str:
-    """Returns all bits of each of the first lanes."""
+    """Return a vector mask of the first n lanes."""
     numbers = ", ".join(map(str, range(vector.lanes)))
-    # what the instructions take is declared as `long long`, another type than that of 64 bits
+    # the builtins take `long long`, a type other than that of 64 bits
     size = vector.nbytes // vector.lanes
     lanes = f"__attribute__((vector_size({vector.nbytes}))) {'long long' if size == 8 else 'int'}"
     return f"({lanes})(({vector.mask}){{{numbers}}} < n)"
 
-
-STREAM_END = """\
-/* cells that went past the caches have arrived */
-INLINE void stream_end(void) {
-#ifdef __SSE__
-  __builtin_ia32_sfence();
-#endif
-}"""
 
 _STREAMED = {
     64: ("__AVX512F__", "ia32_movntps512"),
@@ -102,7 +94,7 @@ _STREAMED = {
 
 
 def stream(vector: Vector) -> str:
-    """Returns a function that stores a vector past the caches, where it is aligned."""
+    """Return a function that stores a vector past the caches if it is aligned."""
     size = vector.nbytes
     lines = [f"  *({vector.cells} *)p = x;"]
     if size in _STREAMED:
@@ -116,7 +108,7 @@ def stream(vector: Vector) -> str:
         past[1] = (past[1][0], f"    __builtin_{name}({past[1][1]});")
         lines = [
             f"  if ((uintptr_t)p % {size} == 0)",
-            chosen(past, f"  {lines[0]}"),
+            select_by_macro(past, f"  {lines[0]}"),
             "  else",
             *(f"  {line}" for line in lines),
         ]
@@ -126,15 +118,13 @@ def stream(vector: Vector) -> str:
 
 
 def transpose(vector: Vector, source: str = "") -> str:
-    """Returns a function that copies a square of cells, rows becoming columns.
+    """Return a function that transposes a square of cells.
 
-    The cells may be those of a narrow format, which are widened on the way, or pairs of cells.
+    The cells may be those of a narrow format, which are widened, or pairs of cells. Each stage
+    interleaves the first half of the rows with the second one.
 
-    Interleaving the first half of the rows with the second one, as often as the number of rows can
-    be halved, turns the square.
-
-    It stays a function, for its constants take registers: where it is part of a kernel, they are
-    loaded ahead of all loops, and the sums of an inner loop are pushed out to memory.
+    The function is never inlined, since its constants take registers: a compiler would load them
+    ahead of all loops, and spill the accumulators of an inner loop.
     """
     lanes, half = vector.lanes, vector.lanes // 2
     low = ", ".join(f"{i}, {lanes + i}" for i in range(half))
@@ -165,5 +155,5 @@ def transpose(vector: Vector, source: str = "") -> str:
     )
     gnu = f"#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ({vector.mask}){{__VA_ARGS__}})"
     clang = "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)"
-    shuffle = chosen([("defined(__clang__)", clang)], gnu)
+    shuffle = select_by_macro([("defined(__clang__)", clang)], gnu)
     return "\n".join([shuffle, head, *lines, "}", "#undef SHUFFLE"])

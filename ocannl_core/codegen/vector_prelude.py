@@ -1,7 +1,7 @@
-"""Vector types and the functions on them that generated C uses, by name.
+"""Vector types and functions of the prelude, by name.
 
-A type is called `float32x16`; a helper `float32x16_load`. A processor's own instruction is used
-where there is one and the compiler has a name for it; what stands in for it gives the same bits.
+A type has a name such as `float32x16`; a helper `float32x16_load`. Machine instructions are used
+through compiler builtins where available; the portable fallback gives the same bits.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ from collections.abc import Iterable
 from functools import cache
 
 from ocannl_core.codegen import vector_memory
-from ocannl_core.codegen.float32_math import float32_function
-from ocannl_core.codegen.helper import FUSES, Helper, chosen
-from ocannl_core.codegen.horizontal_operations import ACROSS, across, factor, over
+from ocannl_core.codegen.float32_math import vector_function
+from ocannl_core.codegen.helper import HAS_FMA, Helper, read_helpers, select_by_macro
+from ocannl_core.codegen.horizontal_operations import (
+    HORIZONTAL_REDUCTIONS,
+    compute_reciprocal,
+    divide_by_number,
+    reduce_lanes,
+)
 from ocannl_core.codegen.narrow_vectors import CELLS, narrow_helper
-from ocannl_core.codegen.vector_types import HAS_BUILTIN, TYPES, Vector, instruction
+from ocannl_core.codegen.vector_types import TYPES, Vector, instruction
 from ocannl_core.fast_dataclass import replace
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 
 _Instruction = tuple[str, str, str]
-"""The macro of a processor that has it, the compiler's name for it, and what it is given."""
+"""The feature macro of an instruction, the name of its builtin, and the arguments."""
 
-_FUSED: dict[tuple[str, int], tuple[_Instruction, ...]] = {
+_FMA_INSTRUCTIONS: dict[tuple[str, int], tuple[_Instruction, ...]] = {
     ("float32", 16): (("__AVX512F__", "ia32_vfmaddps512_mask", "a, b, c, (unsigned short)-1, 4"),),
     ("float64", 8): (("__AVX512F__", "ia32_vfmaddpd512_mask", "a, b, c, (unsigned char)-1, 4"),),
     ("float32", 8): (("__FMA__", "ia32_vfmaddps256", "a, b, c"),),
@@ -37,32 +42,30 @@ _FUSED: dict[tuple[str, int], tuple[_Instruction, ...]] = {
         ("__aarch64__", "aarch64_fmav2df", "a, b, c"),
     ),
 }
-_BLENDED = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE4_1__", "ps")}
-_BLENDED |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE4_1__", "pd")}
-_LIMITED = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE__", "ps")}
-_LIMITED |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE2__", "pd")}
-_OF_INTEGERS = {
+_BLENDS = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE4_1__", "ps")}
+_BLENDS |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE4_1__", "pd")}
+_FLOAT_EXTREMA = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE__", "ps")}
+_FLOAT_EXTREMA |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE2__", "pd")}
+_INTEGER_EXTREMA = {
     16: ("__AVX512F__", "512_mask", "a, b, a, (unsigned short)-1"),
     8: ("__AVX2__", "256", "a, b"),
     4: ("__SSE4_1__", "128", "a, b"),
 }
-"""By lanes: the instructions for the limits of signed integers of 32 bits."""
-_COMPARED = {"eq": ("==", 0), "lt": ("<", 1), "le": ("<=", 2), "ne": ("!=", 4)}
-"""Comparisons: the operator of C, and the number by which instructions know it."""
-_IN_MASKS = {
+"""By lanes: the instructions for minimum and maximum of signed integers of 32 bits."""
+_COMPARISONS = {"eq": ("==", 0), "lt": ("<", 1), "le": ("<=", 2), "ne": ("!=", 4)}
+"""Comparisons: the operator of C, and its code in instructions."""
+_MASK_COMPARISONS = {
     ("float32", 16): ("ps", "(unsigned short)-1, 4"),
     ("float64", 8): ("pd", "(unsigned char)-1, 4"),
     ("int32", 16): ("d", "(unsigned short)-1"),
 }
-"""Vectors that processors compare into masks: the end of the instruction's name, and what it is
-given besides the numbers.
-"""
-_SCALED = {
+"""Vectors that AVX-512 compares into masks: the builtin's suffix and constant arguments."""
+_SCALINGS = {
     ("float32", 16): ("__AVX512F__", "ia32_scalefps512_mask", "(unsigned short)-1, 4"),
     ("float32", 8): ("__AVX512VL__", "ia32_scalefps256_mask", "(unsigned char)-1"),
     ("float32", 4): ("__AVX512VL__", "ia32_scalefps128_mask", "(unsigned char)-1"),
 }
-_LOOKED_UP: dict[int, tuple[_Instruction, ...]] = {
+_LOOKUPS: dict[int, tuple[_Instruction, ...]] = {
     16: (
         ("__AVX512F__", "ia32_permvarsf512", "FIRST, i"),
         ("__AVX512F__", "ia32_permvarsf512_mask", "FIRST, i, FIRST, (unsigned short)-1"),
@@ -72,30 +75,26 @@ _LOOKED_UP: dict[int, tuple[_Instruction, ...]] = {
         ("__AVX512VL__", "ia32_vpermt2varps256_mask", "i, FIRST, SECOND, (unsigned char)-1"),
     ),
 }
-"""By lanes: how numbers are looked up among those of one or two registers."""
+"""By lanes: the instructions that look up numbers in one or two registers."""
 _SHUFFLES = "__has_builtin(__builtin_shufflevector)"
-_WHOLE = "defined(__AVX512F__) && !defined(__clang__)"
-"""Where GCC has instructions for sixteen numbers that it does not make of its vectors."""
+_HAS_AVX512_IN_GCC = "defined(__AVX512F__) && !defined(__clang__)"
+"""Condition for AVX-512 instructions that GCC does not generate from its vectors."""
 _ALL = "(unsigned short)-1"
-_LIMITS = {"max": ">=", "min": "<="}
+_EXTREMUM_OPERATORS = {"max": ">=", "min": "<="}
 
 
 @cache
 def vector_helper(name: str) -> Helper | None:
-    """Returns the vector type or function of this name; None if it is the name of neither."""
-    if name == "has_builtin":
-        return HAS_BUILTIN
-    if name == "stream_end":
-        return Helper(vector_memory.STREAM_END)
+    """Return the vector type or function of this name; None if there is none."""
     found = _NAME.fullmatch(name)
     if found is None or found["dtype"] not in TYPES:
-        return None
+        return read_helpers("vectors.h").get(name)
     vector = Vector(found["dtype"], int(found["lanes"]))
     function = found["function"]
     if function is None:
         return vector.definition
     made = _function(vector, function)
-    is_long = function.startswith(("transpose", "map_")) or float32_function(function, vector)
+    is_long = function.startswith(("transpose", "map_")) or vector_function(function, vector)
     return made if made is None or is_long else replace(made, is_instruction=True)
 
 
@@ -117,21 +116,21 @@ def _function(vector: Vector, function: str) -> Helper | None:
             head = f"INLINE {vector.name} {vector.name}_splat({vector.element} x)"
             return Helper(f"{head} {{\n  return ({vector.name}){{{cells}}};\n}}", needs)
         case "over":
-            return over(vector)
+            return divide_by_number(vector)
         case "factor":
-            return factor(vector)
+            return compute_reciprocal(vector)
         case "select":
             return Helper(_select(vector), needs)
-        case _ if function in ACROSS.values():
-            return across(vector, function)
+        case _ if function in HORIZONTAL_REDUCTIONS.values():
+            return reduce_lanes(vector, function)
         case "fma":
             return Helper(_fma(vector), needs)
         case _ if function.startswith("where_"):
             return _where(vector, function, needs)
         case "max" | "min":
-            return Helper(_limit(vector, function), (*needs, f"{vector.name}_select"))
+            return Helper(_extremum(vector, function), (*needs, f"{vector.name}_select"))
         case "below" | "above":
-            return Helper(_kept(vector, function), (*needs, f"{vector.name}_select"))
+            return Helper(_clamp(vector, function), (*needs, f"{vector.name}_select"))
         case "madd":
             return Helper(_madd(vector), (*needs, f"{vector.name}_fma"))
         case "of":
@@ -141,9 +140,9 @@ def _function(vector: Vector, function: str) -> Helper | None:
         case "any":
             return Helper(_any(vector), needs)
         case "low" | "high" | "joined":
-            return _half(vector, function)
-        case "scaled" if (vector.dtype, vector.lanes) in _SCALED:
-            return _scaled(vector)
+            return _convert_half(vector, function)
+        case "scaled" if (vector.dtype, vector.lanes) in _SCALINGS:
+            return _scale(vector)
         case "transpose_pairs":
             return Helper(vector_memory.transpose(vector, "pairs"), needs)
         case _ if vector.dtype == "float32" and function.startswith("transpose_"):
@@ -155,83 +154,83 @@ def _function(vector: Vector, function: str) -> Helper | None:
         case _ if function.startswith("map_"):
             return Helper(_map(vector, function.removeprefix("map_")), needs)
         case _:
-            return float32_function(function, vector)
+            return vector_function(function, vector)
 
 
 def _select(vector: Vector) -> str:
-    """Returns a choice between the lanes of two vectors."""
+    """Return a selection between the lanes of two vectors."""
     name, mask = vector.name, vector.mask
     special = []
-    if (vector.dtype, vector.lanes) in _BLENDED:
-        macro, kind = _BLENDED[vector.dtype, vector.lanes]
+    if (vector.dtype, vector.lanes) in _BLENDS:
+        macro, kind = _BLENDS[vector.dtype, vector.lanes]
         blend = f"ia32_blendv{kind}"
         text = f"  return __builtin_{blend}(b, a, ({name})m);"
         special.append((f"!defined(__clang__) && {instruction(macro, blend)}", text))
     plain = f"  return ({name})((m & ({mask})a) | (~m & ({mask})b));"
-    body = chosen(special, plain)
+    body = select_by_macro(special, plain)
     return f"INLINE {name} {name}_select({mask} m, {name} a, {name} b) {{\n{body}\n}}"
 
 
 def _where(vector: Vector, function: str, needs: tuple[str, ...]) -> Helper:
-    """Return a choice by a comparison, of numbers of the same size."""
+    """Return a selection by a comparison of numbers of the same size."""
     _, *kind, compared = function.split("_")
     of = Vector(kind[0] if kind else vector.dtype, vector.lanes)
-    symbol, code = _COMPARED[compared]
+    symbol, code = _COMPARISONS[compared]
     special = []
-    masked, blended = (_IN_MASKS.get((each.dtype, each.lanes)) for each in (of, vector))
+    masked, blended = (_MASK_COMPARISONS.get((each.dtype, each.lanes)) for each in (of, vector))
     if masked is not None and blended is not None:
         compare = f"__builtin_ia32_cmp{masked[0]}512_mask(a, b, {code}, {masked[1]})"
         blend = f"__builtin_ia32_blendm{blended[0]}_512_mask(y, x, {compare})"
-        special.append((_WHOLE, f"  return {blend};"))
-    body = chosen(special, f"  return {vector.name}_select(a {symbol} b, x, y);")
+        special.append((_HAS_AVX512_IN_GCC, f"  return {blend};"))
+    body = select_by_macro(special, f"  return {vector.name}_select(a {symbol} b, x, y);")
     arguments = f"{of.name} a, {of.name} b, {vector.name} x, {vector.name} y"
     text = f"INLINE {vector.name} {vector.name}_{function}({arguments}) {{\n{body}\n}}"
     return Helper(text, tuple(dict.fromkeys((*needs, of.name, f"{vector.name}_select"))))
 
 
 def _fma(vector: Vector) -> str:
-    """Returns a multiply-add with one rounding."""
+    """Return a multiply-add with one rounding."""
     name, lanes = vector.name, vector.lanes
     scalar = "__builtin_fmaf" if vector.dtype == "float32" else "__builtin_fma"
-    # no loop: it would stay one where a compiler hardly optimises
+    # no loop: compilers keep it as one at low optimisation levels
     cells = (f"{scalar}(a[{lane}], b[{lane}], c[{lane}])" for lane in range(lanes))
     plain = f"  return ({name}){{{', '.join(cells)}}};"
     special = [
         (instruction(macro, fused), f"  return __builtin_{fused}({given});")
-        for macro, fused, given in _FUSED.get((vector.dtype, lanes), ())
+        for macro, fused, given in _FMA_INSTRUCTIONS.get((vector.dtype, lanes), ())
     ]
     fused = "elementwise_fma"
     special.append((f"__has_builtin(__builtin_{fused})", f"  return __builtin_{fused}(a, b, c);"))
-    body = chosen(special, plain)
+    body = select_by_macro(special, plain)
     return f"INLINE {name} {name}_fma({name} a, {name} b, {name} c) {{\n{body}\n}}"
 
 
 def _madd(vector: Vector) -> str:
-    """Returns a multiply-add, with one rounding where an instruction does that."""
+    """Return a multiply-add, with one rounding if an instruction exists."""
     name = vector.name
-    body = chosen([(FUSES, f"  return {name}_fma(a, b, c);")], "  return a * b + c;")
+    body = select_by_macro([(HAS_FMA, f"  return {name}_fma(a, b, c);")], "  return a * b + c;")
     return f"INLINE {name} {name}_madd({name} a, {name} b, {name} c) {{\n{body}\n}}"
 
 
 def _of(vector: Vector) -> str:
-    """Returns a conversion of integers of the same size."""
+    """Return a conversion of integers of the same size."""
     name = vector.name
     text = f"  return __builtin_convertvector(x, {name});"
     return f"INLINE {name} {name}_of({vector.mask} x) {{\n{text}\n}}"
 
 
 def _any(vector: Vector) -> str:
-    """Returns whether a condition holds in any lane."""
+    """Return a test that a condition holds in any lane."""
     lanes = " | ".join(f"x[{lane}]" for lane in range(vector.lanes))
     return f"INLINE int {vector.name}_any({vector.mask} x) {{\n  return ({lanes}) != 0;\n}}"
 
 
 def _lookup(vector: Vector) -> str:
-    """Returns the choice of cells among sixteen by the last four bits of integers."""
+    """Return a lookup in a table of sixteen numbers by the last four bits of integers."""
     name, lanes = vector.name, vector.lanes
     first, second = (f"*(const {vector.cells} *){place}" for place in ("cells", "(cells + 8)"))
     special = []
-    for macro, permuted, given in _LOOKED_UP.get(lanes, ()):
+    for macro, permuted, given in _LOOKUPS.get(lanes, ()):
         given = given.replace("FIRST", first).replace("SECOND", second)
         special.append((instruction(macro, permuted), f"  return __builtin_{permuted}({given});"))
     if lanes == 8:
@@ -242,12 +241,12 @@ def _lookup(vector: Vector) -> str:
         )
         special.append((instruction("__AVX2__", "ia32_permvarsf256"), text))
     each = ", ".join(f"cells[i[{lane}] & 15]" for lane in range(lanes))
-    body = chosen(special, f"  return ({name}){{{each}}};")
+    body = select_by_macro(special, f"  return ({name}){{{each}}};")
     return f"INLINE {name} {name}_lookup(const float *cells, {vector.mask} i) {{\n{body}\n}}"
 
 
-def _half(vector: Vector, function: str) -> Helper:
-    """Returns a half of a vector of float32 as float64, or both such halves as one vector."""
+def _convert_half(vector: Vector, function: str) -> Helper:
+    """Return the conversion of a half of a float32 vector to float64, or of both halves back."""
     name, count = vector.name, vector.lanes // 2
     half, wide = Vector("float32", count), Vector("float64", count)
     if count == 1:
@@ -261,7 +260,7 @@ def _half(vector: Vector, function: str) -> Helper:
     if function == "joined":
         lanes = ", ".join(map(str, range(vector.lanes)))
         cells = ", ".join(f"{part}[{lane}]" for part in "xy" for lane in range(count))
-        whole = chosen(
+        whole = select_by_macro(
             [(_SHUFFLES, f"  return __builtin_shufflevector(x, y, {lanes});")],
             f"  return ({name}){{{cells}}};",
         )
@@ -272,23 +271,28 @@ def _half(vector: Vector, function: str) -> Helper:
         )
         return Helper(text, needs)
     places = range(count) if function == "low" else range(count, vector.lanes)
-    part = chosen(
-        [(_SHUFFLES, f"  const {half.name} y = __builtin_shufflevector(x, x, {_listed(places)});")],
+    part = select_by_macro(
+        [
+            (
+                _SHUFFLES,
+                f"  const {half.name} y = __builtin_shufflevector(x, x, {_join_numbers(places)});",
+            )
+        ],
         f"  const {half.name} y = {{{', '.join(f'x[{lane}]' for lane in places)}}};",
     )
     text = f"  return __builtin_convertvector(y, {wide.name});"
     return Helper(f"INLINE {wide.name} {name}_{function}({name} x) {{\n{part}\n{text}\n}}", needs)
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _join_numbers(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _limit(vector: Vector, function: str) -> str:
-    """Returns the larger or smaller of two vectors; of numbers, NaN wins, the first one of two."""
+def _extremum(vector: Vector, function: str) -> str:
+    """Return the maximum or minimum of two vectors: NaN, if any, and of equal numbers the first."""
     name, place = vector.name, (vector.dtype, vector.lanes)
     is_float = vector.dtype.startswith("float")
-    compared = f"a {_LIMITS[function]} b"
+    compared = f"a {_EXTREMUM_OPERATORS[function]} b"
     plain = f"  return {name}_select({f'(a != a) | ({compared})' if is_float else compared}, a, b);"
     special = []
     if place == ("float32", 16):
@@ -298,21 +302,21 @@ def _limit(vector: Vector, function: str) -> str:
             f"  return __builtin_ia32_blendmps_512_mask(\n"
             f"      x, b, __builtin_ia32_cmpps512_mask(b, b, 3, {_ALL}, 4));"
         )
-        special.append((_WHOLE, text))
-    elif place in _LIMITED:
-        macro, kind = _LIMITED[place]
+        special.append((_HAS_AVX512_IN_GCC, text))
+    elif place in _FLOAT_EXTREMA:
+        macro, kind = _FLOAT_EXTREMA[place]
         text = f"  return {name}_select(b != b, b, __builtin_ia32_{function}{kind}(b, a));"
         special.append((instruction(macro, f"ia32_{function}{kind}"), text))
-    elif vector.dtype == "int32" and vector.lanes in _OF_INTEGERS:
-        macro, size, given = _OF_INTEGERS[vector.lanes]
+    elif vector.dtype == "int32" and vector.lanes in _INTEGER_EXTREMA:
+        macro, size, given = _INTEGER_EXTREMA[vector.lanes]
         limit = f"ia32_p{function}sd{size}"
         special.append((instruction(macro, limit), f"  return __builtin_{limit}({given});"))
-    body = chosen(special, plain)
+    body = select_by_macro(special, plain)
     return f"INLINE {name} {name}_{function}({name} a, {name} b) {{\n{body}\n}}"
 
 
-def _kept(vector: Vector, function: str) -> str:
-    """Returns numbers, or a limit in place of those that are not below or above it; NaN stays."""
+def _clamp(vector: Vector, function: str) -> str:
+    """Return a clamp from above or below; NaN stays."""
     name, place = vector.name, (vector.dtype, vector.lanes)
     short, compared = ("min", "<") if function == "below" else ("max", ">")
     plain = f"  return {name}_select(limit {compared} x, limit, x);"
@@ -320,31 +324,31 @@ def _kept(vector: Vector, function: str) -> str:
     # the instructions return their second operand if one is NaN
     if place == ("float32", 16):
         text = f"  return __builtin_ia32_{short}ps512_mask(limit, x, x, {_ALL}, 4);"
-        special.append((_WHOLE, text))
-    elif place in _LIMITED:
-        macro, kind = _LIMITED[place]
+        special.append((_HAS_AVX512_IN_GCC, text))
+    elif place in _FLOAT_EXTREMA:
+        macro, kind = _FLOAT_EXTREMA[place]
         text = f"  return __builtin_ia32_{short}{kind}(limit, x);"
         special.append((instruction(macro, f"ia32_{short}{kind}"), text))
-    body = chosen(special, plain)
+    body = select_by_macro(special, plain)
     return f"INLINE {name} {name}_{function}({name} x, {name} limit) {{\n{body}\n}}"
 
 
-def _scaled(vector: Vector) -> Helper:
-    """Returns a multiplication by a power of two, of which AVX-512 makes one instruction."""
-    macro, name, mask = _SCALED[vector.dtype, vector.lanes]
+def _scale(vector: Vector) -> Helper:
+    """Return a multiplication by a power of two, one instruction of AVX-512."""
+    macro, name, mask = _SCALINGS[vector.dtype, vector.lanes]
     shift = f"{vector.name}_splat(0x1.8p23f)"
     text = (
         f"INLINE {vector.name} {vector.name}_scaled({vector.name} x, {vector.name} shifted) {{\n"
         f"  return __builtin_{name}(x, shifted - {shift}, x, {mask});\n}}"
     )
-    plain = float32_function("scaled", vector)
+    plain = vector_function("scaled", vector)
     assert plain is not None
     needs = dict.fromkeys(("has_builtin", f"{vector.name}_splat", *plain.needs))
-    return Helper(chosen([(instruction(macro, name), text)], plain.text), tuple(needs))
+    return Helper(select_by_macro([(instruction(macro, name), text)], plain.text), tuple(needs))
 
 
 def _map(vector: Vector, function: str) -> str:
-    """Returns a function that calls another one for each lane, in a loop that may be vectorised."""
+    """Return a function that calls another one for each lane, in a loop that may be vectorised."""
     name, lanes = vector.name, vector.lanes
     return (
         f"INLINE {name} {name}_map_{function}({name} x) {{\n"

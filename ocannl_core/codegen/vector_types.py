@@ -1,4 +1,4 @@
-"""The types of vectors in generated C, by the vector extensions of GCC and Clang."""
+"""Vector types of generated C, by the vector extensions of GCC and Clang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ELEMENTS = {
     "int64": ("int64_t", 8),
     "uint64": ("uint64_t", 8),
 }
-"""Formats that vectors compute with: the type in C and its size."""
+"""Formats of vector arithmetic: the type in C and its size."""
 
 TYPES = ELEMENTS | {
     "int8": ("int8_t", 1),
@@ -21,16 +21,16 @@ TYPES = ELEMENTS | {
     "int16": ("int16_t", 2),
     "uint16": ("uint16_t", 2),
 }
-"""All that vectors are made of, cells that are only loaded and stored as well."""
+"""Formats of all vectors, with those that are only loaded and stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A type of vectors.
+    """A vector type.
 
     Attributes:
         dtype: The name of the format.
-        lanes: How many numbers a vector has.
+        lanes: The number of lanes.
     """
 
     dtype: str
@@ -58,7 +58,7 @@ class Vector:
 
     @property
     def cells(self) -> str:
-        """A vector in memory: aligned as a number is."""
+        """The type of a vector in memory, aligned as a number."""
         return f"{self.name}_cells"
 
     @property
@@ -72,19 +72,15 @@ class Vector:
         )
 
 
-HAS_BUILTIN = Helper("#ifndef __has_builtin\n#define __has_builtin(name) 0\n#endif")
-"""For compilers that cannot be asked for the instructions that they have names for."""
-
-
 def instruction(macro: str, name: str) -> str:
-    """Returns the condition that a processor has an instruction and the compiler a name for it.
+    """Return the condition that the target has an instruction and the compiler a builtin for it.
 
-    A compiler may know the names of instructions that the processor lacks, so both are asked.
+    A compiler may have builtins for instructions that the target lacks, so both are tested.
     """
     return f"defined({macro}) && __has_builtin(__builtin_{name})"
 
 
-PARTS_OF_REGISTERS = frozenset(
+PARTIAL_VECTORS = frozenset(
     each.name for dtype in TYPES for lanes in (2, 4) if (each := Vector(dtype, lanes)).nbytes < 16
 )
-"""The types of vectors that are smaller than any vector register."""
+"""The vector types that are smaller than any vector register."""

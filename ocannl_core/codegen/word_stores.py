@@ -1,15 +1,49 @@
-"""The numbers in a 128-bit word, lowest bits first: the right-hand sides of a vector store."""
+"""Rendering of vector stores: the numbers in a 128-bit word, lowest bits first."""
 
 from __future__ import annotations
 
-from ocannl_core.dtypes import DType, float32, float64
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.expressions import Expressions
+from ocannl_core.codegen.names import KernelNames
+from ocannl_core.codegen.writer import KernelWriter
+from ocannl_core.dtypes import DType, float32, float64, uint4x32
+from ocannl_core.errors import CodegenError
+from ocannl_core.loopir.nodes import StoreVector
 
 Lane = tuple[str, tuple[str, ...]]
 """An expression for a stored cell, and the helpers that it needs."""
 
 
-def lanes(word: str, dtype: DType, storage_type: str) -> list[Lane]:
-    """Returns one cell after the other.
+def render_vector_store(
+    stmt: StoreVector,
+    dtype: DType,
+    dialect: Dialect,
+    names: KernelNames,
+    writer: KernelWriter,
+    expressions: Expressions,
+) -> None:
+    """Write the numbers in a word to consecutive cells.
+
+    Raises:
+        CodegenError: if the word holds too few numbers of the format of the cells.
+    """
+    arg = expressions.value(stmt.arg)
+    word = names.fresh()
+    writer.line(f"const {dialect.value_type(uint4x32)} {word} = {arg};")
+    values = split_word(word, dtype, dialect.storage_type(dtype))
+    if stmt.length > len(values):
+        raise CodegenError(
+            f"A 128-bit word holds {len(values)} numbers of {dtype}.",
+            found=f"a store of {stmt.length}",
+        )
+    for shift, (value, helpers) in enumerate(values[: stmt.length]):
+        cell = expressions.cell(stmt.node, stmt.indices, shift)
+        writer.helpers.update(helpers)
+        writer.line(f"{cell} = {value};")
+
+
+def split_word(word: str, dtype: DType, storage_type: str) -> list[Lane]:
+    """Return one cell after the other.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; narrower
     floats, integers and words are the bits themselves.

@@ -1,4 +1,4 @@
-"""Lines of a kernel in the making: indentation, the helpers that they use, pointers to cells."""
+"""Writer of the lines of a kernel: indentation, used helpers, and pointers to cells."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class KernelWriter:
     """Collects the lines of one kernel.
 
     Args:
-        names: What the kernel's names come from.
+        names: The source of the kernel's names.
 
     Attributes:
         helpers: Names of the prelude's helpers that the lines mention.
-        known: Variables of the text by the expressions whose values they hold here.
-        stepping: The loop around this point whose cells are found from pointers set before it.
-        is_written_out: True where copies of the same statements are written, one per iteration.
+        cached: Variables by the expressions whose values they hold here.
+        reduced_loop: The innermost loop with strength-reduced addresses around this point.
+        is_unrolled: True inside an unrolled loop.
     """
 
     def __init__(self, names: KernelNames) -> None:
         self._names = names
         self.helpers: set[str] = set()
-        self.known: dict[str, str] = {}
-        self.stepping: ReducedAddressLoop | None = None
-        self.is_written_out = False
+        self.cached: dict[str, str] = {}
+        self.reduced_loop: ReducedAddressLoop | None = None
+        self.is_unrolled = False
         self._pointers: list[dict[tuple[str, str], str]] = [{}]
         self._lines: list[str] = []
         self._depth = 1
@@ -39,28 +39,28 @@ class KernelWriter:
         return "".join(f"{line}\n" for line in self._lines)
 
     def line(self, code: str) -> None:
-        """Writes one statement, or several lines at the current depth."""
+        """Write one statement, or several lines at the current depth."""
         if "\n" not in code:
             self._lines.append("  " * self._depth + code if code else "")
             return
         for each in code.splitlines():
             self._lines.append("  " * self._depth + each if each else "")
 
-    def first(self, code: str) -> None:
-        """Writes one statement before all others."""
+    def insert_first(self, code: str) -> None:
+        """Write one statement before all others."""
         self._lines.insert(0, f"  {code}")
 
     def forget(self) -> None:
-        """Notes that memory or the scope changes: values are read again."""
-        self.known.clear()
+        """Drop the values loaded so far, since memory or the scope changes."""
+        self.cached.clear()
 
     def declare(self, type_name: str, name: str) -> None:
-        """Declares a scalar variable; a value that is set at once joins the declaration."""
+        """Declare a scalar; `assign` merges an immediate assignment into the declaration."""
         self._undefined = (name, len(self._lines))
         self.line(f"{type_name} {name};")
 
     def assign(self, name: str, code: str) -> None:
-        """Sets a scalar variable.
+        """Assign a scalar.
 
         float v0; v0 = x;  -->  float v0 = x;
         """
@@ -71,53 +71,53 @@ class KernelWriter:
             self.line(f"{name} = {code};")
 
     def pointer(self, array: str, index: str) -> str:
-        """Returns a variable that points to a cell, from here to the end of the scope."""
+        """Return a pointer to a cell, declared in the current scope."""
         name, declaration = self._pointer(array, index, len(self._pointers) - 1)
         if declaration:
             self.line(declaration)
         return name
 
-    def pointer_before(self, loop: ReducedAddressLoop, array: str, index: str) -> str:
-        """Returns a variable that points to a cell and is set before a loop."""
+    def hoist_pointer(self, loop: ReducedAddressLoop, array: str, index: str) -> str:
+        """Return a pointer to a cell, declared before a loop."""
         name, declaration = self._pointer(array, index, loop.scope)
         if declaration:
             loop.opening.append(declaration)
         return name
 
-    def value_before(self, loop: ReducedAddressLoop, type_name: str, code: str) -> str:
-        """Returns a variable that holds what is the same in all iterations of a loop."""
-        name = loop.same.get(code)
+    def hoist_value(self, loop: ReducedAddressLoop, type_name: str, code: str) -> str:
+        """Return a variable for a loop-invariant value, set before the loop."""
+        name = loop.invariants.get(code)
         if name is None:
-            name = loop.same[code] = self._names.fresh()
+            name = loop.invariants[code] = self._names.fresh()
             loop.opening.append(f"const {type_name} {name} = {code};")
         return name
 
     @contextmanager
-    def before(self) -> Iterator[None]:
-        """Notes that what is rendered inside stands before the loop around this point."""
-        outer = self.stepping, self.is_written_out
-        self.stepping, self.is_written_out = None, False
+    def hoisting(self) -> Iterator[None]:
+        """Render code to stand before the current innermost loop."""
+        outer = self.reduced_loop, self.is_unrolled
+        self.reduced_loop, self.is_unrolled = None, False
         yield
-        self.stepping, self.is_written_out = outer
+        self.reduced_loop, self.is_unrolled = outer
 
     def _pointer(self, array: str, index: str, number: int) -> tuple[str, str]:
-        """Returns a pointer of a scope or of one around it; with its declaration if it is new."""
+        """Return a pointer in a scope or one around it, and its declaration if it is new."""
         for scope in reversed(self._pointers[: number + 1]):
             if (array, index) in scope:
                 return scope[array, index], ""
-        name = self._pointers[number][array, index] = self._names.place()
+        name = self._pointers[number][array, index] = self._names.fresh_pointer()
         return name, f"__auto_type {name} = &{array}[{index}];"
 
     @contextmanager
-    def written_out(self) -> Iterator[None]:
-        """Notes that what is written inside are copies of the same statements."""
-        outer, self.is_written_out = self.is_written_out, True
+    def unrolled(self) -> Iterator[None]:
+        """Render unrolled copies of the same statements."""
+        outer, self.is_unrolled = self.is_unrolled, True
         yield
-        self.is_written_out = outer
+        self.is_unrolled = outer
 
     @contextmanager
     def braces(self, head: str) -> Iterator[None]:
-        """Writes `head { ... }` around what is written inside."""
+        """Write `head { ... }` around the lines written inside."""
         if head == "else":
             self._lines[-1] += " else {"
         else:
@@ -132,7 +132,7 @@ class KernelWriter:
         self.line("}")
 
     @contextmanager
-    def stepping_loop(
+    def reduce_addresses(
         self,
         index_type: str,
         variable: str,
@@ -140,21 +140,21 @@ class KernelWriter:
         depth: int,
         written: frozenset[TensorNode],
     ) -> Iterator[None]:
-        """Writes a loop around what is written inside, with pointers to its cells before it.
+        """Write a loop with strength-reduced addresses around the lines written inside.
 
         Args:
             index_type: The type of its variable.
             variable: The variable.
             limits: The first value and the one after the last.
-            depth: How many loops are around it.
-            written: The nodes of which it changes cells.
+            depth: The number of loops around it.
+            written: The nodes that it writes.
         """
         loop = ReducedAddressLoop(variable, depth, {variable}, len(self._pointers) - 1, written)
         start = len(self._lines)
-        self.stepping = loop
+        self.reduced_loop = loop
         with self.braces("for (...)"):
             yield
-        self.stepping = None
+        self.reduced_loop = None
         indent = "  " * self._depth
         self._lines[start] = f"{indent}{loop.head(index_type, *limits)} {{"
         self._lines[start:start] = [indent + line for line in loop.opening]

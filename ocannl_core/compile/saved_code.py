@@ -39,8 +39,8 @@ from ocannl_core.serialization.decode import decode
 from ocannl_core.serialization.encode import NotDataError, encode
 from ocannl_core.serialization.numbering import Numbering
 from ocannl_core.serialization.schema import Form, form_of
+from ocannl_core.storage.digests import add_digest, strip_digest
 from ocannl_core.storage.directory import PrivateDirectory, private_directory
-from ocannl_core.storage.sealed import sealed, unsealed
 from ocannl_core.target import Source, Target
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for each in found:
-        if each.name.endswith((".py", ".c")):
+        if each.name.endswith((".py", ".c", ".h", ".in")):
             yield place + each.name, each.path
         elif each.name != "__pycache__" and each.is_dir():
             yield from _source_files(each.path, f"{place}{each.name}/")
@@ -200,7 +200,7 @@ def _read(
 ) -> GeneratedCode | None:
     """Return an entry; None if there is none, or its digest differs."""
     content = directory.read(name, is_use=True)
-    payload = None if content is None else unsealed(name, content)
+    payload = None if content is None else strip_digest(name, content)
     if payload is None:
         return None
     try:
@@ -211,7 +211,7 @@ def _read(
 
 def _write(directory: PrivateDirectory, name: str, payload: bytes) -> None:
     """Write an entry; drop old ones when there are many."""
-    directory.write(name, sealed(name, payload))
+    directory.write(name, add_digest(name, payload))
     names = directory.names()
     if len(names) > _MOST_ENTRIES:
         for each in sorted(names, key=directory.last_use)[: len(names) // 2]:

@@ -29,7 +29,12 @@ from ocannl_core.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.kernels.transforms import Schedule, schedule_text
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.tuning.candidates import Candidate, first_candidates, fits, neighbours
+from ocannl_core.schedule.tuning.candidates import (
+    Candidate,
+    first_candidates,
+    is_applicable,
+    neighbours,
+)
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
 from ocannl_core.target import Launcher, Target
 
@@ -254,14 +259,16 @@ class _Search:
         self._end = time.perf_counter() + seconds
         default, *others, plain = first_candidates(subject.nest, nodes, target)
         self._default = self._best = default
-        self._middle = next((each for each in (default, *others) if each.form is not None), default)
+        self._middle = next(
+            (each for each in (default, *others) if each.parameters is not None), default
+        )
         (self._launcher,) = self._bench.compile([default.schedule])
         self._default_launcher = self._launcher
         self._expected = self._bench.results(self._launcher)
         self._tried: set[Schedule] = {default.schedule}
         is_short = estimated_cycles(bench.plain.body, nodes) <= _SLOW_WORK
         self._first = [*others, plain] if is_short else others
-        if before is not None and before.schedule and fits(subject.nest, before.schedule):
+        if before is not None and before.schedule and is_applicable(subject.nest, before.schedule):
             self._first.append(Candidate(before.schedule, None))
 
     def run(self) -> TuningResult:
@@ -271,7 +278,7 @@ class _Search:
         while pending and (size == 0 or time.perf_counter() < self._end):
             size = min(size + 2, _MOST_IN_BATCH)
             batch, pending = pending[:size], pending[size:]
-            if self._improve(batch) and self._best.form is not None:
+            if self._improve(batch) and self._best.parameters is not None:
                 self._middle = self._best
                 pending = list(self._neighbours())
         launchers = [self._default_launcher, self._launcher]

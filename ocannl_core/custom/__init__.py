@@ -1,4 +1,5 @@
-"""User-written operations: what primitives cannot express, in Python and optionally in C or CUDA.
+"""User-written operations: computations beyond the primitives, in Python and optionally in C or
+CUDA.
 
     class Sort(Op):
         spec = "... => ..."
@@ -6,11 +7,11 @@
         def perform(self, node, inputs, output_storage):
             output_storage[0][0] = np.sort(inputs[0], axis=-1)
 
-An operation is applied by calling it: `Sort()(x)` is a tensor like any other.
+A call applies an operation: `Sort()(x)` is a tensor like any other.
 """
 
-from ocannl_core.custom.lifted import Broadcast, Composite, Reduce
 from ocannl_core.custom.op import Apply, NoNativeCode, Op
+from ocannl_core.custom.scalar_ops import Broadcast, Composite, Reduce
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variable
 from ocannl_core.target import NativeCode
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from ocannl_core.assign.nodes import ExternalCall
-from ocannl_core.custom.checks import problems
-from ocannl_core.custom.gradients import backward
-from ocannl_core.custom.running import OpCall
+from ocannl_core.custom.differentiate import backward
+from ocannl_core.custom.op_call import OpCall
+from ocannl_core.custom.protocols import Aliases, Array, Storage
+from ocannl_core.custom.validation import find_problems
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variables
 from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import OpError, SpecError, UsageError
@@ -30,28 +29,21 @@ from ocannl_core.tensor.definitions import (
     ResultOf,
 )
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.specifications import naming
+from ocannl_core.tensor.specifications import describe_operands
 from ocannl_core.tensor.tensor import Tensor
-
-Array = np.ndarray[Any, Any]
-Storage = list[Any]
-"""One element: what an output is, or None."""
-
-Aliases = Mapping[int | None, Sequence[int]]
-"""For an output, the positions of the inputs with which it shares memory."""
 
 _caller: ContextVar[Location | None] = ContextVar("ocannl_op_caller", default=None)
 
 
 class NoNativeCode(Exception):
-    """Raised by `c_code` and `cuda_code` where there is none: `perform` runs instead."""
+    """Absence of native code, raised by `c_code` and `cuda_code`: `perform` runs instead."""
 
 
 class Op:
-    """An operation that a user writes. An instance stands for one function of tensors.
+    """A user-written operation. An instance stands for one function of tensors.
 
-    A subclass defines `perform`, states shapes with `spec`, and may define everything else. What is
-    known when the program is written, such as an axis or a mode, is a parameter: an attribute.
+    A subclass defines `perform`, states shapes with `spec`, and may define everything else. Static
+    parameters, such as an axis or a mode, are attributes.
 
     Attributes:
         spec: The shapes of inputs and outputs, as in `"...|n => ...|n, 2"`: rows are equal to those
@@ -60,13 +52,13 @@ class Op:
         destroy_map: For an output, the input that it overwrites and whose memory it takes over; for
             None, inputs that are lost as scratch memory.
         view_map: For an output, the input of which it may be a view.
-        broadcasts: Inputs are repeated along axes that they lack; their gradients may have these
+        broadcasts: Inputs are broadcast along axes that they lack; their gradients may have these
             axes, and are summed over them.
         input_names: The names of inputs in native code: `in0`, `in1`, ... if empty.
         output_names: The names of outputs in native code: `out0`, `out1`, ... if empty.
         c_headers: Header files for `c_code`.
         c_support: C declarations and functions for `c_code`.
-        cuda_support: The same for `cuda_code`.
+        cuda_support: CUDA declarations and functions for `cuda_code`.
     """
 
     __props__: tuple[str, ...] | None = None
@@ -83,14 +75,14 @@ class Op:
     c_support: str = ""
     cuda_support: str = ""
 
-    # ----- what subclasses define -----------------------------------------------------------------
+    # ----- to be defined by subclasses ------------------------------------------------------------
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Returns the op applied to inputs.
+        """Return the op applied to inputs.
 
-        Checks them, makes tensors of numbers and arrays, and says what the outputs are. It may look
-        at types of tensors, not at what computes them. By default the outputs are those of `spec`,
-        with the formats of `output_dtypes`.
+        It checks them, converts numbers and arrays to tensors, and states the types of the outputs.
+        It may depend on types of tensors, not on their definitions. By default the outputs are
+        those of `spec`, with the formats of `output_dtypes`.
 
         Raises:
             OpError: if the op has no `spec`.
@@ -116,9 +108,9 @@ class Op:
         return Apply(self, variables, [TensorType(dtype) for dtype in dtypes])
 
     def output_dtypes(self, *dtypes: DType) -> Sequence[DType]:
-        """Returns the number formats of the outputs for inputs of these formats.
+        """Return the number formats of the outputs for inputs of these formats.
 
-        By default that of highest precedence, for all of them.
+        The default is the promotion of the input formats, for all outputs.
         """
         common = promote(*dtypes) if dtypes else sessions.current().default_dtype
         return [common] * len(self.statement().outputs)
@@ -130,53 +122,54 @@ class Op:
         origin: Origin,
         fresh: FreshVariables,
     ) -> Sequence[Constraint]:
-        """Returns what the op says of shapes, of which some may be unknown: those of `spec`.
+        """Return the constraints between shapes, of which some may be unknown; by default those of
+        `spec`.
 
         Args:
             inputs: The shapes of the inputs.
             outputs: The shapes of the outputs that are tensors.
-            origin: What the constraints name as their cause.
-            fresh: Gives new variables for sizes and rows.
+            origin: The cause named by errors about the constraints.
+            fresh: A source of new variables for sizes and rows.
         """
         if self.spec is None:
             return ()
         return stated(self.statement(), inputs, outputs, origin, fresh)
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
-        """Computes the outputs and puts each into element 0 of its storage.
+        """Compute the outputs and put each into element 0 of its storage.
 
-        What the storage holds beforehand is None or an array of the right type, whatever its cells
-        are: it may be overwritten and reused, or replaced. Inputs are changed only as `destroy_map`
-        says, and nothing is kept.
+        The storage holds None or an array of the right type with arbitrary cells, which may be
+        overwritten or replaced. Inputs are changed only as `destroy_map` allows, and references to
+        arrays are not kept.
         """
         raise OpError(
             "An op defines `perform`.", found=repr(self), fix="def perform(self, node, inputs, ...)"
         )
 
     def c_code(self, node: Apply) -> str:
-        """Returns C statements that do what `perform` does; see `NativeCode` for their names.
+        """Return C statements with the effect of `perform`; see `NativeCode` for their names.
 
         Raises:
-            NoNativeCode: where `perform` is to run instead.
+            NoNativeCode: to run `perform` instead.
         """
         raise NoNativeCode
 
     def cuda_code(self, node: Apply) -> str:
-        """Returns the statements of a CUDA kernel that does what `perform` does.
+        """Return the statements of a CUDA kernel with the effect of `perform`.
 
         Raises:
-            NoNativeCode: where `perform` is to run instead.
+            NoNativeCode: to run `perform` instead.
         """
         raise NoNativeCode
 
     def cuda_launch(self, node: Apply) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the extents of the grid and of its blocks: one thread by default."""
+        """Return the extents of the grid and of its blocks: one thread by default."""
         return (1,), (1,)
 
-    # ----- what users call ------------------------------------------------------------------------
+    # ----- calls and native code ------------------------------------------------------------------
 
     def __call__(self, *inputs: Any) -> Any:
-        """Returns the output of the op applied to inputs, or the list of its outputs."""
+        """Return the output of the op applied to inputs, or the list of its outputs."""
         token = _caller.set(caller_location())
         session = next((x.session for x in inputs if isinstance(x, Tensor)), sessions.current())
         try:
@@ -196,7 +189,7 @@ class Op:
         return node.outputs[0] if len(node.outputs) == 1 else list(node.outputs)
 
     def statement(self) -> Statement:
-        """Returns what `spec` states.
+        """Return the parsed `spec`.
 
         Raises:
             SpecError: if it does not follow the notation.
@@ -211,11 +204,11 @@ class Op:
 
     @property
     def name(self) -> str:
-        """What printed code calls the op."""
+        """The name in printed code."""
         return type(self).__name__
 
     def native(self, language: str, node: Apply) -> NativeCode | None:
-        """Returns the code of an application in the language of a backend, if there is one."""
+        """Return the code of an application in the language of a backend, or None."""
         if any(isinstance(output, ObjectResult) for output in node.outputs):
             return None  # Python objects live in Python
         inputs = self.input_names or tuple(f"in{i}" for i in range(len(node.inputs)))
@@ -277,7 +270,7 @@ class Apply:
 
     Args:
         op: The op.
-        inputs: Its inputs: tensors, which may be others than those that `make_node` was given.
+        inputs: Its inputs: tensors, not necessarily the arguments of `make_node`.
         outputs: The types of its outputs.
 
     Attributes:
@@ -287,7 +280,8 @@ class Apply:
         origin: The op and the user's line that applied it.
 
     Raises:
-        OpError: if this is no application of an op, or an equal one has outputs of other types.
+        OpError: if the arguments are no application of an op, or an equal one has outputs of other
+            types.
         ShapeError: if the inputs' shapes do not fit; nothing changes then.
     """
 
@@ -319,14 +313,14 @@ class Apply:
         self.origin = Origin(repr(op), _caller.get() or caller_location())
         self.outputs: list[Tensor | ObjectResult] = []
         self._call: OpCall | None = None
-        self._backward: Backward | None = None
+        self._backward: Backward[Tensor] | None = None
         self._has_place = False
-        for problem in problems(op, inputs, outputs):
+        for problem in find_problems(op, inputs, outputs):
             raise self._error(*problem)
         self.inputs: list[Tensor] = list(inputs)
         types = list(outputs)
         session = self._session()
-        if self._joins(session, types):
+        if self._join_equal(session, types):
             return
         try:
             self._make(session, types)
@@ -352,10 +346,10 @@ class Apply:
             )
         return found[0] if found else sessions.current()
 
-    def _joins(self, session: Session, types: list[TensorType | ObjectType]) -> bool:
-        """True if there is an equal application, whose outputs these are then.
+    def _join_equal(self, session: Session, types: list[TensorType | ObjectType]) -> bool:
+        """Return True if there is an equal application, and share its outputs.
 
-        Recorded code means a place, so that nothing is shared there.
+        Nothing is shared in recorded code, where the place of an application matters.
         """
         formats = [t.dtype if isinstance(t, TensorType) else None for t in types]
         try:
@@ -385,9 +379,7 @@ class Apply:
         return True
 
     def _known(self, session: Session) -> dict[Any, Any]:
-        """Return the applications among which equal ones are looked for. They live as long as the
-        youngest of their inputs.
-        """
+        """Return the table of existing applications, which lives as long as the youngest input."""
         if not self.inputs:
             return session.applications
         return max(self.inputs, key=lambda each: each.id).applications()
@@ -402,10 +394,10 @@ class Apply:
         for position, each in enumerate(types):
             if isinstance(each, TensorType):
                 self._check_shape_is_stated(each)
-                shape = each.shape or self._overwritten(position, len(shapes))
+                shape = each.shape or self._destroyed_shape(position, len(shapes))
                 shapes.append(shape or environment.fresh_shape(name=each.label or op.name))
         terms = [variable.terms for variable in self.inputs]
-        with naming(self.inputs):
+        with describe_operands(self.inputs):
             environment.derive(shapes, terms, lambda fresh: self._constraints(terms, shapes, fresh))
         recorder = session.recorder
         self._has_place = recorder is not None
@@ -418,7 +410,7 @@ class Apply:
             shape = next(remaining)
             result = Tensor(
                 session,
-                ResultOf(self, self._updated(position, each.dtype, shape)),
+                ResultOf(self, self._updated_tensor(position, each.dtype, shape)),
                 shape,
                 each.dtype,
                 (each.label or op.name,),
@@ -427,7 +419,7 @@ class Apply:
             )
             self.outputs.append(result)
             if recorder is not None:
-                recorder.made(result, is_named=False)
+                recorder.add_tensor(result, is_named=False)
 
     def _constraints(
         self, terms: list[Shape], shapes: list[Shape], fresh: FreshVariables
@@ -451,8 +443,8 @@ class Apply:
                 'spec = "... => ...", or TensorType.of(x) in make_node',
             )
 
-    def _overwritten(self, position: int, among_tensors: int) -> Shape | None:
-        """Returns the shape of the input that an output overwrites, if the op says they agree."""
+    def _destroyed_shape(self, position: int, among_tensors: int) -> Shape | None:
+        """Return the shape of the input that an output overwrites, if `spec` makes both equal."""
         for source in self.op.destroy_map.get(position, ()):
             if self.op.spec is None:
                 return self.inputs[source].terms
@@ -462,16 +454,16 @@ class Apply:
                 return self.inputs[source].terms
         return None
 
-    def _updated(self, position: int, dtype: DType, shape: Shape) -> Tensor | None:
-        """Returns the tensor that an output updates in place: one that outlives its routine."""
+    def _updated_tensor(self, position: int, dtype: DType, shape: Shape) -> Tensor | None:
+        """Return the persistent tensor that an output updates in place, or None."""
         for source in self.op.destroy_map.get(position, ()):
             variable = self.inputs[source]
             fits = variable.dtype is dtype and variable.terms == shape
-            if fits and _outlasts_routines(variable):
+            if fits and _is_persistent(variable):
                 return variable
         return None
 
-    # ----- what compilation asks ------------------------------------------------------------------
+    # ----- interface for compilation --------------------------------------------------------------
 
     @property
     def results(self) -> tuple[Tensor, ...]:
@@ -486,11 +478,11 @@ class Apply:
 
     @property
     def changes_state(self) -> bool:
-        """True if it changes a parameter or a declared tensor, so that it matters by itself."""
-        return any(_outlasts_routines(self.inputs[position]) for position in self.destroyed)
+        """Return True if it changes a parameter or a declared tensor: it has a side effect."""
+        return any(_is_persistent(self.inputs[position]) for position in self.destroyed)
 
     def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
-        """Returns the assignment that computes all outputs.
+        """Return the assignment that computes all outputs.
 
         Raises:
             OpError: if an equal op has, for inputs of equal types, outputs of other extents.
@@ -518,8 +510,8 @@ class Apply:
             self.origin,
         )
 
-    def backward(self) -> Backward:
-        """Returns what the gradients of the outputs contribute to those of the inputs.
+    def backward(self) -> Backward[Tensor]:
+        """Return the contributions of the outputs' gradients to those of the inputs.
 
         Raises:
             MissingGradientError: if the op does not define `grad`.
@@ -530,7 +522,7 @@ class Apply:
         return self._backward
 
     def is_equivalent(self, other: Apply) -> bool:
-        """True if both are equal ops on inputs of equal types, with outputs of equal types."""
+        """Return True for equal ops on inputs of equal types, with outputs of equal types."""
         return self.op == other.op and self._types() == other._types()
 
     def _types(self) -> tuple[Any, ...]:
@@ -559,7 +551,7 @@ class Apply:
         return f"<{self.op!r} of {inputs or 'nothing'}>"
 
 
-def _outlasts_routines(variable: Tensor) -> bool:
+def _is_persistent(variable: Tensor) -> bool:
     return isinstance(variable.memory.definition, Parameter | Declared)
 
 
@@ -569,10 +561,3 @@ def _formats(formats: Sequence[DType | None]) -> str:
 
 def _is_inherited(op: Op, name: str) -> bool:
     return getattr(type(op), name) is getattr(Op, name)
-
-
-if TYPE_CHECKING:  # an Apply is what tensors know of the application that made them
-    from ocannl_core.tensor.definitions import OpApplication
-
-    def _application(node: Apply) -> OpApplication:
-        return node

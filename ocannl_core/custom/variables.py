@@ -14,15 +14,15 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.literals import tensor as literal
+from ocannl_core.tensor.operands import constant
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The type of an output: a number format, and what is known of the shape beforehand.
+    """The type of an output: a number format and a shape, as far as it is stated.
 
     Attributes:
         dtype: The number format.
@@ -39,7 +39,7 @@ class TensorType:
 
     @classmethod
     def of(cls, variable: Tensor) -> TensorType:
-        """Returns the type of a tensor: an output of this type has its format and its shape."""
+        """Return the type of a tensor: an output of this type has its format and its shape."""
         return cls(variable.dtype, variable.terms)
 
     @classmethod
@@ -51,17 +51,16 @@ class TensorType:
         input: Sequence[int] = (),
         output: Sequence[int] = (),
     ) -> TensorType:
-        """Returns a type of known extents."""
+        """Return a type of known extents."""
         return cls(dtype_of(dtype), closed_shape(tuple(batch), tuple(input), tuple(output)))
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectType:
-    """The type of a hidden output that is no tensor: any Python object, which `perform` may find
-    again at its next call.
+    """The type of a hidden output that is any Python object, kept for the next call of `perform`.
 
-    A plan, a buffer that grows, a file handle: state of one application of an operation. An object
-    that two routines would use at the same time is made once for each.
+    A plan, a buffer that grows, a file handle: state of one application of an operation. Routines
+    that may run at the same time have an object each.
     """
 
     label: str = ""
@@ -75,13 +74,13 @@ class ObjectResult:
 
 
 def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
-    """Returns a tensor for an input of an operation.
+    """Return a tensor for an input of an operation.
 
     Tensors stay as they are. A Python number becomes a constant, the same for equal numbers; arrays
     and nested lists become literals.
 
     Args:
-        value: What the user gave.
+        value: The input.
         dtype: The number format of a number or an array; the session's default float, or that of
             the array, when not given. Tensors are not converted.
 
@@ -103,8 +102,8 @@ def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
 
 
 def as_variables(values: Sequence[Any]) -> list[Tensor]:
-    """Returns tensors for inputs; a number takes the format of the tensors beside it, unless it has
-    a fraction and they are integers.
+    """Return tensors for inputs; a number takes the format of the other inputs, unless it has a
+    fraction and they are integers.
     """
     formats = [value.dtype for value in values if isinstance(value, Tensor)]
     beside = promote(*formats) if formats else None
@@ -118,7 +117,7 @@ def as_variables(values: Sequence[Any]) -> list[Tensor]:
 
 
 def _constant(value: Real, dtype: DType) -> Tensor:
-    """Returns the session's constant of this value and format."""
+    """Return the session's constant of this value and format."""
     session: Session = sessions.current()
     number = value if isinstance(value, int) else float(value)
     key = ("constant", dtype, type(number), float(number).hex())

@@ -1,4 +1,4 @@
-"""The cells of the tensors to print: from the host, from a context, or computed once more."""
+"""Cells of the tensors to print: from the host, from a context, or recomputed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ocannl_core.tensor.definitions import (
     Filled,
     Literal,
     ResultOf,
+    ancestors,
 )
-from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
 
 
-def checked(subject: object) -> Tensor:
-    """Returns what is to be printed, if it is a tensor."""
+def check_tensor(subject: object) -> Tensor:
+    """Return an object to print, if it is a tensor."""
     if isinstance(subject, Tensor):
         return subject
     raise UsageError(
@@ -38,8 +38,8 @@ def checked(subject: object) -> Tensor:
     )
 
 
-class ShownCells:
-    """Reads the cells of tensors. Nothing in the given context changes."""
+class CellReader:
+    """Reader of the cells of tensors. It does not change the given context."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class ShownCells:
         recompute: bool = False,
         indices: Mapping[StaticIndex, int],
     ) -> None:
-        """Prepares reading.
+        """Prepare a reader.
 
         Args:
             ctx: The context that stores them.
             root: The tensor to print.
-            recompute: Computes it and what it is computed from, in a context of its own.
+            recompute: True to compute it and its dependencies in a new context.
             indices: The values of the static indices in its code.
         """
         self._ctx = ctx
@@ -62,10 +62,10 @@ class ShownCells:
         if recompute:
             if ctx is None:
                 raise _needs_context(root)
-            self._copy = _recomputed(ctx, root, indices)
+            self._copy = _recompute(ctx, root, indices)
 
     def of(self, tensor: Tensor) -> Array:
-        """Returns the cells of a tensor.
+        """Return the cells of a tensor.
 
         Raises:
             LinkError: if the context does not have them.
@@ -81,9 +81,9 @@ class ShownCells:
         raise _needs_context(tensor)
 
     def known(self, tensor: Tensor | None) -> Array | None:
-        """Returns the cells of a tensor, or None where there are none.
+        """Return the cells of a tensor, or None if they are not available.
 
-        A tensor without a node is in no context; asking for the node would make its label final.
+        A tensor without a node is in no context; creating the node here would make its label final.
         """
         if tensor is None or not (tensor.has_node or isinstance(tensor.definition, Literal)):
             return None
@@ -102,16 +102,16 @@ def _needs_context(tensor: Tensor) -> UsageError:
     )
 
 
-def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -> Context:
-    """Returns a new context in which a tensor, what it is computed from and their gradients have
-    been computed from the values of another one.
+def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -> Context:
+    """Return a new context in which a tensor, its dependencies and their gradients have been
+    computed from the values of another context.
     """
     copy = type(ctx)(ctx.target.backend, device=ctx.target.device)
     graph = ancestors([root])
     for leaf in graph:
         if not isinstance(leaf.definition, Applied | Filled | Literal | ResultOf) and leaf in ctx:
             copy[leaf] = ctx[leaf]
-    with _aside(root.session):
+    with _compile_aside(root.session):
         code = forward(root) if root.grad is None else gradient_update(root)
         _check_indices(code, indices)
         gradients = [each.grad for each in graph if each.grad is not None]
@@ -127,9 +127,9 @@ def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) 
 
 
 @contextmanager
-def _aside(session: Session) -> Iterator[None]:
-    """Compiles code that is no part of the program: what is recorded does not contain it, and must
-    not rely on it later.
+def _compile_aside(session: Session) -> Iterator[None]:
+    """Compile code that is no part of the program: recordings do not contain it and must not depend
+    on it.
     """
     recorder, consumed = session.recorder, session.consumed.copy()
     session.recorder = None

@@ -19,10 +19,10 @@ def tables(
     down: Heads | None,
     blocks: Sequence[tuple[str, Sequence[Sequence[str]]]],
 ) -> str:
-    """Returns tables under a title.
+    """Return tables under a title.
 
     Args:
-        title: What they show.
+        title: Their title.
         across: The axis of the columns.
         down: The axis of the rows.
         blocks: A caption and rows of cells for each table.
@@ -59,7 +59,7 @@ def _rows(cells: Sequence[Sequence[str]], down: Heads | None) -> Iterator[str]:
 
 
 def outline(lines: Sequence[tuple[int, str, str]]) -> str:
-    """Returns nested lists of lines, each with a depth, a name and details; branches fold."""
+    """Return nested lists of lines, each with a depth, a name and details; branches fold."""
     parts = ['<div style="font-family:monospace">']
     depths = [depth for depth, _, _ in lines]
     open_branches: list[int] = []

@@ -1,4 +1,4 @@
-"""The cells of arrays as texts: as short as their precision allows, alike within one table."""
+"""Cells of arrays as texts: as short as their precision allows, alike within one table."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ocannl_core.dtypes import uint4x32
 from ocannl_core.host_arrays import Array
 
 _GREATEST_FIXED = 1e7
-"""Numbers from here on are written with exponents."""
+"""The least magnitude that is written with an exponent."""
 
 
 def numerals(cells: Array, decimals: int) -> Array:
-    """Returns an array of texts, one per cell.
+    """Return an array of texts, one per cell.
 
-    Floats have the same number of decimals, no more than are needed and at least one. Great ones,
-    and those that would be printed as zero but are not, have an exponent.
+    Floats have the same number of decimals, no more than are needed and at least one. Large
+    numbers, and nonzero numbers that would be printed as zero, have an exponent.
 
     Args:
         cells: Integers, floats of any width, or 128-bit words.
-        decimals: How many decimals there are at most.
+        decimals: The largest number of decimals.
     """
     return np.array(_texts(cells, decimals), dtype=object).reshape(cells.shape)
 
@@ -39,13 +39,13 @@ def _texts(cells: Array, decimals: int) -> list[str]:
 
 
 def numeral(cell: Any, decimals: int) -> str:
-    """Returns one cell as a text."""
+    """Return one cell as a text."""
     text: str = numerals(np.asarray(cell).reshape(1), decimals)[0]
     return text
 
 
 def _digits(numbers: Sequence[float], decimals: int) -> int:
-    """Returns how many decimals the numbers need, from one to the given number."""
+    """Return the number of decimals that the numbers need, from one to the given number."""
     fixed = [n for n in numbers if _is_fixed(n, decimals)]
     for digits in range(1, decimals):
         if all(f"{n:.{digits}f}{'0' * (decimals - digits)}" == f"{n:.{decimals}f}" for n in fixed):
@@ -63,14 +63,14 @@ def _float_text(number: float, digits: int, decimals: int) -> str:
         return str(number)
     if _is_fixed(number, decimals):
         return f"{number:.{digits}f}"
-    places = decimals if abs(number) >= 1 else 1  # of next to nothing the magnitude matters
+    places = decimals if abs(number) >= 1 else 1  # below 1, the magnitude is enough
     mantissa, exponent = f"{number:.{places}e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def summary(cells: Array, decimals: int, most: int = 8) -> str:
-    """Returns a few cells in brackets, `;` between the rows of the last axis; of more, their range
-    and mean.
+    """Return a few cells in brackets, with `;` between the rows of the last axis; for more cells,
+    their range and mean.
     """
     if cells.ndim == 0:
         return numeral(cells, decimals)

@@ -1,5 +1,6 @@
-"""Tensors as tables: the last axis across, the one before it down, a block for each position of the
-others.
+"""Tensors as tables.
+
+The last axis goes across, the one before it down; there is a block for each position of the others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.display import html
-from ocannl_core.display.cells import ShownCells, checked
+from ocannl_core.display.cells import CellReader, check_tensor
 from ocannl_core.display.numerals import numeral, numerals
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
 
 GAP = "…"
-"""Stands for positions that are left out."""
+"""The mark of omitted positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class TableAxis:
 
     Attributes:
         kind: The row that it belongs to.
-        title: Its kind, which one it is if there are several of the kind, and its basis.
-        positions: The positions shown; None stands for those left out.
+        title: Its kind, its ordinal if there are several of the kind, and its basis.
+        positions: The positions shown; None marks omitted ones.
     """
 
     kind: RowKind
@@ -59,7 +60,7 @@ class TableBlock:
     """A part of a tensor: a grid of cells.
 
     Attributes:
-        caption: Where the part is; empty if it is the whole tensor.
+        caption: The position of the part; empty for the whole tensor.
         cells: The cells as texts, row by row.
     """
 
@@ -69,7 +70,7 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class TensorTable:
-    """A tensor's cells for people; `str` gives text, notebooks show HTML.
+    """A tensor's cells for printing; `str` gives text, notebooks show HTML.
 
     Attributes:
         title: The tensor's name, shape and number format; the value of a tensor without axes.
@@ -113,7 +114,7 @@ def table(
     recompute: bool = False,
     indices: Mapping[StaticIndex, int] | None = None,
 ) -> TensorTable:
-    """Returns a tensor's cells as a table; `print` shows it, and notebooks do.
+    """Return a tensor's cells as a table; `print` shows it, and notebooks do.
 
     The last axis goes across and the one before it down, in the order batch, output, input; so that
     a weight has its outputs down and its inputs across. There is a block for each position of the
@@ -122,18 +123,18 @@ def table(
     Args:
         tensor: The tensor.
         ctx: The context that stores it; literals need none.
-        decimals: How many decimals numbers have at most; by default the setting `print_decimals`.
-        edge: How many positions at both ends of a long axis are shown; by default the setting
+        decimals: The largest number of decimals; by default the setting `print_decimals`.
+        edge: The number of positions shown at each end of a long axis; by default the setting
             `print_edge`.
-        recompute: Computes the tensor once more, in a context of its own, from the parameters and
-            the placeholders of `ctx`. Shapes and margins become final for that.
-        indices: The values of static indices that computing it again needs.
+        recompute: True to recompute the tensor in a new context from the parameters and the
+            placeholders of `ctx`. This makes shapes and margins final.
+        indices: The values of static indices that recomputation needs.
 
     Raises:
-        LinkError: if the context does not store the tensor; the message says what to do.
+        LinkError: if the context does not store the tensor; the message gives the repair.
         UsageError: if a context is needed, or a static index has no value.
     """
-    tensor = checked(tensor)
+    tensor = check_tensor(tensor)
     chosen = settings.current()
     decimals = chosen.print_decimals if decimals is None else decimals
     edge = chosen.print_edge if edge is None else edge
@@ -144,7 +145,7 @@ def table(
                 found=str(number),
                 where=str(caller_location() or ""),
             )
-    cells = ShownCells(ctx, tensor, recompute=recompute, indices=indices or {}).of(tensor)
+    cells = CellReader(ctx, tensor, recompute=recompute, indices=indices or {}).of(tensor)
     name = "_".join(tensor.label)
     title = f"{name}: {tensor.shape}, {tensor.dtype}"
     if not cells.ndim:
@@ -160,39 +161,39 @@ def table(
 
 
 def _axes(tensor: Tensor, edge: int) -> list[TableAxis]:
-    """Returns the axes in buffer order."""
+    """Return the axes in buffer order."""
     axes = []
     for kind, row in tensor.shape.rows():
         count = len(row.trailing)
         for number, (n, size) in enumerate(zip(row.sizes, row.trailing, strict=True), start=1):
             text = kind.value if count == 1 else f"{kind.value} ({number} of {count})"
             basis = size.basis if isinstance(size, Size) else None
-            axes.append(TableAxis(kind, f"{text} {basis}" if basis else text, _shown(n, edge)))
+            axes.append(TableAxis(kind, f"{text} {basis}" if basis else text, _positions(n, edge)))
     return axes
 
 
-def _shown(n: int, edge: int) -> tuple[int | None, ...]:
-    """Returns the positions of an axis to show, and None where some are left out."""
+def _positions(n: int, edge: int) -> tuple[int | None, ...]:
+    """Return the positions of an axis to show, and None where some are omitted."""
     if n <= 2 * edge + 1:
         return tuple(range(n))
     return (*range(edge), None, *range(n - edge, n))
 
 
 def _outer_axes(axes: Sequence[TableAxis], dims: tuple[int, ...], edge: int) -> list[TableAxis]:
-    """Returns the axes that blocks go over: of many blocks the outermost ones only."""
+    """Return the axes that blocks iterate over: of many blocks the outermost axes only."""
     if prod(dims[: len(axes)]) <= 2 * edge:
         return list(axes)
-    return [replace(axis, positions=_shown(n, 1)) for axis, n in zip(axes, dims, strict=False)]
+    return [replace(axis, positions=_positions(n, 1)) for axis, n in zip(axes, dims, strict=False)]
 
 
 def _blocks(
     texts: Array, outer: Sequence[TableAxis], down: TableAxis | None, across: TableAxis
 ) -> Iterator[TableBlock]:
-    """Yields the parts of a tensor; one without cells stands for parts left out.
+    """Yield the parts of a tensor; a block without cells marks omitted parts.
 
     Args:
         texts: The cells at the positions shown.
-        outer: The axes that the blocks go over.
+        outer: The axes that the blocks iterate over.
         down: The axis of the rows.
         across: The axis of the columns.
     """
@@ -209,7 +210,7 @@ def _blocks(
 
 
 def _caption(outer: Sequence[TableAxis], place: Sequence[int | None]) -> str:
-    """Returns where a block is: `batch 0, 3, output 1`."""
+    """Return the position of a block: `batch 0, 3, output 1`."""
     texts = []
     for number, (axis, position) in enumerate(zip(outer, place, strict=True)):
         is_next = number > 0 and outer[number - 1].kind is axis.kind
@@ -236,7 +237,7 @@ def _with_gaps(line: list[str], across: TableAxis) -> tuple[str, ...]:
 def _grid(
     down: TableAxis | None, across: TableAxis | None, cells: tuple[tuple[str, ...], ...]
 ) -> Iterator[str]:
-    """Yields the lines of one block.
+    """Yield the lines of one block.
 
            │ input
     output │   0    1

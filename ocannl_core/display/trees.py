@@ -1,4 +1,4 @@
-"""Expressions as trees: what each tensor is computed from, with values and gradients."""
+"""Expressions as trees: tensors and their operands, with values and gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ocannl_core import settings
 from ocannl_core.display import html
-from ocannl_core.display.cells import ShownCells, checked
+from ocannl_core.display.cells import CellReader, check_tensor
 from ocannl_core.display.numerals import summary
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
@@ -23,15 +23,15 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ancestors,
 )
-from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
 
 GREATEST_DEPTH = 20
-"""How deep a tree is printed unless asked for more."""
+"""The default depth of a printed tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Line:
     """One tensor of a tree.
 
     Attributes:
-        depth: How many operations are between it and the root.
+        depth: The number of operations between it and the root.
         is_last: True for the last operand of its operation.
-        name: Its name, or what it is.
-        details: What computes it, its shape, its value and its gradient.
+        name: Its name, or its kind if it has none.
+        details: Its operation, shape, value and gradient.
     """
 
     depth: int
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ExpressionTree:
-    """What a tensor is computed from; `str` gives text, notebooks show HTML.
+    """A tensor and its operands, recursively; `str` gives text, notebooks show HTML.
 
     Attributes:
         lines: The tensor first, then operand by operand.
@@ -62,7 +62,7 @@ class ExpressionTree:
     lines: tuple[Line, ...]
 
     def __str__(self) -> str:
-        return "\n".join(_drawn(self.lines))
+        return "\n".join(_draw_branches(self.lines))
 
     def __repr__(self) -> str:
         return str(self)
@@ -80,33 +80,33 @@ def tree(
     recompute: bool = False,
     indices: Mapping[StaticIndex, int] | None = None,
 ) -> ExpressionTree:
-    """Returns the expression that a tensor is, as a tree; `print` shows it, and notebooks do.
+    """Return the expression of a tensor as a tree; `print` shows it, and notebooks do.
 
-    Every tensor is shown with its shape as far as it is known, and with the values and gradients
-    that the context stores. What several operations use is shown once, with a number, and referred
-    to by it. Printing influences neither inference nor the context.
+    Every tensor is shown with its inferred shape, and with the values and gradients that the
+    context stores. A tensor that several operations use is shown once, with a number that the
+    others refer to. Printing affects neither inference nor the context.
 
     Args:
         tensor: The root.
         ctx: The context whose values are shown; without one, the expression alone.
-        depth: How many operations deep the tree goes; None for all of it.
-        decimals: How many decimals numbers have at most; by default the setting `print_decimals`.
-        recompute: Computes all values and gradients, in a context of its own, from the parameters
-            and the placeholders of `ctx`. Shapes and margins become final for that.
-        indices: The values of static indices that computing them again needs.
+        depth: The largest depth in operations; None for the whole tree.
+        decimals: The largest number of decimals; by default the setting `print_decimals`.
+        recompute: True to recompute all values and gradients in a new context from the parameters
+            and the placeholders of `ctx`. This makes shapes and margins final.
+        indices: The values of static indices that recomputation needs.
 
     Raises:
         UsageError: if it is no tensor, or a static index has no value.
     """
-    tensor = checked(tensor)
-    cells = ShownCells(ctx, tensor, recompute=recompute, indices=indices or {})
+    tensor = check_tensor(tensor)
+    cells = CellReader(ctx, tensor, recompute=recompute, indices=indices or {})
     chosen = settings.current().print_decimals if decimals is None else decimals
     return ExpressionTree(tuple(_lines(tensor, cells, depth, chosen)))
 
 
-def _lines(root: Tensor, cells: ShownCells, limit: int | None, decimals: int) -> Iterator[Line]:
-    """Yields tensors before their operands."""
-    numbers = _shared(root)
+def _lines(root: Tensor, cells: CellReader, limit: int | None, decimals: int) -> Iterator[Line]:
+    """Yield tensors before their operands."""
+    numbers = _number_shared(root)
     shown: set[Tensor] = set()
     pending = [(root, 0, True)]
     while pending:
@@ -129,8 +129,8 @@ def _lines(root: Tensor, cells: ShownCells, limit: int | None, decimals: int) ->
         ]
 
 
-def _shared(root: Tensor) -> dict[Tensor, int]:
-    """Returns numbers for the tensors that several operations use, or one of them twice.
+def _number_shared(root: Tensor) -> dict[Tensor, int]:
+    """Return numbers for the tensors that several operations use, or one of them twice.
 
     Constants of one cell are as short as a reference to them.
     """
@@ -146,8 +146,8 @@ def _name(tensor: Tensor) -> str:
     return "_".join(tensor.label) or f"tensor {tensor.id}"
 
 
-def _details(tensor: Tensor, cells: ShownCells, decimals: int) -> str:
-    """Returns what a line says behind the name: operation, shape, value, gradient."""
+def _details(tensor: Tensor, cells: CellReader, decimals: int) -> str:
+    """Return the details of a line: operation, shape, value, gradient."""
     shape = _brief(tensor.shape)
     text = _kind(tensor) + (f" ({shape})" if shape else "")
     value = cells.known(tensor)
@@ -160,7 +160,7 @@ def _details(tensor: Tensor, cells: ShownCells, decimals: int) -> str:
 
 
 def _brief(shape: Shape) -> str:
-    """Returns a shape with `...` for axes and `?` for sizes that are not known yet."""
+    """Return a shape with `...` for unknown axes and `?` for unknown sizes."""
     rows = {kind: _brief_row(row) for kind, row in shape.rows()}
     text = rows[RowKind.OUTPUT]
     if rows[RowKind.INPUT]:
@@ -180,7 +180,7 @@ def _brief_size(dim: Dim) -> str:
 
 
 def _kind(tensor: Tensor) -> str:
-    """Returns how a tensor comes about, as far as its name does not say it."""
+    """Return the operation of a tensor, unless its name states it."""
     match tensor.definition:
         case Applied(operation, _, logic):
             spec = getattr(logic, "spec", None)
@@ -204,8 +204,8 @@ def _kind(tensor: Tensor) -> str:
             assert_never(tensor.definition)
 
 
-def _drawn(lines: tuple[Line, ...]) -> Iterator[str]:
-    """Yields lines with branches in front.
+def _draw_branches(lines: tuple[Line, ...]) -> Iterator[str]:
+    """Yield lines with branches drawn in front.
 
     root
     ├─ first

@@ -27,9 +27,9 @@ class Backend:
 
     Attributes:
         name: The name of its entry point.
-        distribution: The distribution that contains it.
+        distribution: The installed distribution.
         version: The version of that distribution.
-        manager: The plugin manager that calls its hooks.
+        manager: The pluggy manager of its plugin, the fallbacks and the wrappers.
     """
 
     name: str
@@ -43,9 +43,7 @@ class Backend:
         return f"{self.distribution} {self.version}".strip()
 
     def targets(self) -> TargetReport:
-        """Return the devices that can be used now; a hook that fails yields a report with the
-        reason.
-        """
+        """Return the usable devices; an exception of the hook becomes the reason of the report."""
         try:
             report: object = self.manager.hook.ocannl_targets()
         except (Exception, SystemExit) as error:
@@ -108,10 +106,10 @@ class Backend:
         candidates: tuple[MemoryMode, ...],
         target: Target,
     ) -> MemoryMode:
-        """Return the memory mode that the backend chooses; by default the first candidate.
+        """Return the memory mode that the backend chooses; without a choice, the first candidate.
 
         Raises:
-            CodegenError: if the backend chooses a mode that is not a candidate.
+            CodegenError: if the backend returns none of the candidates.
         """
         chosen: MemoryMode | None = self.manager.hook.ocannl_resolve_mode(
             node=node, info=info, candidates=candidates, target=target
@@ -151,7 +149,7 @@ class Backend:
         return event
 
     def synchronize(self, target: Target) -> None:
-        """Wait until all work of the device has finished."""
+        """Return when all work of the device has finished."""
         self.manager.hook.ocannl_synchronize(target=target)
 
     def _missing(self, lack: str, hook: str) -> dict[str, str]:
@@ -174,15 +172,15 @@ def transfer(
 ) -> Event:
     """Copy cells between buffers of equal format and extents.
 
-    The destination's backend is tried first, then the source's; a pair that neither serves is
-    copied through the host.
+    The hook of the destination's backend runs first, then that of the source's; a pair that neither
+    serves is copied through the host.
 
     Args:
         destination_backend: The owner of the destination; None for an array of this process.
         source_backend: The owner of the source; None for an array of this process.
 
     Raises:
-        TransferError: if the buffers differ, or there is no way from one to the other.
+        TransferError: if the buffers differ, or no backend connects them.
     """
     _check_equal(destination, source)
     asked: list[Backend] = []

@@ -1,7 +1,7 @@
-"""External operations for backends whose memory this process cannot address.
+"""External operations on backends whose memory this process cannot address.
 
-Their inputs are copied to arrays of this process, the operation runs on those, and its outputs are
-copied back. A backend calls the function from `host_call` between two kernels.
+The inputs are copied to arrays of this process, the operation runs on those, and the outputs are
+copied back. A backend runs the function that `host_call` returns between two kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def host_call(
 ) -> Callable[[], None]:
     """Return a function that runs an external operation over memory of a device.
 
-    A transfer from the device must wait for the kernels that compute the inputs. If the
+    A transfer from the device must not finish before the kernels that compute the inputs. If the
     operation fails, the device's memory stays as it was.
 
     Args:
@@ -40,7 +40,7 @@ def host_call(
         for node in dict.fromkeys((*call.inputs, *call.outputs))
     }
     arrays = {node: interior(host.array, host.info) for node, host in hosts.items()}
-    # the margins of an output are copied too, so that copying it back preserves them
+    # margins of an output are copied too, so that copying it back preserves them
     fetched = [n for n in hosts if n in call.inputs or hosts[n].info.padding]
     inputs = [arrays[node] for node in call.inputs]
     outputs = [arrays[node] for node in call.outputs]

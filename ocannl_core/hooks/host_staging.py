@@ -1,8 +1,7 @@
-"""Copies through host memory: a built-in fallback.
+"""Built-in fallback hooks: copies through host memory.
 
-As a plugin it copies between arrays of this process, which belong to no backend, and implements
-`ocannl_synchronize` for backends whose work is finished when it is submitted. `stage` copies
-between two backends that do not serve each other.
+They copy between arrays of this process, which belong to no backend, and synchronise backends whose
+work is finished when it is submitted. `stage` connects two backends without a common transfer.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from ocannl_core.target import BACKEND_API, Buffer, Done, Event, HostBuffer, Tar
 OCANNL_API = BACKEND_API
 
 Copy = Callable[[Buffer, Buffer], Event | None]
-"""A function that copies to the first buffer from the second, or returns None."""
+"""A function that copies to the first buffer from the second; it returns None for a pair that it
+does not serve.
+"""
 
 
 @hookimpl(trylast=True)
@@ -38,7 +39,7 @@ def ocannl_synchronize(target: Target) -> bool:
 def stage(
     destination: Buffer, source: Buffer, *, to_destination: Copy, from_source: Copy
 ) -> Event | None:
-    """Copy through an array of this process; return None if either copy is not served.
+    """Copy through an array of this process; return None when either copy is not served.
 
     Args:
         to_destination: Copies from the host to the destination's device.

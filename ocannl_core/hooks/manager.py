@@ -1,7 +1,7 @@
-"""Discovery of installed backends, their status, and the choice of one.
+"""Discovery of plugins, and the choice of a backend and a device.
 
 Entry points are listed without importing their modules, and loaded one by one: a broken plugin is
-recorded with its error and reported, and never stops the others.
+kept with its error for reports, and never stops the others.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ __all__ = [
     "Target",
     "TargetReport",
     "backend",
-    "discovered",
+    "backend_entries",
     "load_all",
     "refresh",
     "register",
     "select",
     "transfer",
-    "wrappers",
+    "wrapper_entries",
 ]
 
 BACKEND_GROUP = "ocannl.backends"
@@ -73,7 +73,7 @@ WRAPPER_GROUP = "ocannl.wrappers"
 
 
 class Status(Enum):
-    """The stages of loading a plugin."""
+    """The state of a plugin."""
 
     INSTALLED = "installed"
     """Found, not imported yet."""
@@ -89,12 +89,12 @@ class PluginEntry:
 
     Attributes:
         name: The name of the entry point, which is the backend's name.
-        value: The value of the entry point: a module, or an object in one.
-        distribution: The distribution that declares it.
+        value: The module, or object in one, that the entry point names.
+        distribution: The installed distribution.
         version: The version of that distribution.
         editable: True if it runs from a source checkout.
-        status: The stage that it has reached.
-        error: The error of a broken plugin.
+        status: Its state.
+        error: The reason why it is broken.
     """
 
     name: str
@@ -107,7 +107,7 @@ class PluginEntry:
 
     @property
     def repair(self) -> str:
-        """Advice for a broken plugin."""
+        """The repair of a broken plugin, for messages."""
         return f"repair or uninstall {self.distribution}" if self.version else "repair the plugin"
 
     def __str__(self) -> str:
@@ -117,14 +117,14 @@ class PluginEntry:
 
 @dataclass(slots=True)
 class _Plugins:
-    """The plugins of one entry-point group, with the results of loading them."""
+    """The plugins of one entry-point group, their loaders and their errors."""
 
     entries: dict[str, PluginEntry]
     readers: dict[str, Callable[[], object]]
     errors: dict[str, PluginError]
 
     def entry(self, name: str, loaded: bool) -> PluginEntry:
-        """Return an entry with its present status."""
+        """Return an entry with the status that it has now."""
         entry = self.entries[name]
         if name in self.errors:
             return replace(entry, status=Status.BROKEN, error=str(self.errors[name]))
@@ -146,8 +146,8 @@ _registry: _Registry | None = None
 _lock = threading.RLock()
 
 
-def _known() -> _Registry:
-    """Return the registry, after discovery if that has not been done."""
+def _get_registry() -> _Registry:
+    """Return the registry; scan entry points on the first call."""
     global _registry
     with _lock:
         if _registry is None:
@@ -181,10 +181,7 @@ def _entry(point: EntryPoint) -> PluginEntry:
         return PluginEntry(point.name, point.value, "unknown distribution", "")
     try:
         origin = distribution.origin
-    except (
-        AttributeError,
-        ValueError,
-    ):  # no, or a malformed, record of where it was installed from
+    except (AttributeError, ValueError):  # the record of the origin is missing or malformed
         origin = None
     editable = bool(getattr(getattr(origin, "dir_info", None), "editable", False))
     name, version = (_header(distribution, header) for header in ("Name", "Version"))
@@ -192,14 +189,14 @@ def _entry(point: EntryPoint) -> PluginEntry:
 
 
 class _Texts(Protocol):
-    """A distribution as a provider of metadata texts."""
+    """The part of a distribution that reads its files."""
 
     def read_text(self, filename: str, /) -> str | None: ...
 
 
 def _header(distribution: _Texts, header: str) -> str:
-    """Return the value of a header in a distribution's metadata; empty if there is none."""
-    # `distribution.metadata` would import the library for e-mail: as long as the whole search takes
+    """Return the value of a header in a distribution's metadata, or an empty text."""
+    # `distribution.metadata` would import `email`, which takes as long as the whole scan
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     for line in text.partition("\n\n")[0].splitlines():
         key, colon, value = line.partition(":")
@@ -218,23 +215,23 @@ def _is_enabled(name: str) -> bool:
 # ----- listing and loading -------------------------------------------------------------------
 
 
-def discovered() -> tuple[PluginEntry, ...]:
+def backend_entries() -> tuple[PluginEntry, ...]:
     """Return every installed backend by name, without importing any."""
-    registry = _known()
+    registry = _get_registry()
     names = sorted(registry.backends.entries)
     return tuple(registry.backends.entry(name, name in registry.loaded) for name in names)
 
 
-def wrappers() -> tuple[PluginEntry, ...]:
+def wrapper_entries() -> tuple[PluginEntry, ...]:
     """Return every installed wrapper plugin by name, after loading those that are enabled."""
-    registry = _known()
+    registry = _get_registry()
     _load_wrappers(registry)
     names = sorted(registry.wrappers.entries)
     return tuple(registry.wrappers.entry(name, name in registry.loaded_wrappers) for name in names)
 
 
 def load_all() -> tuple[Backend, ...]:
-    """Return every backend that loads, by name; the others are marked in `discovered`.
+    """Return every backend that loads, by name; those that do not are marked in `backend_entries`.
 
     Raises:
         BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is
@@ -244,7 +241,7 @@ def load_all() -> tuple[Backend, ...]:
 
 
 def _load_each() -> Iterator[Backend]:
-    for entry in discovered():
+    for entry in backend_entries():
         if entry.status is Status.DISABLED:
             continue
         try:
@@ -259,12 +256,12 @@ def _load_each() -> Iterator[Backend]:
 
 
 def _load_backend(name: str) -> Backend:
-    """Return a backend that is installed, loading it if necessary.
+    """Return an installed backend; load it on the first call.
 
     Raises:
         PluginError: if it is broken.
     """
-    registry = _known()
+    registry = _get_registry()
     with _lock:
         if name in registry.loaded:
             return registry.loaded[name]
@@ -282,7 +279,7 @@ def _load_backend(name: str) -> Backend:
 
 
 def _load_wrappers(registry: _Registry) -> list[tuple[str, object]]:
-    """Return the wrapper plugins that work and are enabled; warn once about a broken one."""
+    """Return the wrapper plugins that work and are enabled; warn once about each broken one."""
     with _lock:
         for name, entry in registry.wrappers.entries.items():
             if name in registry.loaded_wrappers or not _is_enabled(name):
@@ -310,7 +307,7 @@ def register(name: str, plugin: object) -> None:
     Raises:
         UsageError: if the name is taken.
     """
-    registry = _known()
+    registry = _get_registry()
     with _lock:
         if name in registry.backends.entries:
             raise UsageError(
@@ -324,7 +321,7 @@ def register(name: str, plugin: object) -> None:
 
 
 def refresh() -> None:
-    """Forget all discovered, loaded and registered plugins; the next call discovers again."""
+    """Forget all scanned, loaded and registered plugins; the next call scans again."""
     global _registry
     with _lock:
         _registry = None
@@ -340,15 +337,15 @@ def backend(name: str) -> Backend:
     Raises:
         BackendNotFoundError: if it is not installed, disabled, or broken.
     """
-    return _requested(name, by="")
+    return _require_backend(name, by="")
 
 
 def select(name: str | None = None) -> tuple[Backend, Target]:
     """Return the backend and the device to use.
 
-    A backend requested by name, here or in the settings, is used or is an error. Otherwise
-    it is the available device of highest priority; passing over a plugin that is broken, or whose
-    devices would have had a higher priority, warns once.
+    A name, passed or set, selects that backend or raises. Otherwise the available device of highest
+    priority is chosen; a warning is issued once for each broken plugin, and for each plugin whose
+    missing devices would have had a higher priority.
 
     Args:
         name: `NAME` or `NAME:DEVICE`; None leaves the choice to the settings.
@@ -362,7 +359,7 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
     if name is None:
         described = next(each for each in settings.describe() if each.name == "backend")
         if described.value is None:
-            return _best()
+            return _choose_device()
         name, by = str(described.value), described.source
     backend_name, colon, device = name.partition(":")
     if colon and not device.isdecimal():
@@ -372,13 +369,13 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
             where=by,
             fix=f"{backend_name}:0",
         )
-    chosen = _requested(backend_name, by)
+    chosen = _require_backend(backend_name, by)
     return chosen, _device(chosen, int(device) if colon else None, by)
 
 
 def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
     report = chosen.targets()
-    entry = _known().backends.entries[chosen.name]
+    entry = _get_registry().backends.entries[chosen.name]
     if not report.targets:
         raise BackendNotFoundError(
             f"{_request(chosen.name, by)} but has no device on this machine.",
@@ -398,13 +395,13 @@ def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
     )
 
 
-def _requested(name: str, by: str) -> Backend:
+def _require_backend(name: str, by: str) -> Backend:
     """Return a backend that was requested by name.
 
     Raises:
         BackendNotFoundError: if it is not installed, disabled, or broken.
     """
-    entries = {entry.name: entry for entry in discovered()}
+    entries = {entry.name: entry for entry in backend_entries()}
     if name not in entries:
         close = difflib.get_close_matches(name, entries, n=1)
         raise BackendNotFoundError(
@@ -433,8 +430,9 @@ def _requested(name: str, by: str) -> Backend:
 
 
 def _installation(name: str) -> str:
-    """Return how to install a backend of this project. Under any other name, anybody may have
-    published something.
+    """Return the command that installs a backend of this project.
+
+    Other names are not suggested: anybody may have published a package under them.
     """
     listed = "`ocannl backends` lists what is installed"
     from importlib_metadata import PackageNotFoundError, requires
@@ -449,16 +447,16 @@ def _installation(name: str) -> str:
     return f"pip install {own[close[0]]}" if close else listed
 
 
-def _best() -> tuple[Backend, Target]:
+def _choose_device() -> tuple[Backend, Target]:
     """Return the available device of highest priority."""
-    registry = _known()
+    registry = _get_registry()
     reports = [(each, each.targets()) for each in _load_each()]
     devices = [(each, target) for each, report in reports for target in report.targets]
-    broken = [entry for entry in discovered() if entry.status is Status.BROKEN]
+    broken = [entry for entry in backend_entries() if entry.status is Status.BROKEN]
     if not devices:
         reasons = [f"{each.name}: {report.reason}" for each, report in reports]
         reasons += [f"{entry.name}: {entry.error}" for entry in broken]
-        disabled = (entry for entry in discovered() if entry.status is Status.DISABLED)
+        disabled = (entry for entry in backend_entries() if entry.status is Status.DISABLED)
         reasons += [f"{entry.name}: disabled by the settings" for entry in disabled]
         raise BackendNotFoundError(
             "Running a computation needs a backend with a device on this machine.",
@@ -489,9 +487,9 @@ def _request(name: str, by: str) -> str:
 
 
 def _others(name: str) -> str:
-    """Return a line naming the backends that could be used instead."""
+    """Return a line with the names of the other usable backends."""
     names = []
-    for entry in discovered():
+    for entry in backend_entries():
         if entry.name == name or entry.status is Status.DISABLED:
             continue
         try:

@@ -1,7 +1,7 @@
-"""Checks that turn a loaded module into a plugin whose hooks can be called.
+"""Checks on plugins, and a plugin manager for each backend.
 
-Every backend gets a plugin manager of its own: the backend's plugin, the built-in fallbacks and the
-wrapper plugins. No other backend's plugin is in it, so no hook of another backend can run instead.
+The manager of a backend holds its own plugin, the built-in fallbacks and the wrapper plugins. It
+holds no other backend's plugin, so none can answer in its place.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ HOOK_NAMES: tuple[str, ...] = tuple(
 
 
 class PluginError(Exception):
-    """A defect of a plugin, as text for its row in a report; the cause holds the details."""
+    """A plugin cannot be used. The text is the reason, for a row of a report; the cause holds the
+    details.
+    """
 
 
 def load(read: Callable[[], object]) -> object:
     """Return the plugin object that `read` imports.
 
     Raises:
-        PluginError: for every error during the import, an exit of the process included.
+        PluginError: if the import raises anything, `SystemExit` included.
     """
     try:
         return read()
@@ -57,7 +59,7 @@ def backend_manager(
     """Return the plugin manager of a backend.
 
     Raises:
-        PluginError: if the plugin does not follow the hook specifications.
+        PluginError: if the plugin violates the hook specifications.
     """
     check_api(plugin)
     manager = _manager_with(name, plugin)
@@ -90,7 +92,7 @@ def check_wrapper(name: str, plugin: object) -> None:
 
 
 def check_api(plugin: object) -> None:
-    """Check that a plugin was written for this version of the boundary.
+    """Check that a plugin was written for this version of `BACKEND_API`.
 
     Raises:
         PluginError: if it states no version, or one with another major number.
@@ -136,7 +138,7 @@ def _manager_with(name: str, plugin: object) -> pluggy.PluginManager:
 
 
 def _reason(error: pluggy.PluginValidationError) -> str:
-    """Return the validation error without the representation of the plugin object."""
+    """Return the text of a validation error without the representation of the plugin object."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     useful = [line for line in lines if not line.startswith("Plugin ")]
     text = "; ".join(useful or lines)

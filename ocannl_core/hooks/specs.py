@@ -1,8 +1,8 @@
-"""The hooks of a backend, grouped by purpose.
+"""Hook specifications of a backend, grouped by purpose.
 
 A backend is a module (or object) whose functions carry `hookimpl` and the names below, registered
 under the entry-point group `ocannl.backends`; the entry point's name is the backend's name. The
-module states `OCANNL_API = (1, 0)`. The classes are protocols, so a type checker can hold a plugin
+module states `OCANNL_API = (1, 0)`. The classes are protocols, so a type checker can check a plugin
 against them. Hooks run on cold paths only: compiling, allocating, copying. Running a compiled
 routine calls the `Launcher` that `Executable.link` returned.
 """
@@ -26,7 +26,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class DeviceHooks(Protocol):
-    """Discovery of devices."""
+    """Hooks that list the devices of this machine."""
 
     @hookspec(firstresult=True)
     def ocannl_targets(self) -> TargetReport:
@@ -39,11 +39,11 @@ class DeviceHooks(Protocol):
 
 
 class CodegenHooks(Protocol):
-    """Code generation and compilation of scheduled programs."""
+    """Hooks that generate and compile code."""
 
     @hookspec
     def ocannl_passes(self, target: Target) -> list[NamedPass]:
-        """Return passes that run after the core's own, in order."""
+        """Return passes to run after the core's own, in order."""
         ...
 
     @hookspec(firstresult=True)
@@ -62,7 +62,7 @@ class CodegenHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_compile(self, source: Source, target: Target) -> Executable:
-        """Return the compiled form of a source from `ocannl_generate` of the same backend.
+        """Return the compiled form of a source that `ocannl_generate` of the same backend returned.
 
         Raises:
             CompileError: with the command, its output and the path of the source.
@@ -71,14 +71,14 @@ class CodegenHooks(Protocol):
 
 
 class MemoryHooks(Protocol):
-    """Placement and allocation of memory."""
+    """Hooks that place and allocate memory."""
 
     @hookspec(firstresult=True)
     def ocannl_resolve_mode(
         self, node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
     ) -> MemoryMode | None:
         """Return one of `candidates`, the modes that the core left open (local, on device), or None
-        for the first of them.
+        for the default.
         """
         ...
 
@@ -91,16 +91,15 @@ class MemoryHooks(Protocol):
 
 
 class TransferHooks(Protocol):
-    """Transfers and synchronisation."""
+    """Hooks that copy cells."""
 
     @hookspec(firstresult=True)
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copy cells between buffers of equal format and extents, or return None for a pair that it
-        does not serve.
+        """Copy cells between buffers of equal format and extents.
 
-        A backend must serve host to device and device to host (`HostBuffer`). The destination's
-        backend is tried first, then the source's; pairs that neither serves are copied through the
-        host.
+        Return None for a pair that the backend does not serve. A backend must serve host to device
+        and device to host (`HostBuffer`). A transfer calls the hook of the destination's backend
+        first, then that of the source's; pairs that neither serves are copied through the host.
         """
         ...
 

@@ -26,10 +26,7 @@ from ocannl_core.kernels.nest_plan import (
 from ocannl_core.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.loopir.nodes import Const, Expr, Fill, Load, Remark, Store
 from ocannl_core.loopir.traverse import accesses, map_expr, substitute_in_stmt
-
-_MOST_STORES = 8
-"""Kernels with more stores need too many streams of memory at once."""
-
+from ocannl_core.machine_model import MEMORY_STREAMS
 
 # ----- fills --------------------------------------------------------------------------------------
 
@@ -176,7 +173,7 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
     """Return two nests as one that runs cell by cell; None if a dependence forbids it."""
     if second.reduction is not None or any(axis.is_shifting for axis in first.axes):
         return None
-    if len(first.finish) + len(second.finish) > _MOST_STORES:
+    if len(first.finish) + len(second.finish) > MEMORY_STREAMS:
         return None
     domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (first, second)]
     if domains[0] != domains[1]:

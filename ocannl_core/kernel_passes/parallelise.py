@@ -57,15 +57,8 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
 )
 from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
+from ocannl_core.machine_model import MIN_THREAD_CYCLES
 from ocannl_core.node import NodeInfo, TensorNode
-
-LEAST_WORK = 1 << 13
-"""The least work that is worth another thread, in cycles: some two microseconds.
-
-Measured with parts of known length on two processors of 3.7 GHz: a part that a waiting thread takes
-over costs 0.1 to 0.2 microseconds, the same for two and for eight parts. The rest is for what the
-estimate of the work is off, and for the caches that the other thread has to fill.
-"""
 
 _PLENTY = 32
 """So many iterations are dealt out evenly enough, whatever the number of threads."""
@@ -75,7 +68,7 @@ _MOST_PIECES = 64
 """Kernels with more statements at the top are left alone: every pair would be compared."""
 
 
-def mark_parallel(plan: Plan, least_work: int = LEAST_WORK) -> Plan:
+def mark_parallel(plan: Plan, least_work: int = MIN_THREAD_CYCLES) -> Plan:
     """Returns the plan with large kernels cut into phases whose iterations several threads share.
 
     A kernel stays as it is unless its work is enough for two threads and some of its loops are
@@ -88,7 +81,9 @@ def mark_parallel(plan: Plan, least_work: int = LEAST_WORK) -> Plan:
     return map_steps(plan, partial(parallelise_step, least_work=least_work))
 
 
-def parallelise_step(step: Step, nodes: NodeInfos, least_work: int = LEAST_WORK) -> StepReplacement:
+def parallelise_step(
+    step: Step, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
+) -> StepReplacement:
     """Returns a step as phases."""
     match step:
         case Kernel():

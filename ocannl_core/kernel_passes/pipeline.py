@@ -21,7 +21,7 @@ from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
 from ocannl_core.kernel_passes.rematerialisation import rematerialise
-from ocannl_core.kernel_passes.row_fusion.choose import far_cache, group_rows
+from ocannl_core.kernel_passes.row_fusion.choose import group_rows
 from ocannl_core.kernel_passes.schedule_kernels import (
     has_schedules,
     rule_for,
@@ -47,7 +47,8 @@ from ocannl_core.kernels.nodes import (
 from ocannl_core.kernels.stream import FinishedStep, KernelStream
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.schedule.tuning.cached_rule import Rule
+from ocannl_core.machine_model import MachineModel
+from ocannl_core.schedule.tuning.tuning_cache import Rule
 from ocannl_core.target import Target
 
 
@@ -83,7 +84,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     passes.append(("reassociate products", reassociate_products))
     if target is not None:
         passes += [
-            ("rematerialise", partial(rematerialise, cache=far_cache(target))),
+            ("rematerialise", partial(rematerialise, cache=MachineModel.of(target).l2_bytes)),
             ("group rows", partial(group_rows, target=target)),
         ]
     passes.append(("split reductions", split_reductions))

@@ -28,6 +28,7 @@ from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Binary, Expr, Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, map_expr, walk
+from ocannl_core.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.heuristics.cost_model import strides
@@ -36,10 +37,6 @@ from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
 _MOST_FACTORS = 6
 _MOST_AXES = 8
 """Nests with more factors or reduced axes are left alone: all orders of the stages are tried."""
-_STORED = 4
-"""What writing and reading a number of a stage takes, in multiplications."""
-_LEAST_SAVED = 1 << 13
-"""The least multiplications that are worth another kernel."""
 _MOST_LEFT = 0.8
 """The most of the multiplications that stages may leave."""
 
@@ -78,7 +75,7 @@ def reassociate_products(plan: NestPlan) -> NestPlan:
 def reassociate_nest(
     nest: KernelNest,
     nodes: NodeInfos,
-    least_saved: int = _LEAST_SAVED,
+    least_saved: int = MIN_SAVED_OPERATIONS,
     most_left: float = _MOST_LEFT,
 ) -> ReassociatedNest | None:
     """Returns nests that compute sums of some of the factors first; None if that saves too little.
@@ -165,7 +162,7 @@ def _orders(
         made = inside - names
         rest = tuple(each for each in values if each not in together)
         work = _work(len(together), (extents[each] for each in inside))
-        work += _STORED * prod(extents[each] for each in made)
+        work += STORE_AND_LOAD_COST * prod(extents[each] for each in made)
         left = {name: extent for name, extent in extents.items() if name not in names}
         for order in _orders((*rest, made), summed - names, left):
             yield _EliminationOrder((frozenset(names), *order.groups), work + order.work)

@@ -10,7 +10,7 @@ from typing import assert_never
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernel_passes.deduplicate import KernelMemo, ScheduledKernel
-from ocannl_core.kernel_passes.row_fusion.fused_kernel import fuse_group
+from ocannl_core.kernel_passes.row_fusion.apply import fuse_group
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
 from ocannl_core.kernels.nodes import (
@@ -31,8 +31,7 @@ from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule
 from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
-from ocannl_core.schedule.tuning.cached_rule import CachedRule, Rule
-from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
+from ocannl_core.schedule.tuning.tuning_cache import CachedRule, Rule, tuning_cache
 from ocannl_core.target import Target
 
 

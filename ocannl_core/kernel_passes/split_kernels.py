@@ -37,11 +37,8 @@ from ocannl_core.loopir.traverse import (
     walk,
     writes,
 )
+from ocannl_core.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
 from ocannl_core.node import TensorNode
-
-_MOST_SCALARS = 128
-"""Statements of the longest kernel without loops. The time that C compilers take for a function
-grows faster than its length."""
 
 
 def split_kernels(program: LoopProgram) -> Plan:
@@ -97,7 +94,7 @@ class _KernelSplitter:
                 self.steps.append(HostCall(call, title))
                 self.remarks = []
             case _ if _is_loop_free(group):
-                if len(self.scalars) + len(group) > _MOST_SCALARS:
+                if len(self.scalars) + len(group) > MAX_STRAIGHT_LINE_STATEMENTS:
                     self.close_scalars()
                 self.scalars += group
                 self.scalar_remarks += self.remarks

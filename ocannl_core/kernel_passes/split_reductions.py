@@ -31,20 +31,18 @@ from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
+from ocannl_core.machine_model import (
+    MIN_PARTIAL_TERMS,
+    MIN_SPLIT_TERMS,
+    PARTIAL_SUMS,
+    PRODUCT_TILE_CELLS,
+    SUM_TILE_CELLS,
+)
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
 
-_PARTS = (16, 8)
+_PARTS = (PARTIAL_SUMS, PARTIAL_SUMS // 2)
 """How many parts there may be: enough for many threads to have equal shares."""
-_LEAST_TERMS = 400
-"""The least terms of a part: writing and reading its result costs a few hundredths of that."""
-_LEAST_WORK = 1 << 18
-"""Reductions of fewer terms than these, those of all cells together, stay as they are."""
-
-_BLOCK = 64
-"""Cells that a block of registers holds, if nothing is used twice."""
-_SHARED_BLOCK = 400
-"""The same, if cells along several axes share what they read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def split_reductions(plan: NestPlan) -> NestPlan:
 
 
 def split_nest(
-    nest: KernelNest, least_terms: int = _LEAST_TERMS, least_work: int = _LEAST_WORK
+    nest: KernelNest, least_terms: int = MIN_PARTIAL_TERMS, least_work: int = MIN_SPLIT_TERMS
 ) -> SplitNest | None:
     """Returns nests that compute parts of a reduction and then combine them; None if the cells are
     enough for several threads, or the terms too few.
@@ -108,7 +106,7 @@ def _block(nest: KernelNest, reduction: Reduction) -> int:
     """Returns how many cells are computed together."""
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
     is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
-    return _SHARED_BLOCK if is_shared or _is_across(nest, reduction) else _BLOCK
+    return PRODUCT_TILE_CELLS if is_shared or _is_across(nest, reduction) else SUM_TILE_CELLS
 
 
 def _is_across(nest: KernelNest, reduction: Reduction) -> bool:

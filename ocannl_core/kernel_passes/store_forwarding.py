@@ -17,11 +17,9 @@ from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, mentioned
 from ocannl_core.loopir.nodes import Expr, Load, Store
 from ocannl_core.loopir.traverse import map_expr, nodes_of, walk
+from ocannl_core.machine_model import STORE_AND_LOAD_COST
 from ocannl_core.node import TensorNode
 from ocannl_core.passes.expression_cost import MOST_DEPTH, cost, depth
-
-_MOST_REPEATED = 4
-"""In additions: what costs more is not computed twice for the sake of memory."""
 
 
 def forward_stores(plan: NestPlan) -> NestPlan:
@@ -60,7 +58,7 @@ def _without(nest: KernelNest, node: TensorNode) -> KernelNest:
     last = max((number for number, count in enumerate(uses) if count), default=-1)
     if any(after.node in read for after in later[:last]):
         return nest
-    if sum(uses) > 1 and cost(store.value) > _MOST_REPEATED:
+    if sum(uses) > 1 and cost(store.value) > STORE_AND_LOAD_COST:
         return nest
     finish = tuple(
         replace(after, value=map_expr(after.value, lambda e: store.value if _is_of(e, node) else e))

@@ -6,10 +6,8 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepReplacement, map_steps
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
+from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import TensorNode
-
-STACK_BYTES = 1 << 15
-"""Larger buffers of a kernel are not on the stack of the thread that runs it."""
 
 
 def allocate_workspace(plan: Plan) -> Plan:

@@ -22,17 +22,14 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Access, Node, accesses_at, children
+from ocannl_core.machine_model import (
+    AUTOVECTORISED_LANES,
+    MEMORY_BYTES_PER_CYCLE,
+    NOMINAL_LANES,
+    OPERATIONS_PER_CYCLE,
+)
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.expression_cost import own_cost
-
-_LANES = 16
-"""Numbers that a vector operation computes with, where the loop says so."""
-_GUESSED_LANES = 4
-"""The same for innermost loops that are left to the C compiler, which cannot always do it."""
-_PER_CYCLE = 2
-"""Operations that start in one cycle."""
-_BYTES_PER_CYCLE = 8
-"""What the memory behind the caches gives to one thread."""
 
 
 def estimated_cycles(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
@@ -49,7 +46,7 @@ def estimated_cycles(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
             count = _cells(access, nodes[access.node], counter.ranges)
             cells[access.node] = max(cells.get(access.node, 0), count)
     nbytes = sum(count * nodes[node].dtype.nbytes for node, count in cells.items())
-    return max(counted // _PER_CYCLE, nbytes // _BYTES_PER_CYCLE)
+    return max(counted // OPERATIONS_PER_CYCLE, nbytes // MEMORY_BYTES_PER_CYCLE)
 
 
 class _Counter:
@@ -111,7 +108,7 @@ class _Counter:
                 case Store() | StoreVector():
                     total += 1
                 case Fill(target):
-                    total += -(-self._nodes[target].size // _LANES)
+                    total += -(-self._nodes[target].size // NOMINAL_LANES)
                 case _:
                     total += own_cost(node, ())
             self.touched += accesses_at(node)
@@ -123,11 +120,15 @@ def _times(loop: For, has_loops: bool) -> int:
     """Returns how often the inside of a loop costs what it says."""
     extent = max(0, loop.stop - loop.start)
     if loop.kind is AxisKind.VECTOR:
-        return -(-extent // _LANES)
+        return -(-extent // NOMINAL_LANES)
     if loop.kind is AxisKind.TILE:  # one instruction takes as long as the innermost of these loops
         inner = (each for each in loop.body.stmts if isinstance(each, For))
         return 1 if any(each.kind is AxisKind.TILE for each in inner) else extent
-    return extent if has_loops or loop.kind is AxisKind.UNROLLED else -(-extent // _GUESSED_LANES)
+    return (
+        extent
+        if has_loops or loop.kind is AxisKind.UNROLLED
+        else -(-extent // AUTOVECTORISED_LANES)
+    )
 
 
 def _cells(access: Access, info: NodeInfo, ranges: Mapping[IndexVar, Range]) -> int:

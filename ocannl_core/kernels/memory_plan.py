@@ -12,11 +12,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernels.nodes import Plan, nodes_of_step
+from ocannl_core.machine_model import CACHE_LINE_BYTES
 from ocannl_core.node import TensorNode
 
-ALIGNMENT = 64
+ALIGNMENT = CACHE_LINE_BYTES
 """Bytes: a cache line, and the widest vector register."""
 
 
@@ -82,15 +84,31 @@ def memory_plan(plan: Plan) -> MemoryPlan:
     A node lives from the first step that mentions it to the last one: what a step reads and what it
     writes never overlap. Its cells are undefined when its life begins, as after any `Allocate`.
     Larger nodes are placed first, each where the gap is smallest that it fits in.
+
+    Raises:
+        LinkError: if no arena of less than 2**63 bytes has room for them.
     """
     lives = _lives(plan)
     ordered = sorted(lives, key=lambda node: (-plan.nodes[node].nbytes, lives[node].start, node.id))
     arena = _Arena(len(ordered))
-    found = {node: arena.place(plan.nodes[node].nbytes, lives[node]) for node in ordered}
+    try:
+        found = {node: arena.place(plan.nodes[node].nbytes, lives[node]) for node in ordered}
+    except OverflowError as error:
+        raise too_large(plan, "2**63 bytes or more") from error
     return MemoryPlan(
         {node: found[node] for node in plan.scratch},
         max((_aligned(place.end) for place in found.values()), default=0),
         sum(_aligned(place.nbytes) for place in found.values()),
+    )
+
+
+def too_large(plan: Plan, nbytes: str) -> LinkError:
+    """Return the error for an arena that the device has no room for."""
+    return LinkError(
+        "The tensors that a routine keeps for itself fit into the memory of the device.",
+        found=f"no room for {nbytes}",
+        where=f"compiling {plan.name}",
+        fix="make an axis shorter, or reduce in the operation that makes the axes",
     )
 
 

@@ -90,7 +90,7 @@ class NestPlan:
     def folded(self) -> frozenset[TensorNode]:
         """The nodes of which row groups store one row at a time."""
         groups = [step.fusion for step in self.steps if isinstance(step, RowGroup)]
-        return frozenset(node for each in groups for node in each.contracted)
+        return frozenset(node for each in groups for node in each.folded)
 
     def with_steps(
         self, steps: Sequence[NestStep], scratch: Mapping[TensorNode, NodeInfo] | None = None

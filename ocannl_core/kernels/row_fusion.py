@@ -37,7 +37,7 @@ from ocannl_core.node import TensorNode
 
 
 @dataclass(frozen=True)  # without slots: what is asked again and again is kept
-class RowFusionMember:
+class Member:
     """One of the nests that run together.
 
     Attributes:
@@ -60,16 +60,16 @@ class RowFusionMember:
         return tuple(axis.var for axis in self.axes)
 
     @cached_property
-    def is_sum(self) -> bool:
+    def reduces_rows(self) -> bool:
         """True if it combines rows, so that its results are complete after the last one."""
         return any(axis.is_reduced for axis in self.axes)
 
     @property
-    def is_inner_sum(self) -> bool:
+    def reduces_inner_rows(self) -> bool:
         """True if it combines rows, but not along all of the axes whose loops are shared: its
         results are complete after the last row of the inner ones.
         """
-        return self.is_sum and not all(axis.is_reduced for axis in self.axes)
+        return self.reduces_rows and not all(axis.is_reduced for axis in self.axes)
 
     @cached_property
     def written(self) -> tuple[TensorNode, ...]:
@@ -77,7 +77,7 @@ class RowFusionMember:
         return tuple(dict.fromkeys(store.node for store in self.nest.finish))
 
     @cached_property
-    def places(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
+    def accessed_row_dims(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
         """For every cell that it reads or writes, along which axes of the node the rows run."""
         found = (
             (access.node, row_dims(access.indices or (), self.vars))
@@ -87,14 +87,14 @@ class RowFusionMember:
         return tuple(dict.fromkeys(found))
 
     @cached_property
-    def homes(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
+    def written_row_dims(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
         """For every cell that it writes row by row, along which axes of the node the rows run."""
-        if self.is_sum:
+        if self.reduces_rows:
             return ()
         return tuple((store.node, row_dims(store.indices, self.vars)) for store in self.nest.finish)
 
     @cached_property
-    def mentioned_last(self) -> frozenset[TensorNode]:
+    def epilogue_nodes(self) -> frozenset[TensorNode]:
         """The nodes that a sum over rows reads or writes once it is complete."""
         assert self.nest.reduction is not None
         roots = [*map(nodes_of, self.nest.finish), nodes_of(self.nest.reduction.initial)]
@@ -115,29 +115,29 @@ class RowFusion:
         streamed: Nodes that are written past the caches.
     """
 
-    members: tuple[RowFusionMember, ...]
+    members: tuple[Member, ...]
     size: int = 1
     groups: int = 1
     along: frozenset[int] = frozenset()
-    contracted: tuple[TensorNode, ...] = ()
+    folded: tuple[TensorNode, ...] = ()
     inlined: tuple[TensorNode, ...] = ()
     streamed: tuple[TensorNode, ...] = ()
 
-    def schedule(self, tails: Sequence[Schedule]) -> Schedule:
+    def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
         """Returns the schedule that says so.
 
         Args:
             tails: The schedules of the nests inside of the shared loops, without those that run in
                 the loops of others.
         """
-        pending = list(tails)
+        pending = list(schedules)
         schedule: list[Transform] = []
         for at, member in enumerate(self.members):
             options = (self.size, self.groups) if at == 0 else (1, 1)
             schedule.append(FuseRows(member.rows, *options, at in self.along))
             schedule += () if at in self.along else pending.pop(0)
         written = nodes_written_by_rows(self.members)
-        schedule += [FoldStorage(written.index(node)) for node in self.contracted]
+        schedule += [FoldStorage(written.index(node)) for node in self.folded]
         schedule += [Inline(written.index(node)) for node in self.inlined]
         schedule += [StreamStores(written.index(node)) for node in self.streamed]
         return tuple(schedule)
@@ -157,20 +157,20 @@ def row_fusion_of(
             f"A schedule of {len(nests)} nests that run together has the rows of each.",
             found=schedule_text(schedule),
         )
-    members: list[RowFusionMember] = []
-    tails: list[Schedule] = []
+    members: list[Member] = []
+    schedules: list[Schedule] = []
     along: set[int] = set()
     ends = [*starts[1:], len(schedule)]
     for at, (nest, start, end) in enumerate(zip(nests, starts, ends, strict=True)):
         rows = schedule[start]
         assert isinstance(rows, FuseRows)
-        members.append(RowFusionMember(nest, rows.axes))
+        members.append(Member(nest, rows.axes))
         tail = schedule[start + 1 : end]
         inner = tuple(
             each for each in tail if not isinstance(each, FoldStorage | Inline | StreamStores)
         )
         if not rows.is_along:
-            tails.append(inner)
+            schedules.append(inner)
         elif at == 0 or inner:
             raise UsageError(
                 "A nest that runs along has the schedule of the one before.",
@@ -179,28 +179,28 @@ def row_fusion_of(
         else:
             along.add(at)
     written = nodes_written_by_rows(members)
-    fates = [each for each in schedule if isinstance(each, FoldStorage | Inline | StreamStores)]
-    if any(each.written >= len(written) for each in fates):
+    storage = [each for each in schedule if isinstance(each, FoldStorage | Inline | StreamStores)]
+    if any(each.written >= len(written) for each in storage):
         raise UsageError(
             f"These nests write {len(written)} nodes row by row, which are numbered from 0.",
             found=schedule_text(schedule),
         )
     first = schedule[0]
     assert isinstance(first, FuseRows)
-    contracted, inlined, streamed = (
-        tuple(written[each.written] for each in fates if isinstance(each, kind))
+    folded, inlined, streamed = (
+        tuple(written[each.written] for each in storage if isinstance(each, kind))
         for kind in (FoldStorage, Inline, StreamStores)
     )
     found = RowFusion(
-        tuple(members), first.size, first.groups, frozenset(along), contracted, inlined, streamed
+        tuple(members), first.size, first.groups, frozenset(along), folded, inlined, streamed
     )
-    return found, tuple(tails)
+    return found, tuple(schedules)
 
 
-def nodes_written_by_rows(members: Sequence[RowFusionMember]) -> tuple[TensorNode, ...]:
+def nodes_written_by_rows(members: Sequence[Member]) -> tuple[TensorNode, ...]:
     """Returns the nodes that are written row by row, in the order of the program."""
     return tuple(
-        dict.fromkeys(node for each in members if not each.is_sum for node in each.written)
+        dict.fromkeys(node for each in members if not each.reduces_rows for node in each.written)
     )
 
 
@@ -210,20 +210,20 @@ def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int
     """
     found: list[int] = []
     for var in vars:
-        here = VarIndex(var)
-        if indices.count(here) != 1:
+        position = VarIndex(var)
+        if indices.count(position) != 1:
             return None
-        found.append(indices.index(here))
+        found.append(indices.index(position))
     return tuple(found)
 
 
-def row_positions(members: Sequence[RowFusionMember]) -> dict[TensorNode, tuple[int, ...]] | None:
+def find_row_dims(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]] | None:
     """Returns where in the index of each node that is written row by row the rows are; None if
     some node does not have them along axes of its own.
     """
-    homes: dict[TensorNode, tuple[int, ...]] = {}
+    written_row_dims: dict[TensorNode, tuple[int, ...]] = {}
     for member in members:
-        for node, dims in member.homes:
-            if dims is None or homes.setdefault(node, dims) != dims:
+        for node, dims in member.written_row_dims:
+            if dims is None or written_row_dims.setdefault(node, dims) != dims:
                 return None
-    return homes
+    return written_row_dims

@@ -24,10 +24,10 @@ from ocannl_core.ir_text import (
     PrintedNames,
     Text,
     accumulation_symbol,
-    applied,
-    bracketed,
+    application,
     number_text,
-    parenthesized,
+    parenthesise,
+    subscript,
 )
 from ocannl_core.loopir.formats import is_free, stated_format
 from ocannl_core.loopir.nodes import (
@@ -229,7 +229,7 @@ class _Printer:
         return self.place(name, map(self.names.index, indices))
 
     def place(self, name: str, positions: Iterable[str]) -> str:
-        return bracketed(name, positions)
+        return subscript(name, positions)
 
     # ----- expressions -----
 
@@ -266,7 +266,7 @@ class _Printer:
         return self.node_text(node, tuple(texts)), own
 
     def annotated(self, text: Text, dtype: DType) -> Text:
-        return f"{parenthesized(text, ATOM)}:{dtype}", ATOM
+        return f"{parenthesise(text, ATOM)}:{dtype}", ATOM
 
     def node_text(self, node: Node, args: tuple[Text, ...]) -> Text:
         match node:
@@ -290,11 +290,11 @@ class _Printer:
             case Unary(UnaryOp.IDENTITY, _, dtype):
                 return self.conversion(args[0], dtype)
             case Unary(UnaryOp.NEG, Const()):  # without parentheses a negative constant
-                return applied(UnaryOp.NEG, [(f"({args[0][0]})", ATOM)])
+                return application(UnaryOp.NEG, [(f"({args[0][0]})", ATOM)])
             case Ternary(TernaryOp.WHERE):
                 return self.where(*args)
             case Unary(op) | Binary(op) | Ternary(op):
-                return applied(op, args)
+                return application(op, args)
             case _:
                 raise TypeError(f"{type(node).__name__} is no expression")
 
@@ -378,10 +378,10 @@ class _CLikePrinter(_Printer):
         return (text + "f" if dtype.is_float and dtype is not float64 else text), level
 
     def conversion(self, arg: Text, dtype: DType) -> Text:
-        return f"({dtype}){parenthesized(arg, ATOM - 1)}", ATOM - 2
+        return f"({dtype}){parenthesise(arg, ATOM - 1)}", ATOM - 2
 
     def where(self, condition: Text, first: Text, second: Text) -> Text:
-        texts = [parenthesized(each, 1) for each in (condition, first, second)]
+        texts = [parenthesise(each, 1) for each in (condition, first, second)]
         return f"{texts[0]} ? {texts[1]} : {texts[2]}", 0
 
 

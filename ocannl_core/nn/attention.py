@@ -9,12 +9,12 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit
-from ocannl_core.nn.reductions import softmax
-from ocannl_core.tensor.blocks import op
+from ocannl_core.nn.statistics import softmax
 from ocannl_core.tensor.contractions import einsum
 from ocannl_core.tensor.literals import tensor
+from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise import where
+from ocannl_core.tensor.pointwise_operations import where
 from ocannl_core.tensor.tensor import Tensor
 
 SCORES = "... s | h d; ... t | h d => ... s | t -> h"
@@ -25,7 +25,8 @@ _EXCLUDED = 1e9
 
 
 def causal_mask(length: int) -> Tensor:
-    """Returns 1 where a position may look, itself and those before it, and 0 elsewhere.
+    """Return 1 where attention is allowed, to a position itself and those before it, and 0
+    elsewhere.
 
     The shape is `length|length->`: a batch axis of queries, an input axis of keys.
     """
@@ -34,23 +35,23 @@ def causal_mask(length: int) -> Tensor:
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Returns the values averaged with weights `softmax(scores)` over the positions of the keys.
+    """Return the values averaged with weights `softmax(scores)` over the positions of the keys.
 
     Shapes: queries `...,s|h,d`, keys `...,t|h,d` and values `...,t|h,e` to `...,s|h,e`; the mask
     broadcasts to the scores, `...,s|t->h`.
 
-    Scores are not scaled here: give scaled queries. A query that the mask lets see nothing has all
-    values averaged alike.
+    Queries are to be scaled by the caller. A query with all positions masked gets the mean of the
+    values.
     """
     scores = einsum(SCORES, queries, keys)
     if mask is not None:
-        scores = where(mask, scores, _excluded(scores.dtype))
+        scores = where(mask, scores, _masked_score(scores.dtype))
     attended: Tensor = einsum(ATTENDED, softmax(OVER_KEYS, scores), values)
     return attended
 
 
-def _excluded(dtype: DType) -> float:
-    """Returns the score of a masked position, which a format with a short range can hold."""
+def _masked_score(dtype: DType) -> float:
+    """Return the score of a masked position, within the range of the format."""
     if dtype not in SHORT_RANGE:
         return -_EXCLUDED
     return -constant_limit(dtype, settings.current().half_constant_cutoff) / 2
@@ -66,17 +67,18 @@ def multi_head_attention(
     width: int,
     output: Sequence[int] | None = None,
 ) -> Tensor:
-    """Returns what every position of a sequence gathers from a sequence, by scaled dot products.
+    """Return scaled dot-product attention with several heads, from a sequence to itself or to
+    another.
 
     Shapes: `...,s|n` to `...,s|m`, where the last batch axis counts positions. Parameters: `w_q`,
     `w_k` and `w_v` of shape `n->heads,width`, and `w_o` of shape `heads,width->m`.
 
     Args:
-        x: The sequence that asks.
-        mask: Where to look: not 0 at allowed pairs of positions, with a shape that broadcasts to
-            `...,s|t->heads`, such as that of `causal_mask`.
-        memory: The sequence that is looked at, `...,t|k`; `x` itself by default.
-        heads: How many distributions of attention there are.
+        x: The sequence of the queries.
+        mask: Not 0 at allowed pairs of positions, with a shape that broadcasts to `...,s|t->heads`,
+            such as that of `causal_mask`.
+        memory: The sequence of the keys and values, `...,t|k`; `x` itself by default.
+        heads: The number of heads.
         width: The length of queries, keys and values, for each head.
         output: The axes of the result; inferred from its use when not given.
     """

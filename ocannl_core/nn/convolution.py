@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.tensor.blocks import op
 from ocannl_core.tensor.contractions import einmax, einsum
+from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise import add
+from ocannl_core.tensor.pointwise_operations import add
 from ocannl_core.tensor.tensor import Tensor
 
 Pair = int | tuple[int, int]
@@ -24,19 +24,19 @@ def conv2d(
     dilation: Pair = 1,
     padded: bool = True,
 ) -> Tensor:
-    """Returns a weighted sum over the window of cells around each position, plus a bias.
+    """Return a weighted sum over the window of cells around each position, plus a bias.
 
-    Shapes: `b|h,w,n` to `b|h',w',m`, where `h = stride * h'` when padded, and else
-    `h = stride * (h' - 1) + dilation * (kernel - 1) + 1`. Parameters: `weight` of shape
-    `kernel,kernel,n->m`, and `bias` of shape `m`, 0 at first. Weights are not flipped.
+    Shapes: `b|h,w,n` to `b|h',w',m`, where `h = stride * h'` when padded, and else `h = stride *
+    (h' - 1) + dilation * (kernel - 1) + 1`. Parameters: `weight` of shape `kernel,kernel,n->m`, and
+    `bias` of shape `m`, 0 at first. Weights are not flipped.
 
     Args:
         x: The images.
-        kernel: How many cells a window has along each axis.
+        kernel: The number of cells of a window along each axis.
         channels: The sizes `m`; inferred from the use of the result when not given.
         stride: The distance of neighbouring windows.
         dilation: The distance of neighbouring cells in a window.
-        padded: Whether windows may leave the image; they find 0 there.
+        padded: True to pad with zeros, so that windows may leave the image.
     """
     image = f"...|{_windows(stride, dilation, padded)}, ..ic.."
     weight = param("weight", input=[*_pair(kernel), ...], output=channels)
@@ -49,16 +49,16 @@ def conv2d(
 def max_pool2d(
     x: Tensor, *, window: Pair = 2, stride: Pair | None = None, padded: bool = False
 ) -> Tensor:
-    """Returns the greatest cell of every window, for each channel by itself.
+    """Return the maximum of every window, for each channel by itself.
 
-    Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the greatest cell,
-    the first one of equal cells.
+    Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the maximum, the first
+    one of equal cells.
 
     Args:
         x: The images.
-        window: How many cells a window has along each axis.
+        window: The number of cells of a window along each axis.
         stride: The distance of neighbouring windows; the window's size when not given.
-        padded: Whether windows may leave the image; only cells inside count.
+        padded: True to let windows leave the image; only cells inside count.
     """
     height, width = _pair(window)
     windows = _windows(window if stride is None else stride, 1, padded)
@@ -68,7 +68,7 @@ def max_pool2d(
 
 
 def _windows(stride: Pair, dilation: Pair, padded: bool) -> str:
-    """Returns the two axes that windows slide over: `2*oh=+1*kh, 2*ow=+1*kw`."""
+    """Return the two axes that windows slide over: `2*oh=+1*kh, 2*ow=+1*kw`."""
     mark = "=" if padded else "<"
     steps = zip("hw", _pair(stride), _pair(dilation), strict=True)
     return ", ".join(f"{step}*o{axis}{mark}+{gap}*k{axis}" for axis, step, gap in steps)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from ocannl_core.nn.reductions import OVER_OUTPUTS, mean
-from ocannl_core.tensor.blocks import op
+from ocannl_core.nn.statistics import OVER_OUTPUTS, mean
+from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise import add, mul, recip_sqrt, sub
+from ocannl_core.tensor.pointwise_operations import add, mul, recip_sqrt, sub
 from ocannl_core.tensor.required_shapes import require_shapes
 from ocannl_core.tensor.tensor import Tensor
 
 
 @op
 def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    """Returns every position of the batch normalised by itself, then scaled and shifted.
+    """Normalise every position of the batch by itself, then scale and shift it.
 
-    Shapes: `b|n` to `b|n`, with parameters `gamma` and `beta` of shape `n`, 1 and 0 at first. Any
-    number of axes may stand for `n`; mean and variance are over all of them.
+    Shapes: `b|n` to `b|n`, with parameters `gamma` and `beta` of shape `n`, 1 and 0 at first. `n`
+    may be any number of axes; mean and variance are over all of them.
 
     Args:
-        x: What is normalised.
+        x: The features.
         epsilon: Added to the variance.
     """
     difference = x - mean(OVER_OUTPUTS, x)
@@ -37,17 +37,16 @@ def batch_norm(
     features: str = "..features..",
     epsilon: float = 1e-5,
 ) -> Tensor:
-    """Returns every feature normalised by its mean and variance in this batch, then scaled and
-    shifted.
+    """Normalise every feature by its mean and variance in this batch, then scale and shift it.
 
     Shapes: those of `x`, with parameters `gamma` and `beta` of the shape of the features, 1 and 0
     at first.
 
     Args:
-        x: What is normalised.
-        axes: How the axes of `x` are named.
-        features: Those that are kept apart; mean and variance are over the others. By default all
-            output axes. The channels of images `b|h,w,c` are `axes="...|h, w, ..c.."` and
+        x: The features.
+        axes: Names of the axes of `x`.
+        features: The axes that are not reduced; mean and variance are over the others. By default
+            all output axes. The channels of images `b|h,w,c` are `axes="...|h, w, ..c.."` and
             `features="..c.."`.
         epsilon: Added to the variance, which is that of the batch, divided by the number of cells.
     """

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ocannl_core.tensor.blocks import op
+from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise import relu
+from ocannl_core.tensor.pointwise_operations import relu
 from ocannl_core.tensor.tensor import Tensor
 
 
 @op
 def dense(x: Tensor, *, output: Sequence[int] | None = None) -> Tensor:
-    """Returns an affine function of the output axes: `weight @ x + bias`.
+    """Return an affine function of the output axes: `weight @ x + bias`.
 
     Shapes: `b|n` to `b|m`, with parameters `weight` of shape `n->m` and `bias` of shape `m`, 0 at
     first. Any number of axes may stand for `n` and `m`.
@@ -33,8 +33,8 @@ def mlp(
     output: Sequence[int] | None = None,
     activation: Callable[[Tensor], Tensor] = relu,
 ) -> Tensor:
-    """Returns a perceptron's output: a dense layer with an activation for each hidden width, then a
-    dense layer.
+    """Return the output of a multi-layer perceptron: a dense layer with an activation for each
+    hidden width, then a dense layer.
 
     Shapes: `b|n` to `b|m`.
 
@@ -42,7 +42,7 @@ def mlp(
         x: The features.
         hidden: The width of each hidden layer.
         output: The sizes `m`; inferred from the use of the result when not given.
-        activation: What follows each hidden layer.
+        activation: The activation of hidden layers.
     """
     for width in hidden:
         x = activation(dense(x, output=[width]))

@@ -1,1 +1,1 @@
-"""Program-to-program optimisations of the loop language."""
+"""Optimisation passes over the loop language."""

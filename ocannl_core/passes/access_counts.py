@@ -1,4 +1,4 @@
-"""How often each cell of a node is accessed by a nest of loops, exactly where that is cheap.
+"""Access counts per cell of an array in a loop nest, exact where counting is cheap.
 
 An access is an affine map from the box of its loops to cells. Axes that share no loop variable are
 independent, so counts factor into one histogram per group of axes; variables in no index multiply
@@ -25,16 +25,16 @@ from ocannl_core.loopir.ranges import Range
 Counts = npt.NDArray[np.int64]
 
 MOST_ENUMERATED = 1 << 20
-"""What is enumerated at most, in iterations of a group's loops or in cells."""
+"""Limit on enumeration, in iterations of a group's loops or in cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessCount:
-    """Bounds on how often one access touches a cell.
+    """Bounds on the number of times that one access touches a cell.
 
     Attributes:
-        least: No cell is touched less often.
-        most: Some cell is touched so often, and none more often.
+        least: The smallest count over all cells.
+        most: The largest count over all cells.
         is_exact: False if `most` is an estimate.
     """
 
@@ -51,28 +51,28 @@ class _Group:
     variables: tuple[IndexVar, ...]
 
 
-def access_count(
+def count_accesses(
     indices: Sequence[AxisIndex],
     loops: Mapping[IndexVar, Range],
     dims: Sequence[int],
     max_tracing_dim: int,
 ) -> AccessCount:
-    """Returns how often the cells of an array are touched.
+    """Count the accesses per cell of an array.
 
-    Static indices count as zero: which cell they choose does not change how often it is touched.
+    Static indices count as zero: their value selects a cell and leaves the count unchanged.
 
     Args:
         indices: The index map.
         loops: The values of the loop variables around the access.
         dims: The extents of the array.
-        max_tracing_dim: The iterations of each loop to look at where counting takes too long.
+        max_tracing_dim: The number of iterations per loop to sample where counting is too slow.
     """
-    groups = _groups(indices, loops)
+    groups = _group_axes(indices, loops)
     used = {var for group in groups for var in group.variables}
     repeats = prod(values.extent for var, values in loops.items() if var not in used)
     found = AccessCount(repeats, repeats)
     for group in groups:
-        each = _of_group(group, indices, loops, dims, max_tracing_dim)
+        each = _count_in_group(group, indices, loops, dims, max_tracing_dim)
         found = AccessCount(
             found.least * each.least, found.most * each.most, found.is_exact and each.is_exact
         )
@@ -80,14 +80,14 @@ def access_count(
     return AccessCount(0, found.most, found.is_exact) if any(dims[a] > 1 for a in fixed) else found
 
 
-def counts_per_cell(
+def count_accesses_per_cell(
     indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range], dims: Sequence[int]
 ) -> Counts | None:
-    """Returns how often each cell is touched; None if finding out would take too long.
+    """Count the accesses of each cell; return None if counting would be too slow.
 
     Positions outside the array are left out. Static indices must not occur.
     """
-    groups = _groups(indices, loops)
+    groups = _group_axes(indices, loops)
     if prod(dims) > MOST_ENUMERATED:
         return None
     used = {var for group in groups for var in group.variables}
@@ -97,14 +97,16 @@ def counts_per_cell(
     for group in (*groups, *fixed):
         if prod(loops[var].extent for var in group.variables) > MOST_ENUMERATED:
             return None
-        histogram = _histogram(group, indices, loops, dims)
+        histogram = _compute_histogram(group, indices, loops, dims)
         shape = [dim if axis in group.axes else 1 for axis, dim in enumerate(dims)]
         total = total * histogram.reshape(shape)
     return np.broadcast_to(total, tuple(dims)).astype(np.int64)
 
 
-def _groups(indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]) -> tuple[_Group, ...]:
-    """Returns the groups of axes that loop variables connect; constant axes are in none."""
+def _group_axes(
+    indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]
+) -> tuple[_Group, ...]:
+    """Group the axes that loop variables connect; constant axes are in no group."""
     groups: list[_Group] = []
     for axis, index in enumerate(indices):
         mine = tuple(var for _, var in _loop_terms(index, loops))
@@ -126,7 +128,7 @@ def _loop_terms(
     return tuple(term for term in as_affine(index)[0] if term[1] in loops)
 
 
-def _of_group(
+def _count_in_group(
     group: _Group,
     indices: Sequence[AxisIndex],
     loops: Mapping[IndexVar, Range],
@@ -141,7 +143,7 @@ def _of_group(
         return AccessCount(int(covers_all), 1)
     cells = prod(dims[axis] for axis in group.axes)
     if prod(extents) <= MOST_ENUMERATED and cells <= MOST_ENUMERATED:
-        histogram = _histogram(group, indices, loops, dims)
+        histogram = _compute_histogram(group, indices, loops, dims)
         return (
             AccessCount(int(histogram.min()), int(histogram.max())) if cells else AccessCount(0, 0)
         )
@@ -149,13 +151,13 @@ def _of_group(
         var: Range(loops[var].low, min(loops[var].high, loops[var].low + max(1, max_tracing_dim)))
         for var in group.variables
     }
-    return AccessCount(0, _largest_count(group, indices, start), is_exact=False)
+    return AccessCount(0, _sample_largest_count(group, indices, start), is_exact=False)
 
 
-def _positions(
+def _enumerate_positions(
     group: _Group, indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]
 ) -> list[Counts]:
-    """Returns the positions along each axis of a group, one for each iteration of its loops."""
+    """Return the positions along each axis of a group, one for each iteration of its loops."""
     grid = np.indices([loops[var].extent for var in group.variables], dtype=np.int64)
     values = {
         var: grid[place].reshape(-1) + loops[var].low for place, var in enumerate(group.variables)
@@ -169,15 +171,15 @@ def _positions(
     return positions
 
 
-def _histogram(
+def _compute_histogram(
     group: _Group,
     indices: Sequence[AxisIndex],
     loops: Mapping[IndexVar, Range],
     dims: Sequence[int],
 ) -> Counts:
-    """Returns how often each place along a group's axes, in row-major order, is touched."""
+    """Count the accesses of each position along a group's axes, in row-major order."""
     extents = [dims[axis] for axis in group.axes]
-    positions = _positions(group, indices, loops)
+    positions = _enumerate_positions(group, indices, loops)
     inside = np.ones(len(positions[0]), dtype=bool)
     places = np.zeros(len(positions[0]), dtype=np.int64)
     for position, extent in zip(positions, extents, strict=True):
@@ -186,8 +188,8 @@ def _histogram(
     return np.bincount(places[inside], minlength=prod(extents)).astype(np.int64)
 
 
-def _largest_count(
+def _sample_largest_count(
     group: _Group, indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]
 ) -> int:
-    rows = np.stack(_positions(group, indices, loops), axis=1)
+    rows = np.stack(_enumerate_positions(group, indices, loops), axis=1)
     return int(np.unique(rows, axis=0, return_counts=True)[1].max(initial=0))

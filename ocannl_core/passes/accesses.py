@@ -1,14 +1,14 @@
-"""What a routine does to each node: the facts from which inlining and memory modes follow.
+"""Access analysis of a routine: the facts behind inlining and memory modes.
 
-OCANNL traces: it runs the first iterations of every loop and notes what happens. Here the affine
-maps of accesses are analysed instead, or enumerated where that is cheap, so that the facts do not
-depend on how many iterations were looked at. Three kinds of facts:
+OCANNL traces: it runs the first iterations of every loop and records the accesses. This module
+analyses the affine maps of the accesses instead, or enumerates them where that is cheap, so the
+facts do not depend on a number of sampled iterations. Three kinds of facts:
 
-- *Order*: which units (top-level statements) write and read a node.
-- *Coverage*: whether some cell may be read before it is written. This decides what is correct, so
-  when in doubt the answer is yes.
-- *Cost*: how often cells are read, and whether computing one takes more than a load. This decides
-  what is worthwhile; where counting would take too long it is an estimate.
+- *Order*: the top-level statements that write and read a node.
+- *Definite assignment*: whether some cell may be read before it is written. Correctness depends on
+  this fact, so the analysis is conservative.
+- *Cost*: how often cells are read, and whether computing a cell costs more than a load. Only
+  profitability depends on this fact, so an estimate replaces a count that would be too slow.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from ocannl_core.passes.access_counts import (
     MOST_ENUMERATED,
     AccessCount,
     Counts,
-    access_count,
-    counts_per_cell,
+    count_accesses,
+    count_accesses_per_cell,
 )
-from ocannl_core.passes.definite_assignment import DefiniteAssignment, written_cells
+from ocannl_core.passes.definite_assignment import DefiniteAssignment, count_writes
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement, analyse_statements
 
 
@@ -62,12 +62,12 @@ class NodeAccesses:
 
     Attributes:
         node: The node.
-        info: What is known of it.
-        writes: Units that write it, with where they do, in order.
-        reads: Units that read it, likewise; loads of the cell being written do not count.
-        is_read_before_write: True unless every cell is certainly written before it is read.
-        is_zeroed: True if the whole node is filled with zero somewhere.
-        starts_zeroed: True if that is the first thing that happens to it.
+        info: Its extents and number format.
+        writes: The accesses that write it, each with the position of its statement, in order.
+        reads: Likewise the accesses that read it, except loads of the cell being written.
+        is_read_before_write: True unless every cell is definitely assigned before it is read.
+        is_zeroed: True if some statement fills the whole node with zero.
+        starts_zeroed: True if its first access is such a fill.
         is_constant: True if it has one cell and its value depends on no memory.
     """
 
@@ -86,53 +86,53 @@ class NodeAccesses:
 
     @property
     def is_independent(self) -> bool:
-        """True if every cell that is read was written before in this routine."""
+        """Return True if every cell is written in this routine before it is read."""
         return not self.is_read_only and not self.is_read_before_write
 
     @property
-    def is_accessing(self) -> bool:
-        """True if its value depends on memory other than its own."""
+    def depends_on_memory(self) -> bool:
+        """Return True if its value depends on the memory of other nodes."""
         return any(reads_memory(value, self.node) for value in self._values())
 
     @property
     def is_complex(self) -> bool:
-        """True if computing a cell takes more than a load: a primitive of what is loaded."""
-        stores = [site for _, site in self.writes if isinstance(site.by, Store)]
-        combines = len(stores) > 1 or any(_repeats(site) for site in stores)
-        return (combines and self.is_accessing) or any(
-            computes(value, self.node) for value in self._values()
+        """Return True if computing a cell costs more than a load."""
+        stores = [site for _, site in self.writes if isinstance(site.access, Store)]
+        combines = len(stores) > 1 or any(_stores_repeatedly(site) for site in stores)
+        return (combines and self.depends_on_memory) or any(
+            has_computation(value, self.node) for value in self._values()
         )
 
     def _values(self) -> tuple[Expr, ...]:
-        return tuple(s.by.value for _, s in self.writes if isinstance(s.by, Store))
+        return tuple(s.access.value for _, s in self.writes if isinstance(s.access, Store))
 
-    def visits(self, max_tracing_dim: int) -> AccessCount:
-        """Returns how often its cells are read; the largest count is exact where possible."""
+    def count_reads(self, max_tracing_dim: int) -> AccessCount:
+        """Count the reads per cell; the largest count is exact where possible."""
         sites = [site for _, site in self.reads if site.indices is not None]
-        each = [self._frequency(site, max_tracing_dim) for site in sites]
+        each = [self._count_site_reads(site, max_tracing_dim) for site in sites]
         least = sum(one.least for one in each)
         most = sum(one.most for one in each)
         is_exact = all(one.is_exact for one in each)
         if any(one.most + least - one.least == most for one in each) or not each:
             return AccessCount(least, most, is_exact)
-        found = self.visit_counts()
+        found = self.count_reads_per_cell()
         if found is None:
             return AccessCount(least, most, is_exact=False)
         return AccessCount(int(found.min()), int(found.max(initial=0)))
 
-    def evaluated_once(self) -> NodeAccesses:
-        """Returns the accesses with equal loads in one stored value as one.
+    def merge_equal_reads(self) -> NodeAccesses:
+        """Merge equal loads in one stored value into one access.
 
-        Where the node is inlined, `c[i] = t[i] * t[i]` computes `t[i]` once, and so does
-        `c[i] = where(x[i], t[i], 0.0) + t[i]`. Loads that are only in branches stay apart.
+        An inlined `c[i] = t[i] * t[i]` computes `t[i]` once, and so does
+        `c[i] = where(x[i], t[i], 0.0) + t[i]`. Loads that occur in branches only stay separate.
         """
-        keys = Counter(_key(site) for _, site in self.reads)
+        keys = Counter(_read_key(site) for _, site in self.reads)
         if all(count == 1 for count in keys.values()):
             return self
         surely: set[Hashable] = set()
         kept: list[tuple[int, AccessSite]] = []
         for position, site in self.reads:
-            key = _key(site)
+            key = _read_key(site)
             if key in surely:
                 continue
             if keys[key] > 1 and _is_computed_surely(site):
@@ -140,8 +140,8 @@ class NodeAccesses:
             kept.append((position, site))
         return replace(self, reads=tuple(kept))
 
-    def visit_counts(self) -> Counts | None:
-        """Returns how often each cell is read; None if counting would take too long.
+    def count_reads_per_cell(self) -> Counts | None:
+        """Count the reads of each cell; return None if counting would be too slow.
 
         Static indices count as zero.
         """
@@ -149,7 +149,7 @@ class NodeAccesses:
             return None
         total = np.zeros(self.info.buffer_dims, dtype=np.int64)
         for _, site in self.reads:
-            found = counts_per_cell(
+            found = count_accesses_per_cell(
                 site.indices or (), _traced_ranges(site.loops), self.info.buffer_dims
             )
             if found is None:
@@ -157,19 +157,19 @@ class NodeAccesses:
             total += found
         return total
 
-    def write_counts(self) -> Counts | None:
-        """Returns how often each cell is written; None if counting is impossible or takes long."""
+    def count_writes_per_cell(self) -> Counts | None:
+        """Count the writes of each cell; return None if counting is impossible or too slow."""
         if self.info.size > MOST_ENUMERATED:
             return None
         total = np.zeros(self.info.buffer_dims, dtype=np.int64)
         for _, site in self.writes:
-            found = written_cells(site, self.info)
+            found = count_writes(site, self.info)
             if found is None:
                 return None
             total += found
         return total
 
-    def _frequency(self, site: AccessSite, max_tracing_dim: int) -> AccessCount:
+    def _count_site_reads(self, site: AccessSite, max_tracing_dim: int) -> AccessCount:
         indices = site.indices or ()
         loops = _traced_ranges(site.loops)
         if site.never_runs:
@@ -184,38 +184,38 @@ class NodeAccesses:
                 for index, dim in zip(indices, self.info.buffer_dims, strict=True)
             )
             return AccessCount(repeats if covers else 0, repeats)
-        return access_count(indices, loops, self.info.buffer_dims, max_tracing_dim)
+        return count_accesses(indices, loops, self.info.buffer_dims, max_tracing_dim)
 
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """The units of a routine, and what they do to each node.
+    """The access analysis of one routine.
 
     Attributes:
-        units: The top-level statements in order.
-        nodes: The facts about every node that is accessed.
+        statements: The top-level statements in order.
+        nodes: The accesses of every node.
     """
 
-    units: tuple[AnalysedStatement, ...]
+    statements: tuple[AnalysedStatement, ...]
     nodes: Mapping[TensorNode, NodeAccesses]
 
 
-def trace(program: LoopProgram) -> Accesses:
-    """Returns what a program does to each of its nodes.
+def analyse_accesses(program: LoopProgram) -> Accesses:
+    """Analyse the accesses of a program.
 
-    The work is proportional to the number of accesses; extents of loops hardly matter.
+    The run time is proportional to the number of accesses and nearly independent of loop extents.
     """
-    units = analyse_statements(program)
+    statements = analyse_statements(program)
     coverage = DefiniteAssignment(program.nodes)
-    notes = {node: _Notes() for node in program.nodes}
+    notes = {node: _AccessRecord() for node in program.nodes}
     constants: set[TensorNode] = set()
-    for unit in units:
-        coverage.run(unit)
-        for site in unit.reads:
-            notes[site.node].read(unit.position, site)
-        for site in unit.writes:
+    for analysed in statements:
+        coverage.run(analysed)
+        for site in analysed.reads:
+            notes[site.node].read(analysed.position, site)
+        for site in analysed.writes:
             note, info = notes[site.node], program.nodes[site.node]
-            note.write(unit.position, site)
+            note.write(analysed.position, site)
             if info.size == 1 and note.is_constant and _is_constant(site, constants):
                 constants.add(site.node)
             else:
@@ -234,12 +234,12 @@ def trace(program: LoopProgram) -> Accesses:
         )
         for node, note in notes.items()
     }
-    return Accesses(units, found)
+    return Accesses(statements, found)
 
 
 @dataclass(slots=True)
-class _Notes:
-    """What has been seen of a node so far."""
+class _AccessRecord:
+    """The accesses of a node up to the current statement."""
 
     writes: list[tuple[int, AccessSite]] = field(default_factory=list)
     reads: list[tuple[int, AccessSite]] = field(default_factory=list)
@@ -252,33 +252,33 @@ class _Notes:
             self.reads.append((position, site))
 
     def write(self, position: int, site: AccessSite) -> None:
-        if isinstance(site.by, Fill) and site.by.value == 0:
+        if isinstance(site.access, Fill) and site.access.value == 0:
             self.is_zeroed = True
             self.starts_zeroed = self.starts_zeroed or not (self.writes or self.reads)
         self.writes.append((position, site))
 
 
-def _key(site: AccessSite) -> Hashable:
-    return ById(site.store), site.by, len(site.loops)
+def _read_key(site: AccessSite) -> Hashable:
+    return ById(site.store), site.access, len(site.loops)
 
 
 def _is_computed_surely(site: AccessSite) -> bool:
-    """True if the stored value that contains a load always needs it."""
+    """Return True if every evaluation of the stored value executes this load."""
     return isinstance(site.store, Store) and any(
-        each == site.by for each in computed_surely(site.store.value)
+        each == site.access for each in computed_surely(site.store.value)
     )
 
 
 def _traced_ranges(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
-    """Returns the values of loop variables; of a loop that is not to be traced, the first."""
+    """Return the values of loop variables; of an untraced loop, the first value only."""
     return {
         loop.var: Range(loop.start, loop.stop - 1 if loop.traced else loop.start) for loop in loops
     }
 
 
 def _is_constant(site: AccessSite, constants: set[TensorNode]) -> bool:
-    """True if what a site writes depends on nothing but constants."""
-    match site.by:
+    """Return True if the written value depends on constants only."""
+    match site.access:
         case Fill():
             return True
         case Store(node, _, value):
@@ -300,65 +300,65 @@ def _is_constant_here(node: Node, own: TensorNode, constants: set[TensorNode]) -
             return False
 
 
-def _repeats(site: AccessSite) -> bool:
-    """True if a store runs several times for the same cell."""
+def _stores_repeatedly(site: AccessSite) -> bool:
+    """Return True if a store runs several times for the same cell."""
     used = {var for index in site.indices or () for var in variables(index)}
     return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
 
 
 def reads_memory(value: Expr, own: TensorNode | None = None) -> bool:
-    """True if a value depends on memory other than a node's own cells."""
+    """Return True if a value depends on memory other than a node's own cells."""
     return fold(value, lambda each, inner: any(inner) or _is_access(each, own))
 
 
-def computes(value: Expr, own: TensorNode | None = None) -> bool:
-    """True if a primitive is applied to what is loaded, or loops run inside the value.
+def has_computation(value: Expr, own: TensorNode | None = None) -> bool:
+    """Return True if a value applies a primitive to a loaded number, or contains loops.
 
-    Combining the node's own cell with a value is no computation if the cell holds a constant; who
-    asks has to know that.
+    Combining the node's own cell with a value does not count. That is right only if the cell holds
+    a constant, which the caller checks.
     """
-    return fold(value, lambda each, inner: cost(each, inner, own)).computes
+    return fold(value, lambda each, inner: classify_cost(each, inner, own)).has_computation
 
 
-class Cost(NamedTuple):
-    """What a part of a program takes.
+class CostClass(NamedTuple):
+    """Cost class of an expression or statement.
 
-    Comparing a position with something is not computing: it costs no more than a load.
+    Comparing a position with a value does not count as a computation: it costs no more than a load.
 
     Attributes:
-        reads: True if it reads memory or variables.
-        computes: True if it computes something from those, or loops.
-        loads: True if it reads memory.
+        has_reads: True if it reads memory or scalars.
+        has_computation: True if it applies a primitive to those, or contains loops.
+        has_loads: True if it reads memory.
     """
 
-    reads: bool
-    computes: bool
-    loads: bool
+    has_reads: bool
+    has_computation: bool
+    has_loads: bool
 
 
-def cost(node: Node, inner: Sequence[Cost], own: TensorNode | None) -> Cost:
-    """Returns what a node of the loop language costs, given the costs of what is inside."""
-    reads = any(each.reads for each in inner) or _is_access(node, own)
-    computes = any(each.computes for each in inner)
-    loads = any(each.loads for each in inner) or (
+def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None) -> CostClass:
+    """Return the cost class of a node of the loop language, given those of its children."""
+    reads = any(each.has_reads for each in inner) or _is_access(node, own)
+    computes = any(each.has_computation for each in inner)
+    loads = any(each.has_loads for each in inner) or (
         not isinstance(node, LocalRead) and _is_access(node, own)
     )
     match node:
         case Binary(_, Load(loaded), _) if loaded is own:
-            return Cost(reads, computes, loads)
+            return CostClass(reads, computes, loads)
         case Binary(op, left, right) if op in COMPARISONS and (
             isinstance(left, IndexValue) or isinstance(right, IndexValue)
         ):
-            # a flag is no dearer than a load, and where it is known, reductions may select
-            return Cost(reads, computes, loads)
+            # a flag costs no more than a load, and a known flag turns a reduction into a selection
+            return CostClass(reads, computes, loads)
         case Unary() | Binary() | Ternary():
-            return Cost(reads, computes or reads, loads)
+            return CostClass(reads, computes or reads, loads)
         case For():
-            return Cost(reads, True, loads)
+            return CostClass(reads, True, loads)
         case Scoped(_, body) if not loads and not any(isinstance(n, For) for n in walk(body)):
-            return Cost(False, False, False)  # a constant, whatever its variables take
+            return CostClass(False, False, False)  # constant, at any cost of its scalars
         case _:
-            return Cost(reads, computes, loads)
+            return CostClass(reads, computes, loads)
 
 
 def _is_access(node: Node, own: TensorNode | None) -> bool:

@@ -1,8 +1,8 @@
-"""The algebra of `simplify`: laws that hold bit for bit in IEEE arithmetic of every format.
+"""Algebraic simplification rules that are exact, bit for bit, in IEEE arithmetic of every format.
 
-A NaN counts as one value. Each law is a function from an expression to what replaces it, or to None
-where it says nothing; its text shows `before --> after`, where `x` and `y` stand for any expression
-and `c` for a constant. `LAWS` lists them by the operator at the root.
+A NaN counts as one value. A rule maps an expression to its replacement, or to None if it does not
+apply; its text shows `before --> after`, where `x` and `y` stand for any expression and `c` for a
+constant. `RULES` lists the rules by the operator at the root.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ocannl_core.indexing import FixedIndex
 from ocannl_core.loopir.nodes import Binary, Const, Expr, IndexValue, Ternary, Unary
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, meaning_in
 from ocannl_core.passes.value_analysis import (
+    can_represent,
     constant,
-    holds,
+    is_finite_nonnegative,
     is_leaf,
     is_never_negative_zero,
     is_number,
-    is_small_and_positive,
     is_truth_value,
     value_of,
 )
@@ -35,7 +35,7 @@ class AlgebraicRule:
 
     Attributes:
         text: `before --> after`, with its condition.
-        apply: Returns what replaces an expression, or None.
+        apply: Maps an expression to its replacement, or to None.
     """
 
     text: str
@@ -43,13 +43,13 @@ class AlgebraicRule:
 
 
 def simplify_once(expr: Expr) -> Expr | None:
-    """Returns what the first law that applies makes of an expression; None when none applies."""
+    """Apply the first rule that matches an expression; return None if none does."""
     match expr:
         case Unary(op) | Binary(op) | Ternary(op):
             folded = fold_constants(expr)
             if folded is not None:
                 return folded
-            for law in LAWS.get(op, ()):
+            for law in RULES.get(op, ()):
                 replacement = law.apply(expr)
                 if replacement is not None:
                     return replacement
@@ -61,7 +61,7 @@ def simplify_once(expr: Expr) -> Expr | None:
 
 
 def apply_rules(expr: Expr) -> Expr:
-    """Returns what laws make of an expression whose operands are simplified already."""
+    """Apply rules to an expression with simplified operands until none matches."""
     while True:
         simpler = simplify_once(expr)
         if simpler is None:
@@ -70,7 +70,7 @@ def apply_rules(expr: Expr) -> Expr:
 
 
 def fold_constants(expr: Unary | Binary | Ternary) -> Expr | None:
-    """op(c, c) --> c, by the exact meaning of the primitive."""
+    """op(c, c) --> c, computed by the exact meaning of the primitive."""
     match expr:
         case Unary(op, arg, dtype):
             args: tuple[Expr, ...] = (arg,)
@@ -88,17 +88,19 @@ def fold_constants(expr: Unary | Binary | Ternary) -> Expr | None:
 # ----- conversions and selections ---------------------------------------------------------------
 
 
-def _conversion(expr: Expr) -> Expr | None:
+def _drop_conversion(expr: Expr) -> Expr | None:
     match expr:
         case Unary(_U.IDENTITY, arg, dtype) if arg.dtype is dtype:
             return arg
-        case Unary(_U.IDENTITY, Unary(_U.IDENTITY, arg, middle), dtype) if holds(middle, arg.dtype):
+        case Unary(_U.IDENTITY, Unary(_U.IDENTITY, arg, middle), dtype) if can_represent(
+            middle, arg.dtype
+        ):
             return arg if arg.dtype is dtype else Unary(_U.IDENTITY, arg, dtype)
         case _:
             return None
 
 
-def _selection(expr: Expr) -> Expr | None:
+def _select_operand(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.FIRST, left):
             return left
@@ -108,7 +110,7 @@ def _selection(expr: Expr) -> Expr | None:
             return None
 
 
-def _where(expr: Expr) -> Expr | None:
+def _simplify_where(expr: Expr) -> Expr | None:
     match expr:
         case Ternary(_T.WHERE, condition, first, second) if value_of(condition) is not None:
             return first if value_of(condition) != 0 else second
@@ -123,7 +125,7 @@ def _where(expr: Expr) -> Expr | None:
             return None
 
 
-def _gate(expr: Expr) -> Expr | None:
+def _fold_gate(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.RELU_GATE, gate, value, dtype) if value_of(gate) is not None:
             return value if value_of(gate) > 0 else Const(0.0, dtype)
@@ -136,7 +138,7 @@ def _gate(expr: Expr) -> Expr | None:
 # ----- sums -------------------------------------------------------------------------------------
 
 
-def _neutral_sum(expr: Expr) -> Expr | None:
+def _drop_neutral_term(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.ADD, x, zero) if _vanishes_in_sum(zero, x):
             return x
@@ -156,7 +158,7 @@ def _vanishes_in_sum(zero: Expr, x: Expr) -> bool:
     return is_number(zero, -0.0) or (is_number(zero, 0.0) and is_never_negative_zero(x))
 
 
-def _negated_term(expr: Expr) -> Expr | None:
+def _absorb_negation(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.ADD, x, Unary(_U.NEG, y), dtype):
             return Binary(_B.SUB, x, y, dtype)
@@ -168,39 +170,39 @@ def _negated_term(expr: Expr) -> Expr | None:
             return None
 
 
-def _integer_sum(expr: Expr) -> Expr | None:
+def _fold_integer_sum(expr: Expr) -> Expr | None:
     if not expr.dtype.is_integer:
         return None
     match expr:
         case Binary(_B.SUB, x, y) if is_leaf(x) and x == y:
             return constant(0, expr.dtype)
         case Binary(_B.ADD | _B.SUB as op, inner, c) if value_of(c) is not None:
-            return _shifted(inner, value_of(c) if op is _B.ADD else -value_of(c))
+            return _add_to_sum(inner, value_of(c) if op is _B.ADD else -value_of(c))
         case Binary(_B.ADD, c, inner) if value_of(c) is not None:
-            return _shifted(inner, value_of(c))
+            return _add_to_sum(inner, value_of(c))
         case Binary(_B.SUB, c, Binary(_B.ADD, x, d)) if _are_constants(c, d):
-            return _difference(value_of(c) - value_of(d), x)
+            return _build_difference(value_of(c) - value_of(d), x)
         case Binary(_B.SUB, c, Binary(_B.ADD, d, x)) if _are_constants(c, d):
-            return _difference(value_of(c) - value_of(d), x)
+            return _build_difference(value_of(c) - value_of(d), x)
         case Binary(_B.SUB, c, Binary(_B.SUB, x, d)) if _are_constants(c, d):
-            return _difference(value_of(c) + value_of(d), x)
+            return _build_difference(value_of(c) + value_of(d), x)
         case Binary(_B.SUB, c, Binary(_B.SUB, d, x)) if _are_constants(c, d):
-            return _total(x, value_of(c) - value_of(d))
+            return _build_sum(x, value_of(c) - value_of(d))
         case _:
             return None
 
 
-def _shifted(expr: Expr, step: int) -> Expr | None:
-    """Returns an integer sum with a constant, plus another constant."""
+def _add_to_sum(expr: Expr, step: int) -> Expr | None:
+    """Return an integer sum with a constant, plus another constant."""
     match expr:
         case Binary(_B.ADD, x, c) if value_of(c) is not None:
-            return _total(x, value_of(c) + step)
+            return _build_sum(x, value_of(c) + step)
         case Binary(_B.ADD, c, x) if value_of(c) is not None:
-            return _total(x, value_of(c) + step)
+            return _build_sum(x, value_of(c) + step)
         case Binary(_B.SUB, x, c) if value_of(c) is not None:
-            return _total(x, step - value_of(c))
+            return _build_sum(x, step - value_of(c))
         case Binary(_B.SUB, c, x) if value_of(c) is not None:
-            return _difference(value_of(c) + step, x)
+            return _build_difference(value_of(c) + step, x)
         case _:
             return None
 
@@ -209,12 +211,12 @@ def _are_constants(*exprs: Expr) -> bool:
     return all(value_of(each) is not None for each in exprs)
 
 
-def _total(x: Expr, number: int) -> Expr | None:
+def _build_sum(x: Expr, number: int) -> Expr | None:
     c = constant(number, x.dtype)
     return None if c is None else Binary(_B.ADD, x, c, x.dtype)
 
 
-def _difference(number: int, x: Expr) -> Expr | None:
+def _build_difference(number: int, x: Expr) -> Expr | None:
     c = constant(number, x.dtype)
     return None if c is None else Binary(_B.SUB, c, x, x.dtype)
 
@@ -222,7 +224,7 @@ def _difference(number: int, x: Expr) -> Expr | None:
 # ----- products and quotients -------------------------------------------------------------------
 
 
-def _neutral_product(expr: Expr) -> Expr | None:
+def _drop_neutral_factor(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.MUL, x, one) if is_number(one, 1.0):
             return x
@@ -234,7 +236,7 @@ def _neutral_product(expr: Expr) -> Expr | None:
             return None
 
 
-def _negative_one(expr: Expr) -> Expr | None:
+def _simplify_signs(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.MUL | _B.DIV, x, c, dtype) if is_number(c, -1.0):
             return Unary(_U.NEG, x, dtype)
@@ -246,7 +248,7 @@ def _negative_one(expr: Expr) -> Expr | None:
             return None
 
 
-def _zero_product(expr: Expr) -> Expr | None:
+def _fold_zero_product(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.MUL, x, zero) if is_number(zero, 0.0) and _vanishes_times_zero(x):
             return zero
@@ -259,10 +261,10 @@ def _zero_product(expr: Expr) -> Expr | None:
 
 
 def _vanishes_times_zero(x: Expr) -> bool:
-    return x.dtype.is_integer or is_small_and_positive(x)
+    return x.dtype.is_integer or is_finite_nonnegative(x)
 
 
-def _scaled_twice(expr: Expr) -> Expr | None:
+def _fold_factors(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.MUL, inner, c, dtype) if value_of(c) is not None:
             pass
@@ -272,14 +274,14 @@ def _scaled_twice(expr: Expr) -> Expr | None:
             return None
     match inner:
         case Binary(_B.MUL, x, d) if value_of(d) is not None:
-            return _scaled(x, value_of(d), value_of(c), dtype)
+            return _build_product(x, value_of(d), value_of(c), dtype)
         case Binary(_B.MUL, d, x) if value_of(d) is not None:
-            return _scaled(x, value_of(d), value_of(c), dtype)
+            return _build_product(x, value_of(d), value_of(c), dtype)
         case _:
             return None
 
 
-def _scaled(x: Expr, first: float, second: float, dtype: DType) -> Expr | None:
+def _build_product(x: Expr, first: float, second: float, dtype: DType) -> Expr | None:
     if dtype.is_integer:
         c = constant(first * second, dtype)
         return None if c is None else Binary(_B.MUL, x, c, dtype)
@@ -293,7 +295,7 @@ def _is_power_of_two(value: float) -> bool:
     return math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5
 
 
-def _power_of_two_divisor(expr: Expr) -> Expr | None:
+def _replace_power_of_two_divisor(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.DIV, x, divisor, dtype) if dtype.is_float:
             factor = _exact_reciprocal(value_of(divisor), dtype)
@@ -309,7 +311,7 @@ def _exact_reciprocal(value: float | None, dtype: DType) -> float | None:
     return factor if math.isfinite(factor) and factor * value == 1.0 else None
 
 
-def _fma(expr: Expr) -> Expr | None:
+def _simplify_fma(expr: Expr) -> Expr | None:
     match expr:
         case Ternary(_T.FMA, x, one, y, dtype) if is_number(one, 1.0):
             return Binary(_B.ADD, x, y, dtype)
@@ -330,7 +332,7 @@ def _fma(expr: Expr) -> Expr | None:
 # ----- powers -----------------------------------------------------------------------------------
 
 
-def _trivial_power(expr: Expr) -> Expr | None:
+def _simplify_power(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.POW, _, exponent, dtype) if is_number(exponent, 0.0):
             return constant(1, dtype)
@@ -345,7 +347,7 @@ def _trivial_power(expr: Expr) -> Expr | None:
 # ----- order and logic --------------------------------------------------------------------------
 
 
-def _neutral_extremum(expr: Expr) -> Expr | None:
+def _drop_neutral_extremum(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.MAX | _B.MIN as op, x, c, dtype) if _is_extreme(c, op, dtype):
             return x
@@ -367,13 +369,15 @@ def _is_extreme(expr: Expr, op: BinaryOp, dtype: DType) -> bool:
     return bool(value_of(expr) == (lowest if op is _B.MAX else highest))
 
 
-def _neutral_logic(expr: Expr) -> Expr | None:
+def _simplify_logic(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.OR | _B.AND as op, x, c) if is_truth_value(x) and _is_neutral(c, op):
             return x
         case Binary(_B.OR | _B.AND as op, c, x) if is_truth_value(x) and _is_neutral(c, op):
             return x
-        case Binary(_B.OR | _B.AND as op, x, c, dtype) if _decides(c, op) or _decides(x, op):
+        case Binary(_B.OR | _B.AND as op, x, c, dtype) if _is_dominant(c, op) or _is_dominant(
+            x, op
+        ):
             return constant(int(op is _B.OR), dtype)
         case _:
             return None
@@ -383,12 +387,12 @@ def _is_neutral(expr: Expr, op: BinaryOp) -> bool:
     return is_number(expr, 0.0 if op is _B.OR else 1.0)
 
 
-def _decides(expr: Expr, op: BinaryOp) -> bool:
+def _is_dominant(expr: Expr, op: BinaryOp) -> bool:
     value = value_of(expr)
     return value is not None and (value != 0) == (op is _B.OR)
 
 
-def _same_operands(expr: Expr) -> Expr | None:
+def _fold_equal_operands(expr: Expr) -> Expr | None:
     match expr:
         case Binary(op, left, right, dtype) if is_leaf(left) and left == right:
             if op is _B.LT:
@@ -400,7 +404,7 @@ def _same_operands(expr: Expr) -> Expr | None:
             return None
 
 
-def _truth_compared(expr: Expr) -> Expr | None:
+def _simplify_truth_comparison(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.EQ | _B.NE as op, x, c, dtype) if is_truth_value(x) and _is_bit(c):
             pass
@@ -421,7 +425,7 @@ def _is_bit(expr: Expr) -> bool:
 # ----- repeated functions -----------------------------------------------------------------------
 
 
-def _repetition(expr: Expr) -> Expr | None:
+def _collapse_repetition(expr: Expr) -> Expr | None:
     match expr:
         case Unary(_U.NEG, Unary(_U.NEG, x)):
             return x
@@ -438,61 +442,63 @@ def _repetition(expr: Expr) -> Expr | None:
 
 
 _CONVERSION = AlgebraicRule(
-    "x as its own format --> x; narrow(widen(x)) --> narrow(x), widening being exact", _conversion
+    "x as its own format --> x; narrow(widen(x)) --> narrow(x), widening being exact",
+    _drop_conversion,
 )
-_SELECTION = AlgebraicRule("first(x, y) --> x; second(x, y) --> y", _selection)
+_SELECTION = AlgebraicRule("first(x, y) --> x; second(x, y) --> y", _select_operand)
 _WHERE = AlgebraicRule(
     "where(c, x, y) --> x or y; where(not x, y, z) --> where(x, z, y); where(x, y, y) --> y; "
     "where(x, 1, 0) --> x if x is 0 or 1",
-    _where,
+    _simplify_where,
 )
-_GATE = AlgebraicRule("relu_gate(c, x), sat01_gate(c, x) --> x or 0", _gate)
+_GATE = AlgebraicRule("relu_gate(c, x), sat01_gate(c, x) --> x or 0", _fold_gate)
 _SUM = AlgebraicRule(
-    "x + -0.0, x - 0.0 --> x; x + 0.0 --> x if x is never -0.0; -0.0 - x --> -x", _neutral_sum
+    "x + -0.0, x - 0.0 --> x; x + 0.0 --> x if x is never -0.0; -0.0 - x --> -x", _drop_neutral_term
 )
-_NEGATED = AlgebraicRule("x + -y --> x - y; -x + y --> y - x; x - -y --> x + y", _negated_term)
+_NEGATED = AlgebraicRule("x + -y --> x - y; -x + y --> y - x; x - -y --> x + y", _absorb_negation)
 _INTEGER_SUM = AlgebraicRule(
     "(x + c) + d --> x + (c + d), c - (x + d) --> (c - d) - x, and the like; x - x --> 0; integers",
-    _integer_sum,
+    _fold_integer_sum,
 )
-_PRODUCT = AlgebraicRule("x * 1, 1 * x, x / 1 --> x", _neutral_product)
+_PRODUCT = AlgebraicRule("x * 1, 1 * x, x / 1 --> x", _drop_neutral_factor)
 _NEGATIVE = AlgebraicRule(
-    "x * -1, x / -1 --> -x; -x * -y --> x * y; -x / -y --> x / y", _negative_one
+    "x * -1, x / -1 --> -x; -x * -y --> x * y; -x / -y --> x / y", _simplify_signs
 )
 _ZERO = AlgebraicRule(
-    "x * 0 --> 0 if x is certainly finite and positive, or an integer", _zero_product
+    "x * 0 --> 0 if x is certainly finite and positive, or an integer", _fold_zero_product
 )
 _POWER_OF_TWO = AlgebraicRule(
-    "x / 2**n --> x * 2**-n if that is a number of the format", _power_of_two_divisor
+    "x / 2**n --> x * 2**-n if that is a number of the format", _replace_power_of_two_divisor
 )
 _SCALED = AlgebraicRule(
     "(x * c) * d --> x * (c * d) for integers, and for powers of two that are at least 1",
-    _scaled_twice,
+    _fold_factors,
 )
 _FMA = AlgebraicRule(
-    "fma(x, 1, y) --> x + y; fma(x, -1, y) --> y - x; fma(x, y, -0.0) --> x * y", _fma
+    "fma(x, 1, y) --> x + y; fma(x, -1, y) --> y - x; fma(x, y, -0.0) --> x * y", _simplify_fma
 )
-_POWER = AlgebraicRule("x ** 0 --> 1; x ** 1 --> x; x ** -1 --> recip(x)", _trivial_power)
+_POWER = AlgebraicRule("x ** 0 --> 1; x ** 1 --> x; x ** -1 --> recip(x)", _simplify_power)
 _EXTREMUM = AlgebraicRule(
     "max(x, -inf), min(x, inf) --> x, and so at the ends of integers; max(x, x), min(x, x) --> x",
-    _neutral_extremum,
+    _drop_neutral_extremum,
 )
 _LOGIC = AlgebraicRule(
-    "x || 0, x && 1 --> x if x is 0 or 1; x && 0 --> 0; x || 1 --> 1", _neutral_logic
+    "x || 0, x && 1 --> x if x is 0 or 1; x && 0 --> 0; x || 1 --> 1", _simplify_logic
 )
 _SAME = AlgebraicRule(
-    "x < x --> 0; x == x, x <= x --> 1 and x != x --> 0 for integers and indices", _same_operands
+    "x < x --> 0; x == x, x <= x --> 1 and x != x --> 0 for integers and indices",
+    _fold_equal_operands,
 )
 _TRUTH = AlgebraicRule(
-    "x == 1, x != 0 --> x and x == 0, x != 1 --> not(x), if x is 0 or 1", _truth_compared
+    "x == 1, x != 0 --> x and x == 0, x != 1 --> not(x), if x is 0 or 1", _simplify_truth_comparison
 )
 _REPETITION = AlgebraicRule(
     "--x --> x; relu, sat01, trunc twice --> once; trunc(integer) --> it; not(x == y) --> x != y; "
     "not(not(x)) --> x if x is 0 or 1",
-    _repetition,
+    _collapse_repetition,
 )
 
-LAWS: dict[Op, tuple[AlgebraicRule, ...]] = {
+RULES: dict[Op, tuple[AlgebraicRule, ...]] = {
     _U.IDENTITY: (_CONVERSION,),
     _U.NEG: (_REPETITION,),
     _U.NOT: (_REPETITION,),

@@ -1,14 +1,14 @@
-"""Common subexpressions: what is computed twice with the same result is computed once.
+"""Common subexpression elimination by value numbering.
 
                                           v: float32
 c[i] = exp(a[i]) / (exp(a[i]) + 1)   -->  v = exp(a[i])
 d[i] = 2 * exp(a[i])                      c[i] = v / (v + 1)
                                           d[i] = 2 * v
 
-Values are numbered: equal expressions over memory and scalars that have not been assigned in
-between have one number, also where they bind different variables. An expression can be shared by
-all that follows it in its block and in the blocks inside. Branches of a `where` use what is known,
-and what the rest of their expression computes anyway, but provide nothing, since they need not run.
+Alpha-equivalent expressions have one value number as long as the memory and scalars that they read
+are unchanged. A value is available to all later expressions of its block and of the nested blocks.
+Branches of a `where` use available values, and values that the rest of their expression computes
+anyway, but make none available, since a branch may not run.
 """
 
 from __future__ import annotations
@@ -64,39 +64,39 @@ from ocannl_core.passes.trampoline import Steps, run_trampoline
 _COMMUTATIVE = frozenset(
     {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.EQ, BinaryOp.NE, BinaryOp.AND, BinaryOp.OR}
 )
-_TOGETHER = (Store, StoreVector, SetLocal, DeclareLocal, Remark)
+_LOOP_FREE = (Store, StoreVector, SetLocal, DeclareLocal, Remark)
 """Statements that share a kernel at the top level of a routine, if they contain no loops."""
 
-_APART = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
+_PARALLEL_KINDS = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
 
 
-def share_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopProgram:
-    """Returns the program with repeated computations shared; cells keep their bits.
+def eliminate_common_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopProgram:
+    """Eliminate common subexpressions; results are bit-identical.
 
     Args:
         program: The program.
-        least_saved: How much must be saved before a scalar is introduced, see `cost`; compilers
-            share cheap things, and schedules want the terms of a sum in one expression.
+        least_saved: The least saving for which a scalar is introduced, see `cost`. C compilers
+            share cheap expressions, and schedules need the terms of a sum in one expression.
     """
-    survey = _Survey(assigned_memory(program.body), least_saved)
-    run_trampoline(survey.top(program.body))
-    if not any(value.is_shared for value, _ in survey.found):
+    numbering = _ValueNumbering(assigned_memory(program.body), least_saved)
+    run_trampoline(numbering.number_top_level(program.body))
+    if not any(value.is_shared for value, _ in numbering.occurrences):
         return program
-    author = _Author(iter(survey.found), fresh_locals(program.body))
-    stmts: tuple[Stmt, ...] = run_trampoline(author.stmts(program.body.stmts))
+    rewriter = _Rewriter(iter(numbering.occurrences), fresh_locals(program.body))
+    stmts: tuple[Stmt, ...] = run_trampoline(rewriter.rewrite_statements(program.body.stmts))
     return simplify(replace(program, body=Block(stmts)))
 
 
 @dataclass(slots=True, eq=False)
 class _RepeatedValue:
-    """A value computed at one place, the first that later ones can rely on.
+    """A value at its first computation, available to later ones.
 
     Attributes:
-        cost: What computing it costs.
-        least_saved: How much must be saved before a scalar is introduced for it.
-        uses: How many places need it.
-        holder: The scalar that the place assigns it to anyway, with its version then.
-        can_be_shared: False in a branch that need not run.
+        cost: The cost of computing it.
+        least_saved: The least saving for which a scalar is introduced for it.
+        uses: The number of its occurrences.
+        holder: The scalar that the program already assigns it to, and the version of that scalar.
+        can_be_shared: False in a branch that may not run.
         local: The scalar that is introduced for it.
     """
 
@@ -114,33 +114,33 @@ class _RepeatedValue:
         return self.holder is not None or (self.uses - 1) * self.cost >= self.least_saved
 
 
-Found = tuple[_RepeatedValue, bool]
-"""What an expression computes, and whether it is the first to do so."""
+Occurrence = tuple[_RepeatedValue, bool]
+"""The value of an expression, and True at its first occurrence."""
 
 
 @dataclass(slots=True)
-class _Survey:
-    """The first walk, in the order of execution: which values are computed repeatedly.
+class _ValueNumbering:
+    """First walk, in execution order: number the values and count their occurrences.
 
     Attributes:
-        changed: What each statement assigns.
-        least_saved: How much must be saved before a scalar is introduced.
-        found: One entry for each expression, parents first; nothing for what is inside a repeated
-            one.
-        available: Values that the current place may rely on, by number.
-        provided: The numbers that became available, with what they stood for before.
-        sure: The numbers of what the current expression computes outside of branches.
+        changed: The memory and scalars that each statement assigns.
+        least_saved: The least saving for which a scalar is introduced.
+        occurrences: One entry for each expression, parents first; none for the operands of an
+            expression that is already available.
+        available: The available values, by number.
+        undo_log: Undo log of `available`: each added number with its previous value.
+        certain: The numbers that the current expression computes outside of branches.
     """
 
     changed: IdentityMap[Node, frozenset[Storage]]
     least_saved: int
-    found: list[Found] = field(default_factory=list)
+    occurrences: list[Occurrence] = field(default_factory=list)
     available: dict[int, _RepeatedValue] = field(default_factory=dict)
-    provided: list[tuple[int, _RepeatedValue | None]] = field(default_factory=list)
+    undo_log: list[tuple[int, _RepeatedValue | None]] = field(default_factory=list)
     versions: dict[Storage, int] = field(default_factory=dict)
     clock: int = 0
     cleared: int = 0
-    sure: frozenset[int] = frozenset()
+    certain: frozenset[int] = frozenset()
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     # ----- time -----
@@ -148,83 +148,87 @@ class _Survey:
     def version(self, storage: Storage) -> int:
         return max(self.versions.get(storage, 0), self.cleared)
 
-    def change(self, *storages: Storage) -> None:
+    def assign(self, *storages: Storage) -> None:
         self.clock += 1
         for storage in storages:
             self.versions[storage] = self.clock
 
     # ----- statements -----
 
-    def block(self, block: Block) -> Steps[None]:
-        known = len(self.provided)
+    def number_block(self, block: Block) -> Steps[None]:
+        known = len(self.undo_log)
         for stmt in block.stmts:
-            yield self.statement(stmt)
-        while len(self.provided) > known:
-            number, before = self.provided.pop()
+            yield self.number_statement(stmt)
+        while len(self.undo_log) > known:
+            number, before = self.undo_log.pop()
             if before is None:
                 del self.available[number]
             else:
                 self.available[number] = before
 
-    def top(self, block: Block) -> Steps[None]:
-        """Surveys statements of which only neighbours without loops can share anything."""
+    def number_top_level(self, block: Block) -> Steps[None]:
+        """Number the values of top-level statements; only neighbours without loops share any."""
         for stmt in block.stmts:
-            if not _joins_others(stmt):
+            if not _is_loop_free(stmt):
                 self.available = {}
-            yield self.top(stmt) if isinstance(stmt, Block) else self.statement(stmt)
-            if not _joins_others(stmt) or isinstance(stmt, Block):
+            yield (
+                self.number_top_level(stmt)
+                if isinstance(stmt, Block)
+                else self.number_statement(stmt)
+            )
+            if not _is_loop_free(stmt) or isinstance(stmt, Block):
                 self.available = {}
 
-    def statement(self, stmt: Stmt) -> Steps[None]:
+    def number_statement(self, stmt: Stmt) -> Steps[None]:
         match stmt:
             case Store(node, _, value) | StoreVector(node, _, _, value):
-                yield self.root(value)
-                self.change(node)
+                yield self.number_root(value)
+                self.assign(node)
             case SetLocal(local, value):
-                first = len(self.found)
-                yield self.root(value)
-                self.change(local)
-                if first < len(self.found) and self.found[first][1]:
-                    self.found[first][0].holder = (local, self.version(local))
+                first = len(self.occurrences)
+                yield self.number_root(value)
+                self.assign(local)
+                if first < len(self.occurrences) and self.occurrences[first][1]:
+                    self.occurrences[first][0].holder = (local, self.version(local))
             case For():
-                yield self.loop(stmt)
+                yield self.number_loop(stmt)
             case Block():
-                yield self.block(stmt)
+                yield self.number_block(stmt)
             case Barrier():
                 self.clock += 1
                 self.cleared = self.clock
             case _:
-                self.change(*self.changed[stmt])
+                self.assign(*self.changed[stmt])
 
-    def loop(self, loop: For) -> Steps[None]:
+    def number_loop(self, loop: For) -> Steps[None]:
         outer = self.available
-        if loop.kind in _APART:
+        if loop.kind in _PARALLEL_KINDS:
             self.available = {}
-        self.change(*self.changed[loop])
-        yield self.block(loop.body)
-        self.change(*self.changed[loop])
+        self.assign(*self.changed[loop])
+        yield self.number_block(loop.body)
+        self.assign(*self.changed[loop])
         self.available = outer
 
     # ----- expressions -----
 
-    def root(self, value: Expr) -> Steps[None]:
-        if not is_pure(value):  # what it changes, and when, is left alone
-            self.change(*(s for node in walk(value) for s in self.changed.find(node) or ()))
+    def number_root(self, value: Expr) -> Steps[None]:
+        if not is_pure(value):  # left unchanged, with its effects and their order
+            self.assign(*(s for node in walk(value) for s in self.changed.find(node) or ()))
             return
         numbered: IdentityMap[Node, tuple[int, int]] = IdentityMap()
 
         def combine(node: Node, inside: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-            number = numbered[node] = self.number(node, inside)
+            number = numbered[node] = self.number_value(node, inside)
             return number
 
         fold(value, combine, operands_of)
-        around = self.sure
-        self.sure = frozenset(numbered[each][0] for each in computed_surely(value))
-        yield self.expression(value, numbered, True)
-        self.sure = around
+        around = self.certain
+        self.certain = frozenset(numbered[each][0] for each in computed_surely(value))
+        yield self.number_expression(value, numbered, True)
+        self.certain = around
 
-    def number(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """Returns the number of a value and its cost, given those of its operands."""
+    def number_value(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Return the number and the cost of a value, given those of its operands."""
         operands = [number for number, _ in inside]
         weight = own_cost(node, [each for _, each in inside])
         key: Hashable
@@ -246,7 +250,7 @@ class _Survey:
                 key = node
         return self.numbers.setdefault(key, len(self.numbers)), weight
 
-    def expression(
+    def number_expression(
         self, expr: Expr, numbered: IdentityMap[Node, tuple[int, int]], is_certain: bool
     ) -> Steps[None]:
         if _is_leaf(expr):
@@ -255,17 +259,17 @@ class _Survey:
         value = self.available.get(number)
         if value is not None and self.is_still_held(value):
             value.uses += 1
-            self.found.append((value, False))
+            self.occurrences.append((value, False))
             return
-        is_certain = is_certain or number in self.sure
+        is_certain = is_certain or number in self.certain
         value = _RepeatedValue(weight, self.least_saved, is_certain)
-        self.found.append((value, True))
+        self.occurrences.append((value, True))
         if isinstance(expr, Scoped):
-            yield self.block(expr.body)
+            yield self.number_block(expr.body)
         for operand, always in certain_operands(expr):
-            yield self.expression(operand, numbered, is_certain and always)
+            yield self.number_expression(operand, numbered, is_certain and always)
         if is_certain:
-            self.provided.append((number, self.available.get(number)))
+            self.undo_log.append((number, self.available.get(number)))
             self.available[number] = value
 
     def is_still_held(self, value: _RepeatedValue) -> bool:
@@ -273,46 +277,46 @@ class _Survey:
 
 
 @dataclass(slots=True)
-class _Author:
-    """The second walk, over the same expressions in the same order: writes the program."""
+class _Rewriter:
+    """Second walk, over the same expressions in the same order: write the program."""
 
-    found: Iterator[Found]
+    occurrences: Iterator[Occurrence]
     fresh: Fresh
 
-    def stmts(self, stmts: Sequence[Stmt]) -> Steps[tuple[Stmt, ...]]:
+    def rewrite_statements(self, stmts: Sequence[Stmt]) -> Steps[tuple[Stmt, ...]]:
         written: list[Stmt] = []
         for stmt in stmts:
             before: list[Stmt] = []
-            rewritten = yield self.statement(stmt, before)
+            rewritten = yield self.rewrite_statement(stmt, before)
             written += [*before, rewritten]
         return tuple(written)
 
-    def statement(self, stmt: Stmt, before: list[Stmt]) -> Steps[Stmt]:
+    def rewrite_statement(self, stmt: Stmt, before: list[Stmt]) -> Steps[Stmt]:
         match stmt:
             case Store(value=value) | SetLocal(value=value) if is_pure(value):
-                return replace(stmt, value=(yield self.expression(value, before)))
+                return replace(stmt, value=(yield self.rewrite_expression(value, before)))
             case StoreVector(arg=arg) if is_pure(arg):
-                return replace(stmt, arg=(yield self.expression(arg, before)))
+                return replace(stmt, arg=(yield self.rewrite_expression(arg, before)))
             case For(body=body):
-                return replace(stmt, body=Block((yield self.stmts(body.stmts))))
+                return replace(stmt, body=Block((yield self.rewrite_statements(body.stmts))))
             case Block(stmts):
-                return Block((yield self.stmts(stmts)))
+                return Block((yield self.rewrite_statements(stmts)))
             case _:
                 return stmt
 
-    def expression(self, expr: Expr, before: list[Stmt]) -> Steps[Expr]:
+    def rewrite_expression(self, expr: Expr, before: list[Stmt]) -> Steps[Expr]:
         if _is_leaf(expr):
             return expr
-        value, is_first = next(self.found)
+        value, is_first = next(self.occurrences)
         if not is_first:
             return LocalRead(self.scalar(value, expr)) if value.is_shared else expr
         rewritten: Expr
         if isinstance(expr, Scoped):
-            rewritten = replace(expr, body=Block((yield self.stmts(expr.body.stmts))))
+            rewritten = replace(expr, body=Block((yield self.rewrite_statements(expr.body.stmts))))
         else:
             operands = []
             for operand, _ in certain_operands(expr):
-                operands.append((yield self.expression(operand, before)))
+                operands.append((yield self.rewrite_expression(operand, before)))
             rewritten = with_children(expr, operands)
         if not value.is_shared or value.holder is not None:
             return rewritten
@@ -332,8 +336,8 @@ def _is_leaf(expr: Expr) -> bool:
     return isinstance(expr, Load | LoadMerge | LocalRead | Const | ConstBits | IndexValue)
 
 
-def _joins_others(stmt: Stmt) -> bool:
-    """True of a statement without loops, which shares a kernel with its neighbours."""
+def _is_loop_free(stmt: Stmt) -> bool:
+    """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
     if isinstance(stmt, Block):
-        return all(map(_joins_others, stmt.stmts))
-    return isinstance(stmt, _TOGETHER) and not any(isinstance(n, For) for n in walk(stmt))
+        return all(map(_is_loop_free, stmt.stmts))
+    return isinstance(stmt, _LOOP_FREE) and not any(isinstance(n, For) for n in walk(stmt))

@@ -1,4 +1,4 @@
-"""Memory passes that nobody needs: initial values read once, and cells overwritten before a read.
+"""Dead store elimination and store-to-load forwarding of fills.
 
 c[:] = 0.0
 for i in range(4):            -->   for i in range(4):
@@ -46,24 +46,24 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.algebraic_rules import apply_rules
-from ocannl_core.passes.definite_assignment import certain_cells, whole
+from ocannl_core.passes.definite_assignment import all_cells, assigned_cells
 from ocannl_core.passes.statement_accesses import AnalysedStatement, analyse_statement
 
 # ----- initial values ------------------------------------------------------------------------
 
 
 def forward_fills(program: LoopProgram) -> LoopProgram:
-    """Returns the program with the numbers of fills in place of loads that surely read them.
+    """Forward the values of fills to the loads that read them.
 
-    That is where the nest that touches the node next updates each cell at most once. The fill moves
-    there, so that memory is in use no longer than it has to be, and initial values are still in the
-    cache. Whether it is needed at all, `remove_dead_stores` finds out.
+    A fill is forwarded to the next loop nest that accesses its node, if the nest updates each cell
+    at most once. The fill sinks in front of that nest, which shortens the live range and keeps the
+    initial values in the cache. If the fill is dead then, `remove_dead_stores` removes it.
     """
 
     def block(stmt: Stmt) -> Replacement:
         if not isinstance(stmt, Block) or not any(isinstance(s, Fill) for s in stmt.stmts):
             return stmt
-        stmts = tuple(_with_fills(stmt.stmts, program.nodes))
+        stmts = tuple(_sink_fills(stmt.stmts, program.nodes))
         return stmt if all(map(is_, stmts, stmt.stmts)) else Block(stmts)
 
     if not any(isinstance(stmt, Fill) for stmt in statements(program.body)):
@@ -72,8 +72,8 @@ def forward_fills(program: LoopProgram) -> LoopProgram:
     return program if body is program.body else replace(program, body=body)
 
 
-def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
-    """Yields statements with every fill right in front of the first that touches its node."""
+def _sink_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
+    """Sink every fill in front of the next statement that accesses its node."""
     fills: dict[TensorNode, tuple[Stmt, ...]] = {}
     remark: tuple[Stmt, ...] = ()
     for stmt in stmts:
@@ -85,13 +85,13 @@ def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -
         if isinstance(stmt, Barrier):
             waiting = tuple(fills)
         elif fills and not isinstance(stmt, Remark):
-            waiting = [node for node in _touched(stmt) if node in fills]
+            waiting = [node for node in _accessed_nodes(stmt) if node in fills]
         rewritten = stmt
         for node in waiting:
             *_, fill = sunk = fills.pop(node)
             yield from sunk
             if isinstance(fill, Fill):
-                rewritten = _started(rewritten, node, Const(fill.value, nodes[node].dtype))
+                rewritten = _forward_fill(rewritten, node, Const(fill.value, nodes[node].dtype))
         if isinstance(stmt, Fill):
             fills[stmt.node] = (*remark, stmt)
         else:
@@ -102,14 +102,14 @@ def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -
     yield from remark
 
 
-def _touched(stmt: Stmt) -> Collection[TensorNode]:
-    """Returns the nodes that a statement reads, writes or allocates."""
+def _accessed_nodes(stmt: Stmt) -> Collection[TensorNode]:
+    """Return the nodes that a statement reads, writes or allocates."""
     return dict.fromkeys((*nodes_of(stmt), *allocated(stmt)))
 
 
-def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
-    """Returns a nest that updates cells of a node once, with what they start from put in."""
-    store, loops = _only_store(nest, node)
+def _forward_fill(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
+    """Replace loads of the initial values by `start`, in a nest that updates each cell once."""
+    store, loops = _find_only_store(nest, node)
     if store is None or not _visits_cells_once(store, loops):
         return nest
     own = Load(node, store.indices, start.dtype)
@@ -118,18 +118,18 @@ def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
     if not inside or len(touched) != inside + 1 or sum(touched) != 1:
         return nest
 
-    def started(expr: Expr) -> Expr:
+    def forward(expr: Expr) -> Expr:
         return start if expr == own else apply_rules(expr)
 
     def update(stmt: Stmt) -> Replacement:
-        return replace(stmt, value=map_expr(store.value, started)) if stmt is store else stmt
+        return replace(stmt, value=map_expr(store.value, forward)) if stmt is store else stmt
 
     (rewritten,) = rewrite(nest, on_stmt=update).stmts
     return rewritten
 
 
-def _only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
-    """Returns the only store of a nest to a node, and the loops around it."""
+def _find_only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
+    """Return the only store of a nest to a node, and the loops around it."""
     found: list[tuple[Store, list[For]]] = []
     pending: list[tuple[Stmt, list[For]]] = [(nest, [])]
     while pending:
@@ -158,33 +158,33 @@ def _visits_cells_once(store: Store, loops: list[For]) -> bool:
 
 
 def remove_dead_stores(program: LoopProgram) -> LoopProgram:
-    """Returns the program without stores of which nobody sees the result.
+    """Remove dead stores.
 
-    That are stores to memory of the routine that is not read later, and to cells that are surely
-    written again before they are read.
+    These are stores to memory of the routine that is never read afterwards, and stores to cells
+    that are definitely assigned again before the next read.
     """
     body = program.body
-    if any(_overwritten(stmt) for stmt in statements(body)):
-        body = rewrite(body, on_stmt=_without_overwritten)
+    if any(_stores_node_twice(stmt) for stmt in statements(body)):
+        body = rewrite(body, on_stmt=_remove_overwritten)
     read = {access.node for access in accesses(body) if not access.writes}
     useless = frozenset(allocated(body)) - read
-    kept = _Liveness(program.nodes, body, useless).kept()
+    kept = _Liveness(program.nodes, body, useless).live_statements()
     if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
         body = Block(kept)
     return program if body is program.body else used_only(replace(program, body=body))
 
 
-def _overwritten(stmt: Stmt) -> bool:
-    """True if a block stores to one node repeatedly."""
+def _stores_node_twice(stmt: Stmt) -> bool:
+    """Return True if a block stores to one node repeatedly."""
     if not isinstance(stmt, Block):
         return False
     targets = [each.node for each in stmt.stmts if isinstance(each, Store)]
     return len(targets) > 1 and len(set(targets)) < len(targets)
 
 
-def _without_overwritten(stmt: Stmt) -> Replacement:
+def _remove_overwritten(stmt: Stmt) -> Replacement:
     """c[i] = x; c[i] = y --> c[i] = y, where y does not depend on c."""
-    if not isinstance(stmt, Block) or not _overwritten(stmt):
+    if not isinstance(stmt, Block) or not _stores_node_twice(stmt):
         return stmt
     overwritten: dict[TensorNode, set[tuple[AxisIndex, ...]]] = {}
     kept: list[Stmt] = []
@@ -204,13 +204,13 @@ def _without_overwritten(stmt: Stmt) -> Replacement:
 
 @dataclass(slots=True)
 class _Liveness:
-    """A walk over top-level statements, last first.
+    """A backward walk over top-level statements.
 
     Attributes:
         nodes: Extents of the nodes.
         body: The statements.
-        useless: Nodes that nothing reads.
-        dead: Cells that are not read any more before they are written.
+        useless: Nodes that are never read.
+        dead: Cells that are written before the next read.
     """
 
     nodes: Mapping[TensorNode, NodeInfo]
@@ -218,47 +218,49 @@ class _Liveness:
     useless: frozenset[TensorNode]
     dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
 
-    def kept(self) -> tuple[Stmt, ...]:
-        """Returns the statements that are needed."""
+    def live_statements(self) -> tuple[Stmt, ...]:
+        """Return the live statements."""
         for stmt in self.body.stmts:
             if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
-                self.dead[stmt.node] = [whole(self.nodes[stmt.node])]
+                self.dead[stmt.node] = [all_cells(self.nodes[stmt.node])]
         kept: list[Stmt] = []
         is_gone = False
         for stmt in reversed(self.body.stmts):
             if is_gone and isinstance(stmt, Remark) and stmt.origin is not None:
-                continue  # it told of what is gone
-            unit = analyse_statement(stmt, 0, {})
-            remaining = self.without_dead(unit)
+                continue  # the remark of a removed statement
+            analysed = analyse_statement(stmt, 0, {})
+            remaining = self.remove_dead(analysed)
             is_gone = remaining is None
             if remaining is not None:
                 kept.append(remaining)
-                self.account_for(unit if remaining is stmt else analyse_statement(remaining, 0, {}))
+                self.update(analysed if remaining is stmt else analyse_statement(remaining, 0, {}))
         return tuple(reversed(kept))
 
-    def without_dead(self, unit: AnalysedStatement) -> Stmt | None:
-        """Returns a statement without its dead stores; None if nothing is left of it."""
-        seen, written = ({site.node for site in sites} for sites in (unit.reads, unit.writes))
+    def remove_dead(self, analysed: AnalysedStatement) -> Stmt | None:
+        """Remove the dead stores of a statement; return None if nothing is left."""
+        seen, written = (
+            {site.node for site in sites} for sites in (analysed.reads, analysed.writes)
+        )
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or any(isinstance(node, Staged) for node in walk(unit.stmt)):
-            return unit.stmt
+        if not dead or any(isinstance(node, Staged) for node in walk(analysed.stmt)):
+            return analysed.stmt
 
         def on_stmt(each: Stmt) -> Replacement:
             match each:
                 case Store(node) | StoreVector(node) | Fill(node) if node in dead:
-                    return () if self.is_dead(each, unit.ranges) else each
+                    return () if self.is_dead(each, analysed.ranges) else each
                 case For(body=Block(())) | Block(()):
                     return ()
                 case _:
                     return each
 
-        rewritten = rewrite(unit.stmt, on_stmt=on_stmt)
+        rewritten = rewrite(analysed.stmt, on_stmt=on_stmt)
         if not rewritten.stmts:
             return None
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
 
     def is_dead(self, store: Store | StoreVector | Fill, ranges: Mapping[IndexVar, Range]) -> bool:
-        """True if all cells that a store may write are dead."""
+        """Return True if all cells that a store may write are dead."""
         if store.node in self.useless:
             return True
         boxes = self.dead[store.node]
@@ -275,14 +277,14 @@ class _Liveness:
             for box in boxes
         )
 
-    def account_for(self, unit: AnalysedStatement) -> None:
-        """Takes what a statement reads and surely writes into account."""
-        if isinstance(unit.stmt, Allocate):
-            self.dead.pop(unit.stmt.node, None)
+    def update(self, analysed: AnalysedStatement) -> None:
+        """Update the dead cells by the reads and the certain writes of a statement."""
+        if isinstance(analysed.stmt, Allocate):
+            self.dead.pop(analysed.stmt.node, None)
             return
-        for site in unit.writes:
-            box = certain_cells(site, self.nodes[site.node])
+        for site in analysed.writes:
+            box = assigned_cells(site, self.nodes[site.node])
             if box is not None:
                 self.dead.setdefault(site.node, []).append(box)
-        for site in unit.reads:
+        for site in analysed.reads:
             self.dead.pop(site.node, None)

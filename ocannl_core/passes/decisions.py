@@ -1,4 +1,4 @@
-"""What the passes over one routine learn and decide, beside the program that they hand on."""
+"""Decisions of the passes about the nodes of a routine: inlining, placement, local memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition, Policy, inline
-from ocannl_core.passes.placement import allocate_scratch, placement
+from ocannl_core.passes.placement import allocate_scratch, decide_placement
 from ocannl_core.passes.simplify import simplify
 
 PrefersDevice = Callable[[TensorNode, NodeInfo], bool]
-"""Whether a backend wants a node on the device that could be local to the routine."""
+"""Return True if a backend prefers device memory for a node that could be local to the routine."""
 
 
 @dataclass(slots=True)
@@ -23,11 +23,11 @@ class Decisions:
 
     Attributes:
         stored: Nodes that the context keeps from one routine to the next, with its reasons.
-        prefers_device: Asked about nodes that may be local; by default none is preferred.
-        requested: Nodes that are to be inlined, worthwhile or not.
+        prefers_device: Called with each node that may be local; None prefers no device memory.
+        requested: Nodes to inline, profitable or not.
         virtual: Nodes that need no memory, and why.
         refused: Why inlining left each of the others in memory.
-        definitions: How to compute virtual nodes elsewhere.
+        definitions: The definitions of virtual nodes, for use in other routines.
         independent: Nodes whose cells are all written before they are read.
         positive: Nodes that never hold `-0.0` when they are read.
         kept: Nodes that could be local and are not.
@@ -44,10 +44,10 @@ class Decisions:
     kept: dict[TensorNode, Placement] = field(default_factory=dict)
 
     def inline(self, program: LoopProgram) -> LoopProgram:
-        """Returns the program after inlining, as the settings ask for it.
+        """Inline by the policy of the settings.
 
         Raises:
-            LinkError: if a node that is to be inlined cannot be; the message says why.
+            LinkError: if a requested node cannot be inlined; the message gives the reason.
         """
         chosen = settings.current()
         policy = Policy(
@@ -69,11 +69,11 @@ class Decisions:
         return found.program
 
     def simplify(self, program: LoopProgram) -> LoopProgram:
-        """Returns the program after algebra, with what is known of the values of nodes."""
+        """Simplify, given the nodes that never hold `-0.0`."""
         return simplify(program, positive=self.positive)
 
     def allocate(self, program: LoopProgram) -> LoopProgram:
-        """Returns the program with memory for the nodes that it need not share."""
+        """Allocate memory in the routine for the nodes that are local to it."""
         enabled = settings.current().enable_device_only
         for node in program.params:
             if node not in self.independent or node in self.stored:
@@ -88,7 +88,7 @@ class Decisions:
     def placements(
         self, nodes: Iterable[TensorNode], program: LoopProgram
     ) -> dict[TensorNode, Placement]:
-        """Returns where nodes are, and why.
+        """Return the placement of each node, with its reason.
 
         Args:
             nodes: The nodes of the routine before any pass.
@@ -99,5 +99,5 @@ class Decisions:
             known = self.stored.get(node) or self.kept.get(node) or self.virtual.get(node)
             if known is None and node not in program.nodes:
                 known = Placement(MemoryMode.VIRTUAL, Reason.NEVER_READ)
-            found[node] = known or placement(node, self.refused, self.independent)
+            found[node] = known or decide_placement(node, self.refused, self.independent)
         return found

@@ -1,8 +1,8 @@
-"""Whether every cell that is read has been written before, for sure.
+"""Definite assignment of the cells of arrays.
 
-Boxes answer for most accesses and for arrays of any size. What they leave open, such as strides,
-diagonals and windows, is enumerated cell by cell where the array is small enough; beyond that a
-read counts as uncovered.
+Boxes of cells suffice for most accesses and for arrays of any size. Strides, diagonals and windows
+are enumerated cell by cell where the array is small enough; otherwise the analysis assumes a read
+of unassigned cells.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from ocannl_core.indexing import (
 from ocannl_core.loopir.nodes import CallExternal, Fill, For, Load, LoadMerge, Store, StoreVector
 from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.passes.access_counts import Counts, counts_per_cell
+from ocannl_core.passes.access_counts import Counts, count_accesses_per_cell
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 
 @dataclass(slots=True)
-class _Written:
-    """The cells of one node that are certain to be written so far.
+class _AssignedCells:
+    """The definitely assigned cells of one node.
 
     Attributes:
-        info: What is known of the node.
-        is_complete: True if all are.
-        pending: Writes that `boxes` does not take into account yet.
-        boxes: What all others write, as far as it consists of boxes.
-        partial: Writes that `cells` does not take into account yet.
-        cells: What all others write, cell by cell.
+        info: The extents of the node.
+        is_complete: True if all cells are assigned.
+        pending: Writes that are not yet in `boxes`.
+        boxes: The cells of all other writes, as far as they are boxes.
+        partial: Writes that are not yet in `cells`.
+        cells: The cells of all other writes, cell by cell.
     """
 
     info: NodeInfo
@@ -60,12 +60,12 @@ class _Written:
         else:
             self.pending.append(site)
 
-    def settle(self) -> bool:
-        """Returns whether all cells are written, taking the latest writes into account."""
+    def merge_pending(self) -> bool:
+        """Add the pending writes, and return True if all cells are assigned."""
         if self.is_complete or not self.pending:
             return self.is_complete
         self.boxes += (
-            box for site in self.pending if (box := certain_cells(site, self.info)) is not None
+            box for site in self.pending if (box := assigned_cells(site, self.info)) is not None
         )
         self.partial += self.pending
         self.pending = []
@@ -73,15 +73,15 @@ class _Written:
         return self.is_complete
 
     def includes(self, read: AccessSite) -> bool:
-        """True if all cells that a load reads are written; False when unsure."""
-        if read.indices is None or not isinstance(read.by, Load) or _has_static(read.indices):
+        """Return True if all cells that a load reads are assigned; False if unknown."""
+        if read.indices is None or not isinstance(read.access, Load) or _has_static(read.indices):
             return False
-        wanted = counts_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
+        wanted = count_accesses_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
         if wanted is None:
             return False
         written = np.zeros(self.info.buffer_dims, bool) if self.cells is None else self.cells
         for site in self.partial:
-            cells = written_cells(site, self.info)
+            cells = count_writes(site, self.info)
             if cells is not None:
                 written |= cells > 0
         self.cells, self.partial = written, []
@@ -90,60 +90,62 @@ class _Written:
 
 @dataclass(slots=True)
 class DefiniteAssignment:
-    """What is written so far, and which nodes were read before they were.
+    """Definite assignment of all nodes, statement by statement.
 
     Attributes:
-        nodes: What is known of every node.
+        nodes: The extents of every node.
         read_first: Nodes of which some cell may be read before it is written.
     """
 
     nodes: Mapping[TensorNode, NodeInfo]
     read_first: set[TensorNode] = field(default_factory=set)
-    _written: dict[TensorNode, _Written] = field(default_factory=dict)
+    _written: dict[TensorNode, _AssignedCells] = field(default_factory=dict)
 
-    def run(self, unit: AnalysedStatement) -> None:
-        """Takes the reads of a unit, then its writes, into account."""
-        for site in unit.reads:
-            if site.node not in self.read_first and not self._is_covered(site, unit):
+    def run(self, analysed: AnalysedStatement) -> None:
+        """Account for the reads of a top-level statement, then for its writes."""
+        for site in analysed.reads:
+            if site.node not in self.read_first and not self._is_covered(site, analysed):
                 self.read_first.add(site.node)
-        for site in unit.writes:
+        for site in analysed.writes:
             if site.node not in self._written:
-                self._written[site.node] = _Written(self.nodes[site.node])
+                self._written[site.node] = _AssignedCells(self.nodes[site.node])
             self._written[site.node].add(site)
 
-    def _is_covered(self, read: AccessSite, unit: AnalysedStatement) -> bool:
-        if isinstance(read.by, LoadMerge):
+    def _is_covered(self, read: AccessSite, analysed: AnalysedStatement) -> bool:
+        if isinstance(read.access, LoadMerge):
             return False  # a transfer fills the buffer of a node that has memory
         if read.never_runs:
             return True
         written = self._written.get(read.node)
-        if written is not None and (written.is_complete or written.settle()):
+        if written is not None and (written.is_complete or written.merge_pending()):
             return True
-        if any(write.node is read.node for write in unit.writes) and follows_store(read, unit):
+        if any(write.node is read.node for write in analysed.writes) and follows_store(
+            read, analysed
+        ):
             return True
         return written is not None and written.includes(read)
 
 
-def follows_store(read: AccessSite, unit: AnalysedStatement) -> bool:
-    """True if a store of the very same cell precedes a load under the same or fewer loops."""
+def follows_store(read: AccessSite, analysed: AnalysedStatement) -> bool:
+    """Return True if a store of the same cell precedes a load under the same or fewer loops."""
     return any(
-        isinstance(write.by, Store)
+        isinstance(write.access, Store)
         and write.node is read.node
         and write.indices == read.indices
         and not write.is_staged
-        and write.by is not read.store
+        and write.access is not read.store
         and write.loops == read.loops[: len(write.loops)]
-        and _precedes(write, read, unit)
-        for write in unit.writes
+        and _precedes(write, read, analysed)
+        for write in analysed.writes
     )
 
 
-def _precedes(write: AccessSite, read: AccessSite, unit: AnalysedStatement) -> bool:
-    """True if a store comes before a load in program order, directly inside loops around both."""
+def _precedes(write: AccessSite, read: AccessSite, analysed: AnalysedStatement) -> bool:
+    """Return True if a store, directly in a loop around both, precedes a load in program order."""
     body = write.loops[-1].body.stmts if write.loops else None
     if body is None:
         return False
-    store_place = next((k for k, stmt in enumerate(body) if stmt is write.by), None)
+    store_place = next((k for k, stmt in enumerate(body) if stmt is write.access), None)
     if store_place is None:
         return False
     inner = read.loops[len(write.loops)] if len(read.loops) > len(write.loops) else read.store
@@ -152,21 +154,21 @@ def _precedes(write: AccessSite, read: AccessSite, unit: AnalysedStatement) -> b
 
 
 def ranges_of(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
-    """Returns the values of the variables of loops."""
+    """Return the values of the variables of loops."""
     return {loop.var: Range(loop.start, loop.stop - 1) for loop in loops}
 
 
-def written_cells(site: AccessSite, info: NodeInfo) -> Counts | None:
-    """Returns how often a site writes each cell of its node; None when unsure."""
+def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
+    """Count the writes of each cell by an access; return None if unknown."""
     loops, dims = ranges_of(site.loops), info.buffer_dims
-    match site.by:
+    match site.access:
         case Fill():
             return np.ones(dims, dtype=np.int64)
         case Store(_, indices) if not _has_static(indices):
-            return counts_per_cell(indices, loops, dims)
+            return count_accesses_per_cell(indices, loops, dims)
         case StoreVector(_, indices, length) if not _has_static(indices):
             cells, lane = _lanes(indices, length, info)
-            found = counts_per_cell((cells,), {**loops, **lane}, (info.size,))
+            found = count_accesses_per_cell((cells,), {**loops, **lane}, (info.size,))
             return None if found is None else found.reshape(dims)
         case CallExternal():
             found = np.zeros(dims, dtype=np.int64)
@@ -181,14 +183,16 @@ def _has_static(indices: tuple[AxisIndex, ...]) -> bool:
 
 
 def assigns_all(site: AccessSite, info: NodeInfo) -> bool:
-    """True if a site is certain to write every cell, by plain indices; False when unsure."""
+    """Return True if an access definitely assigns every cell by plain indices; False if unknown."""
     if site.never_runs:
         return False
-    return isinstance(site.by, Fill) or (isinstance(site.by, Store) and is_whole(site, info))
+    return isinstance(site.access, Fill) or (
+        isinstance(site.access, Store) and covers_array(site, info)
+    )
 
 
-def is_whole(site: AccessSite, info: NodeInfo) -> bool:
-    """True if a store under its loops writes every cell by plain indices; False when unsure."""
+def covers_array(site: AccessSite, info: NodeInfo) -> bool:
+    """Return True if a store in its loops assigns every cell by plain indices; False if unknown."""
     extents: dict[IndexVar, int] = {loop.var: loop.stop for loop in site.loops if loop.start == 0}
     indices = site.indices or ()
     if len({index.var for index in indices if isinstance(index, VarIndex)}) < len(indices):
@@ -199,36 +203,36 @@ def is_whole(site: AccessSite, info: NodeInfo) -> bool:
     )
 
 
-def certain_cells(site: AccessSite, info: NodeInfo) -> Box | None:
-    """Returns cells that a site is certain to write; None when unsure."""
+def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
+    """Return the definitely assigned cells of an access; None if unknown."""
     if site.never_runs or site.is_staged:
         return None
     loops = ranges_of(site.loops)
-    match site.by:
+    match site.access:
         case Fill():
-            return whole(info)
+            return all_cells(info)
         case Store(_, indices):
             return certain_box(indices, loops)
         case StoreVector(_, indices, length):
             cells, lane = _lanes(indices, length, info)
             box = certain_box((cells,), {**loops, **lane})
             is_all = box is not None and box[0].low <= 0 and box[0].high >= info.size - 1
-            return whole(info) if is_all else None
+            return all_cells(info) if is_all else None
         case CallExternal():
             return _interior(info)
         case _:
             return None
 
 
-def whole(info: NodeInfo) -> Box:
-    """Returns all cells of a node."""
+def all_cells(info: NodeInfo) -> Box:
+    """Return all cells of a node."""
     return tuple(Range(0, dim - 1) for dim in info.buffer_dims)
 
 
 def _lanes(
     indices: tuple[AxisIndex, ...], length: int, info: NodeInfo
 ) -> tuple[AxisIndex, dict[IndexVar, Range]]:
-    """Returns the row-major positions that a vector store writes, and the variable that adds."""
+    """Return the row-major positions of a vector store, and the range of its lane variable."""
     lane = fresh_var("lane")
     terms, start = as_affine(row_major(indices, info.buffer_dims))
     return affine([*terms, (1, lane)], start), {lane: Range(0, length - 1)}

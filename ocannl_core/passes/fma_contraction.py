@@ -1,15 +1,15 @@
-"""Contraction: the algebra that changes how results are rounded.
+"""FMA contraction, and expansion of powers into products: rewrites that change rounding.
 
 c[i] = a[i] * 2.0 + 1.0   -->   c[i] = fma(a[i], 2.0, 1.0)
 c[i] = a[i] ** 4.0        -->   c[i] = {v: v = a[i] * a[i]; v = v * v}
 
-A product inside a sum is no longer rounded by itself, so a result is at least as close to the exact
-one, unless parts cancel that were rounded alike. A power becomes a product: `x ** n` stays within
-`|n|` units in the last place as long as neither it nor `x ** -n` leaves the normal range. Integers
-are left alone; `simplify` does for them what is exact. Without this pass a program keeps its bits.
+The product inside a sum is not rounded, so the result is at least as close to the exact one, unless
+terms cancel that were rounded alike. An expanded power `x ** n` stays within `|n|` units in the
+last place as long as neither it nor `x ** -n` leaves the normal range. Integers are left alone;
+`simplify` applies the exact rules to them. Without this pass results are bit-identical.
 
-What the innermost loop sums up is left alone too, `v += a[i] * b[i]`: compilers compute such
-products in vectors and add them in order, but do not vectorize a chain of fused multiply-adds.
+Sums over the innermost loop are left alone too, `v += a[i] * b[i]`: C compilers vectorise such
+products and add them in order, but do not vectorise a chain of fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import rewrite, walk
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once
-from ocannl_core.passes.expand_powers import as_product
 from ocannl_core.passes.local_variables import Fresh, fresh_locals
+from ocannl_core.passes.simplify import expand_power
 from ocannl_core.passes.value_analysis import value_of
 
 _LARGEST_POWER = 8
@@ -43,51 +43,51 @@ _LARGEST_POWER = 8
 
 
 def contract_to_fma(program: LoopProgram) -> LoopProgram:
-    """Returns the program with fused multiply-adds, and products instead of small powers."""
-    rules = _FmaRules(fresh_locals(program.body), frozenset(_totals(program.body)))
-    body = rewrite(program.body, on_expr=rules.expression)
+    """Contract products and sums to fused multiply-adds, and expand small powers."""
+    rules = _FmaRules(fresh_locals(program.body), frozenset(_find_accumulators(program.body)))
+    body = rewrite(program.body, on_expr=rules.rewrite_expression)
     return program if body is program.body else replace(program, body=body)
 
 
 @dataclass(slots=True)
 class _FmaRules:
-    """The rewrites.
+    """The rewrite rules of the pass.
 
     Attributes:
-        fresh: Gives new scalars.
-        totals: What innermost loops sum up.
+        fresh: Makes new scalars.
+        accumulators: Accumulators of innermost loops.
     """
 
     fresh: Fresh
-    totals: frozenset[Expr]
+    accumulators: frozenset[Expr]
 
-    def expression(self, expr: Expr) -> Expr:
+    def rewrite_expression(self, expr: Expr) -> Expr:
         if not isinstance(expr, Binary) or not expr.dtype.is_float:
             return expr
         match expr.op:
             case BinaryOp.POW:
-                return self._power(expr)
+                return self._expand_power(expr)
             case BinaryOp.ADD | BinaryOp.SUB:
-                return expr if self._adds_up(expr) else _fused(expr)
+                return expr if self._is_accumulation(expr) else _contract(expr)
             case _:
                 return expr
 
-    def _adds_up(self, expr: Binary) -> bool:
+    def _is_accumulation(self, expr: Binary) -> bool:
         operands = (expr.left, expr.right)
-        return any(isinstance(e, Load | LocalRead) and e in self.totals for e in operands)
+        return any(isinstance(e, Load | LocalRead) and e in self.accumulators for e in operands)
 
-    def _power(self, power: Binary) -> Expr:
+    def _expand_power(self, power: Binary) -> Expr:
         exponent = value_of(power.right)
         if exponent is None or not 2 <= abs(exponent) <= _LARGEST_POWER:
             return power
         if exponent != int(exponent):
             return power
-        product = as_product(power.left, abs(int(exponent)), self.fresh)
+        product = expand_power(power.left, abs(int(exponent)), self.fresh)
         return product if exponent > 0 else Unary(UnaryOp.RECIP, product, power.dtype)
 
 
-def _totals(root: Stmt) -> Iterator[Expr]:
-    """Yields the cells and scalars that carry a value from one iteration to the next."""
+def _find_accumulators(root: Stmt) -> Iterator[Expr]:
+    """Yield the cells and scalars that carry a value from one iteration to the next."""
     for loop in walk(root):
         if not isinstance(loop, For):
             continue
@@ -107,7 +107,7 @@ def _leaf(expr: Expr) -> Expr | None:
     return expr if isinstance(expr, LocalRead) else None
 
 
-def _fused(expr: Binary) -> Expr:
+def _contract(expr: Binary) -> Expr:
     """x * y + z, z + x * y --> fma(x, y, z); x * y - z --> fma(x, y, -z).
 
     z - x * y --> fma(-x, y, z)
@@ -119,14 +119,14 @@ def _fused(expr: Binary) -> Expr:
             return Ternary(TernaryOp.FMA, x, y, z, dtype)
         case Binary(BinaryOp.SUB, z, Binary(BinaryOp.MUL, x, y), dtype):
             if value_of(y) is not None:
-                return Ternary(TernaryOp.FMA, x, _negated(y), z, dtype)
-            return Ternary(TernaryOp.FMA, _negated(x), y, z, dtype)
+                return Ternary(TernaryOp.FMA, x, _negate(y), z, dtype)
+            return Ternary(TernaryOp.FMA, _negate(x), y, z, dtype)
         case Binary(BinaryOp.SUB, Binary(BinaryOp.MUL, x, y), z, dtype):
-            return Ternary(TernaryOp.FMA, x, y, _negated(z), dtype)
+            return Ternary(TernaryOp.FMA, x, y, _negate(z), dtype)
         case _:
             return expr
 
 
-def _negated(expr: Expr) -> Expr:
+def _negate(expr: Expr) -> Expr:
     negation = Unary(UnaryOp.NEG, expr, expr.dtype)
     return simplify_once(negation) or negation

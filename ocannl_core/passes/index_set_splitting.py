@@ -1,4 +1,4 @@
-"""Loops that are cut where a condition on their variable changes, so that no iteration tests it.
+"""Index-set splitting: split loops where a condition on their variable changes.
 
 for i in range(10):                             for i in range(4):
     c[i] = where(i < 4, a[i], b[i - 4])   -->       c[i] = a[i]
@@ -6,8 +6,8 @@ for i in range(10):                             for i in range(4):
                                                     c[i] = b[i - 4]
 
 Such conditions come from definitions that write a tensor in parts: concatenations, margins, and
-masks. The parts keep the order of the iterations, so any loop may be cut. Nests that reduce are
-left alone: their schedules want one nest, and put conditions into the copies of their operands.
+masks. The parts keep the order of the iterations, so splitting is always legal. Reductions are left
+alone: their schedules need a single loop nest, and move the conditions into packed operands.
 """
 
 from __future__ import annotations
@@ -42,19 +42,16 @@ from ocannl_core.passes.trampoline import Steps, run_trampoline
 from ocannl_core.passes.value_analysis import constant, difference
 
 _LEAST_EXTENT = 8
-"""Shorter loops are unrolled, and stay."""
+"""Shorter loops are unrolled instead."""
 
 _MOST_PARTS = 5
 _MOST_SIZE = 1024
-"""How large, in nodes of the loop language, the parts of one top-level nest may get together."""
+"""Size limit, in nodes of the loop language, on all parts of one top-level nest."""
 
 
 def split_index_sets(program: LoopProgram) -> LoopProgram:
-    """Returns the program with loops cut where conditions on their variables change.
-
-    Cells keep their bits.
-    """
-    if not any(isinstance(each, Ternary) and _guards(each) for each in walk(program.body)):
+    """Split loops where conditions on their variables change; results are bit-identical."""
+    if not any(isinstance(each, Ternary) and _is_guard(each) for each in walk(program.body)):
         return program
     stmts = tuple(_split(program.body.stmts))
     if len(stmts) == len(program.body.stmts) and all(map(is_, stmts, program.body.stmts)):
@@ -62,18 +59,18 @@ def split_index_sets(program: LoopProgram) -> LoopProgram:
     return simplify(replace(program, body=Block(stmts)))
 
 
-def _guards(expr: Ternary) -> bool:
-    """True of a choice by the position of a loop."""
+def _is_guard(expr: Ternary) -> bool:
+    """Return True if an expression selects by the position of a loop."""
     return expr.op is TernaryOp.WHERE and any(
         isinstance(each, IndexValue) for each in walk(expr.first)
     )
 
 
 def _split(stmts: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Yields top-level statements; each part of one has the remark in front of the whole."""
+    """Split top-level statements; repeat the remark of a statement in front of each part."""
     before: Stmt | None = None
     for stmt in stmts:
-        parts = _parts_of(stmt)
+        parts = _split_statement(stmt)
         for position, part in enumerate(parts):
             if position and isinstance(before, Remark) and before.origin is not None:
                 yield before
@@ -81,16 +78,16 @@ def _split(stmts: Sequence[Stmt]) -> Iterator[Stmt]:
         before = stmt
 
 
-def _parts_of(stmt: Stmt) -> tuple[Stmt, ...]:
-    if not isinstance(stmt, For) or _reduces(stmt):
+def _split_statement(stmt: Stmt) -> tuple[Stmt, ...]:
+    if not isinstance(stmt, For) or _is_reduction(stmt):
         return (stmt,)
     cutter = _IndexSetSplitter(_MOST_SIZE - _size(stmt))
-    parts: tuple[Stmt, ...] = run_trampoline(cutter.statement(stmt))
+    parts: tuple[Stmt, ...] = run_trampoline(cutter.split_statement(stmt))
     return parts
 
 
-def _reduces(nest: For) -> bool:
-    """True if a nest does anything but compute every cell that it writes in one iteration."""
+def _is_reduction(nest: For) -> bool:
+    """Return True unless every iteration computes one cell of its own."""
     loops: list[IndexVar] = []
     written: list[set[IndexVar]] = []
     for each in statements(nest):
@@ -120,30 +117,30 @@ def _size(stmt: Stmt) -> int:
 
 @dataclass(slots=True)
 class _IndexSetSplitter:
-    """Cuts the loops of one nest, outermost first.
+    """Splits the loops of one nest, outermost first.
 
     Attributes:
-        budget: How much larger the nest may get.
+        budget: By how many nodes the nest may still grow.
     """
 
     budget: int
 
-    def statement(self, stmt: Stmt) -> Steps[tuple[Stmt, ...]]:
+    def split_statement(self, stmt: Stmt) -> Steps[tuple[Stmt, ...]]:
         if not isinstance(stmt, For):
             return (stmt,)
-        parts = tuple(self.parts(stmt))
+        parts = tuple(self.split_loop(stmt))
         cut: list[Stmt] = []
         for part in parts:
             inner: list[Stmt] = []
             for each in part.body.stmts:
-                inner += yield self.statement(each)
+                inner += yield self.split_statement(each)
             same = len(inner) == len(part.body.stmts) and all(map(is_, inner, part.body.stmts))
             cut.append(part if same else replace(part, body=Block(tuple(inner))))
         return tuple(cut)
 
-    def parts(self, loop: For) -> Iterator[For]:
-        """Yields the parts of a loop, with what is certain in each."""
-        ends = [*sorted(_cuts(loop)), loop.stop]
+    def split_loop(self, loop: For) -> Iterator[For]:
+        """Yield the parts of a loop, with the conditions that are constant in each folded."""
+        ends = [*sorted(_split_points(loop)), loop.stop]
         growth = _size(loop) * (len(ends) - 1)
         if not 1 < len(ends) <= _MOST_PARTS or growth > self.budget:
             yield loop
@@ -153,12 +150,12 @@ class _IndexSetSplitter:
         for end in ends:
             (part,) = refresh(replace(loop, start=start, stop=end)).stmts
             if isinstance(part, For):
-                yield _decided(part)
+                yield _fold_comparisons(part)
             start = end
 
 
-def _cuts(loop: For) -> set[int]:
-    """Returns where, strictly inside the range of a loop, a condition on its variable changes."""
+def _split_points(loop: For) -> set[int]:
+    """Return the split points of a loop, strictly inside its range."""
     if loop.stop - loop.start < _LEAST_EXTENT:
         return set()
     found: set[int] = set()
@@ -167,12 +164,12 @@ def _cuts(loop: For) -> set[int]:
         if isinstance(choice, Ternary) and choice.op is TernaryOp.WHERE:
             for test in walk(choice.first):
                 if isinstance(test, Binary) and test.op in COMPARISONS:
-                    found.update(_changes(test, ranges))
+                    found.update(_change_points(test, ranges))
     return {cut for cut in found if loop.start < cut < loop.stop}
 
 
-def _changes(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
-    """Returns the values of a variable for which a comparison may differ from the one before."""
+def _change_points(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
+    """Return the values of the variable at which a comparison may change."""
     apart = difference(test.left, test.right, ranges)
     if apart is None:
         return ()
@@ -188,16 +185,16 @@ def _changes(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
     return (-(offset // factor) if factor > 0 else offset // -factor + 1,)
 
 
-def _decided(loop: For) -> For:
-    """Returns a loop with the comparisons worked out that its range decides."""
+def _fold_comparisons(loop: For) -> For:
+    """Fold the comparisons that are constant over the range of a loop."""
     ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
 
-    def decided(expr: Expr) -> Expr:
+    def fold_comparison(expr: Expr) -> Expr:
         if isinstance(expr, Binary) and expr.op in COMPARISONS:
             apart = difference(expr.left, expr.right, ranges)
-            verdict = None if apart is None else apart.verdict(expr.op)
+            verdict = None if apart is None else apart.compare(expr.op)
             if verdict is not None:
                 return constant(int(verdict), expr.dtype) or expr
         return apply_rules(expr)
 
-    return replace(loop, body=rewrite(loop.body, on_expr=decided))
+    return replace(loop, body=rewrite(loop.body, on_expr=fold_comparison))

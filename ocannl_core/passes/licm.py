@@ -1,4 +1,4 @@
-"""Loop-invariant code: what every iteration computes alike is computed before the loop.
+"""Loop-invariant code motion.
 
                                             v: float32
 for i in range(64):                         v = exp(s)
@@ -48,7 +48,7 @@ from ocannl_core.loopir.traverse import (
     with_children,
 )
 from ocannl_core.passes.expression_cost import cost, own_cost
-from ocannl_core.passes.local_variables import Variables, assign_local, variables_of
+from ocannl_core.passes.local_variables import Variables, assign_local, collect_variables
 from ocannl_core.passes.side_effects import assigned_by_node, is_pure
 from ocannl_core.passes.trampoline import Steps, run_trampoline
 
@@ -56,14 +56,15 @@ _SEQUENTIAL = (AxisKind.SERIAL, AxisKind.REDUCTION, AxisKind.VECTOR, AxisKind.UN
 
 
 def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgram:
-    """Returns the program with costly invariant computations in front of their loops.
+    """Hoist costly invariant expressions out of their loops; results are bit-identical.
 
-    A computation moves out of every loop that it does not depend on, if each iteration surely runs
-    it: not out of the branches of a `where`. Cells keep their bits.
+    An expression moves out of every loop that it does not depend on, if each iteration evaluates
+    it: not out of the branches of a `where`.
 
     Args:
         program: The program.
-        least_cost: The least cost of what is moved, see `cost`; compilers move cheap things.
+        least_cost: The least cost of a hoisted expression, see `cost`; C compilers hoist cheap
+            ones.
     """
     known: list[Variables] = []
 
@@ -75,24 +76,24 @@ def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgra
         if any(isinstance(node, Barrier) for node in walk(stmt.body)):
             return stmt
         if not known:
-            known.append(variables_of(program.body))
-        return _Loop(stmt, known[0], least_cost).without_invariants()
+            known.append(collect_variables(program.body))
+        return _LoopHoister(stmt, known[0], least_cost).hoist()
 
     body = rewrite(program.body, on_stmt=statement)
     return program if body is program.body else replace(program, body=body)
 
 
 @dataclass(slots=True)
-class _Loop:
-    """One loop from which code moves.
+class _LoopHoister:
+    """A loop to hoist expressions from.
 
     Attributes:
-        loop: The loop; those inside it are done.
-        known: Gives the scalars.
-        least_cost: The least cost of what is moved.
-        changed: What an iteration assigns.
-        before: What goes in front of the loop.
-        moved: The scalars there, by what they are set to.
+        loop: The loop; its inner loops are done.
+        known: The variables of the program.
+        least_cost: The least cost of a hoisted expression.
+        changed: The memory and scalars that an iteration assigns.
+        before: The statements to put in front of the loop.
+        hoisted: The scalars that these set, by canonical form of their value.
     """
 
     loop: For
@@ -100,32 +101,32 @@ class _Loop:
     least_cost: int
     changed: frozenset[Storage] = frozenset()
     before: list[Stmt] = field(default_factory=list)
-    moved: dict[Key, Local] = field(default_factory=dict)
+    hoisted: dict[Key, Local] = field(default_factory=dict)
 
-    def without_invariants(self) -> Replacement:
-        """Returns the loop, after what moved out of it."""
+    def hoist(self) -> Replacement:
+        """Return the statements hoisted out of the loop, and the rest of the loop."""
         self.changed = frozenset().union(*(assigned_by_node(node) for node in walk(self.loop.body)))
-        stmts = self.stmts(self.loop.body.stmts)
+        stmts = self.hoist_from_statements(self.loop.body.stmts)
         if not self.before:
             return self.loop
         return (*self.before, replace(self.loop, body=Block(stmts)))
 
-    def stmts(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    def hoist_from_statements(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         own = {stmt.local for stmt in stmts if isinstance(stmt, DeclareLocal)}
         gone: set[Local] = set()
         kept: list[Stmt] = []
         for stmt in stmts:
             match stmt:
                 case SetLocal(local, value) if (
-                    local in own and self.known.sets[local] == 1 and self.is_worth_moving(value)
+                    local in own and self.known.sets[local] == 1 and self.is_hoistable(value)
                 ):
-                    self.move(value, local)
+                    self.set_before(value, local)
                     gone.add(local)
                 case Store(value=value) | SetLocal(value=value):
-                    moved = self.value(value)
+                    moved = self.hoist_from_value(value)
                     kept.append(stmt if moved is value else replace(stmt, value=moved))
                 case StoreVector(arg=arg):
-                    moved = self.value(arg)
+                    moved = self.hoist_from_value(arg)
                     kept.append(stmt if moved is arg else replace(stmt, arg=moved))
                 case _:
                     kept.append(stmt)
@@ -133,23 +134,23 @@ class _Loop:
             return stmts
         return tuple(s for s in kept if not (isinstance(s, DeclareLocal) and s.local in gone))
 
-    def move(self, value: Expr, local: Local) -> None:
-        """Sets a scalar in front of the loop."""
-        known = self.moved.setdefault(key_of(value), local)
+    def set_before(self, value: Expr, local: Local) -> None:
+        """Set a scalar in front of the loop."""
+        known = self.hoisted.setdefault(key_of(value), local)
         self.before.append(DeclareLocal(local))
         self.before += assign_local(local, value if known is local else LocalRead(known))
         self.changed -= {local}
 
     # ----- expressions -----
 
-    def value(self, value: Expr) -> Expr:
-        """Returns a value that is surely computed, with what is invariant read from scalars."""
+    def hoist_from_value(self, value: Expr) -> Expr:
+        """Replace the invariant parts of an unconditionally computed value by scalars."""
         if not is_pure(value):
             return value
-        return run_trampoline(self.expression(value, self.dependences(value)))
+        return run_trampoline(self.hoist_from_expression(value, self.dependences(value)))
 
     def dependences(self, value: Expr) -> IdentityMap[Node, tuple[bool, int]]:
-        """Returns for each expression whether it may differ between iterations, and its cost."""
+        """Return the variance and the cost of each subexpression."""
         found: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
 
         def combine(node: Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
@@ -184,33 +185,35 @@ class _Loop:
             or not self.changed.isdisjoint(free_locals(scoped))
         )
 
-    def is_worth_moving(self, value: Expr) -> bool:
+    def is_hoistable(self, value: Expr) -> bool:
         if not is_pure(value):
             return False
         differs, weight = self.dependences(value)[value]
         return not differs and weight >= self.least_cost
 
-    def expression(self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]) -> Steps[Expr]:
+    def hoist_from_expression(
+        self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]
+    ) -> Steps[Expr]:
         differs, weight = facts[expr]
         if not differs:
             return LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
         if isinstance(expr, Scoped):
-            body = self.stmts(expr.body.stmts)
+            body = self.hoist_from_statements(expr.body.stmts)
             return expr if body is expr.body.stmts else replace(expr, body=Block(body))
         operands = []
         for operand, is_certain in certain_operands(expr):
             if is_certain:
-                operand = yield self.expression(operand, facts)
+                operand = yield self.hoist_from_expression(operand, facts)
             operands.append(operand)
         return with_children(expr, operands)
 
     def scalar(self, expr: Expr) -> Local:
         key = key_of(expr)
-        if key not in self.moved:
+        if key not in self.hoisted:
             local = self.known.fresh(expr)
             self.known.sets[local] = 1
-            self.move(expr, local)
-        return self.moved[key]
+            self.set_before(expr, local)
+        return self.hoisted[key]
 
 
 def _is_costly(stmt: Stmt, least: int) -> bool:

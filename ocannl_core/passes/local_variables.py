@@ -1,4 +1,4 @@
-"""What one walk learns of the variables of a program: loop bounds, and how scalars are used."""
+"""Variables of a program, found in one walk: loop bounds, and the uses of scalars."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from ocannl_core.loopir.traverse import Node, locals_of, rename_local, walk
 
 @dataclass(slots=True)
 class Variables:
-    """Facts about the variables of one program.
+    """The variables of one program.
 
     Attributes:
-        ranges: The values of every index variable; over all its loops, when several bind it.
-        sets: How many statements assign a scalar.
-        reads: How many expressions read a scalar.
+        ranges: The values of every index variable; over all its loops, if several bind it.
+        sets: The number of statements that assign a scalar.
+        reads: The number of expressions that read a scalar.
         declared: Scalars introduced by statements, not as values of inlined computations.
-        copies: Scalars that are another name of a constant, an index or another scalar, wherever
-            they can be read.
-        next_local: A number that no scalar has, and none greater.
+        copies: Scalars that are copies of a constant, an index or another scalar wherever they can
+            be read.
+        next_local: A number above those of all scalars.
     """
 
     ranges: dict[IndexVar, Range] = field(default_factory=dict)
@@ -49,17 +49,17 @@ class Variables:
     next_local: int = 0
 
     def fresh(self, like: Expr) -> Local:
-        """Returns a new scalar for a value, as `fresh_locals` does."""
+        """Make a new scalar for a value, as `fresh_locals` does."""
         self.next_local += 1
         return _local_for(like, self.next_local - 1)
 
 
 Fresh = Callable[[Expr], Local]
-"""Gives a new scalar for a value, named after the node that it inlines, if it does."""
+"""Source of new scalars for values, each named after the node that the value inlines, if any."""
 
 
 def fresh_locals(root: Node) -> Fresh:
-    """Returns a source of scalars that do not occur in a program; looks only when needed."""
+    """Return a source of scalars that do not occur in a program; walk the program on first use."""
     numbers: list[int] = []
 
     def fresh(like: Expr) -> Local:
@@ -75,8 +75,8 @@ def _local_for(like: Expr, number: int) -> Local:
     return Local(number, like.dtype, like.local.node if isinstance(like, Scoped) else None)
 
 
-def variables_of(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
-    """Returns what is known of the variables of a statement or expression."""
+def collect_variables(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
+    """Collect the variables of a statement or expression."""
     known = Variables()
     for index in statics:
         if index.extent is not None:
@@ -97,7 +97,7 @@ def variables_of(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
             case DeclareLocal(local):
                 known.declared.add(local)
             case Block(stmts):
-                leaves += _leaf_settings(stmts)
+                leaves += _leaf_assignments(stmts)
             case _:
                 continue
     mentioned = (*known.sets, *known.reads, *inlined, *known.declared)
@@ -106,13 +106,15 @@ def variables_of(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
     known.copies = {
         stmt.local: stmt.value
         for stmt in leaves
-        if stmt.local in known.declared and known.sets[stmt.local] == 1 and _stays(stmt, known)
+        if stmt.local in known.declared
+        and known.sets[stmt.local] == 1
+        and _is_constant(stmt, known)
     }
     return known
 
 
-def _leaf_settings(stmts: tuple[Stmt, ...]) -> list[SetLocal]:
-    """Returns the assignments of leaves to scalars that the same block declares."""
+def _leaf_assignments(stmts: tuple[Stmt, ...]) -> list[SetLocal]:
+    """Return the assignments of leaves to scalars that the same block declares."""
     if not any(isinstance(stmt, DeclareLocal) for stmt in stmts):
         return []
     own = {stmt.local for stmt in stmts if isinstance(stmt, DeclareLocal)}
@@ -125,8 +127,8 @@ def _leaf_settings(stmts: tuple[Stmt, ...]) -> list[SetLocal]:
     ]
 
 
-def _stays(stmt: SetLocal, known: Variables) -> bool:
-    """True if the leaf that a scalar is set to cannot change while the scalar is in scope."""
+def _is_constant(stmt: SetLocal, known: Variables) -> bool:
+    """Return True if the leaf that a scalar is set to is constant in the scope of the scalar."""
     match stmt.value:
         case LocalRead(source):
             return source != stmt.local and known.sets[source] == 1
@@ -135,7 +137,7 @@ def _stays(stmt: SetLocal, known: Variables) -> bool:
 
 
 def assign_local(local: Local, value: Expr) -> tuple[Stmt, ...]:
-    """Returns statements that give a scalar a value; an inlined computation runs in their place."""
+    """Assign a value to a scalar; splice in the statements of an inlined computation."""
     if not isinstance(value, Scoped) or local in locals_of(value):
         return (SetLocal(local, value),)
     body = rename_local(value.body, value.local, local)

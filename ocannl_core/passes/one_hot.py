@@ -1,4 +1,4 @@
-"""One-hot reductions as reads at a computed position.
+"""Conversion of one-hot reductions to gathers.
 
 for k in range(10): c[i] += where(k == id[i], table[k], 0)   -->   c[i] += gather(table[id[i]])
 """
@@ -49,30 +49,30 @@ from ocannl_core.passes.simplify import simplify
 from ocannl_core.passes.value_analysis import fits, is_leaf, is_number
 
 
-def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:
-    """Returns the program with reductions that select one entry replaced by guarded reads.
+def gather_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:
+    """Replace reductions that select one entry of a table by guarded gathers.
 
-    The reduction must run over a variable `k` that is compared with a number that does not depend
-    on it. A number that is no position of the table, or has a fraction, selects nothing.
+    The reduction must run over a variable `k` that is compared with a number independent of `k`. A
+    number that is not a position of the table, or has a fraction, selects nothing.
 
-    `where(k == id, x, 0)` selects exactly: cells keep their bits. A product `(k == id) * x` gives
-    the same numbers only if no other entry is infinite or NaN, since zero times those is NaN. For
-    floats it is therefore rewritten only on request, and zeros may then change their sign.
+    `where(k == id, x, 0)` selects exactly: results are bit-identical. A product `(k == id) * x`
+    gives the same numbers only if no other entry is infinite or NaN, since zero times those is NaN.
+    For floats it is therefore rewritten only on request, and the sign of zeros may change then.
 
     Args:
         program: The program.
-        tables_are_finite: Whether entries that are multiplied by zero are known to be finite.
+        tables_are_finite: True if all entries that are multiplied by zero are finite.
     """
     if not any(isinstance(node, IndexValue) for node in walk(program.body)):
-        return program  # nothing is compared with a loop's variable
+        return program  # no loop variable is compared
     rules = _OneHotRules(program.nodes, fresh_locals(program.body), tables_are_finite)
-    body = rewrite(program.body, on_stmt=rules.statement)
+    body = rewrite(program.body, on_stmt=rules.rewrite_statement)
     return program if body is program.body else simplify(replace(program, body=body))
 
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """A term that is `value` where a loop's variable equals `position`, and zero elsewhere."""
+    """A term that is `value` where a loop variable equals `position`, and zero elsewhere."""
 
     position: Expr
     value: Expr
@@ -84,17 +84,17 @@ class _OneHotRules:
     fresh: Fresh
     tables_are_finite: bool
 
-    def statement(self, stmt: Stmt) -> Replacement:
+    def rewrite_statement(self, stmt: Stmt) -> Replacement:
         if not isinstance(stmt, For) or stmt.kind not in (AxisKind.SERIAL, AxisKind.REDUCTION):
             return stmt
-        loops, update = _nest(stmt.body)
+        loops, update = _match_nest(stmt.body)
         if update is None or stmt.stop - stmt.start < 2:
             return stmt
-        found = _accumulated(update)
-        selection = None if found is None else self.selection(found[1], stmt)
+        found = _match_accumulation(update)
+        selection = None if found is None else self.match_selection(found[1], stmt)
         if found is None or selection is None or not _is_independent(selection, update, stmt.var):
             return stmt
-        gathered = self.gathered(selection, stmt)
+        gathered = self.build_gather(selection, stmt)
         if gathered is None:
             return stmt
         setup, value = gathered
@@ -106,27 +106,29 @@ class _OneHotRules:
             body = (replace(loop, body=Block(body)),)
         return Block(body)
 
-    def selection(self, term: Expr, loop: For) -> _Selection | None:
-        """Returns what a term selects by the loop's variable, if it does."""
+    def match_selection(self, term: Expr, loop: For) -> _Selection | None:
+        """Match a term that selects by the loop variable."""
         match term:
             case Ternary(TernaryOp.WHERE, condition, value, zero) if is_number(zero, 0.0):
-                return self.where_equal(condition, value, loop, BinaryOp.EQ)
+                return self.match_comparison(condition, value, loop, BinaryOp.EQ)
             case Ternary(TernaryOp.WHERE, condition, zero, value) if is_number(zero, 0.0):
-                return self.where_equal(condition, value, loop, BinaryOp.NE)
+                return self.match_comparison(condition, value, loop, BinaryOp.NE)
             case Binary(BinaryOp.MUL, left, right, dtype):
                 if dtype.is_float and not self.tables_are_finite:
                     return None
-                return self.factor(left, right, loop) or self.factor(right, left, loop)
+                return self.match_product(left, right, loop) or self.match_product(
+                    right, left, loop
+                )
             case _:
                 return None
 
-    def where_equal(
+    def match_comparison(
         self, condition: Expr, value: Expr, loop: For, op: BinaryOp
     ) -> _Selection | None:
-        """Returns a selection by a comparison of the loop's variable with something else."""
+        """Match a selection by a comparison of the loop variable with an expression."""
         match condition:
             case Unary(UnaryOp.IDENTITY, Binary() as inner):
-                return self.where_equal(inner, value, loop, op)
+                return self.match_comparison(inner, value, loop, op)
             case Binary(found, IndexValue(VarIndex(var)) as counter, position) if found is op:
                 pass
             case Binary(found, position, IndexValue(VarIndex(var)) as counter) if found is op:
@@ -137,44 +139,46 @@ class _OneHotRules:
         is_counter = var == loop.var and fits(steps, counter.dtype)
         return _Selection(position, value) if is_counter else None
 
-    def factor(self, flag: Expr, value: Expr, loop: For) -> _Selection | None:
-        """Returns a selection by a factor that is 1 or 0, or that is itself a selection."""
-        direct = self.where_equal(flag, value, loop, BinaryOp.EQ)
+    def match_product(self, flag: Expr, value: Expr, loop: For) -> _Selection | None:
+        """Match a product with a factor that is 1 or 0, or that is itself a selection."""
+        direct = self.match_comparison(flag, value, loop, BinaryOp.EQ)
         if direct is not None:
             return direct
-        inner = self.selection(flag, loop)
+        inner = self.match_selection(flag, loop)
         if inner is None:
             return None
         product = Binary(BinaryOp.MUL, inner.value, value, value.dtype)
         return _Selection(inner.position, product)
 
-    def gathered(self, selection: _Selection, loop: For) -> tuple[tuple[Stmt, ...], Expr] | None:
-        """Returns the selected value without the loop, and statements that it needs before it."""
+    def build_gather(
+        self, selection: _Selection, loop: For
+    ) -> tuple[tuple[Stmt, ...], Expr] | None:
+        """Return the statements to run before, and the selected value without the loop."""
         position, value = selection.position, selection.value
         if isinstance(value, Load) and self.covers(value, loop):
-            return (), _gather(value, loop.var, position)
+            return (), _replace_load(value, loop.var, position)
         setup: tuple[Stmt, ...] = ()
         if not is_leaf(position):
             local = self.fresh(position)
             setup = (DeclareLocal(local), SetLocal(local, position))
             position = LocalRead(local)
-        at = map_expr(value, partial(_gather, var=loop.var, position=position))
+        at = map_expr(value, partial(_replace_load, var=loop.var, position=position))
         if loop.var in free_variables(at):
             return None
         zero = Const(0.0, value.dtype)
-        guard = _is_step(position, loop)
+        guard = _build_bounds_check(position, loop)
         return setup, Ternary(TernaryOp.WHERE, guard, at, zero, value.dtype)
 
     def covers(self, load: Load, loop: For) -> bool:
-        """True if the loop runs over the whole axis of a table that it indexes."""
+        """Return True if the loop runs over the whole axis of a table that it indexes."""
         if not _is_column(load, loop.var):
             return False
         axis = load.indices.index(VarIndex(loop.var))
         return loop.start == 0 and loop.stop == self.nodes[load.node].buffer_dims[axis]
 
 
-def _nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
-    """Returns the only statement of a nest and the loops around it, outermost first."""
+def _match_nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
+    """Return the only statement of a nest and the loops around it, outermost first."""
     loops: list[For] = []
     while True:
         match [stmt for stmt in body.stmts if not isinstance(stmt, Remark)]:
@@ -186,8 +190,8 @@ def _nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
                 return loops, None
 
 
-def _accumulated(update: Store | SetLocal) -> tuple[Expr, Expr] | None:
-    """Returns a total and the term that a statement adds to it."""
+def _match_accumulation(update: Store | SetLocal) -> tuple[Expr, Expr] | None:
+    """Return an accumulator and the term that a statement adds to it."""
     match update:
         case Store(node, indices, Binary(BinaryOp.ADD, left, right)):
             for own, term in ((left, right), (right, left)):
@@ -201,7 +205,7 @@ def _accumulated(update: Store | SetLocal) -> tuple[Expr, Expr] | None:
 
 
 def _is_independent(selection: _Selection, update: Store | SetLocal, var: LoopVar) -> bool:
-    """True if nothing but the comparison and the table depends on the iteration."""
+    """Return True if only the comparison and the table depend on the iteration."""
     if var in free_variables(selection.position):
         return False
     for part in (selection.position, selection.value):
@@ -216,14 +220,14 @@ def _is_independent(selection: _Selection, update: Store | SetLocal, var: LoopVa
 
 
 def _is_column(expr: Expr, var: LoopVar) -> bool:
-    """True of a load that the variable indexes, by itself and along one axis."""
+    """Return True if the variable indexes a load by itself, along one axis."""
     if not isinstance(expr, Load):
         return False
     mentions = [index for index in indices_of(expr) if var in variables(index)]
     return mentions == [VarIndex(var)]
 
 
-def _gather(expr: Expr, var: LoopVar, position: Expr) -> Expr:
+def _replace_load(expr: Expr, var: LoopVar, position: Expr) -> Expr:
     """a[k, j] --> gather(a[position, j])."""
     if not isinstance(expr, Load) or not _is_column(expr, var):
         return expr
@@ -232,8 +236,8 @@ def _gather(expr: Expr, var: LoopVar, position: Expr) -> Expr:
     return Gather(expr.node, free, axis, position, expr.dtype)
 
 
-def _is_step(position: Expr, loop: For) -> Expr:
-    """Returns whether a number is one of the values of a loop's variable."""
+def _build_bounds_check(position: Expr, loop: For) -> Expr:
+    """Build the test that a number is one of the values of a loop variable."""
     dtype = position.dtype
 
     def both(left: Expr, right: Expr) -> Expr:

@@ -1,7 +1,7 @@
-"""Which nodes the context stores and which belong to the routine.
+"""Placement of nodes: in the context, or local to the routine.
 
-A node that the context does not keep, and of which the routine reads nothing that it has not
-written before, needs no memory from outside: it is allocated in the routine.
+A node that the context does not keep and that is definitely assigned before each of its reads needs
+no memory outside the routine: the routine allocates it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.passes.accesses import trace
+from ocannl_core.passes.accesses import analyse_accesses
 
 
 def allocate_scratch(
@@ -19,12 +19,12 @@ def allocate_scratch(
     stored: Collection[TensorNode],
     independent: Collection[TensorNode] | None = None,
 ) -> LoopProgram:
-    """Returns the program with the memory of its own nodes allocated at the start of its body.
+    """Allocate the local nodes of a program at the start of its body.
 
     Args:
         program: The program.
         stored: Nodes that the context keeps; they stay parameters.
-        independent: Nodes written before they are read, if that is known already.
+        independent: Nodes written before they are read, if already computed.
     """
     known = independent_nodes(program) if independent is None else independent
     scratch = tuple(n for n in program.params if n in known and n not in stored)
@@ -39,16 +39,18 @@ def allocate_scratch(
 
 
 def independent_nodes(program: LoopProgram) -> frozenset[TensorNode]:
-    """Returns the nodes that are written and of which nothing is read before that."""
-    return frozenset(node for node, facts in trace(program).nodes.items() if facts.is_independent)
+    """Return the written nodes that are definitely assigned before each read."""
+    return frozenset(
+        node for node, facts in analyse_accesses(program).nodes.items() if facts.is_independent
+    )
 
 
-def placement(
+def decide_placement(
     node: TensorNode,
     refused: Mapping[TensorNode, Reason],
     independent: Collection[TensorNode],
 ) -> Placement:
-    """Returns where a node is that is neither virtual nor asked for by the context.
+    """Return the placement of a node that is neither virtual nor kept by the context.
 
     Args:
         node: The node.

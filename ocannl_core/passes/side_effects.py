@@ -1,4 +1,4 @@
-"""What running code changes."""
+"""Side effects of statements and expressions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOTHING: frozenset[Storage] = frozenset()
 def assigned_memory(root: Stmt) -> IdentityMap[Node, frozenset[Storage]]:
     """Return the memory that each statement of a tree assigns, itself or inside.
 
-    Inlined computations count with the statement that uses them.
+    Inlined computations count with the statement that contains them.
     """
     found: IdentityMap[Node, frozenset[Storage]] = IdentityMap()
 
@@ -43,7 +43,7 @@ def assigned_memory(root: Stmt) -> IdentityMap[Node, frozenset[Storage]]:
 
 
 def assigned_by_node(node: Node) -> frozenset[Storage]:
-    """Returns what a node itself assigns, its children apart."""
+    """Return the memory and scalars that a node itself assigns, without its children."""
     match node:
         case Store(array) | StoreVector(array) | Fill(array) | Allocate(array):
             return frozenset((array,))
@@ -56,7 +56,7 @@ def assigned_by_node(node: Node) -> frozenset[Storage]:
 
 
 def is_pure(expr: Expr) -> bool:
-    """True if computing an expression changes nothing but scalars of its own."""
+    """Return True if computing an expression changes only scalars of its own."""
     impure = Store | StoreVector | Fill | Allocate | CallExternal | Barrier | Staged
     own = {node.local for node in walk(expr) if isinstance(node, Scoped | DeclareLocal)}
     return not any(

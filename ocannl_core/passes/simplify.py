@@ -1,4 +1,4 @@
-"""Simplification: the laws of `laws`, facts about indices, loops, and scalar variables.
+"""Simplification by algebraic rules, index ranges, loop bounds, and copy propagation of scalars.
 
 for i in range(1): c[i] = a[i] * 1.0   -->   c[0] = a[0]
 """
@@ -45,14 +45,14 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once
-from ocannl_core.passes.expand_powers import as_product
-from ocannl_core.passes.local_variables import Variables, assign_local, variables_of
+from ocannl_core.passes.local_variables import Fresh, Variables, assign_local, collect_variables
 from ocannl_core.passes.value_analysis import (
     constant,
     difference,
     index_of,
-    integers,
+    integer_range,
     is_finite,
+    is_leaf,
     is_number,
     value_of,
 )
@@ -63,9 +63,9 @@ _LARGEST_POWER = 16
 
 
 def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> LoopProgram:
-    """Returns a program of the same meaning with what can be known beforehand worked out.
+    """Simplify a program; results are bit-identical.
 
-    Cells get the same bits. A program with nothing to simplify is returned itself.
+    A program with nothing to simplify is returned itself.
 
     Args:
         program: The program.
@@ -73,8 +73,8 @@ def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> 
     """
     body = program.body
     for _ in range(_MOST_ROUNDS):
-        rules = _Rules(variables_of(body, program.indices), program.nodes, positive)
-        simpler = rewrite(body, rules.statement, rules.expression)
+        rules = _Rules(collect_variables(body, program.indices), program.nodes, positive)
+        simpler = rewrite(body, rules.rewrite_statement, rules.rewrite_expression)
         if simpler is body:
             break
         body = simpler
@@ -82,14 +82,14 @@ def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> 
 
 
 def simplify_expr(expr: Expr) -> Expr:
-    """Returns an expression of the same value, simplified without knowledge of its surroundings."""
-    rules = _Rules(variables_of(expr), {})
-    return map_expr(expr, rules.expression, rules.statement)
+    """Simplify an expression without context."""
+    rules = _Rules(collect_variables(expr), {})
+    return map_expr(expr, rules.rewrite_expression, rules.rewrite_statement)
 
 
 @dataclass(slots=True)
 class _Rules:
-    """The rewrites of one round, with what they know of the program."""
+    """The rewrite rules of one round, with the variables of the program."""
 
     known: Variables
     nodes: Mapping[TensorNode, NodeInfo]
@@ -97,48 +97,50 @@ class _Rules:
 
     # ----- expressions -----
 
-    def expression(self, expr: Expr) -> Expr:
+    def rewrite_expression(self, expr: Expr) -> Expr:
         while True:
-            simpler = simplify_once(expr) or self._contextual(expr)
+            simpler = simplify_once(expr) or self._simplify_in_context(expr)
             if simpler is None:
                 return expr
             expr = simpler
 
-    def _contextual(self, expr: Expr) -> Expr | None:
+    def _simplify_in_context(self, expr: Expr) -> Expr | None:
         match expr:
             case Binary(BinaryOp.ADD, Load(node) as cell, zero) | Binary(
                 BinaryOp.ADD, zero, Load(node) as cell
             ) if node in self.positive and is_number(zero, 0.0):
                 return cell  # c[i] + 0.0 --> c[i], where c[i] is not -0.0
             case Binary(BinaryOp.POW, base, exponent):
-                return self._exact_power(base, value_of(exponent))
+                return self._expand_power(base, value_of(exponent))
             case Binary(op, left, right, dtype) if op in COMPARISONS:
-                return self._comparison(op, left, right, dtype)
+                return self._fold_comparison(op, left, right, dtype)
             case Unary(UnaryOp.IDENTITY, IndexValue(index) as arg, dtype):
                 return (
-                    None if integers(arg, self.known.ranges) is None else IndexValue(index, dtype)
+                    None
+                    if integer_range(arg, self.known.ranges) is None
+                    else IndexValue(index, dtype)
                 )
             case LocalRead(local):
                 return self.known.copies.get(local)
             case Scoped(local, body):
-                return _single_value(local, body)
+                return _match_single_value(local, body)
             case Gather():
-                return self._certain_gather(expr)
+                return self._simplify_gather(expr)
             case _:
                 return None
 
-    def _exact_power(self, base: Expr, exponent: float | None) -> Expr | None:
-        """x ** 2 --> x * x, as the power is defined; x ** 5 --> a product, for integers."""
+    def _expand_power(self, base: Expr, exponent: float | None) -> Expr | None:
+        """x ** 2 --> x * x, by the definition of the power; x ** 5 --> a product, for integers."""
         largest = _LARGEST_POWER if base.dtype.is_integer else 2
         if exponent is None or not 2 <= exponent <= largest or exponent != int(exponent):
             return None
-        return as_product(base, int(exponent), self.known.fresh)
+        return expand_power(base, int(exponent), self.known.fresh)
 
-    def _certain_gather(self, gather: Gather) -> Expr | None:
-        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], where i is certainly inside; or 0."""
+    def _simplify_gather(self, gather: Gather) -> Expr | None:
+        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], if i is certainly in bounds; or 0."""
         if gather.node not in self.nodes:
             return None
-        position = integers(gather.position, self.known.ranges)
+        position = integer_range(gather.position, self.known.ranges)
         if position is None:
             value = value_of(gather.position)
             is_outside = value is not None and (not is_finite(value) or value != int(value))
@@ -152,23 +154,23 @@ class _Rules:
         before, after = gather.indices[: gather.axis], gather.indices[gather.axis + 1 :]
         return Load(gather.node, (*before, index, *after), gather.dtype)
 
-    def _comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
-        """i < 3 --> 1, where i is a loop's variable and always less than 3; and the like.
+    def _fold_comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
+        """i < 3 --> 1, if i is a loop variable and always less than 3; likewise other comparisons.
 
-        i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, whatever i is.
+        i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, for every i.
         """
         apart = difference(left, right, self.known.ranges)
-        verdict = None if apart is None else apart.verdict(op)
+        verdict = None if apart is None else apart.compare(op)
         return None if verdict is None else constant(int(verdict), dtype)
 
     # ----- statements -----
 
-    def statement(self, stmt: Stmt) -> Replacement:
+    def rewrite_statement(self, stmt: Stmt) -> Replacement:
         match stmt:
             case For():
-                return self._loop(stmt)
+                return self._simplify_loop(stmt)
             case Block(stmts):
-                return self._block(stmt, stmts)
+                return self._simplify_block(stmt, stmts)
             case Store(node, indices, Load(loaded, cell)) if loaded is node and cell == indices:
                 return ()  # c[i] = c[i] -->
             case SetLocal(local, LocalRead(source)) if source == local:
@@ -183,27 +185,27 @@ class _Rules:
                 return stmt
 
     def _is_unread(self, local: Local) -> bool:
-        """True if a declared variable is read nowhere, or only under its other name."""
+        """Return True if a declared scalar is never read, or only as a copy of another leaf."""
         known = self.known
         return local in known.declared and (not known.reads[local] or local in known.copies)
 
-    def _loop(self, loop: For) -> Replacement:
+    def _simplify_loop(self, loop: For) -> Replacement:
         """for i in range(0): ... --> nothing; for i in range(3, 4): s --> s with i = 3."""
         if loop.stop <= loop.start or all(isinstance(s, Remark) for s in loop.body.stmts):
             return ()
         if loop.stop - loop.start > 1 or loop.kind in (AxisKind.GRID, AxisKind.BLOCK):
             return loop
         body = substitute_in_stmt(loop.body, {loop.var: FixedIndex(loop.start)})
-        return rewrite(body, self.statement, self.expression)
+        return rewrite(body, self.rewrite_statement, self.rewrite_expression)
 
-    def _block(self, block: Block, stmts: tuple[Stmt, ...]) -> Block:
-        flat = tuple(_flattened(stmts)) if any(map(_is_transparent, stmts)) else stmts
-        if flat and isinstance(flat[-1], Block) and not _declare_alike(flat):
+    def _simplify_block(self, block: Block, stmts: tuple[Stmt, ...]) -> Block:
+        flat = tuple(_flatten(stmts)) if any(map(_is_transparent, stmts)) else stmts
+        if flat and isinstance(flat[-1], Block) and not _redeclares(flat):
             flat = (*flat[:-1], *flat[-1].stmts)
-        flat = self._without_steps(flat)
+        flat = self._propagate_assignments(flat)
         return block if flat is stmts else Block(flat)
 
-    def _without_steps(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    def _propagate_assignments(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """v = x; v = f(v) --> v = f(x), where f uses v at most once or x is a constant.
 
         v = x; c = f(v) --> c = f(x), where this is the only use of v.
@@ -212,14 +214,14 @@ class _Rules:
             return stmts
         kept: list[Stmt] = []
         for stmt in stmts:
-            merged = self._merged(kept[-1], stmt) if kept else None
+            merged = self._merge_assignment(kept[-1], stmt) if kept else None
             if merged is None:
                 kept.append(stmt)
             else:
                 kept[-1] = merged
         return stmts if len(kept) == len(stmts) else tuple(kept)
 
-    def _merged(self, before: Stmt, stmt: Stmt) -> Stmt | None:
+    def _merge_assignment(self, before: Stmt, stmt: Stmt) -> Stmt | None:
         if not isinstance(before, SetLocal) or not isinstance(stmt, SetLocal | Store):
             return None
         local, known = before.local, self.known
@@ -229,45 +231,45 @@ class _Rules:
             return None
         if writes(before.value):
             return None
-        reads = _reads(stmt.value, local)
+        reads = _count_reads(stmt.value, local)
         if reads == 0 and not is_again:
             return None
         if reads > 1 and not isinstance(before.value, Const):
             return None
-        if any(_reads(n.body, local) for n in walk(stmt.value) if isinstance(n, Scoped)):
+        if any(_count_reads(n.body, local) for n in walk(stmt.value) if isinstance(n, Scoped)):
             return None
 
-        def substituted(expr: Expr) -> Expr:
-            return before.value if expr == LocalRead(local) else self.expression(expr)
+        def substitute(expr: Expr) -> Expr:
+            return before.value if expr == LocalRead(local) else self.rewrite_expression(expr)
 
-        return replace(stmt, value=map_expr(stmt.value, substituted, self.statement))
+        return replace(stmt, value=map_expr(stmt.value, substitute, self.rewrite_statement))
 
 
-def _single_value(local: Local, body: Block) -> Expr | None:
+def _match_single_value(local: Local, body: Block) -> Expr | None:
     """{v: v = x} --> x."""
     match [stmt for stmt in body.stmts if not isinstance(stmt, Remark)]:
-        case [SetLocal(assigned, value)] if assigned == local and not _reads(value, local):
+        case [SetLocal(assigned, value)] if assigned == local and not _count_reads(value, local):
             return value
         case _:
             return None
 
 
 def _is_transparent(stmt: Stmt) -> bool:
-    """True of a block that introduces nothing, so that its statements can take its place."""
+    """Return True if a block declares nothing, so that its statements can take its place."""
     return isinstance(stmt, Block) and not any(
         isinstance(each, DeclareLocal | Allocate) for each in stmt.stmts
     )
 
 
-def _declare_alike(stmts: tuple[Stmt, ...]) -> bool:
-    """True if the block at the end of a block introduces something that is introduced before."""
+def _redeclares(stmts: tuple[Stmt, ...]) -> bool:
+    """Return True if the last block of a block repeats a declaration of an earlier statement."""
     *before, last = stmts
     inside = last.stmts if isinstance(last, Block) else ()
     return any(isinstance(s, DeclareLocal | Allocate) and s in before for s in inside)
 
 
-def _flattened(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Yields statements, with those of inner blocks that introduce nothing in their place."""
+def _flatten(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Yield statements, with inner blocks that declare nothing replaced by their statements."""
     for stmt in stmts:
         if isinstance(stmt, Block) and _is_transparent(stmt):
             yield from stmt.stmts
@@ -275,5 +277,50 @@ def _flattened(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield stmt
 
 
-def _reads(root: Expr | Stmt, local: Local) -> int:
+def _count_reads(root: Expr | Stmt, local: Local) -> int:
     return sum(isinstance(node, LocalRead) and node.local == local for node in walk(root))
+
+
+# ----- powers ------------------------------------------------------------------------------------
+
+
+def expand_power(base: Expr, exponent: int, fresh: Fresh) -> Expr:
+    """Expand `base ** exponent` into squarings and multiplications.
+
+    x ** 3  -->  x * x * x
+    x ** 6  -->  {v: v = x * x * x; v = v * v}
+    f(x) ** 2  -->  {v: v = f(x); v = v * v}
+    f(x) ** 3  -->  {v: w = f(x); v = w * w * w}
+
+    Args:
+        base: The factor; computed once.
+        exponent: The number of factors, at least 2.
+        fresh: Makes new scalars.
+    """
+    if is_leaf(base):
+        return _multiply_leaf(base, exponent, fresh)
+    total = fresh(base)
+    if exponent == 2:
+        square = _multiply_leaf(LocalRead(total), 2, fresh)
+        return Scoped(total, Block((SetLocal(total, base), SetLocal(total, square))))
+    copy = fresh(base)
+    value = _multiply_leaf(LocalRead(copy), exponent, fresh)
+    body = (DeclareLocal(copy), SetLocal(copy, base), SetLocal(total, value))
+    return Scoped(total, Block(body))
+
+
+def _multiply_leaf(base: Expr, exponent: int, fresh: Fresh) -> Expr:
+    def times(left: Expr, right: Expr) -> Expr:
+        return Binary(BinaryOp.MUL, left, right, base.dtype)
+
+    if exponent == 2:
+        return times(base, base)
+    if exponent == 3:
+        return times(times(base, base), base)
+    total = fresh(base)
+    leading = 3 if exponent >> exponent.bit_length() - 2 == 3 else 2
+    steps: list[Stmt] = [SetLocal(total, _multiply_leaf(base, leading, fresh))]
+    for digit in bin(exponent)[4:]:
+        square = times(LocalRead(total), LocalRead(total))
+        steps.append(SetLocal(total, times(square, base) if digit == "1" else square))
+    return Scoped(total, Block(tuple(steps)))

@@ -1,7 +1,7 @@
-"""A routine as units, its top-level statements, with every access that they make.
+"""Accesses of the top-level statements of a routine.
 
-Units run one after the other, so what one leaves in memory is what the next one finds. That is the
-granularity at which passes reason about time; inside a unit they reason about cells.
+Top-level statements run one after the other, and each reads the memory as its predecessors left it.
+Passes order effects at this granularity; within a statement they analyse cells.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AccessSite:
 
     Attributes:
         node: The node.
-        by: The expression or statement that makes it.
+        access: The expression or statement that makes it.
         indices: The cell; None where the access covers the whole node.
         loops: The loops around it, outermost first.
         store: The store whose value contains it; for a store, the store itself.
@@ -50,7 +50,7 @@ class AccessSite:
     """
 
     node: TensorNode
-    by: Accessing
+    access: Accessing
     indices: tuple[AxisIndex, ...] | None
     loops: tuple[For, ...]
     store: Stmt | None = None
@@ -58,9 +58,9 @@ class AccessSite:
 
     @property
     def is_own(self) -> bool:
-        """True of a load, in the value stored to a cell, of that very cell."""
+        """Return True for a load of a cell in the value stored to the same cell."""
         return (
-            isinstance(self.by, Load)
+            isinstance(self.access, Load)
             and isinstance(self.store, Store)
             and self.store.node is self.node
             and self.store.indices == self.indices
@@ -76,12 +76,12 @@ class AnalysedStatement:
     """One top-level statement.
 
     Attributes:
-        position: Its place among the units.
+        position: Its position in the routine.
         stmt: The statement.
-        reads: What it reads, in the order of a first iteration; merge buffers included.
-        writes: What it writes, likewise.
+        reads: Its reads, in the order of a first iteration; merge buffers included.
+        writes: Its writes, likewise.
         ranges: The values of its loop variables.
-        next_local: A number above those of its scalar variables; 0 if it has none.
+        next_local: A number above those of its scalars; 0 if it has none.
     """
 
     position: int
@@ -93,20 +93,18 @@ class AnalysedStatement:
 
 
 def analyse_statements(program: LoopProgram) -> tuple[AnalysedStatement, ...]:
-    """Returns the units of a program in order; blocks that declare nothing are taken apart."""
+    """Analyse the top-level statements in order; flatten blocks without declarations."""
     statics: dict[IndexVar, Range] = {
         index: Range(0, index.extent - 1) for index in program.indices if index.extent is not None
     }
     return tuple(
         analyse_statement(stmt, position, statics)
-        for position, stmt in enumerate(top_level(program.body))
+        for position, stmt in enumerate(flatten_statements(program.body))
     )
 
 
-def top_level(body: Block) -> Iterator[Stmt]:
-    """Yields the statements of a block; those of inner blocks instead of these if they declare
-    nothing.
-    """
+def flatten_statements(body: Block) -> Iterator[Stmt]:
+    """Yield the statements of a block; flatten inner blocks without declarations."""
     pending: list[Stmt] = list(reversed(body.stmts))
     while pending:
         stmt = pending.pop()
@@ -121,12 +119,12 @@ def top_level(body: Block) -> Iterator[Stmt]:
 def analyse_statement(
     stmt: Stmt, position: int, statics: dict[IndexVar, Range]
 ) -> AnalysedStatement:
-    """Returns a statement with its accesses."""
+    """Collect the accesses of a statement."""
     reads: list[AccessSite] = []
     writes: list[AccessSite] = []
     ranges = dict(statics)
     next_local = 0
-    for node, loops, store, is_staged in _in_order(stmt):
+    for node, loops, store, is_staged in _walk_in_order(stmt):
         match node:
             case Load() | Gather() | LoadMerge():
                 reads.append(AccessSite(node.node, node, node.indices, loops, store, is_staged))
@@ -151,8 +149,8 @@ def analyse_statement(
 _Visit = tuple[Node, tuple[For, ...], "Stmt | None", bool]
 
 
-def _in_order(root: Stmt) -> Iterator[_Visit]:
-    """Yields every node, with what is around it, in the order in which it takes effect."""
+def _walk_in_order(root: Stmt) -> Iterator[_Visit]:
+    """Yield every node with its context, in execution order."""
     pending: list[tuple[_Visit, bool]] = [((root, (), None, False), False)]
     while pending:
         visit, entered = pending.pop()

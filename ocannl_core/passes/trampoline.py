@@ -1,7 +1,6 @@
-"""Recursive walks that no program is too deep for: generators that yield the calls they make.
+"""Trampoline for recursive walks over programs of any depth.
 
-A walk is written as a function that yields another walk where it would call itself, and gets back
-what that returns.
+A walk is a generator that yields another walk at each recursive call, and receives its result.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ Steps = Generator["Steps[Any]", Any, Result]
 
 
 def run_trampoline(walk: Steps[Result]) -> Result:
-    """Returns what a walk returns, having run all the walks that it waits for."""
+    """Run a walk and the walks that it yields, and return its result."""
     waiting: list[Steps[Any]] = [walk]
     answer: Any = None
     while True:

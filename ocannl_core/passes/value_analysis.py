@@ -1,4 +1,4 @@
-"""What is certain of an expression's value without running it."""
+"""Value analysis of expressions: constants, ranges, signs, and differences."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 
 _MASK = 0xFFFFFFFF
 _DEPTH = 4
-"""How deep a fact is looked for; the facts are mostly visible at once."""
+"""The depth to which the analysis descends; most facts are visible at the root."""
 
 
 def value_of(expr: Expr) -> Number:
-    """Returns the number or word that a constant denotes in its format; None for others."""
+    """Return the number or word that a constant denotes in its format; None for others."""
     match expr:
         case Const(value, dtype):
             return round_to(value, dtype)
@@ -46,7 +46,7 @@ def value_of(expr: Expr) -> Number:
 
 
 def constant(value: Number, dtype: DType) -> Expr | None:
-    """Returns the constant that denotes a number or word; None if no constant does."""
+    """Return the constant that denotes a number or word; None if no constant does."""
     if dtype is uint4x32:
         low, high, *rest = value
         return None if any(rest) else ConstBits(low | high << 32, dtype)
@@ -57,7 +57,7 @@ def constant(value: Number, dtype: DType) -> Expr | None:
 
 
 def is_number(expr: Expr, number: float) -> bool:
-    """True if the expression is a constant of exactly this value; 0.0 is not -0.0."""
+    """Return True if the expression is a constant of exactly this value; 0.0 is not -0.0."""
     value = value_of(expr)
     if value is None or isinstance(value, tuple) or value != number:
         return False
@@ -65,12 +65,12 @@ def is_number(expr: Expr, number: float) -> bool:
 
 
 def is_leaf(expr: Expr) -> bool:
-    """True if computing the expression twice costs nothing worth avoiding."""
+    """Return True if computing the expression twice costs next to nothing."""
     return isinstance(expr, Load | LocalRead | Const | ConstBits | IndexValue)
 
 
 def is_truth_value(expr: Expr) -> bool:
-    """True if the expression is certainly 0 or 1, and no -0."""
+    """Return True if the expression is certainly 0 or 1, and no -0."""
     match expr:
         case Unary(op) | Binary(op):
             return bool(op.value.gives_truth)
@@ -79,7 +79,7 @@ def is_truth_value(expr: Expr) -> bool:
 
 
 def is_never_negative_zero(expr: Expr, depth: int = _DEPTH) -> bool:
-    """True if the expression is certainly not -0.0."""
+    """Return True if the expression is certainly not -0.0."""
     if not expr.dtype.is_float:
         return True
     match expr:
@@ -90,7 +90,7 @@ def is_never_negative_zero(expr: Expr, depth: int = _DEPTH) -> bool:
         case Unary(UnaryOp.IDENTITY, arg):
             return arg.dtype.is_integer
         case Unary(UnaryOp.UNIFORM):
-            return is_small_and_positive(expr)
+            return is_finite_nonnegative(expr)
         case Unary(op):
             return op.value.is_never_negative_zero
         case Binary(BinaryOp.ADD, left, right) if depth:
@@ -100,20 +100,20 @@ def is_never_negative_zero(expr: Expr, depth: int = _DEPTH) -> bool:
             return is_truth_value(expr)
 
 
-def is_small_and_positive(expr: Expr) -> bool:
-    """True if the expression is certainly finite, no NaN, not negative and not -0.0."""
+def is_finite_nonnegative(expr: Expr) -> bool:
+    """Return True if the expression is certainly finite, no NaN, not negative and not -0.0."""
     match expr:
         case Const():
             value = value_of(expr)
             return bool(math.isfinite(value) and value >= 0 and not is_number(expr, -0.0))
         case Unary(UnaryOp.UNIFORM, dtype=dtype):
-            return dtype.is_float and dtype.nbytes > 1  # shorter floats are any pattern of bits
+            return dtype.is_float and dtype.nbytes > 1  # shorter floats are arbitrary bit patterns
         case _:
             return is_truth_value(expr)
 
 
-def holds(outer: DType, inner: DType) -> bool:
-    """True if every number of the inner format is one of the outer format."""
+def can_represent(outer: DType, inner: DType) -> bool:
+    """Return True if every number of the inner format is representable in the outer format."""
     if outer is inner:
         return True
     if uint4x32 in (outer, inner):
@@ -140,7 +140,7 @@ def _bits(dtype: DType) -> int:
 
 
 def fits(reach: Range, dtype: DType) -> bool:
-    """True if every integer of a range is a number of the format."""
+    """Return True if every integer of a range is representable in the format."""
     if dtype.is_float:
         limit = 1 << dtype.significand
         return -limit <= reach.low and reach.high <= limit
@@ -155,15 +155,15 @@ def fits(reach: Range, dtype: DType) -> bool:
 
 
 def is_finite(value: Number) -> bool:
-    """True of a number that is neither infinite nor NaN, and no word."""
+    """Return True if a value is a number, neither infinite nor NaN."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def integers(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
-    """Returns the range of an index value or an integer, if its format holds all of it.
+def integer_range(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
+    """Return the range of an index value or an integer, if its format can represent all of it.
 
     Args:
-        expr: The expression; None for any other.
+        expr: The expression; the result for any other is None.
         ranges: The values of index variables.
     """
     match expr:
@@ -180,19 +180,19 @@ def integers(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
 
 
 def index_of(expr: Expr) -> AxisIndex:
-    """Returns an index of the same value as an index value or an integer."""
+    """Return an index of the same value as an index value or an integer."""
     return expr.index if isinstance(expr, IndexValue) else FixedIndex(int(value_of(expr)))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far two positions are apart, as an index, and the smallest and largest value of that."""
+    """The difference of two positions, as an index, and its range."""
 
     index: AxisIndex
     reach: Range
 
-    def verdict(self, op: BinaryOp) -> bool | None:
-        """Returns what comparing the positions gives; None if that varies or is not known."""
+    def compare(self, op: BinaryOp) -> bool | None:
+        """Return the result of comparing the positions; None if it varies or is unknown."""
         low, high = self.reach.low, self.reach.high
         match op:
             case BinaryOp.LT:
@@ -205,18 +205,18 @@ class Difference:
                 return op is BinaryOp.NE if low > 0 or high < 0 or self._skips_zero() else None
 
     def _skips_zero(self) -> bool:
-        """True of 2*i + 1, for example."""
+        """Return True for 2*i + 1, for example."""
         terms, offset = as_affine(self.index)
         step = math.gcd(*(coefficient for coefficient, _ in terms))
         return step > 0 and offset % step != 0
 
 
 def difference(left: Expr, right: Expr, ranges: Mapping[IndexVar, Range]) -> Difference | None:
-    """Returns how far two positions are apart; None of other values.
+    """Return the difference of two positions; None for other values.
 
     i + 2, 5   -->   i - 3
     """
-    if integers(left, ranges) is None or integers(right, ranges) is None:
+    if integer_range(left, ranges) is None or integer_range(right, ranges) is None:
         return None
     terms, offset = as_affine(index_of(left))
     subtracted, shift = as_affine(index_of(right))

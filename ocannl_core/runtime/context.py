@@ -26,7 +26,7 @@ from ocannl_core.runtime import link, recompute, values
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
-from ocannl_core.target import Buffer, Target
+from ocannl_core.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
@@ -162,8 +162,7 @@ class Context:
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
         built = compile_program(program, request)
         memory = link.bind(code, built.plan, self._store)
-        buffers: dict[TensorNode, Buffer] = {node: s.buffer for node, s in memory.items()}
-        launch = built.executable.link(buffers)
+        launch = link.launcher_of(built, memory)
 
         # optimisation may have removed reads, never an access that bounds an index
         usage = replace(usage_of(built.optimised), limits=usage_of(lowered).limits)
@@ -241,13 +240,15 @@ class Context:
         node = _checked(tensor).node
         stored = self._store.find(node)
         info = stored.info if stored is not None else tensor.info
+        found = stored
+        if found is None:
+            collect_if_due()
+            found = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
         cells = values.cells_of(value, info, tensor.describe(), str(tensor.shape))
         if stored is None:
-            collect_if_due()
-            stored = Stored(node, self._store.allocate(info), tensor)
-            self._store.add(stored)
-        values.write(self.backend, stored.buffer, cells)
-        self._store.history.host_wrote(stored)
+            self._store.add(found)
+        values.write(self.backend, found.buffer, cells)
+        self._store.history.host_wrote(found)
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """Return True if the tensor has memory here, with or without a value."""

@@ -10,6 +10,7 @@ from ocannl_core.compile.driver import Build
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernels.memory_plan import memory_plan, too_large
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.usage import Usage
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
@@ -17,6 +18,7 @@ from ocannl_core.runtime import values
 from ocannl_core.runtime.interfaces import Array, TensorLike
 from ocannl_core.runtime.recompute import recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
+from ocannl_core.target import Launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,19 @@ def why(reason: Reason | None) -> str:
 # ----- memory -----------------------------------------------------------------------------------
 
 
+def launcher_of(built: Build, memory: Mapping[TensorNode, Stored]) -> Launcher:
+    """Link an executable with the memory of a context.
+
+    Raises:
+        LinkError: if the device has too little memory for what the routine keeps for itself.
+    """
+    try:
+        return built.executable.link({node: stored.buffer for node, stored in memory.items()})
+    except MemoryError as error:
+        nbytes = memory_plan(built.plan).nbytes
+        raise too_large(built.plan, f"{nbytes:,} bytes") from error
+
+
 def bind(code: Unlinked, plan: Plan, store: BufferStore) -> dict[TensorNode, Stored]:
     """Return the memory of a routine's parameters: the context's, or new.
 
@@ -226,9 +241,9 @@ def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: BufferSt
     stored = store.find(node)
     if stored is not None:
         return stored if stored.info == info else _relayout(code, stored, info, store)
-    stored = Stored(node, store.allocate(info), code.tensors.get(node))
+    name = code.describe(node)
+    stored = Stored(node, store.allocate(info, name), code.tensors.get(node))
     if node in code.literals:
-        name = code.describe(node)
         cells = values.cells_of(code.literals[node], info, name, _shape_text(stored, info))
         values.write(store.backend, stored.buffer, cells)
         stored.has_value = True
@@ -277,7 +292,7 @@ def _relayout(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore
             fix="compile the routine with the padded operation first, or compile this one in a "
             "context of its own",
         )
-    moved = Stored(stored.node, store.allocate(info), stored.tensor)
+    moved = Stored(stored.node, store.allocate(info, code.describe(stored.node)), stored.tensor)
     moved.has_value, moved.writers = stored.has_value, stored.writers
     if stored.has_value:
         values.write(store.backend, moved.buffer, values.read(store.backend, stored.buffer))

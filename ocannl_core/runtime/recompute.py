@@ -22,31 +22,7 @@ from ocannl_core.loopir.nodes import Block, LoopProgram
 from ocannl_core.loopir.traverse import refresh, static_indices
 from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Recipe:
-    """A definition by which later code computes a virtual node.
-
-    Attributes:
-        node: The node.
-        info: Its format and extents.
-        definition: The code.
-        routine: The name of the routine that has it.
-        run: When that routine ran.
-    """
-
-    node: TensorNode
-    info: NodeInfo
-    definition: Definition
-    routine: str
-    run: RunRecord
-
-    @property
-    def operands(self) -> tuple[TensorNode, ...]:
-        """The nodes that the code reads, oldest first."""
-        return tuple(sorted(self.definition.operands, key=lambda node: node.id))
+from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,15 +8,16 @@ from collections.abc import Set as AbstractSet
 from itertools import count
 from typing import TYPE_CHECKING
 
+from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.garbage import note_memory
 from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
+from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.target import Buffer, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
-    from ocannl_core.runtime.recompute import Recipe
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +137,30 @@ class Stored:
         return self.buffer.info
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """How later code computes a virtual node.
+
+    Attributes:
+        node: The node.
+        info: What is known of it.
+        definition: The code.
+        routine: The name of the routine that has it.
+        run: When that routine ran.
+    """
+
+    node: TensorNode
+    info: NodeInfo
+    definition: Definition
+    routine: str
+    run: RunRecord
+
+    @property
+    def operands(self) -> tuple[TensorNode, ...]:
+        """The nodes that the code reads, oldest first."""
+        return tuple(sorted(self.definition.operands, key=lambda node: node.id))
+
+
 @dataclass(frozen=True, slots=True)
 class Unstored:
     """A node that some routine computes and does not keep.
@@ -186,9 +211,22 @@ class BufferStore:
         """Return True if this context, not one that it descends from, has the node's memory."""
         return node in self._stored
 
-    def allocate(self, info: NodeInfo) -> Buffer:
-        """Return new memory, all zero."""
-        return self.backend.allocate(info, self.target)
+    def allocate(self, info: NodeInfo, name: str) -> Buffer:
+        """Return new memory for a node, all zero.
+
+        Raises:
+            LinkError: if the device has too little.
+        """
+        try:
+            return self.backend.allocate(info, self.target)
+        except MemoryError as error:
+            raise LinkError(
+                "What a context stores fits into the memory of its device.",
+                found=f"no room for {info.nbytes:,} bytes, {info.dtype} of extents "
+                f"{info.buffer_dims}",
+                where=name,
+                fix="make an axis shorter, or reduce in the operation that makes the axes",
+            ) from error
 
     def add(self, stored: Stored) -> None:
         self._stored[stored.node] = stored

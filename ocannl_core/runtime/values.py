@@ -10,7 +10,7 @@ from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import ShapeError, TransferError
 from ocannl_core.host_arrays import (
     check_kind,
-    converted,
+    convert,
     interior,
     numbers_of,
     refuse_mask,
@@ -80,7 +80,7 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
                 fix=_shape_fix(array.shape, info.dims),
             )
         array = array.reshape(info.dims)
-    return np.ascontiguousarray(converted(array, info.dtype, name)).reshape(info.dims)
+    return np.ascontiguousarray(convert(array, info.dtype, name)).reshape(info.dims)
 
 
 def _as_array(value: object, name: str) -> Array:

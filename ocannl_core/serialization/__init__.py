@@ -1,1 +1,1 @@
-"""Records as bytes and back: data only, for what is kept on disk and for keys."""
+"""Encoding of frozen dataclasses as bytes, for files and for keys: data only."""

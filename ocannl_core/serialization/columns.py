@@ -3,8 +3,8 @@
     bytes = length of the header | header | column | column | ... | strings
     header = {"columns": [[format, count], ...], "strings": [length, ...], ...}   in JSON
 
-A column of integers has the least width that holds them. Strings are told apart by value, so a
-column of strings is one of integers.
+A column of integers has the least width that holds them. Equal strings are stored once, and a
+column of strings is a column of their numbers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _FORMATS = frozenset("BHIQbhiqd") | {_LARGE}
 
 
 class DecodingError(ValueError):
-    """Bytes are not what an encoder writes."""
+    """Bytes that no encoder writes."""
 
 
 class ColumnWriter:
-    """Columns, in the order in which they are written."""
+    """Writer of columns."""
 
     def __init__(self) -> None:
         self._formats: list[tuple[str, int]] = []
@@ -56,7 +56,7 @@ class ColumnWriter:
         self.integers(list(map(self._string, values)))
 
     def content(self, header: Mapping[str, object]) -> bytes:
-        """Return everything as bytes, with more to stand in the header."""
+        """Return all columns as bytes, with further members of the header."""
         texts = [text.encode("utf-8", "surrogatepass") for text in self._strings]
         lengths = list(map(len, texts))
         whole = {**header, "columns": self._formats, "strings": lengths}
@@ -74,10 +74,10 @@ class ColumnWriter:
 
 
 class ColumnReader:
-    """Columns, in the order in which they were written.
+    """Reader of columns, in the order in which they were written.
 
     Raises:
-        DecodingError: here and in the methods, if the bytes are something else.
+        DecodingError: here and in the methods, if the bytes are malformed.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -106,10 +106,10 @@ class ColumnReader:
             raise DecodingError("floats in place of integers")
         if code == _LARGE:
             values = [int(each) for each in self._strings[values[0]].split(",")]
-        return _counted(values, count)
+        return _check_count(values, count)
 
     def positions(self, count: int, end: int) -> list[int]:
-        """Return the next column, whose integers count from 0 up to `end`."""
+        """Return the next column, whose integers are at least 0 and below `end`."""
         values = self.integers(count)
         if values and not 0 <= min(values) <= max(values) < end:
             raise DecodingError(f"a position is none of {end}")
@@ -121,14 +121,14 @@ class ColumnReader:
         if code != "d":
             raise DecodingError("integers in place of floats")
         values: list[float] = column.tolist()
-        return _counted(values, count)
+        return _check_count(values, count)
 
     def strings(self, count: int) -> list[str]:
         """Return the next column."""
         return list(map(self._strings.__getitem__, self.positions(count, len(self._strings))))
 
     def close(self) -> None:
-        """Check that nothing is left."""
+        """Check that all columns have been read."""
         if self._at != self._end or next(self._formats, None) is not None:
             raise DecodingError("there is more than was written")
 
@@ -150,7 +150,7 @@ class ColumnReader:
 _T = TypeVar("_T")
 
 
-def _counted(values: list[_T], count: int) -> list[_T]:
+def _check_count(values: list[_T], count: int) -> list[_T]:
     if len(values) != count:
         raise DecodingError(f"{len(values)} values in place of {count}")
     return values

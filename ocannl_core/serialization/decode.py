@@ -1,7 +1,7 @@
-"""From bytes to a value.
+"""Decoding of values from bytes.
 
-All records of a class are made at once, then their fields are set, column by column. Every field is
-checked to hold what its annotation says.
+All records of a class are created at once, then their fields are set, column by column. Every field
+is checked against its annotation.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ocannl_core.serialization.schema import (
     GRADIENT_OF,
     IDENTITY_FIELDS,
     Form,
-    Identities,
+    IdentityForm,
     MappingForm,
     Record,
-    Records,
+    RecordForm,
     ScalarForm,
     SequenceForm,
-    Set,
-    Symbols,
+    SetForm,
+    SymbolForm,
     TupleForm,
-    Union,
+    UnionForm,
     by_name,
     name_of,
     record_of,
@@ -47,18 +47,18 @@ def decode(
 
     Args:
         content: The bytes.
-        form: What the value may consist of; None for more than data.
+        form: The form of the value; None if it contains more than data.
         things: The known identities, by number.
-        labels: Returns the label of a new node, given the one that was written.
+        labels: A function from the written label of a new node to its label.
 
     Raises:
-        DecodingError: if the bytes are no such value.
+        DecodingError: if the bytes encode no such value.
     """
     if form is None:
         raise DecodingError("the value holds more than data")
     try:
         reader = ColumnReader(content)
-        return _Decoder(reader, things, labels).decoded(form)
+        return _Decoder(reader, things, labels).decode_all(form)
     except DecodingError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration) as error:
@@ -66,7 +66,7 @@ def decode(
 
 
 class _Decoder:
-    """The records of one value."""
+    """Decoder of one value and its records."""
 
     def __init__(self, reader: ColumnReader, things: Values[object], labels: Labels | None) -> None:
         self._reader = reader
@@ -74,7 +74,7 @@ class _Decoder:
         self._labels = labels
         self._records: list[Any] = []
 
-    def decoded(self, form: Form) -> Any:
+    def decode_all(self, form: Form) -> Any:
         """Return the value."""
         reader = self._reader
         if reader.header["form"] != text_of(form):
@@ -95,7 +95,7 @@ class _Decoder:
         return value
 
     def _make_identities(self, count: int) -> None:
-        """Make the identities that a reader does not have."""
+        """Create the identities that the reader does not have."""
         names = self._reader.strings(count) if count else []
         made: dict[str, list[Any]] = {}
         for kind, forms in IDENTITY_FIELDS.items():
@@ -123,23 +123,23 @@ class _Decoder:
         match form:
             case ScalarForm(kind):
                 return self._leaves(kind, count)
-            case Symbols(kind):
+            case SymbolForm(kind):
                 return list(map(by_name(kind).__getitem__, reader.strings(count)))
-            case Identities(kinds):
+            case IdentityForm(kinds):
                 return _of(kinds, self._things, reader.positions(count, len(self._things)))
-            case Records(kinds):
+            case RecordForm(kinds):
                 return _of(kinds, self._records, reader.positions(count, len(self._records)))
             case SequenceForm(element):
                 return self._sequences(element, count)
             case TupleForm(elements):
                 return list(zip(*(self._values(each, count) for each in elements), strict=True))
-            case Set(element):
+            case SetForm(element):
                 return list(map(frozenset, self._sequences(element, count)))
             case MappingForm(key, value):
                 keys = self._sequences(key, count)
                 values = iter(self._values(value, sum(map(len, keys))))
                 return [dict(zip(each, values)) for each in keys]  # noqa: B905
-            case Union(forms):
+            case UnionForm(forms):
                 codes = reader.positions(count, len(forms))
                 each = [iter(self._values(f, codes.count(c))) for c, f in enumerate(forms)]
                 return [next(each[code]) for code in codes]
@@ -166,7 +166,7 @@ class _Decoder:
 
 
 def _records(names: Values[str], form: Form) -> Iterator[Record]:
-    """Yield the classes of these names, each of which the form or those before it mention."""
+    """Yield the classes of these names, each of which the form or earlier ones mention."""
     permitted = {name_of(kind): kind for kind in records_in(form)}
     for name in names:
         kind = permitted.get(name)
@@ -178,7 +178,7 @@ def _records(names: Values[str], form: Form) -> Iterator[Record]:
 
 
 def _of(kinds: frozenset[type], every: Values[Any], positions: Values[int]) -> list[Any]:
-    """Return some of the objects that there are, all of them of certain classes."""
+    """Select objects by position; check that all are of certain classes."""
     found = list(map(every.__getitem__, positions))
     wrong = set(map(type, found)) - kinds
     if wrong:
@@ -187,7 +187,7 @@ def _of(kinds: frozenset[type], every: Values[Any], positions: Values[int]) -> l
 
 
 def _set_all(kind: type, name: str, records: Values[Any], values: Values[Any]) -> None:
-    """Set a field of frozen records."""
+    """Set a field of frozen records, one value each."""
     slot: Any = getattr(kind, name, None)
     if hasattr(slot, "__set__"):
         deque(map(slot.__set__, records, values), maxlen=0)

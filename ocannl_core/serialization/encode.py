@@ -1,7 +1,7 @@
-"""From a value to bytes.
+"""Encoding of values as bytes.
 
-Columns are written class by class and field by field, so that the work for each value is done by
-functions of the interpreter: a record of the loop language takes less than a microsecond.
+Columns are written class by class and field by field, so that the inner loops are built-in
+functions of Python: a record of the loop language takes less than a microsecond.
 
     Add(left=Const(1.0), right=Const(2.0))    -->    kinds   Add Const Const
                                                      Add.left    1
@@ -9,8 +9,8 @@ functions of the interpreter: a record of the loop language takes less than a mi
                                                      Const.value 1.0 2.0
 
 Records are numbered in the order in which they are reached, a shared one once. Equal bytes mean
-equal values. Equal values have equal bytes if they share their parts alike, as those of one program
-in two processes do.
+equal values. Equal values have equal bytes if they share the same parts, as the values of one
+program in two processes do.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from ocannl_core.serialization.schema import (
     GRADIENT_OF,
     IDENTITY_FIELDS,
     Form,
-    Identities,
+    IdentityForm,
     MappingForm,
     Record,
-    Records,
+    RecordForm,
     ScalarForm,
     SequenceForm,
-    Set,
-    Symbols,
+    SetForm,
+    SymbolForm,
     TupleForm,
-    Union,
+    UnionForm,
     record_of,
     text_of,
 )
 
 
 class NotDataError(TypeError):
-    """A value holds something beside the data that its annotations tell."""
+    """A value contains more than the data that its annotations declare."""
 
 
 def encode(
@@ -56,22 +56,22 @@ def encode(
 
     Args:
         value: The value.
-        form: What it may consist of; None for more than data.
+        form: Its form; None if it contains more than data.
         numbering: The numbers of identities.
-        by_number: True if only the numbers of identities are written, so that the bytes do not
-            depend on what these are called, and what a method `numbered` returns of records with
-            ids of their own; such bytes cannot be decoded.
+        by_number: True to write only the numbers of identities, not their labels, and for records
+            with ids of their own the result of their method `numbered`; such bytes cannot be
+            decoded.
 
     Raises:
-        NotDataError: if the value holds something else.
+        NotDataError: if the value contains more than data.
     """
     if form is None:
         raise NotDataError(f"{type(value).__qualname__} holds more than data")
-    return _Encoder(numbering, by_number).encoded(value, form)
+    return _Encoder(numbering, by_number).encode_all(value, form)
 
 
 class _Encoder:
-    """The records of one value, by class, and their columns so far."""
+    """Encoder of one value: its records by class, and their columns so far."""
 
     def __init__(self, numbering: Numbering, by_number: bool) -> None:
         self.numbering = numbering
@@ -82,7 +82,7 @@ class _Encoder:
         self._kinds: list[int] = []
         self._new = 0
 
-    def encoded(self, value: object, form: Form) -> bytes:
+    def encode_all(self, value: object, form: Form) -> bytes:
         """Return a value as bytes."""
         root = column(form, self)
         root.add([value])
@@ -105,7 +105,7 @@ class _Encoder:
         return out.content(header)
 
     def numbers_of(self, records: Values[Any]) -> list[int]:
-        """Return the numbers of records; the fields of those that are new are added later."""
+        """Return the numbers of records; the fields of new ones are added later."""
         pending = self._pending
         numbers, new = self._numbers.number(records)
         for record in new:
@@ -155,7 +155,7 @@ class _Encoder:
 
 
 def _add_values_of_gradients(numbering: Numbering) -> None:
-    """Number the nodes after which gradients are called."""
+    """Number the nodes whose gradients are numbered."""
     things = list(islice(numbering.numbers, numbering.known, None))
     while things:
         found = [each.gradient_of for each in things if isinstance(each, TensorNode)]
@@ -206,12 +206,12 @@ class Column(Protocol):
         """Add values.
 
         Raises:
-            NotDataError: if they are not of the form of the column.
+            NotDataError: if they do not have the form of the column.
         """
         ...
 
     def write(self, out: ColumnWriter) -> None:
-        """Write what was added; nothing if there are no values."""
+        """Write the added values; nothing if there are none."""
         ...
 
 
@@ -219,24 +219,24 @@ def column(form: Form, encoder: _Encoder) -> Column:
     """Return an empty column for values of a form."""
     match form:
         case ScalarForm(kind):
-            return _Leaves(kind)
-        case Symbols(kind):
-            return _Names(kind)
-        case Identities(kinds):
-            return _Identities(kinds, encoder.numbering)
-        case Records(kinds):
-            return _References(kinds, encoder)
+            return _ScalarColumn(kind)
+        case SymbolForm(kind):
+            return _SymbolColumn(kind)
+        case IdentityForm(kinds):
+            return _IdentityColumn(kinds, encoder.numbering)
+        case RecordForm(kinds):
+            return _RecordColumn(kinds, encoder)
         case SequenceForm(element):
-            return _Sequences(column(element, encoder))
+            return _SequenceColumn(column(element, encoder))
         case TupleForm(elements):
-            return _Products([column(each, encoder) for each in elements])
-        case Set(element):
-            order = _MappingOrder(encoder.numbering) if isinstance(element, Identities) else None
-            return _Sets(column(element, encoder), order)
+            return _TupleColumn([column(each, encoder) for each in elements])
+        case SetForm(element):
+            order = _MappingOrder(encoder.numbering) if isinstance(element, IdentityForm) else None
+            return _SetColumn(column(element, encoder), order)
         case MappingForm(key, value):
-            return _Tables(column(key, encoder), column(value, encoder))
-        case Union(forms, codes):
-            return _Unions(codes, [column(each, encoder) for each in forms])
+            return _MappingColumn(column(key, encoder), column(value, encoder))
+        case UnionForm(forms, codes):
+            return _UnionColumn(codes, [column(each, encoder) for each in forms])
         case _:
             assert_never(form)
 
@@ -249,8 +249,8 @@ def _check(values: Values[Any], kinds: Kinds[type]) -> None:
         raise NotDataError(f"{wrong} in place of {right}")
 
 
-class _Leaves:
-    """Numbers, strings, truth values; of Nones there is nothing to write."""
+class _ScalarColumn:
+    """Column of numbers, strings or truth values; a column of Nones is not written."""
 
     def __init__(self, kind: type) -> None:
         self._kinds = frozenset({kind})
@@ -271,8 +271,8 @@ class _Leaves:
                 out.integers(self._values)
 
 
-class _Names:
-    """Objects of which there is one for each name."""
+class _SymbolColumn:
+    """Column of objects with unique names."""
 
     def __init__(self, kind: type) -> None:
         self._kinds = frozenset({kind})
@@ -287,8 +287,8 @@ class _Names:
             out.strings(self._names)
 
 
-class _Identities:
-    """Objects that are compared by identity, as numbers; or what stands for them."""
+class _IdentityColumn:
+    """Column of objects that are compared by identity, as numbers."""
 
     def __init__(self, kinds: frozenset[type], numbering: Numbering) -> None:
         self._kinds = kinds
@@ -304,8 +304,8 @@ class _Identities:
             out.integers(self._numbers)
 
 
-class _References:
-    """Records, as numbers."""
+class _RecordColumn:
+    """Column of records, as numbers."""
 
     def __init__(self, kinds: frozenset[type], encoder: _Encoder) -> None:
         self._kinds = kinds
@@ -324,8 +324,8 @@ class _References:
 _TUPLE = frozenset({tuple})
 
 
-class _Sequences:
-    """Tuples: their lengths, and all elements."""
+class _SequenceColumn:
+    """Column of tuples: their lengths, and all elements."""
 
     def __init__(self, elements: Column) -> None:
         self._lengths: list[int] = []
@@ -344,8 +344,8 @@ class _Sequences:
         self._elements.write(out)
 
 
-class _Products:
-    """Tuples of one length: their elements by position."""
+class _TupleColumn:
+    """Column of tuples of one length: their elements by position."""
 
     def __init__(self, columns: Values[Column]) -> None:
         self._columns = columns
@@ -362,11 +362,11 @@ class _Products:
             each.write(out)
 
 
-class _Sets:
-    """Sets, in an order that does not depend on where their elements are in memory."""
+class _SetColumn:
+    """Column of sets, in an order that does not depend on addresses."""
 
     def __init__(self, elements: Column, order: _MappingOrder | None) -> None:
-        self._elements = _Sequences(elements)
+        self._elements = _SequenceColumn(elements)
         self._order = order
 
     def add(self, values: Values[Any]) -> None:
@@ -378,7 +378,7 @@ class _Sets:
 
 
 class _MappingOrder:
-    """Sorts identities: those that have a number by it, then the others by what they are called."""
+    """Sort key of identities: numbered ones by number, then the others by label."""
 
     def __init__(self, numbering: Numbering) -> None:
         self._numbers = numbering.numbers
@@ -388,11 +388,11 @@ class _MappingOrder:
         return (number, "") if number is not None else (len(self._numbers), repr(thing))
 
 
-class _Tables:
-    """Dictionaries: their lengths, all keys and all values."""
+class _MappingColumn:
+    """Column of dictionaries: their lengths, all keys and all values."""
 
     def __init__(self, keys: Column, values: Column) -> None:
-        self._keys = _Sequences(keys)
+        self._keys = _SequenceColumn(keys)
         self._values = values
 
     def add(self, values: Values[Any]) -> None:
@@ -407,8 +407,8 @@ class _Tables:
         self._values.write(out)
 
 
-class _Unions:
-    """Values of several forms: which form each has, and those of each form by themselves."""
+class _UnionColumn:
+    """Column of values of several forms: the form of each, and the values of each form."""
 
     def __init__(self, codes: Mapping[type, int], columns: Values[Column]) -> None:
         self._codes = codes

@@ -1,4 +1,6 @@
-"""Numbers for what is compared by identity: tensor nodes, loop variables and static indices."""
+"""Numbers for objects that are compared by identity: tensor nodes, loop variables, static
+indices.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ Label = tuple[str, ...]
 
 @dataclass(slots=True)
 class Numbering:
-    """Numbers for the objects of a value, and then for those of others that mention them.
+    """Numbers of objects, shared by the values that mention them.
 
     Attributes:
         numbers: The objects in order.
-        known: The count of those that a reader has; the others are made anew.
+        known: The number of those that a reader has; it creates the others.
     """
 
     numbers: dict[object, int] = field(default_factory=dict)
@@ -39,5 +41,5 @@ class Numbering:
         return self.numbers.setdefault(thing, len(self.numbers))
 
     def close(self) -> None:
-        """Count all objects so far as those that a reader has."""
+        """Mark all objects so far as known to a reader."""
         self.known = len(self.numbers)

@@ -1,19 +1,19 @@
-"""Which records, enumerations and containers an encoded value may consist of.
+"""Forms of encoded values: the records, enumerations and containers that they may contain.
 
 The classes of a value are those that the annotation of the whole value mentions, those that the
-annotations of their fields mention, and so on. Encoding refuses everything else, and decoding makes
-nothing else: what stands in a file selects among these classes and imports none.
+annotations of their fields mention, and so on. Encoding refuses other classes, and decoding creates
+no others: the content of a file selects among these classes and imports none.
 
     annotation                     form
-    int, float, str, bool, None    Leaf
-    an Enum, DType                 Symbols, by name
-    TensorNode, LoopVar, ...       Identities, by number
-    a record                       Records, by reference
-    tuple[X, ...]                  Sequence
-    tuple[X, Y]                    Product
-    frozenset[X]                   Set
-    Mapping[K, V]                  Table
-    X | Y                          Union
+    int, float, str, bool, None    ScalarForm
+    an Enum, DType                 SymbolForm, by name
+    TensorNode, LoopVar, ...       IdentityForm, by number
+    a record                       RecordForm, by reference
+    tuple[X, ...]                  SequenceForm
+    tuple[X, Y]                    TupleForm
+    frozenset[X]                   SetForm
+    Mapping[K, V]                  MappingForm
+    X | Y                          UnionForm
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ScalarForm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Symbols:
-    """Objects of which there is one for each name.
+class SymbolForm:
+    """Objects with unique names, such as the members of an enumeration.
 
     Attributes:
         kind: The one class of its values.
@@ -58,7 +58,7 @@ class Symbols:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Identities:
+class IdentityForm:
     """Objects that are compared by identity.
 
     Attributes:
@@ -69,7 +69,7 @@ class Identities:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Records:
+class RecordForm:
     """Frozen dataclasses.
 
     Attributes:
@@ -94,10 +94,10 @@ class TupleForm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Set:
+class SetForm:
     """Frozen sets of identities, of numbers or of strings."""
 
-    element: Identities | ScalarForm
+    element: IdentityForm | ScalarForm
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,8 +109,8 @@ class MappingForm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Union:
-    """Values of one of several forms, which their classes tell apart.
+class UnionForm:
+    """Values of one of several forms, which their classes distinguish.
 
     Attributes:
         forms: The forms.
@@ -123,14 +123,14 @@ class Union:
 
 Form = (
     ScalarForm
-    | Symbols
-    | Identities
-    | Records
+    | SymbolForm
+    | IdentityForm
+    | RecordForm
     | SequenceForm
     | TupleForm
-    | Set
+    | SetForm
     | MappingForm
-    | Union
+    | UnionForm
 )
 
 
@@ -142,7 +142,7 @@ class Record:
         kind: The class.
         name: The name in encoded values.
         fields: The forms of its fields, by name.
-        getters: What reads them.
+        getters: Functions that read them.
         mentioned: The classes of the records that fields may hold.
     """
 
@@ -160,12 +160,12 @@ def name_of(kind: type) -> str:
 
 @cache
 def record_of(kind: type) -> Record | None:
-    """Return what a frozen dataclass consists of; None if that is more than data."""
+    """Return the record of a frozen dataclass; None if it contains more than data."""
     found: dict[str, Form] = {}
     if hasattr(kind, "__post_init__"):
         return None
     for each in fields(kind):
-        form = form_of(_evaluated(str(each.type), kind.__module__))
+        form = form_of(_evaluate(str(each.type), kind.__module__))
         if form is None or not each.init:
             return None
         found[each.name] = form
@@ -176,15 +176,15 @@ def record_of(kind: type) -> Record | None:
 def records_in(form: Form) -> frozenset[type]:
     """Return the classes of the records that are values of a form, or elements of these."""
     match form:
-        case ScalarForm() | Symbols() | Identities() | Set():
+        case ScalarForm() | SymbolForm() | IdentityForm() | SetForm():
             return frozenset()
-        case Records(kinds):
+        case RecordForm(kinds):
             return kinds
         case SequenceForm(element):
             return records_in(element)
         case MappingForm(key, value):
             return records_in(key) | records_in(value)
-        case TupleForm(forms) | Union(forms):
+        case TupleForm(forms) | UnionForm(forms):
             return frozenset().union(*map(records_in, forms))
         case _:
             assert_never(form)
@@ -192,21 +192,21 @@ def records_in(form: Form) -> frozenset[type]:
 
 @lru_cache(maxsize=256)
 def text_of(form: Form) -> str:
-    """Return a text that tells forms apart."""
+    """Return a text that identifies a form."""
     match form:
-        case ScalarForm(kind) | Symbols(kind):
+        case ScalarForm(kind) | SymbolForm(kind):
             return name_of(kind)
-        case Identities(kinds) | Records(kinds):
+        case IdentityForm(kinds) | RecordForm(kinds):
             return f"<{' '.join(sorted(map(name_of, kinds)))}>"
         case SequenceForm(element):
             return f"({text_of(element)} ...)"
-        case Set(element):
+        case SetForm(element):
             return f"{{{text_of(element)}}}"
         case MappingForm(key, value):
             return f"{{{text_of(key)}: {text_of(value)}}}"
         case TupleForm(forms):
             return f"({' '.join(map(text_of, forms))})"
-        case Union(forms):
+        case UnionForm(forms):
             return f"[{' '.join(map(text_of, forms))}]"
         case _:
             assert_never(form)
@@ -214,7 +214,7 @@ def text_of(form: Form) -> str:
 
 @cache
 def by_name(kind: type) -> Mapping[str, Any]:
-    """Return the objects of which there is one for each name."""
+    """Return the objects of a class by their unique names."""
     if issubclass(kind, Enum):
         return {each.name: each for each in kind}
     return {each.name: each for each in dtypes.ALL}
@@ -225,28 +225,28 @@ def by_name(kind: type) -> Mapping[str, Any]:
 
 @cache
 def form_of(annotation: Any) -> Form | None:
-    """Return the form of the values of an annotation; None if they are more than data."""
+    """Return the form of the values of an annotation; None if they contain more than data."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is None:
         return _plain(annotation)
     forms = [form_of(each) for each in arguments if each is not Ellipsis]
     known = [form for form in forms if form is not None]
     if origin is types.UnionType:
-        return _united(known)
+        return _unite(known)
     if len(known) < len(forms):
         return None
     if origin is tuple:
         return SequenceForm(known[0]) if Ellipsis in arguments else TupleForm(tuple(known))
-    # others would be hashed before they are whole
-    if origin is frozenset and isinstance(known[0], Identities | ScalarForm):
-        return Set(known[0])
-    if origin in (Mapping, dict) and isinstance(known[0], Identities | ScalarForm | Symbols):
+    # other classes would be hashed before they are complete
+    if origin is frozenset and isinstance(known[0], IdentityForm | ScalarForm):
+        return SetForm(known[0])
+    if origin in (Mapping, dict) and isinstance(known[0], IdentityForm | ScalarForm | SymbolForm):
         return MappingForm(known[0], known[1])
     return None
 
 
 def form_like(value: Any) -> Form | None:
-    """Return the form of values like this one: of its class, and tuples with as many elements."""
+    """Return the form of values like this one: of its class, and tuples of the same length."""
     if not isinstance(value, tuple):
         kind: Any = type(value)
         return form_of(kind)
@@ -261,72 +261,72 @@ def _plain(kind: Any) -> Form | None:
     if not isinstance(kind, type):
         return None
     if kind in IDENTITY_FIELDS:
-        return Identities(frozenset({kind}))
+        return IdentityForm(frozenset({kind}))
     if kind is dtypes.DType or issubclass(kind, Enum):
-        return Symbols(kind)
-    return Records(frozenset({kind})) if is_dataclass(kind) else None
+        return SymbolForm(kind)
+    return RecordForm(frozenset({kind})) if is_dataclass(kind) else None
 
 
-def _united(forms: Iterable[Form]) -> Form | None:
-    """Return one form for several: records together, identities together."""
+def _unite(forms: Iterable[Form]) -> Form | None:
+    """Return one form for several: merge records, and merge identities."""
     records: set[type] = set()
     identities: set[type] = set()
     others: dict[Form, None] = {}
     for form in forms:
-        for each in form.forms if isinstance(form, Union) else (form,):
-            if isinstance(each, Records):
+        for each in form.forms if isinstance(form, UnionForm) else (form,):
+            if isinstance(each, RecordForm):
                 records |= each.kinds
-            elif isinstance(each, Identities):
+            elif isinstance(each, IdentityForm):
                 identities |= each.kinds
             else:
                 others[each] = None
     found: list[Form] = [*others]
     if identities:
-        found.append(Identities(frozenset(identities)))
+        found.append(IdentityForm(frozenset(identities)))
     if records:
-        found.append(Records(frozenset(records)))
+        found.append(RecordForm(frozenset(records)))
     if not found:
         return None
     return found[0] if len(found) == 1 else _union(*found)
 
 
-def _union(*forms: Form) -> Union:
+def _union(*forms: Form) -> UnionForm:
     codes = {kind: code for code, form in enumerate(forms) for kind in _classes_of(form)}
-    return Union(forms, codes)
+    return UnionForm(forms, codes)
 
 
 def _classes_of(form: Form) -> frozenset[type]:
     """Return the classes of the values of a form."""
     match form:
-        case ScalarForm(kind) | Symbols(kind):
+        case ScalarForm(kind) | SymbolForm(kind):
             return frozenset({kind})
-        case Identities(kinds) | Records(kinds):
+        case IdentityForm(kinds) | RecordForm(kinds):
             return kinds
         case SequenceForm() | TupleForm():
             return frozenset({tuple})
-        case Set():
+        case SetForm():
             return frozenset({frozenset})
         case MappingForm():
             return frozenset({dict})
-        case Union(forms):
+        case UnionForm(forms):
             return frozenset().union(*map(_classes_of, forms))
         case _:
             assert_never(form)
 
 
 @cache
-def _evaluated(annotation: str, module: str) -> Any:
-    """Return what an annotation in our own source code says."""
+def _evaluate(annotation: str, module: str) -> Any:
+    """Return the value of an annotation in our own source code."""
     names = vars(sys.modules[module])
     if annotation.isidentifier():
         return names[annotation] if annotation in names else getattr(builtins, annotation)
-    return eval(annotation, names)  # as `typing.get_type_hints` does, once for each text
+    return eval(annotation, names)  # as `typing.get_type_hints` does, once per text
 
 
 _INT, _NONE = ScalarForm(int), ScalarForm(type(None))
 _LEAVES: dict[Any, Form] = {
     int: _INT,
-    float: _union(ScalarForm(float), _INT),  # what an int is accepted for
+    float: _union(ScalarForm(float), _INT),  # annotations of float accept int
     str: ScalarForm(str),
     bool: ScalarForm(bool),
     type(None): _NONE,
@@ -337,7 +337,7 @@ IDENTITY_FIELDS: Mapping[type, Mapping[str, Form]] = {
     LoopVar: {"hint": ScalarForm(str)},
     StaticIndex: {"name": ScalarForm(str), "extent": _union(_NONE, _INT)},
 }
-"""What a new identity is made of, beside other identities."""
+"""The forms of the fields of a new identity, other identities excepted."""
 
-GRADIENT_OF: Form = _union(_NONE, Identities(frozenset({TensorNode})))
+GRADIENT_OF: Form = _union(_NONE, IdentityForm(frozenset({TensorNode})))
 """The form of the field of a node that is an identity."""

@@ -1,10 +1,10 @@
-"""Directories of the user's own, held by a descriptor, and the files in them.
+"""Private directories of the user, open by descriptor, and the files in them.
 
-    <cache directory>/tmp/       files that are being written, named after their process
-                      <name>/    what they become by renaming, whole
+    <cache directory>/tmp/       unfinished files, named after their process
+                      <name>/    complete files, moved there by renaming
 
-A directory that others could have written to is not used, nor is anything in it: a temporary one
-takes its place, after a warning.
+A directory that other users could have written to is not used, nor is anything in it: a temporary
+directory replaces it, after a warning.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pathlib import Path
 from ocannl_core.storage import trust
 
 _LARGEST = 1 << 30
-"""No file of a cache has more bytes."""
+"""The largest size of a cached file in bytes."""
 _STALE = 24 * 3600.0
-"""An unfinished file that is so many seconds old belongs to no process, wherever that ran."""
+"""An unfinished file of this age in seconds is stale, even if its process cannot be checked."""
 _ROOM = 64 << 20
-"""Bytes that a temporary directory should have left."""
+"""The least free space of a temporary directory in bytes."""
 _MOST_HELD = 16
-"""So many directories are held; each is a descriptor of the process."""
+"""The largest number of open directories; each takes a descriptor of the process."""
 _SCRATCH = "tmp"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -41,12 +41,12 @@ class PrivateDirectory:
     """A directory that only the user can change.
 
     Args:
-        path: Where it was found.
-        descriptor: Of the directory, which belongs to this object.
-        root: The directory that this one is in, with the unfinished files of both; None for none.
+        path: Its path.
+        descriptor: An open descriptor of it, which this object takes over.
+        root: The parent directory, with the unfinished files of both; None for none.
 
     Attributes:
-        path: For messages, and for programs that take the names of files.
+        path: Its path, for messages and for programs that take file names.
         descriptor: Of the directory.
     """
 
@@ -60,19 +60,19 @@ class PrivateDirectory:
 
     @property
     def scratch(self) -> PrivateDirectory:
-        """Where files are written before they are moved here.
+        """The directory of files that are written before they are moved here.
 
         Raises:
-            OSError: if it cannot be made.
+            OSError: if it cannot be created.
         """
         root = self._root or self
         if root._scratch is None or not root._scratch.is_current():
             root._scratch = root.child(_SCRATCH)
-            root._scratch._root = None  # no circle, which would be collected late
+            root._scratch._root = None  # no reference cycle, which would be collected late
         return root._scratch
 
     def is_current(self) -> bool:
-        """True if the directory still exists and is still private."""
+        """Return True if the directory still exists and is still private."""
         try:
             trust.check_private(self.descriptor, str(self.path))
             is_there = os.fstat(self.descriptor).st_nlink > 0
@@ -81,7 +81,7 @@ class PrivateDirectory:
             return False
 
     def child(self, name: str) -> PrivateDirectory:
-        """Return a directory in this one, after making it if it does not exist.
+        """Return a directory in this one; create it if it does not exist.
 
         Raises:
             UntrustedError: if others could have written to it.
@@ -108,16 +108,18 @@ class PrivateDirectory:
 
     @property
     def place(self) -> Path:
-        """A path that leads nowhere else, for this process and others that have the descriptor."""
+        """A path that cannot be redirected, for this process and others that have the
+        descriptor.
+        """
         path = Path(f"/proc/self/fd/{self.descriptor}")
         return path if path.is_dir() else self.path
 
     def names(self) -> list[str]:
-        """Return what is in the directory, in no order."""
+        """Return the names of the files in the directory, unordered."""
         return os.listdir(self.descriptor)
 
     def last_use(self, name: str) -> float:
-        """Return when a file was used for the last time; 0 if there is none."""
+        """Return the time at which a file was last used; 0 if there is none."""
         try:
             status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except OSError:  # another process removed it
@@ -125,12 +127,13 @@ class PrivateDirectory:
         return status.st_mtime
 
     def read(self, name: str, *, limit: int = _LARGEST, is_use: bool = False) -> bytes | None:
-        """Return what the user wrote to a file; None if it is not there, or may be of others.
+        """Return the content of a file; None if it does not exist, or other users may have written
+        it.
 
         Args:
             name: The file.
-            limit: How many bytes it may have.
-            is_use: True to note the time of its last use.
+            limit: Its largest size in bytes.
+            is_use: True to record the time of this use.
         """
         try:
             descriptor = os.open(name, _OLD, dir_fd=self.descriptor)
@@ -151,9 +154,9 @@ class PrivateDirectory:
             os.close(descriptor)
 
     def read_unfinished(self, name: str) -> bytes | None:
-        """Return what a program that this process started has written; None if it is no file.
+        """Return a file that a child process has written; None if it is no regular file.
 
-        How such files can be written depends on the program; nobody else reaches them here.
+        The mode of such a file depends on the program. Other users cannot reach it here.
         """
         try:
             descriptor = os.open(name, _OLD, dir_fd=self.descriptor)
@@ -167,7 +170,7 @@ class PrivateDirectory:
             os.close(descriptor)
 
     def write(self, name: str, content: bytes) -> None:
-        """Make a file appear with all its content at once.
+        """Write a file atomically.
 
         Raises:
             OSError: if it cannot be written.
@@ -184,14 +187,14 @@ class PrivateDirectory:
         """Write a new file.
 
         Raises:
-            OSError: if there is one, or it cannot be written.
+            OSError: if it exists, or cannot be written.
         """
         descriptor = os.open(name, _NEW, 0o600, dir_fd=self.descriptor)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
 
     def take(self, source: PrivateDirectory, old: str, new: str | None = None) -> None:
-        """Move a finished file here, in place of what has its name.
+        """Move a finished file here; replace a file of its name.
 
         Args:
             source: The directory that it is in.
@@ -209,26 +212,26 @@ class PrivateDirectory:
             os.replace(old, name, src_dir_fd=there, dst_dir_fd=here)
 
     def remove(self, name: str) -> None:
-        """Remove a file or whatever else has its name."""
+        """Remove a file or directory."""
         try:
             os.unlink(name, dir_fd=self.descriptor)
         except FileNotFoundError:
             return
         except OSError:
-            import shutil  # takes longer than this module, and most processes never need it
+            import shutil  # slower to import than this module, and rarely needed
 
             with suppress(OSError):
                 shutil.rmtree(name, dir_fd=self.descriptor)
 
 
 def unfinished_name() -> str:
-    """Return a name for a file that this process writes and moves elsewhere when it is whole."""
+    """Return a name for a file that this process writes and moves elsewhere when it is complete."""
     return f"{_machine()}-{os.getpid()}-{os.urandom(6).hex()}.tmp"
 
 
 @cache
 def _machine() -> str:
-    """Return a name for the numbering of processes that this one is part of."""
+    """Return the name of the process-id namespace of this process."""
     known = [os.uname().nodename]
     with suppress(OSError):
         known.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
@@ -237,7 +240,7 @@ def _machine() -> str:
 
 
 def _is_stale(name: str, last_use: float) -> bool:
-    """True if the process is gone that an unfinished file was named after."""
+    """Return True if the process that an unfinished file is named after has ended."""
     machine, _, rest = name.partition("-")
     number = rest.partition("-")[0]
     if machine == _machine() and number.isdecimal():
@@ -256,7 +259,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _close(descriptor: int, identity: tuple[int, int]) -> None:
-    """Close a descriptor, unless the program did and it is another file's by now."""
+    """Close a descriptor, unless the program has closed it and it is now another file's."""
     with suppress(OSError):
         if _identity(descriptor) == identity:
             os.close(descriptor)
@@ -282,7 +285,7 @@ def private_directory(root: Path, name: str) -> PrivateDirectory:
         name: The directory in it.
 
     Raises:
-        OSError: if there is no place for a temporary one either.
+        OSError: if no temporary directory can be created either.
     """
     try:
         return open_private(root, create=True).child(name)
@@ -291,12 +294,12 @@ def private_directory(root: Path, name: str) -> PrivateDirectory:
 
 
 def open_private(path: Path, *, create: bool = False) -> PrivateDirectory:
-    """Return a directory that only the user can change; removes unfinished files of processes that
-    are gone.
+    """Open a directory that only the user can change; remove unfinished files of processes that
+    have ended.
 
     Args:
         path: The directory.
-        create: True to make it if it does not exist.
+        create: True to create it if it does not exist.
 
     Raises:
         UntrustedError: if others can change it, or could exchange it.
@@ -316,15 +319,16 @@ def open_private(path: Path, *, create: bool = False) -> PrivateDirectory:
 
 
 def temporary_directory(refused: Path, name: str, error: OSError) -> PrivateDirectory:
-    """Return a directory that goes with the process, after a warning about one that cannot be used.
+    """Return a directory that is removed with the process, after a warning about one that cannot be
+    used.
 
     Args:
         refused: The cache directory that cannot be used.
-        name: The directory in its place.
-        error: Why.
+        name: The name of the replacement.
+        error: The reason.
 
     Raises:
-        OSError: if there is no place for one.
+        OSError: if it cannot be created.
     """
     with _lock:
         if not _temporary or not _temporary[0].is_current():
@@ -344,9 +348,9 @@ def warn_once(lost: str, refused: Path, error: OSError) -> None:
     """Warn about a directory that cannot be used.
 
     Args:
-        lost: What it costs.
+        lost: The consequence.
         refused: The directory.
-        error: Why.
+        error: The reason.
     """
     _warn(f"{lost}: {refused} cannot be used ({error}).")
 
@@ -364,7 +368,7 @@ _PREFIX = "ocannl-"
 
 def _new_temporary() -> PrivateDirectory:
     """Return a directory that is removed when the process ends."""
-    import tempfile  # takes as long as the rest of this module
+    import tempfile  # as slow to import as the rest of this module
 
     parents = dict.fromkeys((tempfile.gettempdir(), "/var/tmp", "/dev/shm"))
     problem = OSError(errno.ENOENT, "there is no directory for temporary files")
@@ -392,12 +396,12 @@ def _lacks_room(parent: str) -> bool:
 def _remove_own(path: str, process: int) -> None:
     import shutil
 
-    if os.getpid() == process:  # not in those that it forked
+    if os.getpid() == process:  # not in forked children
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove_left(parent: str) -> None:
-    """Remove what processes left that could not remove it."""
+    """Remove the directories of processes that ended without removing them."""
     import shutil
 
     with suppress(OSError), os.scandir(parent) as entries:

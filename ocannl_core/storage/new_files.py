@@ -1,4 +1,4 @@
-"""New files in a new directory, wherever that is: nothing that others put there is written to."""
+"""New files in a new directory: files that other users put there are never written to."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLL
 
 
 class NewDirectory:
-    """A directory that this process made, and that nobody exchanges for another one.
+    """A directory that this process created, open by descriptor, so that it cannot be exchanged.
 
     Args:
-        path: Where it is made, with the directories that it is in.
+        path: Its path; missing parents are created.
 
     Raises:
-        FileExistsError: if there is something.
-        OSError: if it cannot be made.
+        FileExistsError: if the path exists.
+        OSError: if it cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class NewDirectory:
         """Write a new file.
 
         Raises:
-            OSError: if there is one, or it cannot be written.
+            OSError: if it exists, or cannot be written.
         """
         place = name if self._descriptor is not None else self.path / name
         descriptor = os.open(place, _NEW, 0o666, dir_fd=self._descriptor)

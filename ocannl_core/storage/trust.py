@@ -1,10 +1,10 @@
-"""Opening what only the user can have written.
+"""Opening of files and directories that only the user can have written.
 
 A path is walked from the root of the file system, one component after the other, each relative to
 the descriptor of the one before, so that nothing can be exchanged between the check and the use.
-Every directory on the way must belong to the user or to root, and nobody else may be able to write
-to it, unless it is sticky, as `/tmp` is: there, only the owner of an entry replaces it. Symbolic
-links are followed if they belong to the user or to root.
+Every directory on the way must belong to the user or to root, and must not be writable by others,
+unless it is sticky, as `/tmp` is: there, only the owner of an entry replaces it. Symbolic links are
+followed if they belong to the user or to root.
 
 A group is as good as the user if the user is its only member, as in systems where everybody has a
 group of their own. On systems without user ids or without relative paths, nothing is checked.
@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 
 IS_CHECKED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd
-"""True if this system has what the checks need."""
+"""Support of the checks by this system."""
 
 _MOST_LINKS = 40
 _MOST_AT_ONCE = 1 << 24
@@ -32,11 +32,11 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UntrustedError(OSError):
-    """Somebody else can have written a file or directory, or can exchange it.
+    """Another user can have written a file or directory, or can exchange it.
 
     Args:
         path: The file or directory.
-        reason: Why, beginning with "it".
+        reason: The reason, beginning with "it".
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -51,7 +51,7 @@ def open_directory(path: str, *, create: bool = False) -> int:
 
     Args:
         path: The directory.
-        create: True to make it, and those that it is in, if it does not exist.
+        create: True to create it, and missing parents.
 
     Raises:
         UntrustedError: if others can.
@@ -59,7 +59,7 @@ def open_directory(path: str, *, create: bool = False) -> int:
     """
     if not IS_CHECKED:
         raise UntrustedError(path, "it is on a system that tells no owners")
-    with _walked(path, create=create) as (parent, name):
+    with _walk(path, create=create) as (parent, name):
         found = os.open(name or ".", _READ | _NO_LINK, dir_fd=parent)
     try:
         check_private(found, path)
@@ -70,11 +70,11 @@ def open_directory(path: str, *, create: bool = False) -> int:
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """Return what a file holds that only the user can have written.
+    """Return the content of a file that only the user can have written.
 
     Args:
         path: The file.
-        limit: How many bytes it may have.
+        limit: The largest size in bytes.
 
     Raises:
         UntrustedError: if others can have written it.
@@ -82,23 +82,23 @@ def read_file(path: str, limit: int) -> bytes:
     """
     if not IS_CHECKED:
         with open(path, "rb") as file:
-            return _limited(file.read(limit + 1), limit, path)
-    with _walked(path) as (parent, name):
+            return _check_size(file.read(limit + 1), limit, path)
+    with _walk(path) as (parent, name):
         descriptor = os.open(name, _FILE | _NO_LINK, dir_fd=parent)
         try:
             status = _regular(descriptor, path)
             _check_owner(status, path)
             _check_closed(descriptor, status, path)
-            # in a directory of all, others can give a file of the user's a second name
+            # in a directory that all users can write to, others can link a file of the user
             if status.st_nlink > 1 and os.fstat(parent).st_mode & _OTHERS:
                 raise UntrustedError(path, "it has several names")
-            return _limited(read_all(descriptor, limit), limit, path)
+            return _check_size(read_all(descriptor, limit), limit, path)
         finally:
             os.close(descriptor)
 
 
 def check_private(descriptor: int, path: str) -> None:
-    """Check that a directory holds nothing but what the user put there.
+    """Check that only the user can have written to a directory.
 
     Raises:
         UntrustedError: if others can write to it, or it belongs to one of them.
@@ -109,7 +109,7 @@ def check_private(descriptor: int, path: str) -> None:
 
 
 def check_own_file(descriptor: int, path: str) -> os.stat_result:
-    """Return the status of a file in a private directory that holds what the user wrote there.
+    """Return the status of a regular file of the user in a private directory.
 
     Raises:
         UntrustedError: if it belongs to somebody else, others can write to it, it has a second
@@ -127,7 +127,7 @@ def read_all(descriptor: int, limit: int) -> bytes:
     """Return up to `limit + 1` bytes of a file."""
     parts: list[bytes] = []
     left = limit + 1
-    # large buffers that are freed again would have the allocator hand out memory to be cleared
+    # larger buffers, freed again, would make the allocator return memory that must be cleared
     size = os.fstat(descriptor).st_size + 1
     while left > 0 and (part := os.read(descriptor, min(left, size, _MOST_AT_ONCE))):
         parts.append(part)
@@ -135,7 +135,7 @@ def read_all(descriptor: int, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _limited(content: bytes, limit: int, path: str) -> bytes:
+def _check_size(content: bytes, limit: int, path: str) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit} bytes", path)
     return content
@@ -145,8 +145,10 @@ def _limited(content: bytes, limit: int, path: str) -> bytes:
 
 
 @contextmanager
-def _walked(path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the trusted directory that a path ends in, and the name there, which is no link."""
+def _walk(path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield the trusted directory at the end of a path, and the last component, which is no
+    link.
+    """
     walk = _Walk(os.path.abspath(path), create)
     try:
         walk.run()
@@ -157,11 +159,11 @@ def _walked(path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
 
 
 class _Walk:
-    """The way along a path.
+    """A walk along a path.
 
     Attributes:
-        descriptors: Those of the directories from the root to here.
-        name: The last component; nothing for the root itself.
+        descriptors: The descriptors of the directories from the root to the current one.
+        name: The last component; empty for the root itself.
     """
 
     def __init__(self, path: str, create: bool) -> None:
@@ -173,10 +175,10 @@ class _Walk:
         self._links = 0
 
     def run(self) -> None:
-        """Go to the directory that holds the last component.
+        """Walk to the directory that holds the last component.
 
         Raises:
-            UntrustedError: if others can change where a component leads to.
+            UntrustedError: if others can redirect a component.
             OSError: if there is no such directory.
         """
         self._check(self.descriptors[0])
@@ -184,20 +186,20 @@ class _Walk:
             name = self._left.pop()
             if name == "..":
                 self._leave()
-            elif not self._followed(name):
+            elif not self._follow(name):
                 if not self._left:
                     self.name = name
                     return
                 self._enter(name)
 
-    def _followed(self, name: str) -> bool:
-        """Put what a symbolic link stands for in its place; False for anything else."""
+    def _follow(self, name: str) -> bool:
+        """Replace a symbolic link by its target; return False for anything else."""
         try:
             status = os.stat(name, dir_fd=self.descriptors[-1], follow_symlinks=False)
         except FileNotFoundError:
             if not self._create:
                 raise
-            # somebody else may be making it at the same time
+            # another process may create it at the same time
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=self.descriptors[-1])
             return False
@@ -226,7 +228,7 @@ class _Walk:
             self._names.pop()
 
     def _check(self, descriptor: int) -> None:
-        """Check that nobody else can exchange what is in a directory."""
+        """Check that no other user can exchange the entries of a directory."""
         status, path = os.fstat(descriptor), self._path("")
         _check_owner(status, path)
         if not status.st_mode & stat.S_ISVTX:
@@ -263,7 +265,7 @@ def _regular(descriptor: int, path: str) -> os.stat_result:
 
 
 def _check_closed(descriptor: int, status: os.stat_result, path: str) -> None:
-    """Check that nobody else can write to something."""
+    """Check that no other user can write to a file or directory."""
     if status.st_mode & stat.S_IWOTH:
         raise UntrustedError(path, "it can be written by everybody")
     if status.st_mode & stat.S_IWGRP and not (
@@ -274,7 +276,7 @@ def _check_closed(descriptor: int, status: os.stat_result, path: str) -> None:
 
 @cache
 def _has_one_member(group: int) -> bool:
-    """True if the user is the only member of a group; False if that is not sure."""
+    """Return True if the user is certainly the only member of a group."""
     import grp
     import pwd
 
@@ -288,7 +290,7 @@ def _has_one_member(group: int) -> bool:
 
 
 def _has_access_list(descriptor: int) -> bool:
-    """True if other users than those of the mode may write, as far as Linux tells."""
+    """Return True if an access list of Linux may let further users write."""
     if not hasattr(os, "getxattr"):
         return False
     try:

@@ -1,1 +1,3 @@
-"""What users write: tensors, operations with gradients, blocks, recorded code."""
+"""Tensors, operations with gradients, blocks and recorded code."""
+
+from ocannl_core.tensor import operators as operators  # binds the operators of tensors

@@ -1,4 +1,6 @@
-"""Left-hand sides: what `c[:] = e`, `c += e`, `c[oc.neutral] += e` and `c[oc.maximum] = e` mean."""
+"""Assignments to tensors and slots: `c[:] = e`, `c += e`, `c[oc.neutral] += e`, `c[oc.maximum] =
+e`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.expression import Expression
-from ocannl_core.tensor.registry import operations
+from ocannl_core.tensor.operator_bindings import operations
 
 
 class Neutral:
@@ -25,20 +27,55 @@ class Neutral:
 neutral = Neutral()
 
 
-def _in_place(combine: BinaryOp, name: str) -> Callable[[Any, Any], Any]:
-    def operator(self: Assignable, value: Any) -> Any:
+class Assignable(Expression):
+    """An expression with cells that code may write."""
+
+    __slots__ = ()
+
+    def __iadd__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.ADD, operations.add, value)
+
+    def __isub__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.SUB, operations.sub, value)
+
+    def __imul__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.MUL, operations.mul, value)
+
+    def __itruediv__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.DIV, operations.div, value)
+
+    def __ipow__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.POW, operations.power, value)
+
+    def __ior__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.OR, operations.logical_or, value)
+
+    def __iand__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.AND, operations.logical_and, value)
+
+    def __imod__(self, value: Any) -> Any:
+        return self._not_in_place(operations.mod, "%", value)
+
+    def __imatmul__(self, value: Any) -> Any:
+        return self._not_in_place(operations.matmul, "@", value)
+
+    def _in_place(self, combine: BinaryOp, operation: Callable[..., Any], value: Any) -> Any:
+        """Record an accumulation; return the operation's result if this cannot be assigned to,
+        which rebinds the name as in Python.
+        """
         if not self.is_assignable:
-            return operations[name](self, value)  # rebinds the name, as Python does
+            return operation(self, value)
         self.assign_with(value, combine, reset=False)
         return self
 
-    return operator
+    def _not_in_place(self, operation: Callable[..., Any], symbol: str, value: Any) -> Any:
+        """Return the operation's result if this cannot be assigned to.
 
-
-def _no_in_place(name: str, symbol: str) -> Callable[[Any, Any], Any]:
-    def operator(self: Assignable, value: Any) -> Any:
+        Raises:
+            UsageError: if it can, as the operator is no accumulation.
+        """
         if not self.is_assignable:
-            return operations[name](self, value)
+            return operation(self, value)
         raise UsageError(
             f"{symbol} accumulates nothing.",
             found=f"c {symbol}= e on a tensor that can be assigned to",
@@ -46,45 +83,27 @@ def _no_in_place(name: str, symbol: str) -> Callable[[Any, Any], Any]:
             fix=f"write c[:] = c {symbol} e",
         )
 
-    return operator
-
-
-class Assignable(Expression):
-    """An expression whose cells code may write."""
-
-    __slots__ = ()
-
-    __iadd__ = _in_place(BinaryOp.ADD, "add")
-    __isub__ = _in_place(BinaryOp.SUB, "sub")
-    __imul__ = _in_place(BinaryOp.MUL, "mul")
-    __itruediv__ = _in_place(BinaryOp.DIV, "div")
-    __ipow__ = _in_place(BinaryOp.POW, "power")
-    __ior__ = _in_place(BinaryOp.OR, "logical_or")
-    __iand__ = _in_place(BinaryOp.AND, "logical_and")
-    __imod__ = _no_in_place("mod", "%")
-    __imatmul__ = _no_in_place("matmul", "@")
-
     @property
     def is_assignable(self) -> bool:
-        """True when this expression may be written; else in-place operators rebind."""
+        """Return True when this expression may be written; else in-place operators rebind."""
         return True
 
     @abstractmethod
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Notes the assignment `self = self combine value`, after a reset if asked for."""
+        """Record the assignment `self = self combine value`, after a reset if `reset`."""
 
     def assign(
         self, value: object, *, logic: str | None = None, projections: str | None = None
     ) -> None:
-        """Records `self[:] = value`.
+        """Record `self[:] = value`.
 
         Args:
             value: A tensor, a number or a merge buffer; in recorded code also a primitive.
-            logic: How the axes of a tensor line up with those of this one: `"a => a^b"` writes the
-                first part of the axis and leaves the rest as it is.
+            logic: The correspondence between the axes of a tensor and those of this one: `"a =>
+                a^b"` writes the first part of the axis and leaves the rest as it is.
             projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
         """
-        value = _rearranged(value, logic, projections)
+        value = _apply_logic(value, logic, projections)
         self.assign_with(value, BinaryOp.SECOND, reset=False)
 
     def accumulate(
@@ -96,20 +115,20 @@ class Assignable(Expression):
         logic: str | None = None,
         projections: str | None = None,
     ) -> None:
-        """Records the accumulation of a value.
+        """Record the accumulation of a value.
 
         Args:
-            value: What is accumulated.
+            value: The accumulated value.
             with_: The accumulating operation; addition when not given.
-            reset: Starts from the neutral element.
+            reset: True to start from the neutral element.
             logic: As in `assign`.
             projections: As in `assign`.
         """
         combine = BinaryOp.ADD if with_ is None else accumulator(with_)
-        self.assign_with(_rearranged(value, logic, projections), combine, reset=reset)
+        self.assign_with(_apply_logic(value, logic, projections), combine, reset=reset)
 
     def target(self, key: object) -> LeftHandSide | None:
-        """Returns the left-hand side of an in-place operator on `self[key]`, if it is one."""
+        """Return the left-hand side of an in-place operator on `self[key]`, or None."""
         if is_everything(key):
             return LeftHandSide(self, reset=False)
         parts = key if isinstance(key, tuple) else (key,)
@@ -123,18 +142,22 @@ class Assignable(Expression):
         return LeftHandSide(self, reset=True) if key is neutral else None
 
     def __setitem__(self, key: object, value: object) -> None:
-        if isinstance(value, Recorded):
+        if isinstance(value, RecordedAssignment):
             return  # c[oc.neutral] += e has been noted by the in-place operator
         reset, combine = _assignment_key(key)
         self.assign_with(value, combine, reset=reset)
 
 
-class Recorded:
-    """What an in-place operator on a target returns: the assignment has been noted already."""
+class RecordedAssignment:
+    """The result of an in-place operator on a left-hand side: the assignment is recorded already,
+    and storing the result does nothing.
+    """
 
 
-def _on_left(combine: BinaryOp, symbol: str) -> Callable[[LeftHandSide, Any], Recorded]:
-    def operator(self: LeftHandSide, value: Any) -> Recorded:
+def _in_place_operator(
+    combine: BinaryOp, symbol: str
+) -> Callable[[LeftHandSide, Any], RecordedAssignment]:
+    def operator(self: LeftHandSide, value: Any) -> RecordedAssignment:
         return self.record(value, combine, symbol)
 
     return operator
@@ -150,19 +173,19 @@ class LeftHandSide:
         self._owner = owner
         self._reset = reset
 
-    __iadd__ = _on_left(BinaryOp.ADD, "+")
-    __isub__ = _on_left(BinaryOp.SUB, "-")
-    __imul__ = _on_left(BinaryOp.MUL, "*")
-    __itruediv__ = _on_left(BinaryOp.DIV, "/")
-    __ipow__ = _on_left(BinaryOp.POW, "**")
-    __ior__ = _on_left(BinaryOp.OR, "|")
-    __iand__ = _on_left(BinaryOp.AND, "&")
+    __iadd__ = _in_place_operator(BinaryOp.ADD, "+")
+    __isub__ = _in_place_operator(BinaryOp.SUB, "-")
+    __imul__ = _in_place_operator(BinaryOp.MUL, "*")
+    __itruediv__ = _in_place_operator(BinaryOp.DIV, "/")
+    __ipow__ = _in_place_operator(BinaryOp.POW, "**")
+    __ior__ = _in_place_operator(BinaryOp.OR, "|")
+    __iand__ = _in_place_operator(BinaryOp.AND, "&")
 
-    def record(self, value: object, combine: BinaryOp, symbol: str) -> Recorded:
-        """Notes the assignment.
+    def record(self, value: object, combine: BinaryOp, symbol: str) -> RecordedAssignment:
+        """Record the assignment.
 
         Raises:
-            UsageError: for `c[:] += e`, which NumPy's readers would take for plain accumulation.
+            UsageError: for `c[:] += e`, which has another meaning in NumPy.
         """
         if not self._reset:
             raise UsageError(
@@ -170,20 +193,20 @@ class LeftHandSide:
                 "differ.",
                 found=f"c[:] {symbol}= e",
                 where=str(caller_location() or ""),
-                fix=f"write c {symbol}= e to add to what c holds, or c[oc.neutral] {symbol}= e to "
+                fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
                 "start afresh",
             )
         self._owner.assign_with(value, combine, reset=True)
-        return Recorded()
+        return RecordedAssignment()
 
 
 def is_everything(key: object) -> bool:
-    """True for the key of `c[:]`."""
+    """Return True for the key of `c[:]`."""
     return isinstance(key, slice) and key == slice(None)
 
 
 def key_text(key: object) -> str:
-    """Returns a key as it is written between brackets."""
+    """Return a key as it is written between brackets."""
     match key:
         case tuple() if key:
             return ", ".join(map(key_text, key))
@@ -199,7 +222,7 @@ def key_text(key: object) -> str:
 
 
 def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
-    """Returns whether to reset, and the accumulating primitive, for the key of `c[key] = e`."""
+    """Return the reset flag and the accumulating primitive for the key of `c[key] = e`."""
     if is_everything(key):
         return False, BinaryOp.SECOND
     parts = key if isinstance(key, tuple) else (key,)
@@ -224,12 +247,12 @@ def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
 
 
 def _is_power(operation: object) -> bool:
-    """True for `oc.power`, which is a function that chooses between operations."""
-    return operation is operations.get("power")
+    """Return True for `oc.power`, a function that selects an operation."""
+    return operation is operations.power
 
 
 def accumulator(operation: object) -> BinaryOp:
-    """Returns the primitive with which an operation accumulates.
+    """Return the primitive with which an operation accumulates.
 
     Raises:
         UsageError: if it has no neutral element.
@@ -249,9 +272,9 @@ def accumulator(operation: object) -> BinaryOp:
     return primitive
 
 
-def _rearranged(value: object, logic: str | None, projections: str | None) -> object:
-    """Returns a value as an operand of an assignment with a logic of its own, if one is stated."""
+def _apply_logic(value: object, logic: str | None, projections: str | None) -> object:
+    """Return the operand of an assignment, with the stated logic or index maps."""
     if logic is None and projections is None:
         return value
-    rearranged: object = operations["identity"](value, logic=logic, projections=projections)
+    rearranged: object = operations.identity(value, logic=logic, projections=projections)
     return rearranged

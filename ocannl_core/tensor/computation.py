@@ -1,6 +1,4 @@
-"""Computations: recorded code whose shapes are still open, and what resolves it into
-assignments.
-"""
+"""Computations: recorded code with open shapes, resolved into assignments."""
 
 from __future__ import annotations
 
@@ -20,22 +18,7 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_depth, caller_location
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.calls import backpropagated
-from ocannl_core.tensor.definitions import (
-    Applied,
-    GradientOf,
-    Literal,
-    Parameter,
-    Placeholder,
-    ResultOf,
-)
-from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
-from ocannl_core.tensor.graph import ancestors
-from ocannl_core.tensor.operation import check_recorded_here
-from ocannl_core.tensor.parameter_set import Parameters
-from ocannl_core.tensor.registry import code_of
-from ocannl_core.tensor.resolve import Resolved, mentioned, resolve
-from ocannl_core.tensor.steps import (
+from ocannl_core.tensor.computation_steps import (
     Assign,
     Backpropagate,
     Forward,
@@ -43,6 +26,19 @@ from ocannl_core.tensor.steps import (
     UpdateGradients,
     ZeroGradients,
 )
+from ocannl_core.tensor.definitions import (
+    Applied,
+    GradientOf,
+    Literal,
+    Parameter,
+    Placeholder,
+    ResultOf,
+    ancestors,
+)
+from ocannl_core.tensor.external_calls import backpropagation_tensors
+from ocannl_core.tensor.operands import check_recorded_here
+from ocannl_core.tensor.parameter_set import Parameters
+from ocannl_core.tensor.resolve import ResolvedComputation, mentioned_tensors, resolve
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -54,11 +50,11 @@ class Computation:
     `Context.compile`, or earlier through `resolve`.
 
     Attributes:
-        steps: What to do.
+        steps: The steps.
         results: Tensors that stay readable by default.
         name: A name for printed code and files.
-        temporaries: Tensors that only this computation knows; an assignment that copies one may
-            compute it in place.
+        temporaries: Tensors local to this computation; an assignment that copies one may compute it
+            in place.
         declared: Tensors declared in the code itself; one that is written before it is read needs
             no memory between calls.
     """
@@ -68,7 +64,7 @@ class Computation:
     name: str = "routine"
     temporaries: frozenset[Tensor] = frozenset()
     declared: frozenset[Tensor] = frozenset()
-    _cache: list[Resolved] = field(default_factory=list, compare=False, repr=False)
+    _cache: list[ResolvedComputation] = field(default_factory=list, compare=False, repr=False)
 
     def __add__(self, other: Computation) -> Computation:
         if not isinstance(other, Computation):
@@ -83,10 +79,10 @@ class Computation:
         )
 
     def resolve(self) -> AssignProgram:
-        """Returns the computation as assignments over closed shapes, for a context to compile.
+        """Return the computation as assignments over closed shapes, for a context to compile.
 
-        From then on code that is recorded reads the tensors that are computed here. Warns about
-        code that does nothing.
+        Code recorded later reads the tensors computed here instead of computing them again. Warn
+        about code without assignments.
 
         Raises:
             ShapeError: if the shapes contradict each other, or leave a parameter's size open.
@@ -98,33 +94,33 @@ class Computation:
                 "of that one's code",
                 stacklevel=caller_depth(),
             )
-        program = self._resolved().program
-        for tensor in mentioned(self.steps):
+        program = self._resolution().program
+        for tensor in mentioned_tensors(self.steps):
             consumed = tensor.session.consumed
             if tensor not in self.temporaries and tensor not in consumed:
                 consumed[tensor] = f"the computation {self.name}"
         return program
 
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
-        """Returns the host's arrays behind the literal nodes that the computation reads."""
-        tensors = self._resolved().tensors
+        """Return the host's arrays behind the literal nodes that the computation reads."""
+        tensors = self._resolution().tensors
         return {node: t.literal for node, t in tensors.items() if t.literal is not None}
 
     @property
-    def params(self) -> Parameters:
-        """The parameters that the code mentions, oldest first, with their names."""
-        return Parameters(t for t in mentioned(self.steps) if t.is_parameter)
+    def params(self) -> Parameters[Tensor]:
+        """The parameters of the code, oldest first, with their names."""
+        return Parameters(t for t in mentioned_tensors(self.steps) if t.is_parameter)
 
     def __repr__(self) -> str:
         return f"<computation {self.name}: {len(self.steps)} steps>"
 
     def tensors(self) -> Mapping[TensorNode, Tensor]:
-        """Returns the tensor behind each node of the resolved program; intermediate nodes have
-        none.
+        """Return the tensor behind each node of the resolved program, except for intermediate
+        nodes.
         """
-        return self._resolved().tensors
+        return self._resolution().tensors
 
-    def _resolved(self) -> Resolved:
+    def _resolution(self) -> ResolvedComputation:
         if not self._cache:
             self._cache.append(
                 resolve(self.steps, self.results, self.name, self.temporaries, self.declared)
@@ -132,13 +128,13 @@ class Computation:
         return self._cache[0]
 
     def __str__(self) -> str:
-        return to_text(self._resolved().program)
+        return to_text(self._resolution().program)
 
 
-def _given(
+def _make_computation(
     session: sessions.Session, steps: tuple[Step, ...], results: frozenset[Tensor], name: str
 ) -> Computation:
-    """Returns steps as a computation; while code is recorded they become a part of it instead."""
+    """Return steps as a computation; while code is recorded, splice them into it instead."""
     if session.recorder is not None:
         session.recorder.splice(steps, results)
         return Computation((), frozenset(), name)
@@ -146,50 +142,54 @@ def _given(
 
 
 def require_tensor(value: object, call: str) -> None:
-    """Raises UsageError unless what code is asked for is a tensor."""
+    """Raise UsageError unless the subject of a call for code is a tensor."""
     if isinstance(value, Tensor):
         return
     raise UsageError(
         "Code computes tensors, one for each call.",
         found=f"{value!r} in {call}(...)",
         where=str(caller_location() or ""),
-        fix=f"{call}(y), where y is a tensor, such as what a block returned",
+        fix=f"{call}(y), where y is a tensor, such as the result of a block",
     )
 
 
 def forward(tensor: Tensor, name: str = "forward") -> Computation:
-    """Returns the code that computes a tensor from parameters, placeholders and literals.
+    """Return the code that computes a tensor from parameters, placeholders and literals.
 
     Called while code is recorded, it adds that code there.
 
     Raises:
-        UsageError: if it is asked for something else than a tensor.
+        UsageError: if the argument is no tensor.
     """
     require_tensor(tensor, "oc.train.forward")
-    return _given(tensor.session, (forward_step(tensor),), frozenset({tensor}), name)
+    return _make_computation(tensor.session, (forward_step(tensor),), frozenset({tensor}), name)
 
 
 def forward_step(tensor: Tensor) -> Forward:
-    """Returns the own code of a tensor and of everything it is computed from."""
+    """Return the forward code of a tensor and of all its dependencies."""
     recorder = tensor.session.recorder
     check_recorded_here([tensor], None if recorder is None else recorder.recording)
     return Forward(tuple(ancestors([tensor])))
 
 
 def zero_gradients(tensor: Tensor) -> Computation:
-    """Returns the code that sets the gradients of a tensor and of all it is computed from to 0."""
+    """Return the code that sets the gradients of a tensor and of all its dependencies to 0."""
     _require_gradient(tensor)
-    return _given(tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads")
+    return _make_computation(
+        tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads"
+    )
 
 
 def backpropagate(tensor: Tensor) -> Computation:
-    """Returns the code that adds to the gradients of all that a tensor is computed from."""
+    """Return the code that adds to the gradients of a tensor's dependencies."""
     _require_gradient(tensor)
-    return _given(tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop")
+    return _make_computation(
+        tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop"
+    )
 
 
 def _gradients(tensor: Tensor) -> frozenset[Tensor]:
-    """Returns the gradients that backpropagation is for: those of what is not computed."""
+    """Return the gradients of the leaves: literals, parameters and placeholders."""
     leaves = (
         t
         for t in ancestors([tensor])
@@ -199,8 +199,8 @@ def _gradients(tensor: Tensor) -> frozenset[Tensor]:
 
 
 def _require_gradient(tensor: Tensor) -> None:
-    """Raises UsageError unless a tensor has a gradient."""
-    refuse_stopped_gradient(tensor)
+    """Raise UsageError unless a tensor has a gradient."""
+    _refuse_stopped_gradient(tensor)
     if tensor.grad is not None:
         return
     if any(isinstance(t.definition, GradientOf) for t in ancestors([tensor])):
@@ -216,16 +216,49 @@ def _require_gradient(tensor: Tensor) -> None:
         "requires_grad=True.",
         found=f"{tensor!r} depends on none",
         where=str(tensor.origin),
-        fix='make what is to be trained with oc.param("w"); give requires_grad=True to inputs '
+        fix='make trainable tensors with oc.param("w"); give requires_grad=True to inputs '
         "whose gradients are wanted",
     )
 
 
-# ----- code that is given out once ----------------------------------------------------------------
+def _refuse_stopped_gradient(loss: Tensor) -> None:
+    """Raise UsageError if a loss depends on parameters, but no gradient flows to any of them.
+
+    The message names the operations that stop it.
+    """
+    if loss.grad is not None:
+        return
+    graph = ancestors([loss])
+    if not any(tensor.is_parameter for tensor in graph):
+        return
+    stops = [
+        tensor
+        for tensor in graph
+        if isinstance(tensor.definition, Applied | ResultOf)
+        and tensor.grad is None
+        and any(operand.grad is not None for operand in tensor.operands)
+    ]
+    if not stops:
+        raise UsageError(
+            "Gradients are computed of a tensor that depends on parameters that are trained.",
+            found=f"{loss!r} depends only on parameters made with requires_grad=False",
+            where=str(loss.origin),
+            fix="leave out requires_grad=False where a parameter is to be trained",
+        )
+    raise UsageError(
+        "Gradients flow from a loss to its parameters only through operations that have one.",
+        found="\n".join(f"{tensor!r} passes no gradient on to its operands" for tensor in stops),
+        where="\n".join(str(tensor.origin) for tensor in stops),
+        fix="keep oc.stop_gradient, comparisons and roundings out of the only way from the loss "
+        "to the parameters",
+    )
+
+
+# ----- code that is consumed once -----------------------------------------------------------------
 
 
 def consume_forward(tensor: Tensor) -> Computation:
-    """Returns a tensor's forward code, once.
+    """Return a tensor's forward code, once.
 
     Raises:
         UsageError: if some of it is contained in a computation already.
@@ -245,11 +278,11 @@ def consume_forward(tensor: Tensor) -> Computation:
     line = f"the code consumed at {caller_location()}"
     for each in own:
         consumed[each] = line
-    return _given(tensor.session, (step,), frozenset({tensor}), "forward")
+    return _make_computation(tensor.session, (step,), frozenset({tensor}), "forward")
 
 
 def consume_backprop(tensor: Tensor) -> Computation:
-    """Returns a tensor's code for backpropagation, once.
+    """Return a tensor's code for backpropagation, once.
 
     Raises:
         UsageError: if it was consumed before.
@@ -274,21 +307,12 @@ def consume_backprop(tensor: Tensor) -> Computation:
     return backpropagate(tensor)
 
 
-code_of.update(
-    forward=forward,
-    zero_grads=zero_gradients,
-    backprop=backpropagate,
-    consume_forward=consume_forward,
-    consume_backprop=consume_backprop,
-)
-
-
 # ----- training and initialisation ----------------------------------------------------------------
 
 
 def gradient_update(loss: Tensor) -> Computation:
-    """Returns the code that computes a tensor and the gradients of the sum of its cells in
-    everything it depends on.
+    """Return the code that computes a tensor and the gradients of the sum of its cells in all its
+    dependencies.
 
     Forward code, gradients to zero, the tensor's own gradient to one, backpropagation. Called while
     code is recorded, it adds that code there.
@@ -301,21 +325,23 @@ def gradient_update(loss: Tensor) -> Computation:
     """
     require_tensor(loss, "oc.train.grad_update")
     _require_gradient(loss)
-    backpropagated(loss)  # an operation without a gradient is told here, not at compilation
-    return _given(
+    backpropagation_tensors(loss)  # report operations without a gradient here, not at compilation
+    return _make_computation(
         loss.session, (UpdateGradients((loss,)),), _gradients(loss) | {loss}, "grad_update"
     )
 
 
-def initialization_of(parameter: Tensor) -> Computation:
-    """Returns the code that computes a parameter's first value from its initialiser."""
+def initialize(parameter: Tensor) -> Computation:
+    """Return the code that computes a parameter's first value from its initialiser."""
     assert isinstance(parameter.definition, Parameter)
     initializer = parameter.definition.initializer
     environment = parameter.session.environment
     parameter.settle()
     initializer.adopt(parameter.dtype)
     what = f"the shape of {parameter.node.name}"
-    environment.close([parameter.terms], what=what)  # uses decide; the initialiser fills it
+    environment.close(
+        [parameter.terms], what=what
+    )  # sizes follow from uses; the initialiser fills them
     environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
     copy = Assign(
         parameter,

@@ -1,28 +1,29 @@
-"""How the cells of a tensor come about."""
+"""Definitions: the sources of the cells of tensors, and the graph that definitions form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import Any, Generic, Protocol, Self, TypeVar, assert_never
 
 import numpy as np
 
 from ocannl_core.assign.nodes import ExternalCall, FetchSource
+from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, Op
-from ocannl_core.origin import Location
+from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.origin import Location, caller_location
 from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.logic import Logic
+from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.tensor.parameter_set import ParameterScope
 
-if TYPE_CHECKING:
-    from ocannl_core.tensor.tensor import Tensor
+T = TypeVar("T")
+"""The type of tensors. It is defined on top of definitions, which are generic."""
 
 
 class Differentiable(Protocol):
-    """What a tensor knows of the operation that made it: its code, as functions of slots."""
+    """The operation of a definition: its code, as functions of slots."""
 
     @property
     def name(self) -> str: ...
@@ -41,27 +42,27 @@ class Differentiable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Applied:
-    """By an operation on other tensors."""
+class Applied(Generic[T]):
+    """The result of an operation on other tensors."""
 
     operation: Differentiable
-    operands: tuple[Tensor, ...]
+    operands: tuple[T, ...]
     logic: Logic
     capture: Mapping[str, DimRef] = field(default_factory=dict)
-    """Names of the logic's specification, and the references to what they stand for."""
+    """Names of the logic's specification, and the references to their sizes."""
 
 
 LITERAL = "literal"
-"""What a tensor of given cells is called that nobody names."""
+"""The label of a literal without a name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """From an array of the host, copied when the tensor was made, or mapped from a file.
+    """An array of the host, copied when the tensor was made, or mapped from a file.
 
     Attributes:
         array: The cells in row-major order; converted to the tensor's number format when that is
-            settled, or, if it is a file's, on the way to a device.
+            final, or, if it is a file's, on the way to a device.
     """
 
     array: np.ndarray[Any, Any]
@@ -69,11 +70,10 @@ class Literal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """By a fetch that reads no other tensor; it may depend on shapes, so it is made once they are
-    closed.
+    """A fetch that reads no other tensor, created once shapes are closed, as it may depend on them.
 
     Attributes:
-        source: Makes the fetch.
+        source: Creates the fetch.
         number: The number in every cell, where the program states it.
     """
 
@@ -82,108 +82,118 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parameter:
-    """By its initialiser, once, in a routine of its own; then by updates. The initialiser may be an
-    expression.
+class Parameter(Generic[T]):
+    """An initialiser, run once in a routine of its own, and updates after that. The initialiser may
+    be an expression.
     """
 
-    initializer: Tensor
-    code: Callable[[Tensor], Any]
-    """Gives the computation of the first value of a parameter defined so."""
+    initializer: T
+    code: Callable[[T], Any]
+    """Return the computation of the first value of a parameter with this definition."""
     scopes: tuple[ParameterScope, ...] = ()
     """The blocks that it was made in, outermost first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placeholder:
-    """From the host, between calls: `ctx[x] = array`."""
+    """Data of the host, stored between calls: `ctx[x] = array`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declared:
-    """By assignments that users record; zero at first."""
+    """State written by recorded assignments; zero at first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GradientOf:
-    """By backpropagation through another tensor."""
+class GradientOf(Generic[T]):
+    """The gradient of another tensor, computed by backpropagation."""
 
-    tensor: Tensor
+    tensor: T
 
 
 class NamedOperand(Protocol):
-    """An operation, as far as people see it."""
+    """An operation with a name for messages."""
 
     @property
     def name(self) -> str: ...
 
 
-class OpApplication(Protocol):
-    """What tensors know of the application of a user-written operation."""
+class OpApplication(Protocol[T]):
+    """An application of a user-written operation, as part of the graph of tensors."""
 
     @property
     def op(self) -> NamedOperand: ...
 
     @property
-    def inputs(self) -> Sequence[Tensor]: ...
+    def inputs(self) -> Sequence[T]: ...
 
     @property
-    def results(self) -> tuple[Tensor, ...]:
+    def results(self) -> tuple[T, ...]:
         """The outputs, hidden ones included."""
         ...
 
     @property
     def changes_state(self) -> bool:
-        """True if it changes a parameter or a declared tensor, so that it matters by itself."""
+        """Return True if it changes a parameter or a declared tensor: it has a side effect."""
         ...
 
-    def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
-        """Returns the assignment that computes all outputs; shapes are closed."""
+    def call(self, node_of: Callable[[T], TensorNode]) -> ExternalCall:
+        """Return the assignment that computes all outputs; shapes are closed."""
         ...
 
-    def backward(self) -> Backward:
-        """Returns what the gradients of the outputs contribute to those of the inputs.
+    def backward(self) -> Backward[T]:
+        """Return the contributions of the outputs' gradients to those of the inputs.
 
         Raises:
-            MissingGradientError: if the operation does not say.
+            MissingGradientError: if the operation has no gradient.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Backward:
+class Backward(Generic[T]):
     """Gradients of a user-written operation, as tensor expressions.
 
     Attributes:
         code: The tensors that they consist of, oldest first.
-        renewed: Those of them that depend on gradients of outputs, so that they are computed anew
-            in every backpropagation.
-        contributions: What is added to the gradients of inputs.
+        renewed: Those that depend on gradients of outputs, and are computed anew in every
+            backpropagation.
+        contributions: The inputs, and the terms that are added to their gradients.
     """
 
-    code: tuple[Tensor, ...] = ()
-    renewed: frozenset[Tensor] = frozenset()
-    contributions: tuple[tuple[Tensor, Tensor | float], ...] = ()
+    code: tuple[T, ...] = ()
+    renewed: frozenset[T] = frozenset()
+    contributions: tuple[tuple[T, T | float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ResultOf:
-    """By a user-written operation, together with its other outputs.
+class ResultOf(Generic[T]):
+    """A user-written operation, which computes all its outputs at once.
 
     Attributes:
         application: The application of the operation.
         updated: The parameter or declared tensor whose memory this output takes over.
     """
 
-    application: OpApplication
-    updated: Tensor | None = None
+    application: OpApplication[T]
+    updated: T | None = None
 
 
-Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | GradientOf | ResultOf
+Definition = (
+    Applied[T]
+    | Literal
+    | Filled
+    | Parameter[T]
+    | Placeholder
+    | Declared
+    | GradientOf[T]
+    | ResultOf[T]
+)
+"""The closed union of definitions."""
 
 
-def kind_of(definition: Definition) -> str:
-    """Returns what messages call a tensor of that definition."""
+def kind_of(definition: Definition[T]) -> str:
+    """Return the noun for a tensor of that definition in messages."""
     match definition:
         case Parameter():
             return "parameter"
@@ -213,3 +223,63 @@ class Recording:
 
     def __str__(self) -> str:
         return f"{self.name}, at {self.location}" if self.location else self.name
+
+
+class GraphNode(Protocol):
+    """A node of the graph that definitions form."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def operands(self) -> Sequence[Self]: ...
+
+
+N = TypeVar("N", bound=GraphNode)
+
+
+def ancestors(tensors: list[N]) -> list[N]:
+    """Return tensors and all their dependencies, oldest first; initialisers of parameters are left
+    out.
+    """
+    seen = set(tensors)
+    pending = list(tensors)
+    while pending:
+        for operand in pending.pop().operands:
+            if operand not in seen:
+                seen.add(operand)
+                pending.append(operand)
+    return sorted(seen, key=lambda tensor: tensor.id)
+
+
+def is_unpacked(definition: Definition[T]) -> bool:
+    """Return True if a tensor holds numbers unpacked from random words."""
+    return isinstance(definition, Applied) and (
+        definition.operation.primitive is UnaryOp.UNIFORM
+        or isinstance(definition.logic, NumbersOfWords)
+    )
+
+
+def check_label(*parts: object) -> None:
+    """Raise UsageError unless every part of a label is a text, or is not given."""
+    for part in parts:
+        if part is not None and not isinstance(part, str):
+            raise UsageError(
+                "A label is a text: printed code and messages name tensors by it.",
+                found=f"label={part!r}",
+                where=str(caller_location() or ""),
+                fix='label="x"',
+            )
+
+
+def has_name(definition: Definition[T], label: tuple[str, ...]) -> bool:
+    """Return True if a label is a name, beyond the operation, the number or the literal itself."""
+    match definition:
+        case Applied(operation):
+            return label != (operation.name,)
+        case Literal():
+            return label != (LITERAL,)
+        case Filled():
+            return label[0].isidentifier()
+        case _:
+            return True

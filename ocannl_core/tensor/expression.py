@@ -1,4 +1,4 @@
-"""The operators that tensors, recorded applications and slots have in common."""
+"""The operators shared by tensors, recorded primitives and slots."""
 
 from __future__ import annotations
 
@@ -9,41 +9,28 @@ from typing import Any, NoReturn
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.registry import operations
+from ocannl_core.tensor.operator_bindings import operations
 
 Operand = Any
-"""What an operator accepts beside an expression: an expression or a Python number."""
+"""The other operand of an operator: an expression or a Python number."""
 
 
-def _binary(name: str) -> Callable[[Expression, Operand], Any]:
-    def operator(self: Expression, other: Operand) -> Any:
-        if not isinstance(other, Expression | Real):
-            return _not_an_operand(other)
-        return operations[name](self, other)
-
-    return operator
+def _apply(operation: Callable[..., Any], left: Expression, right: Operand) -> Any:
+    """Return an operation applied to an expression and the operand on its right."""
+    if not isinstance(right, Expression | Real):
+        return _not_an_operand(right)
+    return operation(left, right)
 
 
-def _equality(name: str) -> Callable[[Expression, Operand], Any]:
-    def operator(self: Expression, other: Operand) -> Any:
-        if other is None:
-            return NotImplemented  # searches compare anything with anything
-        return _binary(name)(self, other)
-
-    return operator
-
-
-def _reflected(name: str) -> Callable[[Expression, Operand], Any]:
-    def operator(self: Expression, other: Operand) -> Any:
-        if not isinstance(other, Expression | Real):
-            return _not_an_operand(other)
-        return operations[name](other, self)
-
-    return operator
+def _apply_reflected(operation: Callable[..., Any], right: Expression, left: Operand) -> Any:
+    """Return an operation applied to an expression and the operand on its left."""
+    if not isinstance(left, Expression | Real):
+        return _not_an_operand(left)
+    return operation(left, right)
 
 
 def _not_an_operand(other: object) -> Any:
-    """Refuses arrays, lists, indices and None with advice; leaves other objects to their own
+    """Refuse arrays, lists, indices and None with advice; leave other objects to their own
     operators.
     """
     if isinstance(other, StaticIndex):
@@ -73,35 +60,79 @@ class Expression:
 
     __slots__ = ()
 
-    __add__ = _binary("add")
-    __radd__ = _reflected("add")
-    __sub__ = _binary("sub")
-    __rsub__ = _reflected("sub")
-    __mul__ = _binary("mul")
-    __rmul__ = _reflected("mul")
-    __truediv__ = _binary("div")
-    __rtruediv__ = _reflected("div")
-    __mod__ = _binary("mod")
-    __rmod__ = _reflected("mod")
-    __pow__ = _binary("power")
-    __rpow__ = _reflected("power")
-    __matmul__ = _binary("matmul")
-    __rmatmul__ = _reflected("matmul")
-    __lt__ = _binary("less")
-    __le__ = _binary("less_equal")
-    __gt__ = _reflected("less")
-    __ge__ = _reflected("less_equal")
-    __eq__ = _equality("equal")
-    __ne__ = _equality("not_equal")
+    def __add__(self, other: Operand) -> Any:
+        return _apply(operations.add, self, other)
+
+    def __radd__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.add, self, other)
+
+    def __sub__(self, other: Operand) -> Any:
+        return _apply(operations.sub, self, other)
+
+    def __rsub__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.sub, self, other)
+
+    def __mul__(self, other: Operand) -> Any:
+        return _apply(operations.mul, self, other)
+
+    def __rmul__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.mul, self, other)
+
+    def __truediv__(self, other: Operand) -> Any:
+        return _apply(operations.div, self, other)
+
+    def __rtruediv__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.div, self, other)
+
+    def __mod__(self, other: Operand) -> Any:
+        return _apply(operations.mod, self, other)
+
+    def __rmod__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.mod, self, other)
+
+    def __pow__(self, other: Operand) -> Any:
+        return _apply(operations.power, self, other)
+
+    def __rpow__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.power, self, other)
+
+    def __matmul__(self, other: Operand) -> Any:
+        return _apply(operations.matmul, self, other)
+
+    def __rmatmul__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.matmul, self, other)
+
+    def __lt__(self, other: Operand) -> Any:
+        return _apply(operations.less, self, other)
+
+    def __le__(self, other: Operand) -> Any:
+        return _apply(operations.less_equal, self, other)
+
+    def __gt__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.less, self, other)
+
+    def __ge__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.less_equal, self, other)
+
+    def __eq__(self, other: Operand) -> Any:
+        if other is None:
+            return NotImplemented  # searches compare anything with anything
+        return _apply(operations.equal, self, other)
+
+    def __ne__(self, other: Operand) -> Any:
+        if other is None:
+            return NotImplemented  # searches compare anything with anything
+        return _apply(operations.not_equal, self, other)
+
     __hash__ = object.__hash__
 
-    # NumPy must not take expressions apart when an array stands on the left of an operator
+    # NumPy must not iterate over expressions when an array stands on the left of an operator
     __array_ufunc__ = None
     __iter__ = None
     __contains__ = None
 
     def __neg__(self) -> Any:
-        return operations["neg"](self)
+        return operations.neg(self)
 
     def __pos__(self) -> Any:
         return self

@@ -3,8 +3,7 @@
     c[oc.neutral] += oc.mul(x, w, projections="2*o + k; k => o over o<3, k<2")
 
 One index for each axis of each operand, in buffer order (batch, output, input), then those of the
-result, then the domain with the outermost variable first. Nothing is inferred from them: the shapes
-must be known otherwise.
+result, then the domain with the outermost variable first. No shapes are inferred from them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class IndexMaps:
     """Stated index maps of an assignment.
 
     Attributes:
-        text: What the user wrote.
+        text: The source text.
         domain: The loop variables with their extents, outermost first.
         result: The index map of the result.
         operands: The index map of each operand.
@@ -48,7 +47,7 @@ class IndexMaps:
     def projections(
         self, result: tuple[int, ...], operands: Sequence[tuple[int, ...]], origin: Origin
     ) -> Projections:
-        """Returns the index maps as projections over tensors of these extents.
+        """Return the index maps as projections over tensors of these extents.
 
         Raises:
             ShapeError: if a tensor has another number of axes, or a position lies outside.
@@ -85,12 +84,12 @@ class IndexMaps:
 
 
 def index_maps(text: str, operands: int, where: str) -> IndexMaps:
-    """Returns the index maps that a text states.
+    """Return the index maps of a text.
 
     Args:
         text: `operand; operand => result over variable<extent, ...`.
-        operands: How many operands there are.
-        where: What errors name.
+        operands: The number of operands.
+        where: The location for errors.
 
     Raises:
         SpecError: if the text does not follow the notation.

@@ -1,4 +1,4 @@
-"""The first values of parameters: what `init=` may be, and what it says about shapes."""
+"""Initial values of parameters: conversion of `init=`, and constraints on shapes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ocannl_core.shape.constraints import RowEqual
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size, closed_row
 from ocannl_core.tensor.definitions import Filled, Literal
-from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.literals import tensor as literal
-from ocannl_core.tensor.nesting import as_array, is_array
+from ocannl_core.tensor.nested_literals import as_array, is_array
+from ocannl_core.tensor.operands import constant
 from ocannl_core.tensor.random import default_initializer
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
@@ -29,11 +29,11 @@ OpenAxes = Sequence[int | Size | EllipsisType]
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
-    """What a program says about the shape of a parameter.
+class StatedShape:
+    """The stated shape of a parameter.
 
     Attributes:
-        shape: The shape, with variables for what is not said.
+        shape: The shape, with variables for axes that are not stated.
         input: The input axes as they were written.
         output: The output axes as they were written.
         origin: The parameter.
@@ -46,22 +46,22 @@ class Stated:
 
 
 def initial_value(
-    session: Session, init: Any, stated: Stated, dtype: DType
+    session: Session, init: Any, stated: StatedShape, dtype: DType
 ) -> tuple[Tensor, Shape]:
-    """Returns the tensor that gives a parameter its first value, and the parameter's shape.
+    """Return the tensor that initialises a parameter, and the parameter's shape.
 
     Args:
         session: The session.
-        init: What the program gave.
-        stated: What it says about the shape.
+        init: The `init=` of the program.
+        stated: The stated shape.
         dtype: The parameter's number format.
 
     Raises:
-        UsageError: if the value is none, or does not have the stated shape.
+        UsageError: if the value is invalid, or does not have the stated shape.
         TransferError: if it is a number that an integer format does not have.
     """
     if _is_function(init):
-        init = _called(init, stated)
+        init = _call_initializer(init, stated)
     if init is None:
         return default_initializer(), stated.shape
     if isinstance(init, Real):
@@ -80,8 +80,10 @@ def _is_function(init: object) -> bool:
     return callable(init) and not isinstance(init, Tensor) and not is_array(init)
 
 
-def _called(function: Callable[..., Any], stated: Stated) -> Any:
-    """Returns what an initialiser function gives: it takes nothing, or the parameter's shape."""
+def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
+    """Return the value of an initialiser function, called with nothing or with the parameter's
+    shape.
+    """
     try:
         positional = [
             each
@@ -101,16 +103,16 @@ def _called(function: Callable[..., Any], stated: Stated) -> Any:
     return value
 
 
-def _shape_with(session: Session, initial: Tensor, stated: Stated) -> Shape:
-    """Returns the shape of a parameter that starts as a tensor.
+def _shape_with(session: Session, initial: Tensor, stated: StatedShape) -> Shape:
+    """Return the shape of a parameter that starts as a tensor.
 
     A leaf with axes of its own has the parameter's shape. One without any, and the axes of an
-    expression that are still open, take it when the first value is computed.
+    expression that are still open, are unified with it when the first value is computed.
     """
     environment = session.environment
     is_leaf = isinstance(initial.definition, Literal | Filled)
     if isinstance(initial.definition, Literal) and initial.shape.is_closed:
-        return _agreed(initial.shape, stated)
+        return _unify_shape(initial.shape, stated)
     if is_leaf and not initial.shape.is_closed:
         where = stated.origin.at("initial value")
         environment.constrain(
@@ -122,47 +124,47 @@ def _shape_with(session: Session, initial: Tensor, stated: Stated) -> Shape:
     return stated.shape
 
 
-def _from_array(init: Any, stated: Stated) -> tuple[Tensor, Shape]:
-    """Returns an initial array and the shape that it fixes.
+def _from_array(init: Any, stated: StatedShape) -> tuple[Tensor, Shape]:
+    """Return an initial array and the shape that it fixes.
 
     Its trailing axes are input axes as far as `input` states sizes. Where `input` has `...`, the
     number of input axes is the one with which all stated sizes agree.
     """
     array = as_array(init, str(stated.origin))
-    fitting = [0] if stated.input is None else list(_fitting(array.shape, stated))
+    fitting = [0] if stated.input is None else list(_fitting_counts(array.shape, stated))
     if len(fitting) > 1:
         raise UsageError(
             "An initial array fixes the shape of a parameter: which of its axes are input axes "
             "follows from the stated sizes.",
             found=f"the last {' or '.join(map(str, fitting))} of an array of shape {array.shape}, "
-            f"with input={_listed(stated.input)}",
+            f"with input={_axes_text(stated.input)}",
             where=str(stated.origin),
             fix="state all of output= or input=, or give oc.tensor(array, input_axes=...)",
         )
     wanted = sum(axis is not ... for axis in stated.input or ())
     given = literal(array, input_axes=fitting[0] if fitting else min(wanted, array.ndim))
-    return given, _agreed(given.shape, stated)
+    return given, _unify_shape(given.shape, stated)
 
 
-def _fitting(dims: tuple[int, ...], stated: Stated) -> Iterator[int]:
-    """Yields the numbers of trailing axes that can be the input axes."""
+def _fitting_counts(dims: tuple[int, ...], stated: StatedShape) -> Iterator[int]:
+    """Yield the numbers of trailing axes that can be the input axes."""
     for count in range(len(dims) + 1):
         cut = len(dims) - count
         rows = ((closed_row(*dims[:cut]), stated.output), (closed_row(*dims[cut:]), stated.input))
-        if all(_agreed_row(row, axes) is not None for row, axes in rows):
+        if all(_unify_row(row, axes) is not None for row, axes in rows):
             yield count
 
 
-def _agreed(shape: Shape, stated: Stated) -> Shape:
-    """Returns the shape of an initial array, which must agree with sizes stated beside it."""
+def _unify_shape(shape: Shape, stated: StatedShape) -> Shape:
+    """Return the shape of an initial array, unified with the sizes stated beside it."""
     given = ((RowKind.OUTPUT, stated.output), (RowKind.INPUT, stated.input))
     for kind, axes in given:
-        row = _agreed_row(shape.row(kind), axes)
+        row = _unify_row(shape.row(kind), axes)
         if row is None:
             raise UsageError(
                 "An initial array fixes the shape of a parameter; sizes stated beside it must "
                 "agree.",
-                found=f"{kind.value}={_listed(axes)} with an array of shape {shape}",
+                found=f"{kind.value}={_axes_text(axes)} with an array of shape {shape}",
                 where=str(stated.origin),
                 fix=f"leave out {kind.value}=, or give an array of that shape",
             )
@@ -177,13 +179,13 @@ def _agreed(shape: Shape, stated: Stated) -> Shape:
     return shape
 
 
-def _listed(axes: OpenAxes | None) -> str:
+def _axes_text(axes: OpenAxes | None) -> str:
     texts = ("..." if axis is ... else str(axis) for axis in axes or ())
     return f"[{', '.join(texts)}]"
 
 
-def _agreed_row(found: Row, axes: OpenAxes | None) -> Row | None:
-    """Returns a row with stated bases added; None if sizes are not as stated.
+def _unify_row(found: Row, axes: OpenAxes | None) -> Row | None:
+    """Return a row with stated bases added; None if sizes are not as stated.
 
     `...` stands for any number of axes.
     """
@@ -196,14 +198,14 @@ def _agreed_row(found: Row, axes: OpenAxes | None) -> Row | None:
         return None
     between: list[Any] = [None] * (number - len(before) - len(after))
     merged = [
-        _merged(one, other)
+        _merge_sizes(one, other)
         for one, other in zip(found.trailing, [*before, *between, *after], strict=True)
     ]
     return None if None in merged else Row(trailing=tuple(d for d in merged if d is not None))
 
 
-def _merged(found: Dim, stated: int | Size | None) -> Dim | None:
-    """Returns an axis with the basis that either side states; None if the two disagree."""
+def _merge_sizes(found: Dim, stated: int | Size | None) -> Dim | None:
+    """Return an axis with the basis stated on either side; None if the two disagree."""
     if stated is None or not isinstance(found, Size):
         return found
     wanted = stated if isinstance(stated, Size) else Size(stated)

@@ -1,4 +1,4 @@
-"""Tensors whose cells are given: numbers, arrays, nested literals, files, functions of indices."""
+"""Literals: tensors of numbers, arrays, nested lists, files and functions of indices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ocannl_core.host_arrays import (
     Array,
     check_kind,
     check_number,
-    converted,
+    convert,
     numbers_of,
     plain_number,
     refuse_nan,
@@ -35,18 +35,18 @@ from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import stack
 from ocannl_core.tensor.definitions import LITERAL, Literal
-from ocannl_core.tensor.leaves import constant, filled
-from ocannl_core.tensor.nesting import (
+from ocannl_core.tensor.nested_literals import (
     Batch,
-    Nested,
+    NestedLiteral,
     as_array,
     batch,
     cells_of,
-    in_buffer_order,
     is_array,
-    nested,
+    parse_nested,
+    to_buffer_order,
 )
-from ocannl_core.tensor.precision import Precision, chosen, roomy
+from ocannl_core.tensor.operands import constant, fill_tensor
+from ocannl_core.tensor.precision import Precision, choose_precision, widen_for_range
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 Basis = str | Sequence[str | None] | None
-"""What the positions of axes mean: one name, or one per axis of the value, outermost first."""
+"""Names for the positions of axes: one name, or one per axis of the value, outermost first."""
 
 # ----- exact shapes -------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ def tensor(
     label: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Returns a tensor with the given cells; its shape is exactly that of the value.
+    """Return a tensor with the given cells; its shape is exactly that of the value.
 
     In nested Python literals, lists are output axes, tuples input axes and `oc.batch(...)` batch
     axes: `[(1, 2, 3), (4, 5, 6)]` has the shape `3->2`. The axes of an array are output axes, but
@@ -90,12 +90,11 @@ def tensor(
     Args:
         value: A number, nested literals, a NumPy array, or an object with `__dlpack__`. Arrays are
             copied; a `np.memmap` is read when its cells go to a device.
-        batch_axes: How many leading axes of an array are batch axes.
-        input_axes: How many trailing axes of an array are input axes.
-        margins: For data that comes padded, the cells before and after the tensor's own ones, axis
-            by axis of the array; they are left out. What windows find there depends on the
-            operation.
-        basis: What the positions of an axis mean, such as "rgb": one name, or one for each axis of
+        batch_axes: The number of leading axes of an array that are batch axes.
+        input_axes: The number of trailing axes of an array that are input axes.
+        margins: For padded data, the cells before and after the tensor's own ones, axis by axis of
+            the array; they are left out. The padding of windows depends on the operation instead.
+        basis: Names for the positions of an axis, such as "rgb": one name, or one for each axis of
             the value, outermost first, with None where there is none. A number with a basis has one
             output axis.
         dtype: The number format. Without it, literals and float64 arrays get the session's default
@@ -111,7 +110,7 @@ def tensor(
     session = sessions.current()
     location = caller_location()
     where = str(location or "")
-    literal = nested(value, where)
+    literal = parse_nested(value, where)
     if literal.holds_tensors:
         stated = {"margins": margins, "basis": basis, "dtype": dtype}
         if requires_grad:
@@ -122,18 +121,20 @@ def tensor(
                 where=where,
                 fix="leave requires_grad out, and give it where those tensors are made",
             )
-        return _of_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label, where)
+        return _stack_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label, where)
     cells = as_array(value, where) if is_array(value) else cells_of(literal, where)
     if margins is not None:
-        cells = _without_margins(cells, margins, where)
+        cells = _strip_margins(cells, margins, where)
     if basis is not None and cells.ndim == 0:
         cells = cells.reshape(1)
     kinds = _kinds(literal, cells.ndim, batch_axes, input_axes, where)
     is_literal = not literal.holds_arrays
-    cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
-    cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
+    cells, precision = _to_format(session, cells, dtype, where, is_literal=is_literal)
+    cells, shape = to_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
     origin = Origin("literal", location)
-    return _literal(session, cells, shape, precision, label, origin, requires_grad=requires_grad)
+    return _make_literal(
+        session, cells, shape, precision, label, origin, requires_grad=requires_grad
+    )
 
 
 def number(
@@ -143,17 +144,17 @@ def number(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns a tensor of one cell: a constant, or the value of a static index at run time.
+    """Return a tensor of one cell: a constant, or the value of a static index at run time.
 
     With a basis it has one output axis of size 1. Like every axis of size 1 it broadcasts.
     """
     session = sessions.current()
     where = str(caller_location() or "")
-    precision = chosen(dtype, session.default_dtype)
+    precision = choose_precision(dtype, session.default_dtype)
     shape = Shape(output=Row(trailing=(Size(1, basis),))) if basis else closed_shape()
     if isinstance(value, StaticIndex):
         index = value
-        return filled(
+        return fill_tensor(
             session, lambda: EmbedIndex(VarIndex(index)), shape, precision, label or value.name
         )
     if not isinstance(value, Real):
@@ -167,7 +168,9 @@ def number(
     check_number(cell, precision.dtype, where)
     if basis is None:
         return constant(cell, session, dtype=precision, label=label)
-    return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}", cell)
+    return fill_tensor(
+        session, lambda: Constant(cell), shape, precision, label or f"{cell:g}", cell
+    )
 
 
 def from_function(
@@ -179,7 +182,7 @@ def from_function(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns a tensor whose cells are a function of their indices.
+    """Return a tensor whose cells are a function of their indices.
 
         oc.from_function(lambda o, i: 1.0 if o == i else 0.0, input=[3], output=[3])
 
@@ -188,7 +191,7 @@ def from_function(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; by default that of what uses it, else the session's default float.
+        dtype: The number format; by default that of its uses, else the session's default float.
         label: A name.
     """
     session = sessions.current()
@@ -204,10 +207,10 @@ def from_function(
     where = str(location or "")
     _check_indices(function, len(shape.dims), where)
     numbers = [_cell(function, position, where) for position in product(*map(range, shape.dims))]
-    cells = cells_of(nested(numbers, where), where).reshape(shape.dims)
+    cells = cells_of(parse_nested(numbers, where), where).reshape(shape.dims)
     name = label or getattr(function, "__name__", "function").strip("<>")
-    cells, precision = _formatted(session, cells, dtype, where, is_literal=True)
-    return _literal(session, cells, shape, precision, name, origin)
+    cells, precision = _to_format(session, cells, dtype, where, is_literal=True)
+    return _make_literal(session, cells, shape, precision, name, origin)
 
 
 def mapped(
@@ -220,7 +223,7 @@ def mapped(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns a tensor whose cells are in a file, which is read when they go to a device.
+    """Return a tensor whose cells are in a file, which is read when they go to a device.
 
     A `.npy` file states its shape and format. Any other file holds cells of a stated format, one
     after the other; the sizes of one entry are stated, and the length of the file gives the number
@@ -228,10 +231,10 @@ def mapped(
 
     Args:
         path: The file.
-        batch_axes: How many leading axes of a `.npy` file are batch axes.
-        input_axes: How many trailing axes of a `.npy` file are input axes.
-        output: Of other files, the sizes of the output axes of one entry.
-        input: Of other files, the sizes of the input axes of one entry.
+        batch_axes: The number of leading axes of a `.npy` file that are batch axes.
+        input_axes: The number of trailing axes of a `.npy` file that are input axes.
+        output: For other files, the sizes of the output axes of one entry.
+        input: For other files, the sizes of the input axes of one entry.
         dtype: The number format of the cells in the file. For a `.npy` file, the format of the
             tensor, by default that of the file, or the session's default float for float64.
         label: A name; the file's by default.
@@ -245,7 +248,7 @@ def mapped(
         if file.suffix == ".npy":
             array = np.load(file, mmap_mode="r", allow_pickle=False)
         else:
-            array = _entries(file, (*(output or ()), *(input or ())), dtype, where)
+            array = _map_entries(file, (*(output or ()), *(input or ())), dtype, where)
             batch_axes, input_axes = 1, len(input or ())
     except (OSError, ValueError) as error:
         raise UsageError(
@@ -266,7 +269,7 @@ def mapped(
 
 
 def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
-    """Returns the given cells, in row-major order, in whatever shape their use asks for.
+    """Return the given cells, in row-major order, in the shape that follows from their use.
 
     Only the number of cells is fixed: six of them fill a vector, a matrix, or a batch of either.
     Their order is that of the axes batch, output, input, the last one fastest. A few cells (the
@@ -274,23 +277,23 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
 
     Args:
         value: Nested literals or an array, whose own axes do not matter.
-        dtype: The number format, chosen as by `oc.tensor`.
+        dtype: The number format, with the default of `oc.tensor`.
         label: A name.
     """
     session = sessions.current()
     location = caller_location()
     where = str(location or "")
-    literal = nested(value, where)
+    literal = parse_nested(value, where)
     if literal.holds_tensors:
         raise UsageError(
-            "Host data takes the shape of its use; what code computes has a shape of its own.",
+            "Host data takes the shape of its use; computed tensors have shapes of their own.",
             found="a tensor in oc.reshape",
             where=where,
             fix='rearrange axes with a specification, as in oc.einsum("a,b => b,a", x)',
         )
     cells = as_array(value, where) if is_array(value) else cells_of(literal, where)
     is_literal = not literal.holds_arrays
-    cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
+    cells, precision = _to_format(session, cells, dtype, where, is_literal=is_literal)
     cells = cells.reshape(-1)
     origin = Origin("reshape", location)
     environment = session.environment
@@ -299,9 +302,11 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
     if 1 <= cells.size <= settings.current().fill_limit and precision.dtype is not uint4x32:
         wide = np.float64 if precision.dtype.is_float else np.dtype(precision.dtype.numpy)
         values = tuple(cells.astype(wide).tolist())
-        return filled(session, lambda: ConstantFill(values), shape, precision, label or "reshape")
+        return fill_tensor(
+            session, lambda: ConstantFill(values), shape, precision, label or "reshape"
+        )
     environment.leaf(shape, origin)
-    return _literal(session, cells, shape, precision, label or "reshape", origin)
+    return _make_literal(session, cells, shape, precision, label or "reshape", origin)
 
 
 def offsets(
@@ -312,18 +317,18 @@ def offsets(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns a tensor in which every cell holds its own row-major offset: 0, 1, 2, ...
+    """Return a tensor in which every cell holds its own row-major offset: 0, 1, 2, ...
 
-    Without sizes it takes the shape that its use asks for. With some, it has these axes and no
-    others, but where `...` stands among them.
+    Without sizes its shape follows from its use. With some, it has these axes and no others, but
+    where `...` stands among them.
     """
     session = sessions.current()
-    precision = chosen(dtype, session.default_dtype)
+    precision = choose_precision(dtype, session.default_dtype)
     if (batch, input, output) != (None, None, None):
         batch, input, output = batch or (), input or (), output or ()
     name = label or "offsets"
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
-    return filled(session, RangeOverOffsets, shape, precision, name)
+    return fill_tensor(session, RangeOverOffsets, shape, precision, name)
 
 
 def arange(
@@ -334,7 +339,7 @@ def arange(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns one output axis holding 0, 1, ..., or the integers from `start` to before `stop`.
+    """Return one output axis holding 0, 1, ..., or the integers from `start` to before `stop`.
 
     `arange(n)` starts at 0, as `range` does.
     """
@@ -361,7 +366,7 @@ def arange(
 
 
 def _check_indices(function: Callable[..., float], axes: int, where: str) -> None:
-    """Raises UsageError unless a function takes as many indices as there are axes."""
+    """Raise UsageError unless a function takes as many indices as there are axes."""
     try:
         signature(function).bind(*range(axes))
     except TypeError as error:
@@ -385,7 +390,7 @@ def _cell(function: Callable[..., float], position: tuple[int, ...], where: str)
     return value if isinstance(value, int) else float(value)
 
 
-def _literal(
+def _make_literal(
     session: Session,
     cells: Array,
     shape: Shape,
@@ -407,13 +412,13 @@ def _literal(
     )
 
 
-def _formatted(
+def _to_format(
     session: Session, cells: Array, dtype: DType | str | None, where: str, *, is_literal: bool
 ) -> tuple[Array, Precision]:
-    """Returns cells in the tensor's number format, and the format.
+    """Return cells in the tensor's number format, and the format.
 
-    Cells of files are converted on the way to a device. Those that a use may ask for in another
-    format keep their digits until that is settled.
+    Cells of files are converted on the way to a device. Cells without a stated format keep their
+    digits until the format is final.
 
     Raises:
         TransferError: if a cell is NaN, or is not a number of the format.
@@ -421,7 +426,9 @@ def _formatted(
     cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
     own = None if is_literal or cells.dtype == np.float64 else cells.dtype
     if own is not None and own.names and own != uint4x32.numpy:
-        check_kind(cells, session.default_dtype, where)  # one of its fields would be numbers
+        check_kind(
+            cells, session.default_dtype, where
+        )  # NumPy would read one of its fields as numbers
     if dtype is None and own is not None and not is_format(own):
         raise UsageError(
             "An array without dtype= keeps its number format, which has to be one of the "
@@ -430,27 +437,27 @@ def _formatted(
             where=where,
             fix='state the format of the tensor, as in dtype="int32" or dtype="float32"',
         )
-    precision = chosen(own if dtype is None else dtype, session.default_dtype)
+    precision = choose_precision(own if dtype is None else dtype, session.default_dtype)
     if precision.follows:
-        precision = replace(precision, dtype=roomy(precision.dtype, cells))
+        precision = replace(precision, dtype=widen_for_range(precision.dtype, cells))
     if precision.dtype is uint4x32:
         return cells, precision
     check_kind(cells, precision.dtype, where)
     if isinstance(cells, np.memmap):
         return cells, precision
     refuse_nan(cells, where)
-    rounded = converted(cells, precision.dtype, where)
+    rounded = convert(cells, precision.dtype, where)
     return (cells if precision.follows else rounded), precision
 
 
 def _kinds(
-    literal: Nested, axes: int, batch_axes: int, input_axes: int, where: str
+    literal: NestedLiteral, axes: int, batch_axes: int, input_axes: int, where: str
 ) -> list[RowKind]:
-    """Returns the kind of each axis of a literal's cells."""
+    """Return the kind of each axis of a literal's cells."""
     if literal.states_kinds:
         if batch_axes or input_axes:
             raise UsageError(
-                "The containers of a literal say which axes are batch and input axes.",
+                "The containers of a literal determine its batch and input axes.",
                 found=f"batch_axes={batch_axes}, input_axes={input_axes} beside a tuple or "
                 "oc.batch",
                 where=where,
@@ -469,7 +476,7 @@ def _kinds(
 
 
 def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
-    """Returns what the positions of each axis mean."""
+    """Return the name for the positions of each axis."""
     if basis is None:
         return [None] * axes
     names: list[str | None] = (
@@ -477,7 +484,7 @@ def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
     )
     if len(names) != axes or not all(name is None or isinstance(name, str) for name in names):
         raise UsageError(
-            "A basis names what the positions of an axis mean, axis by axis.",
+            "A basis names the positions of an axis, axis by axis.",
             found=f"basis={basis!r} for {axes} axes",
             where=where,
             fix="give one name per axis, outermost first, with None where there is none",
@@ -485,10 +492,10 @@ def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
     return names
 
 
-def _of_tensors(
-    literal: Nested, stated: dict[str, object], label: str | None, where: str
+def _stack_tensors(
+    literal: NestedLiteral, stated: dict[str, object], label: str | None, where: str
 ) -> Tensor:
-    """Returns a literal that holds tensors: stacks of them, innermost first."""
+    """Return a literal of tensors: stacks of them, innermost first."""
     if any(stated.values()):
         names = ", ".join(name for name, value in stated.items() if value)
         raise UsageError(
@@ -505,7 +512,7 @@ def _of_tensors(
                 fix="wrap the array with oc.tensor(...)",
             )
     entries = [
-        _number_among(leaf, literal.leaves) if isinstance(leaf, Real) else leaf
+        _constant_among(leaf, literal.leaves) if isinstance(leaf, Real) else leaf
         for leaf in literal.leaves
     ]
     for depth in reversed(range(len(literal.axes))):
@@ -520,21 +527,21 @@ def _of_tensors(
     return made
 
 
-def _number_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
-    """Returns a constant in the shape and the format of the tensors beside it."""
+def _constant_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
+    """Return a constant in the shape and the format of the other tensors of a literal."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     session = tensors[0].session
     shape = session.environment.fresh_shape()
     dtype = promote(*(each.dtype for each in tensors))
     cell = float(value)
     precision = Precision.by_default(dtype)
-    return filled(session, lambda: Constant(cell), shape, precision, f"{cell:g}")
+    return fill_tensor(session, lambda: Constant(cell), shape, precision, f"{cell:g}")
 
 
-def _entries(
+def _map_entries(
     file: Path, entry: tuple[int, ...], dtype: DType | str | None, where: str
 ) -> np.memmap[Any, Any]:
-    """Returns the cells of a file without a header, with the entries along the first axis."""
+    """Return the cells of a file without a header, with the entries along the first axis."""
     if dtype is None:
         raise UsageError(
             "The number format of cells in a file without a header is stated.",
@@ -552,7 +559,7 @@ def _entries(
     return np.memmap(file, dtype=stored, mode="r", shape=(count, *entry))
 
 
-def _without_margins(array: Array, margins: Sequence[tuple[int, int]], where: str) -> Array:
+def _strip_margins(array: Array, margins: Sequence[tuple[int, int]], where: str) -> Array:
     fits = len(margins) == array.ndim and all(
         left >= 0 and right >= 0 and left + right <= n
         for n, (left, right) in zip(array.shape, margins, strict=True)

@@ -1,8 +1,8 @@
-"""Which cells around a tensor operations touch: windows that may leave the axes they slide over.
+"""Margins: the cells around a tensor that padded windows access.
 
 A padded window addresses positions before the first and after the last cell of an axis. The buffer
-of the addressed tensor has room for them: its *margins*, on either side of every axis as many cells
-as the widest of the operations that exist when code first needs the buffer's layout.
+of the addressed tensor has room for them: its *margins*. On either side of every axis they are as
+wide as the widest window of the operations that exist when code first needs the buffer's layout.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Margins = tuple[Margin, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowAccess:
-    """An operation's access to a tensor through padded windows. Holds shapes, so that it keeps no
+    """An operation's access to a tensor through padded windows. It holds shapes, and so keeps no
     tensor alive.
 
     Attributes:
-        logic: How the operation's axes line up.
+        logic: The operation's logic.
         result: The shape of its result, as stated.
         operands: The shapes of its operands, as stated.
-        position: Which operand the tensor is; None for the result.
+        position: The operand that the tensor is; None for the result.
         origin: The operation.
-        capture: Names of its specification, and the references to what they stand for.
+        capture: Names of its specification, and the references to their sizes.
     """
 
     logic: Logic
@@ -49,8 +49,8 @@ class WindowAccess:
     capture: Mapping[str, DimRef]
 
     def margins(self, environment: Environment) -> Margins:
-        """Returns the margins that the access needs, as far as shapes are known or would be
-        guessed now; nothing is decided.
+        """Return the margins of the access, from known shapes or their defaults, without deciding
+        them.
 
         An operation whose shapes cannot be completed yet needs none.
         """
@@ -73,7 +73,7 @@ def window_accesses(
     origin: Origin,
     capture: Mapping[str, DimRef],
 ) -> Iterator[WindowAccess]:
-    """Yields the accesses of an operation that may leave the tensor they address."""
+    """Yield the accesses of an operation that may leave the tensor they address."""
     if not isinstance(logic, Einsum):
         return
     specs: list[tuple[int | None, ShapeSpec]] = [
@@ -87,7 +87,7 @@ def window_accesses(
 
 
 def _may_leave(axis: AxisSpec, padded: bool | None) -> bool:
-    """False if the positions that an axis of a specification stands for are surely its own."""
+    """Return True unless the positions of an axis of a specification are surely inside."""
     if not isinstance(axis, Affine):
         return False
     window = axis.window
@@ -96,14 +96,19 @@ def _may_leave(axis: AxisSpec, padded: bool | None) -> bool:
 
 
 def margins_of(projections: Projections, position: int | None) -> Margins:
-    """Returns the margins that an operation needs around an operand, or (None) its result."""
+    """Return the margins that an operation needs around an operand, or (None) its result."""
     if position is None:
         return widest([projections.lhs_margins])
     return widest([projections.margins[position]] if projections.margins else [])
 
 
+def has_margins(projections: Projections) -> tuple[bool, ...]:
+    """Return, for each operand, whether it is read beyond its axes."""
+    return tuple(bool(margins_of(projections, i)) for i in range(len(projections.rhs)))
+
+
 def widest(margins: Iterable[Margins]) -> Margins:
-    """Returns the maximum per axis and side; empty when no axis has a margin."""
+    """Return the maximum per axis and side; empty when no axis has a margin."""
     result: Margins = ()
     for each in margins:
         result = (
@@ -120,7 +125,7 @@ def widest(margins: Iterable[Margins]) -> Margins:
 def node_info(
     dtype: DType, shape: Shape, margins: Margins, describe: Callable[[], str]
 ) -> NodeInfo:
-    """Return the format and the extents of the cells of a closed shape.
+    """Return the format and the extents of a tensor of closed shape.
 
     Raises:
         ShapeError: if the cells are more than indices can address.
@@ -133,7 +138,7 @@ def node_info(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The margins that a tensor's buffers have from now on.
+    """The final margins of a tensor's buffers.
 
     Attributes:
         margins: The margins.
@@ -144,7 +149,7 @@ class Layout:
     decided_at: Location | None
 
     def check(self, needed: Margins, name: str, origin: Origin) -> None:
-        """Raises ShapeError unless an operation finds the margins that it needs."""
+        """Raise ShapeError if an operation needs wider margins."""
         have = self.margins or (Margin(),) * len(needed)
         for axis, (wanted, found) in enumerate(zip(needed, have, strict=True)):
             if wanted.left > found.left or wanted.right > found.right:

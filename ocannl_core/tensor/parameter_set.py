@@ -1,43 +1,60 @@
-"""The parameters of a model, with names to save them under."""
+"""Parameters of a model by name."""
 
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Set, ValuesView
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ocannl_core.errors import UsageError
 from ocannl_core.identity import ById
 from ocannl_core.origin import caller_location
-
-if TYPE_CHECKING:
-    from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.shape.terms import Shape
 
 
 class ParameterScope(Protocol):
-    """What a parameter was made in, such as a block."""
+    """The scope in which a parameter was created, such as a block."""
 
     @property
     def title(self) -> str: ...
 
 
-class Parameters(Set["Tensor"]):
+class ScopedParameter(Protocol):
+    """A parameter with its scopes."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def label(self) -> tuple[str, ...]: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def scopes(self) -> tuple[ParameterScope, ...]: ...
+
+
+P = TypeVar("P", bound=ScopedParameter)
+
+
+class Parameters(Set[P]):
     """Parameters, oldest first: a set of tensors that also maps names to them.
 
-    A name is the path of the blocks that made the parameter, and its own name: `mlp.L1.w`. Where
-    two would be the same, later ones are numbered (`mlp2.L1.w`), so that a program which builds
-    the same model finds the same names. Labels keep names independent of the order.
+    A name is the path of the blocks around the parameter, and its own name: `mlp.L1.w`. Equal names
+    are numbered by age (`mlp2.L1.w`), so that a program which builds the same model has the same
+    names. Labels keep names independent of the order.
     """
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
+    def __init__(self, parameters: Iterable[P]) -> None:
         self._members = frozenset(parameters)
         self._tensors = tuple(sorted(self._members, key=lambda tensor: tensor.id))
 
     @cached_property
-    def _by_name(self) -> dict[str, Tensor]:
-        return _named(self._tensors)
+    def _by_name(self) -> dict[str, P]:
+        return _assign_names(self._tensors)
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[P]:
         return iter(self._tensors)
 
     def __len__(self) -> int:
@@ -51,8 +68,8 @@ class Parameters(Set["Tensor"]):
     def __hash__(self) -> int:
         return self._hash()
 
-    def __getitem__(self, name: str) -> Tensor:
-        """Returns the parameter of a name.
+    def __getitem__(self, name: str) -> P:
+        """Return the parameter of a name.
 
         Raises:
             UsageError: if there is none.
@@ -69,19 +86,19 @@ class Parameters(Set["Tensor"]):
         return found
 
     def keys(self) -> KeysView[str]:
-        """Returns the names, oldest parameter first."""
+        """Return the names, oldest parameter first."""
         return self._by_name.keys()
 
-    def values(self) -> ValuesView[Tensor]:
-        """Returns the parameters, oldest first."""
+    def values(self) -> ValuesView[P]:
+        """Return the parameters, oldest first."""
         return self._by_name.values()
 
-    def items(self) -> ItemsView[str, Tensor]:
-        """Returns pairs of name and parameter, oldest first."""
+    def items(self) -> ItemsView[str, P]:
+        """Return pairs of name and parameter, oldest first."""
         return self._by_name.items()
 
-    def name_of(self, parameter: Tensor) -> str:
-        """Returns the name of a parameter.
+    def name_of(self, parameter: P) -> str:
+        """Return the name of a parameter.
 
         Raises:
             UsageError: if it is none of these.
@@ -104,25 +121,25 @@ class Parameters(Set["Tensor"]):
         return f"<parameters {entries}>" if entries else "<parameters: none>"
 
 
-def _named(parameters: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Returns parameters by the paths of the blocks that made them."""
+def _assign_names(parameters: Iterable[P]) -> dict[str, P]:
+    """Return parameters by the paths of their blocks."""
     taken: set[str] = set()
     scopes: dict[tuple[ById, ...], str] = {}
-    names: dict[str, Tensor] = {}
+    names: dict[str, P] = {}
     for parameter in parameters:
         path = ""
         key: tuple[ById, ...] = ()
         for scope in parameter.scopes:
             key = (*key, ById(scope))
             if key not in scopes:
-                scopes[key] = _free(path + scope.title, taken)
+                scopes[key] = _unique_name(path + scope.title, taken)
             path = scopes[key] + "."
-        names[_free(path + parameter.label[0], taken)] = parameter
+        names[_unique_name(path + parameter.label[0], taken)] = parameter
     return names
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """Returns the name, numbered if it is taken; takes it."""
+def _unique_name(name: str, taken: set[str]) -> str:
+    """Return the name, numbered if it is taken, and add it to the taken ones."""
     free, number = name, 1
     while free in taken:
         number += 1

@@ -1,6 +1,4 @@
-"""Tensors that programs are made around: parameters, placeholders, declared state, static
-indices.
-"""
+"""Inputs and state of programs: parameters, placeholders, declared tensors, static indices."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.blocks import shared_parameter
-from ocannl_core.tensor.computation import initialization_of
+from ocannl_core.tensor.computation import initialize
 from ocannl_core.tensor.definitions import Declared, Parameter, Placeholder
-from ocannl_core.tensor.initial_values import OpenAxes, Stated, initial_value
-from ocannl_core.tensor.precision import Precision, Why, chosen
+from ocannl_core.tensor.initial_values import OpenAxes, StatedShape, initial_value
+from ocannl_core.tensor.network_blocks import shared_parameter
+from ocannl_core.tensor.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -33,7 +31,7 @@ def param(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
-    """Returns a parameter: initialised once, trained by updates, shared by the applications of its
+    """Return a parameter: initialised once, trained by updates, shared by the applications of its
     block.
 
     Inside a block the same name means the same parameter in every application of the block.
@@ -45,18 +43,17 @@ def param(
         init: A number for every cell; nested literals, an array or `oc.tensor(...)`, which also fix
             the shape (the trailing axes of an array are input axes as far as `input` states sizes);
             `oc.reshape(...)`, which fixes the number of cells; a tensor expression; or a function
-            that returns one of these, given nothing or the parameter's shape. No gradient flows
-            into it. By default uniform, centred, scaled by fan-in.
-        dtype: The number format. Without it the parameter is stored in the session's
-            `param_dtype`; if there is none, in the format of what uses it, which is the session's
-            default float unless something else decides.
+            of nothing or of the parameter's shape that returns one of these. No gradient flows into
+            it. By default uniform, centred, scaled by fan-in.
+        dtype: The number format. Without it the parameter is stored in the session's `param_dtype`;
+            without that, in the format of its uses, or else in the session's default float.
         requires_grad: False for parameters that are initialised but not trained by gradients, which
             is the default for integers.
 
     Raises:
-        UsageError: for a name that is none, sizes that are not positive, an initial value that does
-            not have the stated shape; or if the block asks for the name twice in one application,
-            or with other arguments than before.
+        UsageError: for an invalid name, sizes that are not positive, an initial value that does not
+            have the stated shape; or if the block uses the name twice in one application, or with
+            other arguments than before.
     """
     session = sessions.current()
     _check_name("parameter", name)
@@ -86,7 +83,7 @@ def _check_name(kind: str, name: object) -> None:
 
 
 def _check_cells(name: str, **rows: OpenAxes | None) -> None:
-    """Refuses parameters without cells; other mistakes are found where shapes are made."""
+    """Refuse parameters without cells; other mistakes are reported where shapes are made."""
     for kind, axes in rows.items():
         sizes = axes if isinstance(axes, list | tuple) else ()
         if any((axis.n if isinstance(axis, Size) else axis) == 0 for axis in sizes):
@@ -115,8 +112,10 @@ def _new(
         None,
     )  # an initialiser is no part of code being recorded
     stored = session.param_dtype if dtype is None else None
-    precision = Precision(stored, Why.STORED) if stored else chosen(dtype, session.default_dtype)
-    said = Stated(rows, input, output, origin)
+    precision = (
+        Precision(stored, Why.STORED) if stored else choose_precision(dtype, session.default_dtype)
+    )
+    said = StatedShape(rows, input, output, origin)
     try:
         initial, shape = initial_value(session, init, said, precision.dtype)
     finally:
@@ -124,7 +123,7 @@ def _new(
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,
-        Parameter(initial, initialization_of, scopes),
+        Parameter(initial, initialize, scopes),
         shape,
         precision,
         label,
@@ -142,23 +141,23 @@ def placeholder(
     dtype: DType | str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Returns a tensor that the host fills between calls: `ctx[x] = array`.
+    """Return a tensor that the host fills between calls: `ctx[x] = array`.
 
     Args:
         name: The name in printed code and messages.
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; by default that of what uses it, else the session's default float.
-        requires_grad: True to compute the gradient with respect to what the host fills in, too; it
-            is `x.grad`, a result of backpropagation like those of parameters.
+        dtype: The number format; by default that of its uses, else the session's default float.
+        requires_grad: True to compute the gradient with respect to the placeholder, too; it is
+            `x.grad`, a result of backpropagation like those of parameters.
     """
     session = sessions.current()
     _check_name("placeholder", name)
     origin = Origin(f"placeholder {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
     session.environment.leaf(shape, origin)
-    precision = chosen(dtype, session.default_dtype)
+    precision = choose_precision(dtype, session.default_dtype)
     definition = Placeholder()
     return Tensor(
         session, definition, shape, precision, (name,), origin, requires_grad=requires_grad
@@ -173,24 +172,24 @@ def declare(
     output: Axes | None = None,
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Returns a tensor for recorded code to write: zero at first, kept between calls, without a
+    """Return a tensor for recorded code to write: zero at first, kept between calls, without a
     gradient.
 
-    The shape follows from what is assigned to it; rows can be stated.
+    The shape is inferred from assignments to it; rows can be stated.
     """
     session = sessions.current()
     _check_name("declared tensor", name)
     origin = Origin(f"declaration {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
-    precision = chosen(dtype, session.default_dtype)
+    precision = choose_precision(dtype, session.default_dtype)
     result = Tensor(session, Declared(), shape, precision, (name,), origin)
     if session.recorder is not None:
-        session.recorder.declared(result)
+        session.recorder.add_declaration(result)
     return result
 
 
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:
-    """Returns an integer that a routine takes when it is called: `step(i=3)`.
+    """Return an integer that a routine takes when it is called: `step(i=3)`.
 
     Args:
         name: The keyword of the call.

@@ -11,17 +11,16 @@ from ocannl_core.dtypes import DType
 from ocannl_core.host_arrays import plain_number
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.capture import Capture
+from ocannl_core.tensor.dimension import Capture
 from ocannl_core.tensor.operation import Operation, define_operation
-from ocannl_core.tensor.pointwise import identity, power_primitive
-from ocannl_core.tensor.registry import operations
+from ocannl_core.tensor.pointwise_operations import identity, power_primitive
 from ocannl_core.tensor.slots import Slot, SlotApplication
 from ocannl_core.tensor.tensor import Tensor
 
 
 @cache
 def _power_by(exponent: float) -> Operation:
-    """Returns the operation that raises to a fixed power; no gradient flows into the exponent."""
+    """Return the operation that raises to a fixed power; no gradient flows into the exponent."""
 
     def forward(v: Any, v1: Any) -> None:
         v[:] = power_primitive(v1, exponent)
@@ -52,20 +51,20 @@ def power(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Returns `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
+    """Return `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
 
     Args:
         base: The base.
         exponent: A number, into which no gradient flows, or a tensor. A fraction makes floats of
             integers.
-        logic: How axes line up, for as many operands as there are tensors.
-        padded: Whether windows without a mark may leave their axis.
+        logic: The correspondence of axes, with one operand for each tensor.
+        padded: True to pad windows without a mark.
         values: Numbers for names in a specification.
         projections: Index maps instead, in recorded code.
         capture: Dimensions to stand for the sizes of names in the specification.
         label: A name for the result.
         dtype: The number format of the result.
-        requires_grad: Whether the result has a gradient.
+        requires_grad: True for a result with a gradient.
     """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
         return power_primitive(base, exponent)
@@ -89,9 +88,8 @@ def power(
 
 
 def _makes_floats(base: Any, exponent: Any) -> bool:
-    """True if integers are raised to a fraction, which gives floats as multiplying by one does."""
+    """Return True if integers are raised to a fraction, which gives floats as multiplying by one
+    does.
+    """
     is_whole = isinstance(base, Tensor) and base.dtype.is_integer
     return is_whole and not float(exponent).is_integer()
-
-
-operations["power"] = power

@@ -1,12 +1,13 @@
-"""The number formats of tensors: who decides one, and how one follows from others.
+"""Number formats of tensors, and their propagation along operations.
 
-Formats are decided as a program is written; what rests on the default alone is decided anew when a
-later use changes it, until code is made. A format that somebody stated is final. The result of an
-operation has the format in which it computes: the promotion of its operands' formats. Tensors that
-no operation computes and that state no format (parameters, placeholders, literals, numbers,
-declared tensors, random numbers) have no say in this; they take the format of what uses them
-instead, from the first use on, and widen it if a later use is wider. Only where no operand has a
-say does the session's default float decide.
+Formats are decided as a program is written. A format that rests on the default alone is decided
+anew when a later use changes it, until code is made. A stated format is final. The result of an
+operation has the format in which it computes: the promotion of its operands' formats.
+
+Leaves without a stated format (parameters, placeholders, literals, numbers, declared tensors,
+random numbers) do not take part in the promotion; they take the format of their first use instead,
+and widen it if a later use is wider. The session's default float decides only where no operand
+does.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from ocannl_core.origin import Origin
 
 
 class Why(Enum):
-    """What decided a format."""
+    """The source of a format."""
 
     STATED = "stated"
-    """With `dtype=`, or by an array that has a format of its own."""
+    """Stated with `dtype=`, or by an array with a format of its own."""
     OPERANDS = "operands"
     """The promotion of the operands' formats."""
     STORED = "param_dtype"
-    """The format in which a session stores parameters; it has no say in what uses them."""
+    """The format in which a session stores parameters; it does not decide the formats of their
+    uses.
+    """
     USE = "use"
     """An operation that uses the tensor."""
     DEFAULT = "default"
@@ -42,14 +45,14 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The number format of a tensor and what decided it.
+    """The number format of a tensor and its source.
 
     Attributes:
         dtype: The format.
-        why: What decided it.
+        why: The source.
         positions: For a result, the operands whose formats decided; empty where the default did.
-        origin: For a format taken from a use, the operation that asked for it.
-        rests_on_default: True of a result if nothing but the default is behind its format.
+        origin: For a format taken from a use, the operation.
+        rests_on_default: True for a result if its format follows from defaults alone.
     """
 
     dtype: DType
@@ -60,35 +63,35 @@ class Precision:
 
     @classmethod
     def stated(cls, dtype: DType | str | np.dtype[Any]) -> Precision:
-        """Returns a final format.
+        """Return a final format.
 
         Raises:
-            UsageError: if there is none of this name.
+            UsageError: if no format has this name.
         """
         return cls(dtype_of(dtype), Why.STATED)
 
     @classmethod
     def by_default(cls, dtype: DType) -> Precision:
-        """Returns a format that the first use replaces."""
+        """Return a format that the first use replaces."""
         return cls(dtype, Why.DEFAULT)
 
     @property
     def decides(self) -> bool:
-        """True if operations on the tensor follow its format."""
+        """Return True if operations on the tensor follow its format."""
         return self.why in (Why.STATED, Why.OPERANDS)
 
     @property
     def follows(self) -> bool:
-        """True if the tensor follows the formats of operations on it."""
+        """Return True if the tensor follows the formats of operations on it."""
         return self.why in (Why.USE, Why.DEFAULT)
 
     @property
     def is_free(self) -> bool:
-        """True if what the tensor is made for may choose its format."""
+        """Return True if the format may still follow from the use of the tensor."""
         return self.follows or self.rests_on_default
 
     def check_differentiable(self, origin: Origin) -> None:
-        """Raises UsageError for a gradient of what is no real number."""
+        """Raise UsageError for a gradient in a format that is no float."""
         if not self.dtype.is_float:
             raise UsageError(
                 "Gradients are computed with respect to real numbers.",
@@ -97,10 +100,10 @@ class Precision:
                 fix='state a float format, as in dtype="float32", or leave requires_grad out',
             )
 
-    def used(self, dtype: DType, origin: Origin) -> Precision:
-        """Returns the precision after a use in an operation that computes in a format.
+    def after_use(self, dtype: DType, origin: Origin) -> Precision:
+        """Return the precision after a use in an operation that computes in a format.
 
-        Integers and words stay what they are; a float becomes no integer.
+        Integers and words keep their formats; a float becomes no integer.
         """
         if not (self.follows and dtype.is_float and self.dtype.is_float):
             return self
@@ -110,23 +113,23 @@ class Precision:
         return Precision(wanted, Why.USE, origin=origin)
 
 
-def chosen(dtype: DType | str | np.dtype[Any] | None, default: DType) -> Precision:
-    """Returns the format that is stated, or the default one, which uses may replace."""
+def choose_precision(dtype: DType | str | np.dtype[Any] | None, default: DType) -> Precision:
+    """Return the format that is stated, or the default one, which uses may replace."""
     return Precision.by_default(default) if dtype is None else Precision.stated(dtype)
 
 
-def of_result(op: Op | None, operands: Sequence[Precision], default: DType) -> Precision:
-    """Returns the precision of an operation's result.
+def result_precision(op: Op | None, operands: Sequence[Precision], default: DType) -> Precision:
+    """Return the precision of an operation's result.
 
     Args:
-        op: The primitive that the operation lifts, if it does.
-        operands: The precisions of its operands; the condition of `where` has no say.
+        op: The primitive that the operation lifts, or None.
+        operands: The precisions of its operands; the condition of `where` is ignored.
         default: The session's default float.
     """
     heard = [i for i in range(len(operands)) if not (op is TernaryOp.WHERE and i == 0)]
     deciding = [i for i in heard if operands[i].decides]
     if all(operands[i].rests_on_default for i in deciding):
-        # where nobody stated a format, what uses have decided counts too
+        # where no format is stated, those decided by uses count too
         deciding = [i for i in heard if i in deciding or operands[i].why is Why.USE]
     if not deciding:
         followers = [operands[i].dtype for i in heard if operands[i].follows]
@@ -149,9 +152,9 @@ def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Preci
     return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
 
 
-def roomy(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
-    """Returns the format, or float32 in its place if its range is narrow and literal cells come
-    near the end of that. Files are not read for this.
+def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
+    """Return the format, or float32 in its place if its range is short and literal cells come near
+    its end. Files are not read for this.
     """
     if dtype not in SHORT_RANGE or isinstance(cells, np.memmap):
         return dtype
@@ -161,22 +164,22 @@ def roomy(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
 
 
 class TypedOperand(Protocol):
-    """What operations know of the number format of an operand."""
+    """An operand with a number format."""
 
     @property
     def precision(self) -> Precision: ...
 
     @property
     def free_number(self) -> float | None:
-        """The number that it stands for, if it is one that states no format."""
+        """The number of an operand that is one without a stated format, or None."""
 
 
-def among(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
-    """Return the precisions of operands beside each other: whole numbers that state no format are
-    integers beside integers.
+def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
+    """Return the precisions of operands: whole numbers without a stated format are integers beside
+    integers.
     """
     found = [operand.precision for operand in operands]
-    beside = format_beside(op, operands)
+    beside = format_for_numbers(op, operands)
     if beside is None or not beside.is_integer:
         return found
     numbers = [operand.free_number for operand in operands]
@@ -186,9 +189,9 @@ def among(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
     ]
 
 
-def format_beside(op: Op | None, operands: Sequence[TypedOperand | None]) -> DType | None:
-    """Return the format that numbers among the operands of a primitive take, if there is one: the
-    promotion of the others, of which the condition of `where` is none.
+def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -> DType | None:
+    """Return the format for numbers among the operands of a primitive: the promotion of the other
+    operands, or None. The condition of `where` is ignored.
 
     Args:
         op: The primitive.
@@ -197,3 +200,15 @@ def format_beside(op: Op | None, operands: Sequence[TypedOperand | None]) -> DTy
     others = operands[1:] if op is TernaryOp.WHERE else operands
     formats = [e.precision.dtype for e in others if e is not None and e.free_number is None]
     return promote(*formats) if formats else None
+
+
+def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DType:
+    """Return the format of a primitive's result: the promotion of its operands, a float where the
+    primitive needs one.
+    """
+    if op is TernaryOp.WHERE:
+        dtypes = dtypes[1:]
+    promoted = promote(*dtypes)
+    if op is not None and op.value.is_real and not promoted.is_float:
+        return default
+    return promoted

@@ -1,4 +1,4 @@
-"""A table of number formats: which tensor has which, and what decided it."""
+"""Report of the number formats of a program, with the source of each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.tensor.computation import Computation
-from ocannl_core.tensor.definitions import Applied, GradientOf
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, GradientOf, ancestors
 from ocannl_core.tensor.precision import Why
-from ocannl_core.tensor.resolve import mentioned
+from ocannl_core.tensor.resolve import mentioned_tensors
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -23,8 +22,8 @@ class PrecisionRow:
     Attributes:
         name: The tensor's label.
         dtype: Its number format.
-        why: What decided it.
-        reason: The same for people: with the operands, or the operation and its line.
+        why: The source of the format.
+        reason: The source as text: with the operands, or the operation and its line.
     """
 
     name: str
@@ -48,8 +47,8 @@ class PrecisionReport:
 
 
 def precision_report(subject: Tensor | Computation) -> PrecisionReport:
-    """Returns the number formats of a tensor and everything it is computed from, or of all tensors
-    of a computation. Asking decides nothing.
+    """Return the number formats of a tensor and all its dependencies, or of all tensors of a
+    computation. The report decides no format.
 
     Gradients have the formats of their tensors, and no rows of their own.
 
@@ -63,7 +62,7 @@ def precision_report(subject: Tensor | Computation) -> PrecisionReport:
             where=str(caller_location() or ""),
             fix="oc.precision_report(loss)",
         )
-    found = [subject] if isinstance(subject, Tensor) else list(mentioned(subject.steps))
+    found = [subject] if isinstance(subject, Tensor) else list(mentioned_tensors(subject.steps))
     tensors = ancestors(found)
     return PrecisionReport(
         tuple(

@@ -1,10 +1,10 @@
-"""Counter-based random numbers: a cell's value depends on the tensor's identity, the seed and the
-cell's offset alone.
+"""Counter-based random numbers: a cell's value is a function of the tensor's identity, the seed and
+the cell's offset.
 
     word(cell) = hash(hash(identity, seed), offset)
 
-`hash` is Threefry-4x32, and the identity is the creation ordinal of a leaf that every expression of
-random numbers has for itself. A counter, if there is one, is hashed in before the offset.
+`hash` is Threefry-4x32, and the identity is the creation ordinal of a leaf that belongs to one
+expression of random numbers. A counter, if given, is hashed in before the offset.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import NumbersOfWords
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.leaves import filled, word_leaf
 from ocannl_core.tensor.literals import number
+from ocannl_core.tensor.operands import fill_tensor, word_constant
 from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.pointwise import cast, cos, lift, log, maximum, mul, sqrt
-from ocannl_core.tensor.precision import Precision, chosen
+from ocannl_core.tensor.pointwise_operations import cast, cos, lift, log, maximum, mul, sqrt
+from ocannl_core.tensor.precision import Precision, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -49,8 +49,8 @@ _LEAST = {float32: 2.0**-25, float64: 2.0**-65}
 """Half of the least uniform number above 0, which stands for 0 in logarithms."""
 
 
-class _OfWords(Operation):
-    """A primitive that makes words, or numbers of words: its result has a format of its own."""
+class _WordOperation(Operation):
+    """A conversion to or from random words: its result has a format of its own."""
 
     def precision(
         self,
@@ -63,7 +63,7 @@ class _OfWords(Operation):
             operand.note_use(origin)
         if self.primitive is UnaryOp.UNIFORM or self.primitive is None:
             # shorter floats are random patterns, NaN included
-            return chosen(dtype, promote(session.default_dtype, float16))
+            return choose_precision(dtype, promote(session.default_dtype, float16))
         return Precision.stated(uint4x32)
 
 
@@ -79,30 +79,30 @@ def _to_numbers(v: Any, v1: Any) -> None:
     v.fill_from_words(v1)
 
 
-_word_of_number = _OfWords(
+_word_of_number = _WordOperation(
     name="word", operands=1, logic=".", forward=_to_word, primitive=UnaryOp.WORD
 )
 threefry4x32 = lift("threefry4x32", BinaryOp.THREEFRY4X32)
 _threefry4x32_12 = lift("threefry4x32_12", BinaryOp.THREEFRY4X32_12)
 
-_number_of_word = _OfWords(
+_number_of_word = _WordOperation(
     name="uniform", operands=1, logic=".", forward=_to_number, primitive=UnaryOp.UNIFORM
 )
-_numbers_of_word = _OfWords(name="uniform", operands=1, logic=".", forward=_to_numbers)
+_numbers_of_word = _WordOperation(name="uniform", operands=1, logic=".", forward=_to_numbers)
 
 
 def random_words(*, counter: Counter | None = None, label: str | None = None) -> Tensor:
-    """Returns random words of 128 bits, in whatever shape their use asks for.
+    """Return random words of 128 bits, in the shape that follows from their use.
 
     Args:
-        counter: A number that the words depend on besides: every value gives other words.
+        counter: A number that is hashed in: every value gives other words.
         label: A name.
     """
     session = sessions.current()
     hashed = threefry4x32 if session.threefry_rounds == 20 else _threefry4x32_12
     shape = session.environment.fresh_shape(name="offsets")
-    offsets = filled(session, RangeOverOffsets, shape, uint32, "offsets")
-    key = hashed(word_leaf(session, lambda: offsets.id, "identity"), _seed(session))
+    offsets = fill_tensor(session, RangeOverOffsets, shape, uint32, "offsets")
+    key = hashed(word_constant(session, lambda: offsets.id, "identity"), _seed(session))
     if counter is not None:
         key = hashed(key, _counter(counter))
     result: Tensor = hashed(key, word(offsets), label=label or "words")
@@ -110,9 +110,9 @@ def random_words(*, counter: Counter | None = None, label: str | None = None) ->
 
 
 def _seed(session: Session) -> Tensor:
-    """Returns the seed that all random numbers of a session share."""
+    """Return the seed that all random numbers of a session share."""
     if session.random_seed is None:
-        session.random_seed = word_leaf(session, lambda: session.seed & (2**64 - 1), "seed")
+        session.random_seed = word_constant(session, lambda: session.seed & (2**64 - 1), "seed")
     seed: Tensor = session.random_seed
     return seed
 
@@ -128,14 +128,14 @@ def _counter(counter: Counter) -> Tensor:
 
 
 def word(value: Tensor | int, *, label: str | None = None) -> Tensor:
-    """Returns the bits of numbers as words of 128 bits, for keys and counters of hashes.
+    """Return the bits of numbers as words of 128 bits, for keys and counters of hashes.
 
     The bits are the low lanes of a word. Those of 32-bit integers are spread over its four lanes; a
     Python integer counts as one of 64 bits.
     """
     if isinstance(value, Integral):
         bits = int(value) & (2**64 - 1)
-        return word_leaf(sessions.current(), lambda: bits, label or "word")
+        return word_constant(sessions.current(), lambda: bits, label or "word")
     words: Tensor = _word_of_number(value, label=label)
     return words
 
@@ -147,7 +147,7 @@ def uniform_of(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns the numbers that random words stand for.
+    """Convert random words to numbers.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; a float32 is
     always less than 1. Integers are the bits of a word themselves, and so are 8-bit floats, NaN and
@@ -155,11 +155,10 @@ def uniform_of(
 
     Args:
         words: The words. When packed, they are one output axis.
-        packed: Makes as many numbers of each word as fit it, which is quicker: 16, 8, 4 or 2 of 1,
-            2, 4 or 8 bytes. The result has this many times the number of cells, in whatever shape
-            its use asks for; a shape with another number of cells is a ShapeError.
-        dtype: The number format. Otherwise it is that of what uses the numbers; but no 8-bit
-            float.
+        packed: True to make as many numbers of each word as fit it, which is quicker: 16, 8, 4 or 2
+            of 1, 2, 4 or 8 bytes. The result has this many times the number of cells, in the shape
+            that follows from its use; a shape with another number of cells is a ShapeError.
+        dtype: The number format; by default that of the uses, but no 8-bit float.
         label: A name.
     """
     name = label or "uniform"
@@ -177,18 +176,18 @@ def uniform(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns random numbers in [0, 1), in whatever shape their use asks for.
+    """Return random numbers in [0, 1), in the shape that follows from their use.
 
-    Numbers of float16, bfloat16 and float64 are rounded, so that 1 may occur. Integers are
-    uniform over their whole format.
+    Numbers of float16, bfloat16 and float64 are rounded, so that 1 may occur. Integers are uniform
+    over their whole format.
 
     Args:
-        counter: An integer, a static index or a tensor that the numbers depend on besides. Without
-            it a computation finds the same numbers whenever it runs; with the number of the
-            training step as a counter, other ones in every step.
-        packed: Makes several numbers of each random word; see `uniform_of`. By default there is a
-            word for each number, which fits every shape.
-        dtype: The number format; by default that of what uses the numbers.
+        counter: An integer, a static index or a tensor that is hashed in. Without it a computation
+            has the same numbers in every run; with the number of the training step as a counter,
+            other ones in every step.
+        packed: True to make several numbers of each random word; see `uniform_of`. By default each
+            number has a word, which fits every shape.
+        dtype: The number format; by default that of the uses.
         label: A name.
     """
     words = random_words(counter=counter)
@@ -206,10 +205,10 @@ def normal(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns random numbers of mean 0 and variance 1, in whatever shape their use asks for.
+    """Return random numbers of mean 0 and variance 1, in the shape that follows from their use.
 
-    They are made of two uniform numbers each (Box and Muller), in float32, or in float64 if that is
-    the format. No magnitude is more than 5.9 in float32, and 9.5 in float64.
+    They are computed from two uniform numbers each (Box and Muller), in float32, or in float64 if
+    that is the format. No magnitude is more than 5.9 in float32, and 9.5 in float64.
 
     Args:
         counter: As for `uniform`.
@@ -225,7 +224,7 @@ def normal(
             where=str(caller_location() or ""),
         )
     working = float64 if wanted is float64 else float32
-    # without a stated format the numbers may still follow that of what uses them
+    # without a stated format the numbers may still follow that of their uses
     stated = None if dtype is None and wanted is working else working
     radius, angle = (
         uniform(counter=counter, packed=packed, dtype=stated, label=name)
@@ -247,19 +246,19 @@ def kaiming(
     distribution: Distribution = "uniform",
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Returns random numbers of mean 0 and standard deviation `gain / sqrt(fan)`.
+    """Return random numbers of mean 0 and standard deviation `gain / sqrt(fan)`.
 
     He et al., "Delving deep into rectifiers"; the default gain is right before a relu.
 
     Args:
-        gain: What the following activation asks for.
-        mode: `"fan_in"`, the number of cells of the input axes; `"fan_out"`, of the output axes;
-            or `"fan_avg"`, the mean of both. Sizes are those that the use of the result decides.
+        gain: The gain of the following activation.
+        mode: `"fan_in"`, the number of cells of the input axes; `"fan_out"`, of the output axes; or
+            `"fan_avg"`, the mean of both. Sizes are inferred from the use of the result.
         distribution: `"uniform"` or `"normal"`.
         dtype: As for `uniform` and `normal`.
     """
     _check_choice("mode", mode, get_args(Mode))
-    return _spread(
+    return _scale_numbers(
         lambda inputs, outputs: gain / math.sqrt(_fan(mode, inputs, outputs)), distribution, dtype
     )
 
@@ -270,13 +269,12 @@ def xavier(
     distribution: Distribution = "uniform",
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Returns random numbers of mean 0 and standard deviation `gain * sqrt(2 / (fan_in +
-    fan_out))`.
+    """Return random numbers of mean 0 and standard deviation `gain * sqrt(2 / (fan_in + fan_out))`.
 
     Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks".
 
     Args:
-        gain: What the following activation asks for.
+        gain: The gain of the following activation.
         distribution: `"uniform"` or `"normal"`.
         dtype: As for `uniform` and `normal`.
     """
@@ -284,12 +282,12 @@ def xavier(
 
 
 def default_initializer() -> Tensor:
-    """Returns what parameters are at first: uniform, centred, with variance 1 / fan-in.
+    """Return the default initial values of parameters: uniform, centred, with variance 1 / fan-in.
 
     Without input axes the range is [-0.25, 0.25).
     """
     narrow = 0.25 / math.sqrt(3.0)
-    return _spread(
+    return _scale_numbers(
         lambda inputs, _: 1.0 / math.sqrt(_fan("fan_in", inputs, ())) if inputs else narrow,
         "uniform",
         None,
@@ -297,7 +295,7 @@ def default_initializer() -> Tensor:
 
 
 def _fan(mode: Mode, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> float:
-    """Returns how many cells a sum in which the numbers are coefficients has, by a rule."""
+    """Return the fan of a tensor by the given mode, at least 1."""
     fans = {"fan_in": math.prod(inputs), "fan_out": math.prod(outputs)}
     found = fans[mode] if mode in fans else sum(fans.values()) / 2
     return max(found, 1)
@@ -312,12 +310,12 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         )
 
 
-def _spread(
+def _scale_numbers(
     deviation: Callable[[tuple[int, ...], tuple[int, ...]], float],
     distribution: Distribution,
     dtype: DType | str | None,
 ) -> Tensor:
-    """Returns random numbers of mean 0 whose standard deviation follows from the sizes of their
+    """Return random numbers of mean 0, with a standard deviation computed from the sizes of their
     input and output axes.
     """
     _check_choice("distribution", distribution, get_args(Distribution))
@@ -333,6 +331,6 @@ def _spread(
         shape = session.environment.view(numbers.terms)
         return Constant(factor * deviation(shape.input.sizes, shape.output.sizes))
 
-    precision = chosen(dtype, session.default_dtype)
-    result: Tensor = centred * filled(session, scale, closed_shape(), precision, "scale")
+    precision = choose_precision(dtype, session.default_dtype)
+    result: Tensor = centred * fill_tensor(session, scale, closed_shape(), precision, "scale")
     return result

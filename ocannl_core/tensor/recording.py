@@ -1,9 +1,8 @@
-"""Recording: inside a function decorated with `@cd`, assignments are noted instead of computed.
+"""Recording: a function decorated with `@cd` records assignments instead of computing them.
 
-Operators make tensors as they do elsewhere, without gradients. Each holds its place in the code:
-what is used gets computed where it was written, so later writes to its operands do not change it.
-Resolving the code turns a tensor that one assignment merely copies into that assignment (see
-`resolve`).
+Operators create tensors as elsewhere, without gradients. A tensor of recorded code is computed at
+the place of its expression if it is used, so later writes to its operands do not change it. A
+tensor that one assignment merely copies is computed by that assignment (see `copy_elimination`).
 """
 
 from __future__ import annotations
@@ -23,24 +22,7 @@ from ocannl_core.origin import Origin, caller_location, returns_of
 from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
-from ocannl_core.tensor.definitions import (
-    Applied,
-    Declared,
-    Filled,
-    GradientOf,
-    Recording,
-    ResultOf,
-)
-from ocannl_core.tensor.expression import Expression
-from ocannl_core.tensor.graph import ancestors
-from ocannl_core.tensor.index_maps import IndexMaps
-from ocannl_core.tensor.labels import has_name
-from ocannl_core.tensor.operation import Operation, check_recorded_here, note_accesses
-from ocannl_core.tensor.pointwise import identity
-from ocannl_core.tensor.precision import among, of_result
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.specifications import naming
-from ocannl_core.tensor.steps import (
+from ocannl_core.tensor.computation_steps import (
     Argument,
     Assign,
     Backpropagate,
@@ -50,20 +32,38 @@ from ocannl_core.tensor.steps import (
     UpdateGradients,
     ZeroGradients,
 )
+from ocannl_core.tensor.definitions import (
+    Applied,
+    Declared,
+    Filled,
+    GradientOf,
+    Recording,
+    ResultOf,
+    ancestors,
+    has_name,
+)
+from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.index_maps import IndexMaps
+from ocannl_core.tensor.operands import check_recorded_here, note_accesses
+from ocannl_core.tensor.operation import Operation
+from ocannl_core.tensor.pointwise_operations import identity
+from ocannl_core.tensor.precision import operand_precisions, result_precision
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.specifications import describe_operands
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 P = ParamSpec("P")
 
 
-class Unreduced(Expression):
-    """A primitive with a logic of its own: the assignment that it stands in says how it reduces.
+class RecordedPrimitive(Expression):
+    """A primitive with a logic of its own; the assignment of it states the reduction.
 
     Attributes:
-        operation: What is applied.
+        operation: The operation of the primitive.
         operands: The tensors, merge buffers and numbers.
-        logic: How axes line up.
-        writes: How many assignments and splices had been recorded before it.
-        recording: Where it was written.
+        logic: The correspondence of axes.
+        writes: The number of assignments and splices recorded before it.
+        recording: The recorded code that it belongs to.
     """
 
     __slots__ = ("logic", "operands", "operation", "recording", "writes")
@@ -95,7 +95,7 @@ class _Section:
 
 
 _Entry = Tensor | _Section | Step
-"""What was written: a tensor made, a section, an assignment or other code."""
+"""An entry of recorded code: a new tensor, a section, an assignment or other code."""
 
 
 class CodeRecorder:
@@ -110,39 +110,39 @@ class CodeRecorder:
         self._declared: set[Tensor] = set()
         self._named: set[Tensor] = set()
         self._writes: dict[Tensor, int] = {}
-        """When each tensor was assigned to last, counted in assignments and splices."""
+        """The time of the last assignment to each tensor, counted in assignments and splices."""
         self._spliced = 0
         self._now = 0
 
-    # ----- what operators call --------------------------------------------------------------------
+    # ----- interface for operators ----------------------------------------------------------------
 
-    def made(self, tensor: Tensor, *, is_named: bool) -> None:
-        """Notes that an operator made a tensor here."""
+    def add_tensor(self, tensor: Tensor, *, is_named: bool) -> None:
+        """Record a tensor created by an operator at this place."""
         tensor.recording = self.recording
         self._entries[-1].append(tensor)
         self._made.add(tensor)
         if is_named:
             self._named.add(tensor)
 
-    def declared(self, tensor: Tensor) -> None:
-        """Notes that a tensor was declared here: it is kept only if it is read before written."""
+    def add_declaration(self, tensor: Tensor) -> None:
+        """Record a tensor declared here: it is kept only if it is read before it is written."""
         self._declared.add(tensor)
 
     def splice(self, steps: tuple[Step, ...], results: frozenset[Tensor]) -> None:
-        """Notes steps that are written elsewhere, such as the forward code of a tensor."""
+        """Record steps built elsewhere, such as the forward code of a tensor."""
         self._entries[-1] += steps
         self.results |= results
         self._now += 1
         self._spliced = self._now
 
-    def unreduced(
+    def record_primitive(
         self, operation: Operation, operands: tuple[Argument, ...], logic: Logic | IndexMaps
-    ) -> Unreduced:
-        """Returns a primitive with a logic of its own, for an assignment to absorb."""
-        return Unreduced(operation, operands, logic, self._now, self.recording)
+    ) -> RecordedPrimitive:
+        """Return a primitive with a logic of its own, for an assignment to reduce."""
+        return RecordedPrimitive(operation, operands, logic, self._now, self.recording)
 
     def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
-        """Notes an assignment."""
+        """Record an assignment."""
         if not target.is_assignable:
             raise UsageError(
                 "Declared tensors, parameters, placeholders and gradients can be assigned to.",
@@ -158,18 +158,18 @@ class CodeRecorder:
                 fix="build both inside one `with oc.Session():`, or without any",
             )
         origin = Origin(f"assignment to {target.label[0]}", caller_location())
-        if isinstance(value, Unreduced):
+        if isinstance(value, RecordedPrimitive):
             step = self._reduction(target, value, combine, reset, origin)
         else:
             argument = self._settle(target, value, reset)
             step = Assign(
                 target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
             )
-        operands = _tensors(step)
+        operands = _operand_tensors(step)
         self._label(target, operands)
         check_recorded_here(operands, self.recording)
         if not isinstance(step.logic, IndexMaps):
-            with naming(operands, target):
+            with describe_operands(operands, target):
                 self.session.environment.relate(
                     step.logic, target.terms, [operand.terms for operand in operands], origin
                 )
@@ -184,7 +184,9 @@ class CodeRecorder:
     # ----- inside ---------------------------------------------------------------------------------
 
     def _settle(self, target: Tensor, value: object, reset: bool) -> Argument:
-        """Returns what an assignment reads. A reset must not clear what is still to be read."""
+        """Return the argument of an assignment. A reset must not clear cells that are still to be
+        read.
+        """
         if isinstance(value, Tensor):
             copied: Tensor = identity(value) if reset and value is target else value
             return copied
@@ -197,15 +199,20 @@ class CodeRecorder:
             found=repr(value),
             where=str(caller_location() or ""),
             fix="a tensor that needs no gradient has None as its .grad: assign gradients of "
-            "parameters and of what depends on them"
+            "parameters and of tensors that depend on them"
             if value is None
             else "wrap arrays and lists with oc.tensor(...)",
         )
 
     def _reduction(
-        self, target: Tensor, value: Unreduced, combine: BinaryOp, reset: bool, origin: Origin
+        self,
+        target: Tensor,
+        value: RecordedPrimitive,
+        combine: BinaryOp,
+        reset: bool,
+        origin: Origin,
     ) -> Assign:
-        """Returns the assignment that reduces as it accumulates."""
+        """Return the assignment of a primitive, which reduces as it accumulates."""
         tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
         last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
         is_stale = max(last) > value.writes
@@ -239,22 +246,24 @@ class CodeRecorder:
         return Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
 
     def _note_formats(self, step: Assign, operands: list[Tensor]) -> None:
-        """Gives a declared tensor the number format of what is assigned to it, unless it states
-        one.
+        """Give a declared tensor without a stated format the number format of the value assigned to
+        it.
         """
-        found = of_result(step.op, among(step.op, operands), self.session.default_dtype)
+        found = result_precision(
+            step.op, operand_precisions(step.op, operands), self.session.default_dtype
+        )
         is_declared = isinstance(step.target.definition, Declared)
         step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
         for operand in operands:
             operand.note_use(step.origin)
 
     def _label(self, target: Tensor, operands: Sequence[Tensor]) -> None:
-        """Completes the label of a declared tensor with that of what is assigned to it first."""
+        """Complete the label of a declared tensor with that of the first value assigned to it."""
         if not isinstance(target.definition, Declared) or len(target.label) > 1:
             return
         pending = list(operands)
         seen: set[Tensor] = set()
-        for source in pending:  # which grows: nearest first
+        for source in pending:  # grows while it is walked: nearest first
             if isinstance(source.definition, GradientOf):
                 source = source.definition.tensor
             if has_name(source.definition, source.label) and source is not target:
@@ -277,7 +286,7 @@ class CodeRecorder:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Takes back what was noted inside when it raises."""
+        """Drop the entries recorded inside when it raises."""
         entries = self._entries[-1]
         length = len(entries)
         try:
@@ -287,12 +296,14 @@ class CodeRecorder:
             raise
 
     def finish(self, name: str) -> Computation:
-        """Returns what was recorded: assignments, and the code of the tensors that they need."""
-        used = list(_used(self._entries[0]))
+        """Return the recorded computation: assignments, and the code of the tensors that they
+        need.
+        """
+        used = list(_read_tensors(self._entries[0]))
         updates = [t for t in self._made if _changes_state(t)]
         used += updates
         needed = set(ancestors(used)) if used else set()
-        steps = _Steps(self.session, self._made, needed)
+        steps = _StepBuilder(self.session, self._made, needed)
         return Computation(
             steps.of(self._entries[0]),
             frozenset(self.results),
@@ -303,8 +314,10 @@ class CodeRecorder:
 
 
 @dataclass(slots=True)
-class _Steps:
-    """Turns entries into steps: tensors where they were made, others before their first use."""
+class _StepBuilder:
+    """Conversion of entries to steps: tensors of the recording at their place, others before their
+    first use.
+    """
 
     session: Session
     made: set[Tensor]
@@ -320,18 +333,18 @@ class _Steps:
                         steps += self.outside(entry.operands)
                         steps.append(Forward((entry,), is_written_here=True))
                 case Assign():
-                    steps += self.outside(_tensors(entry))
+                    steps += self.outside(_operand_tensors(entry))
                     steps.append(entry)
                 case _Section(title, inner):
                     steps.append(Titled(title, self.of(inner)))
                 case _:
-                    self.written.update(_computed(entry))
+                    self.written.update(_computed_tensors(entry))
                     steps.append(entry)
         return tuple(steps)
 
     def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
-        """Returns the code of what was made outside and is contained in no computation yet; fills,
-        which read nothing, are made wherever they are used.
+        """Return the forward code of tensors from outside that no computation contains yet; fills,
+        which read nothing, are repeated wherever they are used.
         """
         fresh: set[Tensor] = set()
         pending = list(tensors)
@@ -356,38 +369,38 @@ def _changes_state(tensor: Tensor) -> bool:
     return isinstance(definition, ResultOf) and definition.application.changes_state
 
 
-def _used(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
-    """Yields the tensors that assignments and other code read."""
+def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
+    """Yield the tensors that assignments and other code read."""
     for entry in entries:
         match entry:
             case Assign():
-                yield from _tensors(entry)
+                yield from _operand_tensors(entry)
             case Forward(tensors):
                 yield from tensors
             case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
                 yield from roots
             case _Section(_, inner) | Titled(_, inner):
-                yield from _used(inner)
+                yield from _read_tensors(inner)
             case Tensor():
                 pass
 
 
-def _computed(step: Step) -> Iterator[Tensor]:
-    """Yields the tensors whose forward code a step contains."""
+def _computed_tensors(step: Step) -> Iterator[Tensor]:
+    """Yield the tensors whose forward code a step contains."""
     match step:
         case Forward(tensors):
             yield from tensors
         case Titled(_, inner):
             for each in inner:
-                yield from _computed(each)
+                yield from _computed_tensors(each)
         case UpdateGradients(losses):
             yield from ancestors(list(losses))
         case Assign() | ZeroGradients() | Backpropagate():
             pass
 
 
-def _tensors(step: Assign) -> list[Tensor]:
-    """Returns the tensors that an assignment reads."""
+def _operand_tensors(step: Assign) -> list[Tensor]:
+    """Return the tensors that an assignment reads."""
     return [
         arg.tensor if isinstance(arg, MergeBuffer) else arg
         for arg in step.args
@@ -396,13 +409,13 @@ def _tensors(step: Assign) -> list[Tensor]:
 
 
 def cd(function: Callable[P, None]) -> Callable[P, Computation]:
-    """Makes a function that assigns to tensors into one that returns the recorded computation.
+    """Turn a function that assigns to tensors into one that returns the recorded computation.
 
         @oc.cd
         def sgd_step(p, *, learning_rate):
             p -= learning_rate * p.grad
 
-    The function runs once, at the call: Python's control flow chooses what is recorded. Called
+    The function runs once, at the call: Python's control flow determines the recorded code. Called
     inside another recorded function, its assignments become a section there, under its name and
     that of its first tensor.
 
@@ -433,7 +446,7 @@ def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> No
     result = function(*args, **kwargs)
     if result is not None:
         raise UsageError(
-            "A function decorated with @oc.cd returns nothing: what it assigns is the result.",
+            "A function decorated with @oc.cd returns nothing: its assignments are the result.",
             found=f"{function.__name__} returned {result!r}",
             where="\n".join(map(str, returns_of(function))) or str(caller_location() or ""),
             fix="assign to a tensor that the caller passes in",
@@ -442,13 +455,13 @@ def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> No
 
 @contextmanager
 def unchanged_roots() -> Iterator[None]:
-    """Builds and resolves code without laying claim to the code of the tensors that it mentions.
+    """Build and resolve code without consuming the code of its tensors.
 
         with oc.unchanged_roots():
             a + b                            # only relates the shapes of a and b
 
     Recorded code embeds the code of a tensor unless a computation compiled earlier contains it;
-    what is compiled or consumed inside does not count as such.
+    code compiled or consumed inside does not count.
     """
     session = sessions.current()
     consumed, backpropagated = session.consumed.copy(), session.backpropagated.copy()
@@ -459,7 +472,7 @@ def unchanged_roots() -> Iterator[None]:
 
 
 class section:
-    """Gives the assignments recorded inside `with oc.section("title"):` a title in printed code.
+    """A title, in printed code, for the assignments recorded inside `with oc.section("title"):`.
 
     The title can have several parts; a tensor among them stands for its name.
     """

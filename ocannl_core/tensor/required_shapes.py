@@ -1,4 +1,4 @@
-"""Shapes stated as text."""
+"""Requirements on shapes, stated as text."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from ocannl_core.tensor.tensor import Tensor
 
 
 def require_shape(tensor: Tensor, text: str) -> Tensor:
-    """Returns the tensor, and demands that it has the shape that a text denotes.
+    """Require that a tensor has the shape that a text denotes, and return it.
 
         oc.require_shape(x, "32|64")            # a batch of 32, one output axis of 64
         oc.require_shape(w, "n->n")             # as many inputs as outputs
         oc.require_shape(w, "..v..->..v..")     # the input axes are the output axes
-        oc.require_shape(y, str(x.shape))       # what is printed of a known shape can be read
+        oc.require_shape(y, str(x.shape))       # the printed form of a known shape is accepted
 
     A number is a size, equal names are equal sizes or axes, `_` is any size, and a row that is not
     written has no axes. Entries are separated as in specifications: without commas, every letter is
     an axis. Parentheses separate, too. Information flows in every direction.
 
     Raises:
-        ShapeError: if this contradicts what is known; then nothing changes.
+        ShapeError: if this contradicts known shapes; then nothing changes.
         SpecError: if the text denotes no shape.
     """
     origin = Origin(f"the shape {text} required of {_name(tensor)}", caller_location())
     readable = text.replace("(", " ").replace(")", " ")
     if ";" in readable:
         raise _no_shape(text, origin)
-    _demand(readable, [tensor], origin)
+    _require(readable, [tensor], origin)
     return tensor
 
 
 def require_shapes(text: str, *tensors: Tensor) -> None:
-    """Demands that tensors have the shapes that a text denotes, `;` between them.
+    """Require that tensors have the shapes that a text denotes, `;` between them.
 
         oc.require_shapes("...|..n..; ..n..", x, gamma)    # gamma has the output axes of x
         oc.require_shapes("n->m; m->n", encoder, decoder)
@@ -45,7 +45,7 @@ def require_shapes(text: str, *tensors: Tensor) -> None:
     an operation, which broadcast, the tensors have exactly these axes.
 
     Raises:
-        ShapeError: if this contradicts what is known; then nothing changes.
+        ShapeError: if this contradicts known shapes; then nothing changes.
         SpecError: if the text does not denote one shape for each tensor.
         UsageError: if there are no tensors, or they belong to different sessions.
     """
@@ -57,10 +57,10 @@ def require_shapes(text: str, *tensors: Tensor) -> None:
             found=names or "no tensors",
             where=str(origin),
         )
-    _demand(text, tensors, origin)
+    _require(text, tensors, origin)
 
 
-def _demand(text: str, tensors: Sequence[Tensor], origin: Origin) -> None:
+def _require(text: str, tensors: Sequence[Tensor], origin: Origin) -> None:
     if "=>" in text:
         raise _no_shape(text, origin)
     statement = parse_statement(f"=>{text}")

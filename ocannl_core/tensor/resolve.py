@@ -1,6 +1,4 @@
-"""From recorded steps to assignments: shapes are closed, then every step becomes nodes with
-concrete index maps.
-"""
+"""Resolution of recorded steps: close shapes, then emit assignments with concrete index maps."""
 
 from __future__ import annotations
 
@@ -26,36 +24,13 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     IndexMap,
     Projections,
+    variables,
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
-from ocannl_core.tensor.absorb import absorb
-from ocannl_core.tensor.calls import Calls, backpropagated
-from ocannl_core.tensor.capture import Dimension
-from ocannl_core.tensor.definitions import (
-    Applied,
-    Declared,
-    Filled,
-    GradientOf,
-    Literal,
-    Parameter,
-    Placeholder,
-    ResultOf,
-)
-from ocannl_core.tensor.graph import ancestors, with_siblings
-from ocannl_core.tensor.index_maps import IndexMaps
-from ocannl_core.tensor.margins import node_info
-from ocannl_core.tensor.packing import count_words
-from ocannl_core.tensor.projection_checks import (
-    check_margins,
-    has_margins,
-    refuse_repeated_writes,
-)
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.slot_code import SlotCode
-from ocannl_core.tensor.slots import slot_names
-from ocannl_core.tensor.steps import (
+from ocannl_core.tensor.computation_steps import (
     Argument,
     Assign,
     Backpropagate,
@@ -65,14 +40,33 @@ from ocannl_core.tensor.steps import (
     UpdateGradients,
     ZeroGradients,
     depends_on_gradients,
-    expanded,
+    expand_updates,
     is_gradient,
 )
+from ocannl_core.tensor.copy_elimination import eliminate_copies
+from ocannl_core.tensor.definitions import (
+    Applied,
+    Declared,
+    Filled,
+    GradientOf,
+    Literal,
+    Parameter,
+    Placeholder,
+    ResultOf,
+    ancestors,
+)
+from ocannl_core.tensor.dimension import Dimension
+from ocannl_core.tensor.external_calls import ExternalCalls, backpropagation_tensors, with_siblings
+from ocannl_core.tensor.index_maps import IndexMaps
+from ocannl_core.tensor.margins import has_margins, node_info
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.slot_code import SlotCode, check_margins
+from ocannl_core.tensor.slots import slot_names
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Resolved:
+class ResolvedComputation:
     """A computation with closed shapes.
 
     Attributes:
@@ -90,9 +84,9 @@ def resolve(
     name: str,
     temporaries: frozenset[Tensor],
     declared: frozenset[Tensor],
-) -> Resolved:
-    """Returns steps as assignments over closed shapes."""
-    tensors = mentioned(steps)
+) -> ResolvedComputation:
+    """Return steps as assignments over closed shapes."""
+    tensors = mentioned_tensors(steps)
     by_session: dict[Session, list[Tensor]] = {}
     for tensor in sorted(tensors, key=lambda t: t.id):
         by_session.setdefault(tensor.session, []).append(tensor)
@@ -107,13 +101,13 @@ def resolve(
             if isinstance(tensor, Dimension) and tensor.is_captured
         ]
         for tensor in members:
-            count_words(tensor)
+            tensor.relate_words()
         shapes = [tensor.terms for tensor in members]
         session.environment.close(shapes, captured, f"the code {name}")
         for tensor in members:
             tensor.settle()
-    steps = absorb(expanded(steps), temporaries)
-    emitter = _AssignmentEmitter(differentiated(steps))
+    steps = eliminate_copies(expand_updates(steps), temporaries)
+    emitter = _AssignmentEmitter(differentiated_tensors(steps))
     for step in steps:
         emitter.step(step)
     for tensor in results:
@@ -126,12 +120,14 @@ def resolve(
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
-    program = emitter.passed_on(emitter.calls.settled(program))
-    return Resolved(program, {n: t for n, t in emitter.tensors.items() if n in program.nodes})
+    program = emitter.with_passed_gradients(emitter.calls.settle_calls(program))
+    return ResolvedComputation(
+        program, {n: t for n, t in emitter.tensors.items() if n in program.nodes}
+    )
 
 
-def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
-    """Returns every tensor whose shape the steps need."""
+def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
+    """Return every tensor whose shape the steps need."""
     found: set[Tensor] = set()
     for step in steps:
         match step:
@@ -144,11 +140,11 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
             case ZeroGradients(roots):
                 found.update(with_siblings(ancestors(list(roots))))
             case Backpropagate(roots):
-                found.update(*map(backpropagated, roots))
+                found.update(*map(backpropagation_tensors, roots))
             case UpdateGradients():
-                found |= mentioned(step.steps)
+                found |= mentioned_tensors(step.steps)
             case Titled(_, inner):
-                found |= mentioned(inner)
+                found |= mentioned_tensors(inner)
             case _:
                 assert_never(step)
     return found
@@ -158,7 +154,7 @@ def _tensor_of(argument: Tensor | MergeBuffer) -> Tensor:
     return argument.tensor if isinstance(argument, MergeBuffer) else argument
 
 
-def differentiated(steps: tuple[Step, ...]) -> set[Tensor]:
+def differentiated_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
     """Return the tensors whose gradients the steps pass on to operands."""
     found: set[Tensor] = set()
     for step in steps:
@@ -166,7 +162,7 @@ def differentiated(steps: tuple[Step, ...]) -> set[Tensor]:
             case Backpropagate(roots) | UpdateGradients(roots):
                 found.update(t for t in ancestors(list(roots)) if t.grad is not None)
             case Titled(_, inner):
-                found |= differentiated(inner)
+                found |= differentiated_tensors(inner)
             case Assign() | Forward() | ZeroGradients():
                 pass
             case _:
@@ -175,7 +171,7 @@ def differentiated(steps: tuple[Step, ...]) -> set[Tensor]:
 
 
 class _AssignmentEmitter:
-    """Accumulates the assignments of one computation.
+    """Emitter of the assignments of one computation.
 
     Args:
         differentiated: The tensors whose gradients the computation passes on to operands.
@@ -184,26 +180,26 @@ class _AssignmentEmitter:
     def __init__(self, differentiated: AbstractSet[Tensor] = frozenset()) -> None:
         self._differentiated = differentiated
         self._selections: dict[Tensor, tuple[TensorNode, int]] = {}
-        """The positions of selected cells, and when they were searched."""
+        """The positions of selected cells, and the time of their search."""
         self.body: list[Assignment] = []
         self.nodes: dict[TensorNode, NodeInfo] = {}
         self.embedded: set[TensorNode] = set()
         self.fresh: set[TensorNode] = set()
         self.tensors: dict[TensorNode, Tensor] = {}
         self._changes: dict[Tensor, int] = {}
-        """When each tensor got its value last, counted in changes of any tensor."""
+        """The time of the last change of each tensor, counted in changes of any tensor."""
         self._now = 0
         self._set: set[Tensor] = set()  # gradients
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
         self._carried: set[Tensor] = set()  # gradients passed on before they were set
         self._sums: set[Tensor] = set()
-        """Gradients of what is not computed, with what losses have contributed since a gradient was
-        read, or a tensor that has one assigned.
+        """Gradients of leaves, with contributions of losses since code last read a gradient or
+        assigned a tensor that has one.
         """
-        self.calls = Calls(self)
+        self.calls = ExternalCalls(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
-        """Returns a tensor's node, listed among the program's nodes."""
+        """Return a tensor's node, and list it among the program's nodes."""
         node = self.calls.node_of(tensor)
         if node not in self.nodes:
             margins = tensor.layout.margins
@@ -259,7 +255,7 @@ class _AssignmentEmitter:
             found = project(step.logic, step.target.shape, shapes, step.origin)
         check_margins(found, step.target, tensors, step.origin)
         if step.combine is BinaryOp.SECOND:
-            refuse_repeated_writes(found, step.origin)
+            _refuse_repeated_writes(found, step.origin)
         maps = iter(zip(found.rhs, found.rhs_dims, has_margins(found), strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
         for arg in step.args:
@@ -300,9 +296,9 @@ class _AssignmentEmitter:
         self._changes[tensor] = self._now
 
     def _is_stale(self, tensor: Tensor) -> bool:
-        """True unless the tensor has been computed here and no operand has changed since.
+        """Return True unless the tensor has been computed here and no operand has changed since.
 
-        A tensor of recorded code keeps the value that it has where it was written.
+        A tensor of recorded code keeps its value from the place of its expression.
         """
         if tensor.node not in self.embedded:
             return True
@@ -312,8 +308,8 @@ class _AssignmentEmitter:
         )
 
     def operand(self, argument: Argument, *, is_stored: bool = False) -> Operand:
-        """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one
-        cell.
+        """Return an operand of an assignment: cells, a merge buffer, or a number for constants of
+        one cell.
 
         A constant has to be stored where it is read beyond its axis, as it differs there, and where
         its format matters besides its value.
@@ -329,7 +325,7 @@ class _AssignmentEmitter:
         return Scalar(value) if value is not None else Cells(self.node_of(argument))
 
     def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
-        """Emits the own code of one tensor: anew, or unless the tensor is up to date."""
+        """Emit the code of one tensor; unless `anew`, only if the tensor is not up to date."""
         if depends_on_gradients(tensor):
             self._sums.clear()
         match tensor.definition:
@@ -354,7 +350,7 @@ class _AssignmentEmitter:
                 assert_never(tensor.definition)
 
     def constant_result(self, tensor: Tensor) -> None:
-        """Stores a constant, once; elsewhere constants are printed as numbers."""
+        """Store a constant, once; elsewhere constants are printed as numbers."""
         if isinstance(tensor.definition, Filled) and tensor.node not in self.embedded:
             node = self.node_of(tensor)
             self.body.append(Fetch(node, tensor.definition.source(), tensor.origin))
@@ -371,8 +367,8 @@ class _AssignmentEmitter:
         self._set.add(gradient)
         self._passed_on.discard(gradient)
 
-    def passed_on(self, program: AssignProgram) -> AssignProgram:
-        """Returns the program with the gradients that it leaves passed on to operands."""
+    def with_passed_gradients(self, program: AssignProgram) -> AssignProgram:
+        """Return the program with the gradients that it has passed on to operands."""
         passed, carried = (
             frozenset(each.node for each in found if each.node in program.nodes)
             for found in (self._passed_on, self._carried)
@@ -380,7 +376,7 @@ class _AssignmentEmitter:
         return replace(program, passed_on=passed, carried=carried)
 
     def backpropagate(self, tensor: Tensor) -> None:
-        """Emits what a tensor's gradient contributes to those of its operands."""
+        """Emit the contributions of a tensor's gradient to those of its operands."""
         definition = tensor.definition
         if isinstance(definition, ResultOf) and tensor.grad is not None:
             self.calls.backpropagate(definition.application)
@@ -408,8 +404,8 @@ class _AssignmentEmitter:
                 self._changed(operand.grad)
 
     def _selection_of(self, tensor: Tensor) -> TensorNode | None:
-        """Return the positions of selected cells that were searched when the tensor was computed;
-        None if it or an operand has changed since.
+        """Return the positions of selected cells, from the search at the tensor's computation; None
+        if it or an operand has changed since.
         """
         node, time = self._selections.get(tensor, (None, 0))
         changes = [self._changes.get(each, 0) for each in (tensor, *tensor.operands)]
@@ -417,17 +413,31 @@ class _AssignmentEmitter:
 
 
 def selects(tensor: Tensor) -> bool:
-    """Return whether the gradient of a tensor belongs to cells that a maximum selects."""
+    """Return True if the gradient of a tensor flows to cells selected by a maximum or minimum."""
     definition = tensor.definition
     gradient = definition.operation.gradient if isinstance(definition, Applied) else None
     return gradient is not None and "selected" in slot_names(gradient)
 
 
 def _constant_value(tensor: Tensor) -> float | None:
-    """Returns the number that every use of a constant of one cell is printed as; None for other
-    tensors.
-    """
+    """Return the number in place of every use of a constant of one cell; None for other tensors."""
     if not isinstance(tensor.definition, Filled) or tensor.shape.size != 1:
         return None
     source = tensor.definition.source()
     return source.value if isinstance(source, Constant) else None
+
+
+def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
+    """Refuse a plain assignment that would keep the last of several values of a cell.
+
+    Raises:
+        UsageError: for a domain with variables that the target lacks.
+    """
+    kept = {var for index in projections.lhs for var in variables(index)}
+    if any(extent > 1 and var not in kept for var, extent in projections.domain):
+        raise UsageError(
+            "A plain assignment writes each cell once: reductions accumulate.",
+            found="an assignment whose operands have axes that the target has not",
+            where=str(origin),
+            fix="write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum",
+        )

@@ -1,6 +1,4 @@
-"""The state that a program of tensors shares: identities, the shape environment, the random seed,
-what is recorded.
-"""
+"""Sessions: identities, the shape environment, the random seed and the recorder of a program."""
 
 from __future__ import annotations
 
@@ -20,37 +18,37 @@ from ocannl_core.shape.environment import Environment
 
 
 class Recorder(Protocol):
-    """What a recording of code takes note of.
+    """The interface of a recording of code.
 
     Attributes:
-        recording: Which recording it is.
+        recording: The identity of the recording.
     """
 
     recording: Any
 
-    def made(self, tensor: Any, *, is_named: bool) -> None:
-        """Notes that an operator made a tensor here."""
+    def add_tensor(self, tensor: Any, *, is_named: bool) -> None:
+        """Record a tensor created by an operator at this place."""
         ...
 
-    def declared(self, tensor: Any) -> None:
-        """Notes that a tensor was declared here."""
+    def add_declaration(self, tensor: Any) -> None:
+        """Record a tensor declared at this place."""
         ...
 
     def splice(self, steps: tuple[Any, ...], results: frozenset[Any]) -> None:
-        """Notes steps that are written elsewhere."""
+        """Record steps built elsewhere."""
         ...
 
-    def unreduced(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
-        """Returns a primitive with a logic of its own, for an assignment to absorb."""
+    def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
+        """Return a primitive with a logic of its own, for an assignment to reduce."""
         ...
 
     def assign(self, target: Any, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Notes an assignment to a tensor."""
+        """Record an assignment to a tensor."""
         ...
 
 
 class Notes:
-    """Texts about tensors. They keep no tensor alive, and go with it."""
+    """Texts about tensors, held weakly: an entry disappears with its tensor."""
 
     __slots__ = ("_entries",)
 
@@ -71,7 +69,7 @@ class Notes:
         return len(self._entries)
 
     def copy(self) -> Notes:
-        """Return the same notes, which change apart from these."""
+        """Return an independent copy of the notes."""
         made = Notes()
         for reference, text in self._entries.values():
             if (tensor := reference()) is not None:
@@ -82,15 +80,15 @@ class Notes:
 class Session:
     """A program of tensors. Tensors of different sessions do not mix.
 
-    There is always a current session. `with Session(seed=1):` isolates what happens inside, and
-    keeps the random numbers of a model independent of what was built before: they are keyed by
-    creation order within the session.
+    There is always a current session. `with Session(seed=1):` isolates the code inside, and keeps
+    the random numbers of a model independent of earlier code: they are keyed by creation order
+    within the session.
 
     Args:
         seed: Seed of all random numbers; from the settings when not given.
-        dtype: The number format of floats that nothing decides; from the settings when not given.
-        param_dtype: The number format in which parameters are stored that state none; from the
-            settings when not given. It has no say in what is computed from them: with
+        dtype: The default number format of floats; from the settings when not given.
+        param_dtype: The number format in which parameters without a stated one are stored; from the
+            settings when not given. It does not decide the formats of their uses: with
             `Session(dtype="bfloat16", param_dtype="float32")` a model computes in bfloat16, and
             small updates of its parameters are not lost.
     """
@@ -109,23 +107,23 @@ class Session:
         self.param_dtype = None if stored is None else _float("param_dtype", stored)
         self.threefry_rounds = defaults.threefry_rounds
         self.random_seed: Any = None
-        """The tensor of the seed, once random numbers have asked for it."""
+        """The tensor of the seed, created with the first random numbers."""
         self.environment = Environment()
         self.recorder: Recorder | None = None
         self.block: Any = None
-        """The innermost application of a block that is running."""
+        """The innermost running application of a block."""
         self.consumed = Notes()
-        """Tensors whose forward code some compiled computation contains, with its name."""
+        """Tensors whose forward code is contained in a compiled computation, with its name."""
         self.backpropagated = Notes()
-        """Tensors whose backpropagation has been consumed, with the line that did."""
+        """Tensors whose backpropagation has been consumed, with the line of the call."""
         self.applications: dict[Any, Any] = {}
-        """Constants, and applications of user-written operations without inputs, by what makes
-        equal ones one.
+        """Constants, and applications of user-written operations without inputs, by keys under
+        which equal ones are shared.
         """
         self.signatures: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
             weakref.WeakKeyDictionary()
         )
-        """What outputs user-written operations have for inputs of some types."""
+        """The output types of user-written operations, by input types."""
         self._ids = count()
         self._outer: list[Session] = []
 
@@ -164,11 +162,11 @@ class Session:
 
 
 def _float(keyword: str, value: DType | str) -> DType:
-    """Returns a number format for real numbers that state none."""
+    """Return a default number format, which must be a float."""
     found = dtype_of(value)
     if not found.is_float:
         raise UsageError(
-            "The formats that a session has for what states none are floats.",
+            "The default formats of a session are floats.",
             found=f"{keyword}={str(found)!r}",
             where=str(caller_location() or ""),
             fix=f'state the format of single tensors: oc.tensor(..., dtype="{found}")',
@@ -180,7 +178,7 @@ _current: ContextVar[Session | None] = ContextVar("ocannl_session", default=None
 
 
 def current() -> Session:
-    """Returns the session in which new tensors are made."""
+    """Return the session of new tensors."""
     session = _current.get()
     if session is None:
         session = Session()
@@ -189,7 +187,7 @@ def current() -> Session:
 
 
 def reset(seed: int | None = None) -> Session:
-    """Starts the current session afresh, so that a rebuilt model gets the same identities and
+    """Start the current session afresh, so that a rebuilt model gets the same identities and
     random numbers.
     """
     session = Session(seed)

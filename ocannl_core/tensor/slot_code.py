@@ -1,8 +1,8 @@
-"""The assignments that the code of an operation makes to its slots."""
+"""Assignments emitted by the code of an operation, from slots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
 from typing import NoReturn, Protocol
@@ -32,21 +32,21 @@ from ocannl_core.indexing import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
-from ocannl_core.origin import Location, returns_of
+from ocannl_core.origin import Location, Origin, returns_of
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.logic import Several
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.margins import Margins, margins_of
-from ocannl_core.tensor.operation import Code, result_dtype
-from ocannl_core.tensor.projection_checks import check_margins, has_margins
+from ocannl_core.tensor.margins import Margins, has_margins, margins_of
+from ocannl_core.tensor.operation import Code
+from ocannl_core.tensor.precision import result_dtype
 from ocannl_core.tensor.slots import (
     ALL,
+    ResultRecorder,
     Slot,
     SlotApplication,
     SlotEmitter,
     SlotValue,
-    Written,
     accumulation_of,
     as_application,
     as_operand,
@@ -58,11 +58,11 @@ from ocannl_core.tensor.slots import (
 from ocannl_core.tensor.tensor import Tensor
 
 _NO_POSITION = -1
-"""Of what is stored between, which has axes of its own."""
+"""The position of an intermediate result, which has axes of its own."""
 
 
 class CodeEmitter(Protocol):
-    """What slots need of the code that they are part of."""
+    """The code that slots emit assignments to."""
 
     body: list[Assignment]
     embedded: set[TensorNode]
@@ -74,13 +74,12 @@ class CodeEmitter(Protocol):
 
 
 class SlotCode:
-    """The slots of one application of an operation, and the assignments that its code makes to
-    them.
+    """The slots of one application of an operation, and the assignments of its code to them.
 
     Args:
-        emitter: Receives the assignments.
+        emitter: The receiver of the assignments.
         tensor: The result.
-        selection: The positions of the selected cells, where they have been searched before.
+        selection: The positions of the selected cells from an earlier search, or None.
     """
 
     def __init__(
@@ -108,13 +107,13 @@ class SlotCode:
             combine = accumulation_of(tensor.definition.operation.forward, len(operands))
             self._beyond = None if combine is None else neutral(combine)
         self._writable: set[TensorNode] = set()
-        self._blank: set[TensorNode] = set()  # what the code has to write before it reads it
+        self._blank: set[TensorNode] = set()  # nodes that the code must write before it reads them
         self._gradients: set[TensorNode] = set()
         self._selection = selection
         self._found: tuple[BinaryOp, Slot, Slot] | None = None
 
     def forward(self) -> None:
-        """Emits what computes the result.
+        """Emit the computation of the result.
 
         Raises:
             UsageError: if the defining function does not assign it.
@@ -128,13 +127,13 @@ class SlotCode:
             self._refuse("it assigns nothing to v")
 
     def gradient(self, code: Code) -> None:
-        """Emits what the gradient of the result contributes to those of the operands."""
+        """Emit the contributions of the result's gradient to those of the operands."""
         gradients = [operand.grad for operand in self._definition.operands]
         self._gradients = {self._emitter.node_of(each) for each in gradients if each is not None}
         self._run(code, self._gradients)
 
     def _run(self, code: Code, writable: set[TensorNode]) -> None:
-        """Calls a defining function with the slots that its parameters name."""
+        """Call a defining function with the slots of its parameters."""
         self._writable |= writable
         returned: object = code(*(self._slot(name) for name in slot_names(code)))  # type: ignore[func-returns-value]
         if returned is not None:
@@ -153,7 +152,7 @@ class SlotCode:
     ) -> Slot | SlotApplication | tuple[Slot, ...]:
         stated = slot_of(name)
         if stated.role == "selection":
-            return self._selected()
+            return self._select()
         if stated.position != ALL:
             return self._slot_at(name, stated.role, stated.position, emitter)
         count = len(self._definition.operands)
@@ -188,7 +187,7 @@ class SlotCode:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
 
     def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> Cells:
-        """Returns a new node for an intermediate tensor with the axes of a slot."""
+        """Return a new node for an intermediate tensor with the axes of a slot."""
         if any(margins_of(self._projections, i) for i in (None, *range(len(self._is_padded)))):
             raise UsageError(
                 "Intermediate slots have no margins for windows that leave an axis.",
@@ -203,7 +202,7 @@ class SlotCode:
         return Cells(node)
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        """Emits one assignment to a slot; drops it when the slot is the gradient of a tensor that
+        """Emit one assignment to a slot; drop it when the slot is the gradient of a tensor that
         needs none.
         """
         if target.operand is None:
@@ -217,7 +216,7 @@ class SlotCode:
         node = target.operand.node
         if node not in self._writable:
             self._refuse(f"it writes {target.name}")
-        target, value = self._lined_up(target, value)
+        target, value = self._align(target, value)
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
         self._check_order(node, combine, reset)
@@ -264,8 +263,8 @@ class SlotCode:
             )
         )
 
-    def _lined_up(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
-        """Returns what an assignment writes and reads; where it states a logic of its own, with the
+    def _align(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
+        """Return the target and the value of an assignment; with a logic of its own, under the
         index maps of that.
         """
         origin = self._tensor.origin
@@ -304,7 +303,9 @@ class SlotCode:
         return replace(target, index=found.lhs, dims=found.lhs_dims), placed(value)
 
     def _check_order(self, node: TensorNode, combine: BinaryOp, reset: bool) -> None:
-        """Refuses accumulation into what has no value yet, and assignment to what has one."""
+        """Refuse accumulation into a node without a value, and assignment to one that has a
+        value.
+        """
         is_sum = combine in (BinaryOp.ADD, BinaryOp.SUB) and not reset
         if node in self._gradients and not is_sum:
             self._refuse("it writes a gradient by other means than += and -=")
@@ -315,7 +316,7 @@ class SlotCode:
         return "v" if node is self._tensor.node else node.label[0]
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
-        """Emits the assignment of runs of cells, one for each word."""
+        """Emit the assignment of runs of cells, one for each word."""
         assert isinstance(target.operand, Cells), "results of operations are stored"
         if self._has_parts:
             self._refuse("random words become numbers, which is an operation with one logic")
@@ -326,7 +327,7 @@ class SlotCode:
         self._emitter.body.append(SetVector(target.operand.node, operand, projections, origin))
 
     def _refuse_reduction(self, target: Slot, value: SlotValue) -> None:
-        """Refuses a plain assignment that would keep the last of several values of a cell."""
+        """Refuse a plain assignment that would keep the last of several values of a cell."""
         extents = self._projections.extents
         reduced = value_variables(value) - value_variables(target)
         if any(isinstance(var, LoopVar) and extents.get(var, 1) > 1 for var in reduced):
@@ -342,8 +343,8 @@ class SlotCode:
     def _domain(
         self, result: IndexMap, used: set[IndexVar] | None
     ) -> tuple[tuple[LoopVar, int], ...]:
-        """Returns the operation's domain with the result's variables outermost, restricted to used
-        ones if given.
+        """Return the operation's domain with the result's variables outermost, restricted to used
+        ones if `used` is not None.
         """
         extents = self._projections.extents
         first = [var for index in result for var in variables(index) if isinstance(var, LoopVar)]
@@ -351,7 +352,7 @@ class SlotCode:
         return tuple((var, extents[var]) for var in order if used is None or var in used)
 
     def _settle(self, value: SlotValue) -> Slot | int | float:
-        """Returns a value that an assignment can read; a nested application is stored in a node of
+        """Return a value as an operand of an assignment; store a nested application in a node of
         its own first.
         """
         if not isinstance(value, SlotApplication):
@@ -361,9 +362,9 @@ class SlotCode:
         dtype: DType = result_dtype(
             value.op, _formats(value.op, args, self._tensor.dtype, default), self._tensor.dtype
         )
-        return self._stored(SlotApplication(value.op, args), args, dtype)
+        return self._store(SlotApplication(value.op, args), args, dtype)
 
-    def _stored(self, value: SlotValue, args: tuple[Slot | int | float, ...], dtype: DType) -> Slot:
+    def _store(self, value: SlotValue, args: tuple[Slot | int | float, ...], dtype: DType) -> Slot:
         """Return a new node that holds a value of settled arguments."""
         name = value.op.value.name if isinstance(value, SlotApplication) else "converted"
         varying = set().union(*(value_variables(arg) for arg in args))
@@ -409,8 +410,8 @@ class SlotCode:
     # ----- maxima and minima ----------------------------------------------------------------
 
     def selection(self) -> TensorNode:
-        """Emit the search for the cells that a maximum or minimum selects; return the node of
-        their positions.
+        """Emit the search for the cells that a maximum or minimum selects; return the node of their
+        positions.
 
             v[i] max= v1[i, j]
         -->
@@ -426,7 +427,7 @@ class SlotCode:
         assert isinstance(first.operand, Cells)
         return first.operand.node
 
-    def _selected(self) -> SlotApplication:
+    def _select(self) -> SlotApplication:
         """Return the comparison of every position with that of the selected cell."""
         _, _, position = self._candidates()
         node = self._selection or self.selection()
@@ -435,14 +436,16 @@ class SlotCode:
         return SlotApplication(BinaryOp.EQ, (first, position))
 
     def _candidates(self) -> tuple[BinaryOp, Slot, Slot]:
-        """Return how the result is selected, from what, and the positions on the reduced axes."""
+        """Return the accumulation of the result, its operand, and the positions on the reduced
+        axes.
+        """
         if self._found is None:
             combine, value = self._term()
-            # also axes along which the value is repeated: the gradient is a sum over them
+            # include axes along which the value is repeated: the gradient is a sum over them
             every = self._axes((value,), self._projections.extents.keys())
             axes = {i: n for i, n in every.items() if i not in self._projections.lhs}
             is_wide = value.dtype.nbytes == int64.nbytes or prod(axes.values()) >= 2**31
-            dtype = int64 if is_wide else int32  # as wide as what is compared, for vectors
+            dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
             position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
             assert isinstance(position.operand, Cells)
             origin = self._tensor.origin
@@ -451,10 +454,10 @@ class SlotCode:
         return self._found
 
     def _term(self) -> tuple[BinaryOp, Slot]:
-        """Return how the forward function accumulates, and what, in the number format of the
-        result.
+        """Return the accumulation of the forward function and its operand, in the number format of
+        the result.
         """
-        written = Written()
+        written = ResultRecorder()
         forward = self._definition.operation.forward
         forward(*(self._slot(name, written) for name in slot_names(forward)))
         match written.found:
@@ -462,21 +465,32 @@ class SlotCode:
                 return combine, self._settle_as(value, self._tensor.dtype)
             case _:
                 self._refuse(
-                    "the slot `selected` stands for what a maximum or minimum selects, and the "
+                    "the slot `selected` stands for the selection of a maximum or minimum, and the "
                     "forward function does not accumulate one into v"
                 )
 
     def _settle_as(self, value: SlotValue, dtype: DType) -> Slot:
-        """Return a slot that holds a value as an assignment to a number format makes it."""
+        """Return a slot that holds a value after conversion to a number format."""
         if isinstance(value, Slot) and value.dtype is dtype:
             return value
         op, args = as_application(value)
         settled = tuple(self._settle(arg) for arg in args)
-        return self._stored(SlotApplication(op, settled), settled, dtype)
+        return self._store(SlotApplication(op, settled), settled, dtype)
+
+
+def check_margins(
+    projections: Projections, result: Tensor, operands: Sequence[Tensor], origin: Origin
+) -> None:
+    """Raise ShapeError if an operation needs wider margins than its tensors have."""
+    positions: list[tuple[int | None, Tensor]] = [(None, result), *enumerate(operands)]
+    for position, tensor in positions:
+        needed = margins_of(projections, position)
+        if needed:
+            tensor.layout.check(needed, tensor.describe(), origin)
 
 
 def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatIndex]:
-    """Yields the concatenated axes that values are read at."""
+    """Yield the concatenated axes in the index maps of values."""
     for arg in args:
         if isinstance(arg, Slot):
             yield from (each for each in arg.index if isinstance(each, ConcatIndex))
@@ -485,7 +499,7 @@ def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatInde
 def _formats(
     op: Op, args: tuple[Slot | int | float, ...], alone: DType, default: DType
 ) -> list[DType]:
-    """Return one format per argument of a primitive. Numbers take that of the slots beside them;
+    """Return one format per argument of a primitive. Numbers take that of the other slots;
     fractions beside integers are of the default float.
     """
     others = args[1:] if op is TernaryOp.WHERE else args

@@ -1,10 +1,10 @@
-"""Slots: the operands of an operation's own code, with the index maps that its logic gave them.
+"""Slots: the operands of an operation's own code, with index maps from its logic.
 
 The two functions that define an operation take slots: `v` is the result, `v1` the first operand,
 `g1` the gradient of the first operand. Operators on slots apply bare primitives; an assignment to a
-slot becomes one accumulating assignment over the operation's domain. An application used inside
-another one is stored first, in a node with one axis for every domain variable that it varies with:
-`g2 -= g * (v / v2)` computes `v / v2` once per cell of `v`.
+slot becomes one accumulating assignment over the operation's domain. A nested application is stored
+first, in a node with one axis for every domain variable that it varies with: `g2 -= g * (v / v2)`
+computes `v / v2` once per cell of `v`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ALL = -1
 
 @dataclass(frozen=True, slots=True)
 class SlotName:
-    """What a parameter name of a defining function stands for.
+    """The meaning of a parameter name of a defining function.
 
     Attributes:
-        role: The value or the gradient of a tensor, an intermediate tensor with its axes, or what
-            a maximum or minimum selects.
+        role: The value or the gradient of a tensor, an intermediate tensor with its axes, or the
+            selection of a maximum or minimum.
         position: The result (0), an operand (1-3), or all operands.
     """
 
@@ -59,7 +59,7 @@ _INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
 
 @cache
 def slot_of(name: str) -> SlotName:
-    """Returns what a parameter name stands for.
+    """Return the meaning of a parameter name.
 
     Raises:
         KeyError: if it is not the name of a slot.
@@ -75,7 +75,7 @@ def slot_of(name: str) -> SlotName:
 
 
 class SlotEmitter(Protocol):
-    """What receives the assignments that defining functions make."""
+    """A receiver of the assignments of defining functions."""
 
     def accumulate(
         self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue
@@ -86,12 +86,12 @@ class SlotEmitter(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotApplication(Expression):
-    """A primitive applied to slots, not assigned anywhere yet.
+    """A primitive applied to slots, not assigned yet.
 
     Attributes:
         op: The primitive.
-        args: What it is applied to.
-        logic: How the assignment of the application lines up axes, if it is stated there.
+        args: Its arguments.
+        logic: The logic of the assignment, if it is stated there.
     """
 
     op: Op
@@ -107,13 +107,13 @@ class Slot(Assignable):
     """A tensor of an operation's code together with its index map.
 
     Attributes:
-        name: The parameter name it was asked for under.
+        name: The parameter name.
         operand: The cells, a number, or None for the gradient of a tensor that needs none:
             assignments are dropped.
         dtype: The number format.
         index: The index map over the operation's domain.
         dims: Extents of the axes that the map addresses.
-        emitter: Receives assignments to the slot.
+        emitter: The receiver of assignments to the slot.
         position: The tensor whose axes it has: 0 for the result, 1 for the first operand.
     """
 
@@ -145,7 +145,7 @@ class Slot(Assignable):
         return target
 
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Passes an assignment on to the emitter."""
+        """Pass an assignment on to the emitter."""
         if not isinstance(value, Slot | SlotApplication | int | float):
             raise UsageError(
                 "The code of an operation is made of its slots, primitives and numbers.",
@@ -154,7 +154,7 @@ class Slot(Assignable):
         self.emitter.accumulate(self, combine, reset=reset, value=value)
 
     def fill_from_words(self, words: Slot) -> None:
-        """Assigns runs of cells the numbers that words are made of."""
+        """Assign runs of cells the numbers unpacked from words."""
         self.emitter.set_from_words(self, words)
 
 
@@ -162,12 +162,12 @@ SlotValue = Slot | SlotApplication | int | float
 
 
 def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:
-    """Returns a primitive applied to slots.
+    """Return a primitive applied to slots.
 
     Args:
         op: The primitive.
         args: Slots, applications of primitives to slots, and numbers.
-        logic: How the assignment of the application lines up the axes of slots.
+        logic: The logic of the assignment, which lines up the axes of slots.
     """
     for arg in args:
         if not isinstance(arg, Slot | SlotApplication | int | float):
@@ -184,7 +184,7 @@ def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) 
             "A logic lines up the axes of slots.",
             found=f"{op.value.name}({', '.join(map(repr, args))}, logic=...)",
             where=str(caller_location() or ""),
-            fix="assign what is nested to an intermediate slot first",
+            fix="assign the nested application to an intermediate slot first",
         )
     return SlotApplication(op, args, logic)
 
@@ -199,7 +199,7 @@ def _reject(arg: object) -> NoReturn:
 
 @lru_cache(maxsize=1024)
 def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
-    """Returns the parameter names of a defining function.
+    """Return the parameter names of a defining function.
 
     Raises:
         UsageError: if a name is not that of a slot.
@@ -222,10 +222,10 @@ def _is_slot(name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
-    """Returns the accumulation with which a defining function writes the result; None for plain
+    """Return the accumulation with which a defining function writes the result; None for plain
     assignment.
     """
-    written = Written()
+    written = ResultRecorder()
 
     def slot(name: str) -> Slot | tuple[Slot, ...]:
         empty = Slot(name, Scalar(0.0), float32, (), (), written)
@@ -235,9 +235,9 @@ def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | N
     return next((each for each, _ in written.found if each is not BinaryOp.SECOND), None)
 
 
-class Written:
-    """Collects the values that a defining function assigns to the result, and how it combines
-    them.
+class ResultRecorder:
+    """Collector of the values that a defining function assigns to the result, with their
+    accumulations.
     """
 
     def __init__(self) -> None:
@@ -253,8 +253,8 @@ class Written:
 
 @lru_cache(maxsize=1024)
 def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
-    """Returns how a defining function lines up axes that states this in each assignment."""
-    parts = Parts()
+    """Return the logic of a defining function whose assignments state one each."""
+    parts = PartRecorder()
 
     def slot_at(name: str, position: int) -> Slot:
         return Slot(name, Scalar(0.0), float32, (), (), parts, position)
@@ -269,8 +269,8 @@ def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
     return Several(tuple(dict.fromkeys(parts.found)))
 
 
-class Parts:
-    """Collects how the assignments of a defining function line up axes."""
+class PartRecorder:
+    """Collector of the logics of a defining function's assignments."""
 
     def __init__(self) -> None:
         self.found: list[ConcatPart] = []
@@ -283,14 +283,14 @@ class Parts:
 
 
 def part_of(target: Slot, value: SlotValue) -> ConcatPart:
-    """Returns how an assignment lines up axes."""
+    """Return the logic of one assignment, with the slots that it lines up."""
     stated = value.logic if isinstance(value, SlotApplication) else None
     sources = tuple(slot.position for slot in slots_in(value))
     return ConcatPart(target.position, sources, stated or Pointwise())
 
 
 def slots_in(value: SlotValue) -> Iterator[Slot]:
-    """Yields the slots that a value reads, one for each time it does."""
+    """Yield the slots that a value reads, one for each read."""
     match value:
         case Slot():
             yield value
@@ -302,7 +302,7 @@ def slots_in(value: SlotValue) -> Iterator[Slot]:
 
 
 def value_variables(value: SlotValue) -> set[IndexVar]:
-    """Returns the domain variables that a value depends on."""
+    """Return the domain variables that a value depends on."""
     match value:
         case Slot(index=index):
             return {var for each in index for var in variables(each)}
@@ -313,7 +313,7 @@ def value_variables(value: SlotValue) -> set[IndexVar]:
 
 
 def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int, ...]]:
-    """Returns the operand with its index map and extents; numbers have none."""
+    """Return the operand with its index map and extents; numbers have none."""
     if isinstance(value, Slot):
         assert value.operand is not None, "gradients of operands are not read"
         if isinstance(value.operand, Scalar):
@@ -323,7 +323,7 @@ def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int,
 
 
 def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
-    """Returns the primitive and the arguments that compute a value; a bare value is its
+    """Return the primitive and the arguments that compute a value; for a slot or a number, the
     identity.
     """
     if isinstance(value, SlotApplication):

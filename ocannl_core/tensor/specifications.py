@@ -1,6 +1,4 @@
-"""Logics that users state, and what they are told about them: the line, the operands, a label that
-looks forgotten.
-"""
+"""Stated logics, and the lines, operands and warnings of messages about them."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from ocannl_core.origin import Origin, caller_depth, caller_location
 from ocannl_core.shape.einsum import operand_name
 from ocannl_core.shape.einsum_ast import ShapeSpec, Spec, axis_names
 from ocannl_core.shape.logic import Einsum, Logic, logic_from_text
-from ocannl_core.tensor.placement import refuse_unreachable
+from ocannl_core.tensor.concatenation_checks import refuse_unreachable
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -28,9 +26,9 @@ def stated_logic(
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
 ) -> Logic:
-    """Returns the logic that a text states for an application of an operation on the user's line.
+    """Return the logic of a text, for an application of an operation on the user's line.
 
-    Warns about labels that are summed although they occur once.
+    Warn about labels that are summed although they occur once.
 
     Args:
         name: The operation's name.
@@ -40,7 +38,7 @@ def stated_logic(
         values: As in `Einsum`.
 
     Raises:
-        SpecError: if the text states no logic for this number of operands.
+        SpecError: if the text is no logic for this number of operands.
     """
     try:
         logic = logic_from_text(text, operands, padded, values)
@@ -57,11 +55,11 @@ def stated_logic(
 # ----- labels that look forgotten -----------------------------------------------------------------
 
 
-def summed_once(spec: Spec) -> tuple[str, ...]:
-    """Returns the labels that occur once among several operands, and not in the result.
+def labels_summed_once(spec: Spec) -> tuple[str, ...]:
+    """Return the labels that occur once among several operands, and not in the result.
 
-    Such an axis of one operand is summed before it meets anything, as `j` and `k` in `ij;k=>i`,
-    which is rarely meant. With one operand, summing is what the specification is for.
+    Such an axis of one operand is summed before any product, as `j` and `k` in `ij;k=>i`, which is
+    rarely meant. With one operand, summing is the purpose of the specification.
     """
     if len(spec.operands) < 2:
         return ()
@@ -77,8 +75,8 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
 
 
 def warn_about_summed_once(spec: Spec, name: str) -> None:
-    """Warns if a label of a specification looks forgotten, unless the settings say otherwise."""
-    labels = summed_once(spec)
+    """Warn if a label of a specification looks forgotten, unless the settings disable it."""
+    labels = labels_summed_once(spec)
     if not labels or not settings.current().warn_summed_once:
         return
     listed = ", ".join(f"`{label}`" for label in labels)
@@ -102,8 +100,8 @@ _composed: ContextVar[tuple[str, tuple[Any, ...]] | None] = ContextVar("composed
 
 
 @contextmanager
-def composing(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
-    """Has messages name an operation that others make up, and its operands, in place of these."""
+def composite_operation(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
+    """Let messages name a composite operation and its operands, in place of its parts."""
     token = _composed.set((name, operands))
     try:
         yield
@@ -111,15 +109,15 @@ def composing(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
         _composed.reset(token)
 
 
-def composed_name() -> str | None:
-    """Returns what the operation is called that is being made up of others; None if none is."""
+def composite_name() -> str | None:
+    """Return the name of the composite operation under construction, or None."""
     composed = _composed.get()
     return composed[0] if composed else None
 
 
 @contextmanager
-def naming(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator[None]:
-    """Adds shapes and lines of the tensors concerned to the shape errors of an operation."""
+def describe_operands(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator[None]:
+    """Add shapes and lines of the tensors concerned to the shape errors of an operation."""
     try:
         yield
     except ShapeError as error:
@@ -127,16 +125,16 @@ def naming(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator
         if composed := _composed.get():
             operands = [each for each in composed[1] if isinstance(each, Tensor)]
         if target is not None:
-            lines.append(f"the target is {_described(target)}")
+            lines.append(f"the target is {_describe_tensor(target)}")
         for position, operand in enumerate(operands):
             name = operand_name(position) if len(operands) > 1 else "the operand"
-            lines.append(f"{name} is {_described(operand)}")
+            lines.append(f"{name} is {_describe_tensor(operand)}")
         raise ShapeError(
             error.rule, found=error.found, where="\n".join(lines), fix=error.fix
         ) from error
 
 
-def _described(tensor: Tensor) -> str:
+def _describe_tensor(tensor: Tensor) -> str:
     name = "_".join(tensor.label)
     made = "" if tensor.origin.operation == name else f", made by {tensor.origin.operation}"
     at = f", at {tensor.origin.location}" if tensor.origin.location else ""

@@ -1,5 +1,6 @@
-"""What authors of plugins and operations test with: a conformance suite, random loop programs,
-exact comparison, `check_op`.
+"""Test support for authors of plugins and operations.
+
+A conformance suite for backends, random loop programs, exact comparison, and `check_op`.
 """
 
 from ocannl_core.testing.custom_ops import check_op

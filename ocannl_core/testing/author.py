@@ -1,4 +1,4 @@
-"""The author of random loop programs: makes choices, and keeps track of what may be read."""
+"""Author of random loop programs: draws choices, and tracks the readable nodes and variables."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.testing.compare import Array
-from ocannl_core.testing.primitives import accumulators, exact_primitives, telling_values
+from ocannl_core.testing.primitives import accumulators, exact_primitives, special_values
 
 
 def random_cells(info: NodeInfo, seed: int) -> Array:
-    """Returns cells of a node, margins included: telling values and ordinary numbers, mixed."""
+    """Return cells of a node, margins included: special values and ordinary numbers, mixed."""
     random = np.random.default_rng(seed)
-    telling = np.array(telling_values(info.dtype), info.dtype.numpy)
-    cells = telling[random.integers(0, len(telling), info.size)]
+    special = np.array(special_values(info.dtype), info.dtype.numpy)
+    cells = special[random.integers(0, len(special), info.size)]
     if info.dtype.kind is not Kind.WORD:
         scale = 3.0 if info.dtype.is_float else 20.0
         ordinary = random.normal(0, scale, info.size)
@@ -64,19 +64,19 @@ def random_cells(info: NodeInfo, seed: int) -> Array:
 
 
 Bounds = dict[IndexVar, int]
-"""The variables in scope, each with the number of values that it takes, from 0."""
+"""The variables in scope, each with its extent; values start at 0."""
 
 
 @dataclass
 class Author:
-    """Writes one program.
+    """Author of one program.
 
     Attributes:
-        draw: Where choices come from.
+        draw: Hypothesis's draw function.
         dtypes: The formats to use.
         kinds: The kinds of independent loops to use.
         readable: Nodes all of whose cells are written.
-        locals: Variables that are set where the next expression goes.
+        locals: Variables that are set at the place of the next expression.
     """
 
     draw: st.DrawFn
@@ -101,7 +101,7 @@ class Author:
     # ----- statements ------------------------------------------------------------------------
 
     def nest(self, depth: int) -> list[Stmt]:
-        """Returns statements that write one new node, which can be read afterwards."""
+        """Return statements that write one new node, which can be read afterwards."""
         loops: list[tuple[LoopVar, int]] = [
             (fresh_var("i"), self.count(1, 4)) for _ in range(self.count(0, 3))
         ]
@@ -131,7 +131,7 @@ class Author:
     def _result_axes(
         self, loops: Sequence[tuple[LoopVar, int]]
     ) -> tuple[list[AxisIndex], tuple[int, ...]]:
-        """Returns one position for each loop, so that no cell is written twice, and the extents."""
+        """Return one position for each loop, so that no cell is written twice, and the extents."""
         indices: list[AxisIndex] = []
         dims = []
         for var, extent in loops:
@@ -165,7 +165,7 @@ class Author:
         bounds: Bounds,
         depth: int,
     ) -> list[Stmt]:
-        """Returns `result = result combine value` in place, under an extra loop anywhere."""
+        """Return `result = result combine value` in place, under an extra loop anywhere."""
         op = self.choose(accumulators(dtype))
         reduced, extent = fresh_var("k"), self.count(0, 3)
         value = self.expr(dtype, bounds | {reduced: max(extent, 1)}, depth)
@@ -183,7 +183,7 @@ class Author:
         bounds: Bounds,
         depth: int,
     ) -> list[Stmt]:
-        """Returns a reduction into a variable, and an expression of it stored."""
+        """Return a reduction into a variable, and an expression of it stored."""
         total, body = self._reduction(dtype, bounds, depth - 1)
         self.locals.append(total)
         store = Store(result, indices, self.expr(dtype, bounds, depth - 1))
@@ -192,7 +192,7 @@ class Author:
         return [Fill(result, 0.0), self._looped(loops, stmts, self.kinds)]
 
     def _reduction(self, dtype: DType, bounds: Bounds, depth: int) -> tuple[Local, list[Stmt]]:
-        """Returns a variable, and statements that reduce into it."""
+        """Return a new variable, and statements that reduce into it."""
         op = self.choose(accumulators(dtype))
         total = Local(self.local_count, dtype)
         self.local_count += 1
@@ -221,7 +221,7 @@ class Author:
         return node
 
     def _position(self, bounds: Bounds) -> tuple[AxisIndex, int]:
-        """Returns a position along an axis that is never negative, and its largest value."""
+        """Return a position along an axis that is never negative, and its largest value."""
         terms, low, high = [], 0, 0
         if self.count(0, 9) == 0:
             static = StaticIndex(f"s{len(self.statics)}", self.count(1, 3))
@@ -237,7 +237,7 @@ class Author:
         return affine(terms, offset), high + offset
 
     def _access(self, dtype: DType, bounds: Bounds) -> tuple[TensorNode, tuple[AxisIndex, ...]]:
-        """Returns a cell of a node that is written already, or of a new parameter."""
+        """Return a cell of a node that is written already, or of a new parameter."""
         positions = [self._position(bounds) for _ in range(self.count(0, 3))]
         needed = tuple(largest + 1 for _, largest in positions)
         indices = tuple(index for index, _ in positions)
@@ -261,7 +261,7 @@ class Author:
     # ----- expressions -----------------------------------------------------------------------
 
     def expr(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        """Returns an expression of a format over the variables in scope."""
+        """Return an expression of a format over the variables in scope."""
         if depth <= 0 or self.count(0, 5) == 0:
             return self._leaf(dtype, bounds)
         make = self.choose([self._operation] * 4 + [self._conversion, self._scoped, self._gather])
@@ -274,7 +274,7 @@ class Author:
             return LocalRead(self.choose(variables))
         match self.count(0, 5):
             case 0:
-                return Const(self.choose(telling_values(dtype)), dtype)
+                return Const(self.choose(special_values(dtype)), dtype)
             case 1:
                 return IndexValue(self._position(bounds)[0], dtype)
             case _:
@@ -283,7 +283,7 @@ class Author:
 
     def _operation(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
         op: Op = self.choose(exact_primitives(dtype))
-        # what only decides may have a format of its own
+        # operands of comparisons and conditions may have another format
         deciding = self.choose(self.dtypes)
         if isinstance(op, UnaryOp):
             return Unary(op, self.expr(dtype, bounds, depth), dtype)
@@ -313,6 +313,6 @@ class Author:
 
 
 def _shifted(index: AxisIndex, offset: int) -> AxisIndex:
-    """Returns an index moved along its axis."""
+    """Return an index moved along its axis."""
     terms, start = as_affine(index)
     return affine(terms, start + offset)

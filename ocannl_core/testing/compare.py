@@ -1,4 +1,4 @@
-"""Comparison of arrays cell by cell, in units in the last place, with messages that say where."""
+"""Comparison of arrays cell by cell, in units in the last place."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far numbers may be apart.
+    """The largest accepted difference of two numbers.
 
     Attributes:
-        ulps: Units in the last place; 0 asks for the same bits, except that any NaN equals any NaN.
+        ulps: Units in the last place; 0 requires the same bits, except that any NaN equals any NaN.
         absolute: Numbers no further apart than this are equal however small they are.
     """
 
@@ -31,7 +31,7 @@ EXACT = Tolerance()
 
 
 def ulp_distances(actual: Array, expected: Array, dtype: DType) -> list[int]:
-    """Returns how many numbers of the format lie between two cells, for each cell in order.
+    """Return how many numbers of the format lie between two cells, for each cell in order.
 
     Infinity follows the largest number, and -0.0 precedes 0.0; two NaNs are 0 apart, and a NaN is
     further from a number than any two numbers are.
@@ -50,7 +50,7 @@ def ulp_distances(actual: Array, expected: Array, dtype: DType) -> list[int]:
 
 
 def _ordinals(array: Array, dtype: DType) -> list[int]:
-    """Returns the position of each number among all numbers of its format."""
+    """Return the position of each number among all numbers of its format."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if dtype.kind is Kind.WORD:
         lanes = flat.view(np.uint32).reshape(-1, 4)
@@ -63,7 +63,7 @@ def _ordinals(array: Array, dtype: DType) -> list[int]:
 
 
 def difference(actual: Array, expected: Array, dtype: DType, tolerance: Tolerance = EXACT) -> str:
-    """Returns what is wrong with an array as text: the cells that differ most; empty if none do."""
+    """Return a text with the cells of an array that differ most; an empty one if none do."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return f"{actual.dtype} {actual.shape} instead of {expected.dtype} {expected.shape}"
     distances = ulp_distances(actual, expected, dtype)
@@ -101,7 +101,7 @@ def assert_same(
     tolerance: Tolerance = EXACT,
     what: str = "the result",
 ) -> None:
-    """Raises AssertionError naming the cells of `actual` that differ too much from `expected`."""
+    """Raise AssertionError naming the cells of `actual` that differ too much from `expected`."""
     text = difference(actual, expected, dtype, tolerance)
     if text:
         raise AssertionError(f"{what}: {text}")

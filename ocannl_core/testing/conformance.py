@@ -1,4 +1,4 @@
-"""The suite that every backend must pass.
+"""Conformance suite for backends.
 
 Derive a test class from `BackendConformance`, name the backend whose results are right by
 definition, and provide a fixture `target` with the device under test as `NAME` or `NAME:DEVICE`:
@@ -36,7 +36,7 @@ from ocannl_core.target import HostBuffer
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.compare import EXACT, Array, assert_same
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.primitives import primitives, telling_values, tolerance
+from ocannl_core.testing.primitives import primitives, special_values, tolerance
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Subject, subject_named
@@ -53,7 +53,7 @@ def agree(
     arrays: Mapping[TensorNode, Array] | None = None,
     indices: Sequence[int] = (),
 ) -> dict[TensorNode, Array]:
-    """Returns the result of a program after comparing its bits with the oracle's."""
+    """Return the result of a program after comparing its bits with the oracle's."""
     found = subject.run(program, arrays, indices)
     for node, expected in oracle.run(program, arrays, indices).items():
         assert_same(found[node], expected, program.nodes[node].dtype, EXACT, node.name)
@@ -61,7 +61,7 @@ def agree(
 
 
 def check(subject: Subject, oracle: Subject, example: Example) -> None:
-    """Raises AssertionError unless subject and oracle give the known result."""
+    """Raise AssertionError unless subject and oracle give the known result."""
     found = agree(subject, oracle, example.program, example.arrays, example.indices)
     for node, expected in example.expected.items():
         info = example.program.nodes[node]
@@ -97,7 +97,7 @@ class BackendConformance:
     def test_new_memory_is_all_zero(self, subject: Subject, dtype: DType) -> None:
         used = np.frombuffer(bytes(range(1, 241)), np.uint8)[: 15 * dtype.nbytes]
         info = NodeInfo(dtype, (3, 5))
-        for _ in range(3):  # memory that comes back from an earlier owner is cleared too
+        for _ in range(3):  # recycled memory is cleared too
             buffer = subject.backend.allocate(info, subject.target)
             assert subject.download(buffer).tobytes() == bytes(info.nbytes)
             subject.backend.transfer(buffer, HostBuffer(_cells(used, info), info)).wait()
@@ -155,7 +155,7 @@ class BackendConformance:
     ) -> None:
         if dtype.kind is Kind.WORD:
             return
-        draft, values = Draft("convert"), telling_values(dtype)
+        draft, values = Draft("convert"), special_values(dtype)
         source = draft.node("source", dtype, len(values))
         i = fresh_var("i")
         stores = [
@@ -173,7 +173,7 @@ class BackendConformance:
     def test_constants_keep_their_bits(
         self, subject: Subject, oracle: Subject, dtype: DType
     ) -> None:
-        draft, values = Draft("constants"), telling_values(dtype)
+        draft, values = Draft("constants"), special_values(dtype)
         result = draft.node("result", dtype, len(values) + 3)
         patterns = [1, 0x3C00_4049_0FDB_3C01, 2**64 - 1]
         stores = []
@@ -211,7 +211,7 @@ class BackendConformance:
 
     @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
     def test_numbers_become_words(self, subject: Subject, oracle: Subject, dtype: DType) -> None:
-        draft, values = Draft("words"), telling_values(dtype)
+        draft, values = Draft("words"), special_values(dtype)
         source = draft.node("source", dtype, len(values))
         words = draft.node("words", uint4x32, len(values))
         i = fresh_var("i")
@@ -342,14 +342,14 @@ class BackendConformance:
 
 
 def _cells(data: Array, info: NodeInfo) -> Array:
-    """Returns bytes as cells of a node."""
+    """Return bytes as cells of a node."""
     return np.ascontiguousarray(data).view(info.dtype.numpy).reshape(info.buffer_dims)
 
 
 def _operands_of_first_difference(
     found: Array, expected: Array, arrays: Mapping[TensorNode, Array]
 ) -> str:
-    """Returns what was computed with at the first cell whose bits differ."""
+    """Return the operands of the first cell whose bits differ."""
     pairs = zip(found, expected, strict=True)
     position = next(k for k, (a, b) in enumerate(pairs) if a.tobytes() != b.tobytes())
     return ", ".join(f"{node.name} = {array[position]}" for node, array in arrays.items())

@@ -1,4 +1,4 @@
-"""Checks for authors of user-written operations: does an op keep its contract?
+"""Conformance check for user-written operations.
 
 oc.testing.check_op(Fft(), [np.random.default_rng(0).normal(size=(4, 8))])
 """
@@ -27,13 +27,13 @@ from ocannl_core.tensor.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.contractions import einsum
 from ocannl_core.tensor.literals import tensor as literal
 from ocannl_core.tensor.parameters import param, placeholder
-from ocannl_core.tensor.pointwise import add, mul
+from ocannl_core.tensor.pointwise_operations import add, mul
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.testing.compare import Array, Tolerance, difference
 
 _STEPS = {"float64": (1e-5, 1e-6), "float32": (1e-2, 2e-2)}
-"""For number formats in which differences mean something: their width, and the error allowed."""
+"""Step and accepted error of central differences, by number format."""
 
 
 def check_op(
@@ -44,21 +44,22 @@ def check_op(
     ulps: int = 4,
     backends: Sequence[str] | None = None,
 ) -> None:
-    """Raises AssertionError with all that an op does against its contract.
+    """Raise AssertionError with all violations of an op's contract.
 
-    Tried are: equality and hash; nodes made anew from the same inputs and from other tensors of the
-    same types; `perform` on storage that is empty, left over, or full of rubbish, and on inputs
-    that are one array; what it changes and what it returns without saying so; `grad` against
-    central differences; and every backend, with the op's native code and without.
+    Checked are: equality and hash; new nodes of the same inputs and of other tensors of the same
+    types; `perform` on empty, reused and arbitrary storage, and on inputs that are one array;
+    undeclared changes of inputs and undeclared views; `grad` against central differences; and every
+    backend, with and without the op's native code.
 
     Args:
         op: The op.
         inputs: One input each: arrays, which keep their number format, numbers, or literal tensors
             for inputs with batch or input axes. Gradients are most precise in float64.
         gradient: Compares `grad`, where the op defines it, with central differences.
-        ulps: How many units in the last place native code and other backends may differ.
-        backends: The devices to run on, as `NAME` or `NAME:DEVICE`; by default all there are, but
-            for those that make no calls out of compiled code.
+        ulps: The largest accepted difference of native code and other backends, in units in the
+            last place.
+        backends: The devices to run on, as `NAME` or `NAME:DEVICE`; by default all devices that
+            support calls out of compiled code.
     """
     names = _targets() if backends is None else backends
     check = _Check(op, _samples(inputs), ulps)
@@ -81,7 +82,7 @@ class _Sample:
     shape: Shape
 
     def tensor(self, array: Array | None = None) -> Tensor:
-        """Returns a literal of this shape, with other cells if given."""
+        """Return a literal of this shape, with other cells if given."""
         return literal(
             self.array if array is None else array,
             batch_axes=len(self.shape.batch.sizes),
@@ -90,7 +91,7 @@ class _Sample:
         )
 
     def placeholder(self, name: str) -> Tensor:
-        """Returns a tensor of the same type without cells."""
+        """Return a tensor of the same type without cells."""
         shape = self.shape
         return placeholder(
             name,
@@ -126,7 +127,7 @@ def _targets() -> list[str]:
 
 @dataclass(slots=True)
 class _Check:
-    """What is wrong with an op, as far as checked.
+    """The check of one op, and the violations found so far.
 
     Attributes:
         problems: One text each.
@@ -198,7 +199,9 @@ class _Check:
                 self.same_input(node)
 
     def same_input(self, node: Apply) -> None:
-        """Tries one array as two inputs of one type: nothing may depend on them being apart."""
+        """Pass one array as two inputs of one type: results must not depend on the inputs being
+        distinct.
+        """
         first = self.samples[0] if self.samples else None
         twice = [
             k
@@ -216,7 +219,7 @@ class _Check:
     # ----- backends -------------------------------------------------------------------------------
 
     def backends(self, names: Sequence[str], *, lenient: bool) -> None:
-        expected = self.performed()
+        expected = self.run_perform()
         for name in names:
             for python in (True, False):
                 with Session(), settings.overrides(python_ops=python):
@@ -226,14 +229,14 @@ class _Check:
                     except CodegenError as error:
                         self.require(lenient, f"on {name}: {error}")
 
-    def performed(self) -> list[Array]:
+    def run_perform(self) -> list[Array]:
         with Session():
             node = self.node()
             _close(node)
             return self.run(node, [sample.array.copy() for sample in self.samples])
 
     def run(self, node: Apply, arrays: list[Array]) -> list[Array]:
-        """Returns the outputs of `perform` that are tensors."""
+        """Return the outputs of `perform` that are tensors."""
         storage: list[list[Any]] = [[None] for _ in node.outputs]
         self.op.perform(node, arrays, storage)
         return [
@@ -243,7 +246,8 @@ class _Check:
         ]
 
     def backend(self, name: str, expected: list[Array], what: str) -> None:
-        variables = [mul(sample.tensor(), 1) for sample in self.samples]  # may be destroyed
+        # ops may destroy computed inputs, not literals
+        variables = [mul(sample.tensor(), 1) for sample in self.samples]
         node = self.op.make_node(*variables)
         context = Context(name)
         try:
@@ -263,10 +267,9 @@ class _Check:
     # ----- gradients ------------------------------------------------------------------------------
 
     def gradient(self) -> None:
-        """Compares the gradient of a weighted sum of all outputs with central differences.
+        """Compare the gradient of a weighted sum of all outputs with central differences.
 
-        Where no input has a format of which differences mean something, there is nothing to compare
-        with.
+        Without an input of a format in `_STEPS`, nothing is compared.
         """
         if not any(sample.array.dtype.name in _STEPS for sample in self.samples):
             return
@@ -291,7 +294,7 @@ class _Check:
             )
 
     def gradients(self, backend: str) -> list[Array | None]:
-        """Returns the gradients of the weighted sum for the inputs that are float numbers."""
+        """Return the gradients of the weighted sum for the inputs that are float numbers."""
         with Session():
             variables = []
             for position, sample in enumerate(self.samples):
@@ -300,7 +303,7 @@ class _Check:
                     zero = param(
                         f"p{position}", output=[], input=[], init=0.0, dtype=variable.dtype
                     )
-                    variable = add(variable, zero)  # so that a gradient flows
+                    variable = add(variable, zero)  # gives the parameter a gradient
                 variables.append(variable)
             node = self.op.make_node(*variables)
             _close(node)
@@ -321,7 +324,7 @@ class _Check:
             ]
 
     def differences(self, position: int, step: float) -> Array:
-        """Returns central differences of the weighted sum in the cells of one input."""
+        """Return central differences of the weighted sum in the cells of one input."""
         arrays = [sample.array for sample in self.samples]
         with Session():
             node = self.node()
@@ -346,7 +349,7 @@ class _Check:
 
 
 def _weights(node: Apply) -> list[Tensor | None]:
-    """Returns a tensor of different numbers for each output that has a gradient."""
+    """Return a tensor of different numbers for each output that has a gradient."""
     found: list[Tensor | None] = []
     for result in node.results:
         dims = result.shape.dims
@@ -357,13 +360,13 @@ def _weights(node: Apply) -> list[Tensor | None]:
 
 
 def _close(node: Apply) -> None:
-    """Decides the shapes of a node's inputs and outputs."""
+    """Infer the shapes of a node's inputs and outputs."""
     tensors = [*node.inputs, *node.results]
     tensors[0].session.environment.close([tensor.terms for tensor in tensors])
 
 
 def forward_code(node: Apply) -> Computation:
-    """Returns the code that computes all outputs."""
+    """Return the code that computes all outputs."""
     return functools.reduce(operator.add, [forward(result) for result in node.results])
 
 
@@ -372,7 +375,7 @@ def forward_code(node: Apply) -> Computation:
 
 @dataclass(slots=True)
 class _Runs:
-    """Runs of `perform` on the same inputs that must give the same results."""
+    """Runs of `perform` on the same inputs, which must give equal results."""
 
     check: _Check
     node: Apply
@@ -383,7 +386,7 @@ class _Runs:
         self.check.require(holds, problem + self.remark)
 
     def run_all(self) -> None:
-        """Tries all that storage may hold."""
+        """Run `perform` on every kind of storage."""
         count = len(self.node.outputs)
         first, results = self.run([[None] for _ in range(count)], "empty storage")
         if not results:
@@ -417,7 +420,7 @@ class _Runs:
         )
 
     def run(self, storage: list[list[Any]], what: str) -> tuple[list[list[Any]], list[Array]]:
-        """Returns the storage and the tensors' arrays after a run; no arrays if it fails."""
+        """Return the storage and the tensors' arrays after a run; no arrays if it fails."""
         destroyed = self.node.destroyed
         given = [array.copy() for array in self.arrays]
         for position, array in enumerate(self.arrays):
@@ -447,7 +450,7 @@ class _Runs:
         return cells, self.results(cells, given)
 
     def results(self, cells: list[list[Any]], given: list[Array]) -> list[Array]:
-        """Returns the arrays of the outputs that are tensors, copied; none if one is wrong."""
+        """Return copies of the arrays of tensor outputs; an empty list if one is malformed."""
         found = []
         maps = (self.check.op.destroy_map, self.check.op.view_map)
         for position, (output, cell) in enumerate(zip(self.node.outputs, cells, strict=True)):
@@ -489,7 +492,7 @@ class _Runs:
             )
 
     def apart(self, cells: list[list[Any]], earlier: list[Array]) -> None:
-        """Requires that what was put into empty storage is not memory given away before."""
+        """Require that empty storage is not filled with memory that was returned before."""
         for cell in cells:
             shared = isinstance(cell[0], np.ndarray) and any(
                 np.may_share_memory(cell[0], each) for each in earlier

@@ -1,4 +1,4 @@
-"""Short ways to write loop programs by hand."""
+"""Builders for loop programs written by hand."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 
 Place = AxisIndex | LoopVar | StaticIndex | int
-"""A position along an axis, in short."""
+"""A position along an axis, abbreviated."""
 
 
 def at(*places: Place) -> tuple[AxisIndex, ...]:
-    """Returns the indices that places stand for."""
+    """Return the axis indices of abbreviated positions."""
     indices: list[AxisIndex] = []
     for place in places:
         match place:
@@ -39,18 +39,18 @@ def at(*places: Place) -> tuple[AxisIndex, ...]:
 
 
 def loop(var: LoopVar, extent: int, *body: Stmt, kind: AxisKind = AxisKind.SERIAL) -> For:
-    """Returns the loop of a variable over `range(extent)`."""
+    """Return the loop of a variable over `range(extent)`."""
     return For(var, 0, extent, Block(body), kind)
 
 
 @dataclass
 class Draft:
-    """A loop program in the making.
+    """Builder of a loop program.
 
     Attributes:
         name: The program's name.
-        nodes: What is known of every node made so far.
-        params: The nodes whose memory comes from outside.
+        nodes: The nodes so far, with dtype, extents and margins.
+        params: The nodes whose memory the caller provides.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Draft:
     def node(
         self, label: str, dtype: DType, *dims: int, padding: tuple[Margin, ...] = ()
     ) -> TensorNode:
-        """Returns a new parameter."""
+        """Return a new parameter."""
         node = self.scratch(label, dtype, *dims, padding=padding)
         self.params.append(node)
         return node
@@ -68,24 +68,24 @@ class Draft:
     def scratch(
         self, label: str, dtype: DType, *dims: int, padding: tuple[Margin, ...] = ()
     ) -> TensorNode:
-        """Returns a new node that the program allocates."""
+        """Return a new node that the program allocates."""
         node = TensorNode(len(self.nodes), (label,))
         self.nodes[node] = NodeInfo(dtype, dims, padding)
         return node
 
     def load(self, node: TensorNode, *places: Place) -> Load:
-        """Returns the value of a cell."""
+        """Return the value of a cell."""
         return Load(node, at(*places), self.nodes[node].dtype)
 
     def store(self, node: TensorNode, *places: Place, value: Expr) -> Store:
-        """Returns a statement that writes a cell."""
+        """Return a statement that writes a cell."""
         return Store(node, at(*places), value)
 
     def accumulate(self, node: TensorNode, *places: Place, op: BinaryOp, value: Expr) -> Store:
-        """Returns a statement that combines a value into a cell."""
+        """Return a statement that combines a value into a cell."""
         dtype = self.nodes[node].dtype
         return Store(node, at(*places), Binary(op, self.load(node, *places), value, dtype))
 
     def program(self, *body: Stmt, indices: tuple[StaticIndex, ...] = ()) -> LoopProgram:
-        """Returns the program."""
+        """Return the program."""
         return LoopProgram(self.name, tuple(self.params), indices, self.nodes, Block(body))

@@ -1,4 +1,4 @@
-"""Gradients against central differences of the function itself, in double precision."""
+"""Comparison of gradients with central differences, in double precision."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def check_gradients(
     step: float = 1e-6,
     tolerance: float = 1e-5,
 ) -> None:
-    """Compares the gradients of a function of tensors with the slopes that it really has.
+    """Compare the gradients of a function of tensors with central differences.
 
     The function is differentiated at the points, weighted with numbers that differ from cell to
     cell, so that no error cancels. It must be smooth there: keep away from kinks by more than the
     step.
 
     Args:
-        function: Gives one tensor for as many tensors as there are points.
+        function: A function of as many tensors as there are points to one tensor.
         points: The cells of the operands.
-        backend: Where to compute.
-        step: How far cells are moved to either side.
+        backend: The backend.
+        step: The distance by which cells are moved to either side.
         tolerance: The difference allowed, relative to the slope or to 1, whichever is larger.
 
     Raises:
@@ -81,7 +81,7 @@ def check_gradients(
 
 
 def _weighted(result: Tensor) -> Tensor:
-    """Returns the sum of the cells, each with a weight of its own."""
+    """Return the sum of the cells, each with a weight of its own."""
     dims = result.info.dims
     weights = np.random.default_rng(5).uniform(0.5, 1.5, dims)
     batch, inputs = len(result.shape.batch.sizes), len(result.shape.input.sizes)

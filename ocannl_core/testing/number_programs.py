@@ -31,19 +31,19 @@ from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.primitives import telling_values
+from ocannl_core.testing.primitives import special_values
 from ocannl_core.testing.programs import Example
 
 
 def every_primitive(
     dtype: DType, ops: Sequence[Op]
 ) -> tuple[LoopProgram, dict[TensorNode, Array], dict[Op, TensorNode]]:
-    """Returns a program that applies each primitive to each pair of telling values.
+    """Return a program that applies each primitive to each pair of special values.
 
-    The first two operands take every pair; the third is a value chosen at random. Also returns the
-    operands' cells, and the node that holds the result of each primitive.
+    The first two operands take every pair; the third is a value chosen at random. The second result
+    holds the operands' cells, the third the result node of each primitive.
     """
-    values = telling_values(dtype)
+    values = special_values(dtype)
     count = len(values) ** 2
     draft, i = Draft(f"primitives_{dtype}"), fresh_var("i")
     operands = [draft.node(name, dtype, count) for name in "abc"]
@@ -95,7 +95,7 @@ def rounds_each_operation() -> Example:
 
 
 def fused_multiply_add() -> Example:
-    """Sums so close to the middle between two numbers that two roundings go wrong."""
+    """A sum so close to the middle between two numbers that rounding twice gives the wrong one."""
     draft = Draft("fma")
     arrays: dict[TensorNode, Array] = {}
     expected, stores = {}, []
@@ -121,7 +121,7 @@ def fused_multiply_add() -> Example:
 
 
 def random_words(count: int) -> Array:
-    """Returns 128-bit words; the first have all bits clear and all bits set."""
+    """Return 128-bit words; the first have all bits clear and all bits set."""
     lanes = np.random.default_rng(0).integers(0, 2**32, (count, 4), np.uint32)
     lanes[0], lanes[1] = 0, 0xFFFFFFFF
     return lanes.view(uint4x32.numpy).reshape(count)
@@ -154,7 +154,7 @@ def threefry() -> Example:
 
 
 def vector_uniform(dtype: DType) -> Example:
-    """Words spread over consecutive cells of a node whose rows they do not respect."""
+    """Words spread over consecutive cells of a node, across the ends of its rows."""
     length = 16 // dtype.nbytes
     draft, i = Draft(f"vector_{dtype}"), fresh_var("i")
     words = draft.node("words", uint4x32, 6)

@@ -1,4 +1,6 @@
-"""Which primitives mean something in which format, how exact they are, and telling operands."""
+"""Tables of primitives by number format, their accuracy, and operands at which implementations
+fail.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +18,24 @@ _MISSING_ON_INTEGERS = frozenset(
 
 
 def exact_primitives(dtype: DType) -> tuple[Op, ...]:
-    """Returns the primitives whose result in this format is the same on every backend."""
+    """Return the primitives whose result in this format is the same on every backend."""
     return tuple(op for op in primitives(dtype) if tolerance(op, dtype) is EXACT)
 
 
 def primitives(dtype: DType) -> tuple[Op, ...]:
-    """Returns the primitives whose operands and result are numbers of this format."""
+    """Return the primitives whose operands and result are numbers of this format."""
     on_numbers = tuple(op for op in PRIMITIVES if op.value.signature is Signature.NUMBERS)
     match dtype.kind:
         case Kind.FLOAT:
             return on_numbers
         case Kind.SIGNED | Kind.UNSIGNED:
             return tuple(op for op in on_numbers if op not in _MISSING_ON_INTEGERS)
-        case Kind.WORD:  # what moves values moves words
+        case Kind.WORD:  # words support only operations that move values
             return (UnaryOp.IDENTITY, BinaryOp.FIRST, BinaryOp.SECOND, TernaryOp.WHERE)
 
 
 def tolerance(op: Op, dtype: DType) -> Tolerance:
-    """Returns how far one application of a primitive may be from the reference.
+    """Return the accepted error of one application of a primitive.
 
     Formats narrower than float32 compute in float32 and round, which may move a result by 1 ulp.
     """
@@ -43,21 +45,21 @@ def tolerance(op: Op, dtype: DType) -> Tolerance:
 
 
 def accumulators(dtype: DType) -> tuple[BinaryOp, ...]:
-    """Returns the accumulating primitives that are exact in this format."""
+    """Return the accumulating primitives that are exact in this format."""
     finite = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.OR, BinaryOp.AND)
     return (*finite, BinaryOp.MAX, BinaryOp.MIN) if dtype.is_float else finite
 
 
-def telling_values(dtype: DType) -> tuple[Any, ...]:
-    """Returns numbers of the format at which implementations go wrong, as Python numbers."""
+def special_values(dtype: DType) -> tuple[Any, ...]:
+    """Return special values of a format, at which implementations fail, as Python numbers."""
     if dtype.kind is Kind.WORD:
         return ((0, 0, 0, 0), (1, 2, 3, 4), (2**32 - 1, 0, 2**31, 0xDEADBEEF))
     if dtype.is_float:
-        return _telling_floats(dtype)
-    return _telling_integers(dtype)
+        return _special_floats(dtype)
+    return _special_integers(dtype)
 
 
-def _telling_integers(dtype: DType) -> tuple[int, ...]:
+def _special_integers(dtype: DType) -> tuple[int, ...]:
     bits = 8 * dtype.nbytes
     is_signed = dtype.kind is Kind.SIGNED
     high = 2 ** (bits - is_signed) - 1
@@ -66,7 +68,7 @@ def _telling_integers(dtype: DType) -> tuple[int, ...]:
     return (*chosen, -1, -2, -7, -100, -high, -high - 1) if is_signed else chosen
 
 
-def _telling_floats(dtype: DType) -> tuple[float, ...]:
+def _special_floats(dtype: DType) -> tuple[float, ...]:
     positive = (0.0, 1.0, 2.0, 3.0, 0.5, 0.1, math.pi, 7.0, 12.5, 100.0, extremes(dtype)[1])
     edges = (dtype.greatest, dtype.least * 2 ** (dtype.significand - 1), dtype.least)
     chosen = list(dict.fromkeys(round_to(value, dtype) for value in (*positive, *edges)))

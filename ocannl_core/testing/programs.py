@@ -52,14 +52,14 @@ from ocannl_core.testing.drafts import Draft, at, loop
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A program, what it runs on, and what is known of its result.
+    """A program, its inputs, and its known results.
 
     Attributes:
         program: The program.
         arrays: Cells of parameters before the run, margins included; the others are zero.
         indices: Values of the static indices.
-        expected: Cells of parameters after the run, found without the loop language.
-        tolerance: How far those may be from a backend's.
+        expected: Cells of parameters after the run, computed without the loop language.
+        tolerance: The accepted difference between them and a backend's.
     """
 
     program: LoopProgram
@@ -69,12 +69,12 @@ class Example:
     tolerance: Tolerance = EXACT
 
     def __repr__(self) -> str:
-        """Returns the program as text."""
+        """Return the program as text."""
         values = f"\nindices = {list(self.indices)}" if self.indices else ""
         return to_text(self.program) + values
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Makes Hypothesis show the text instead of nested data classes."""
+        """Make Hypothesis print the program instead of nested dataclasses."""
         printer.text(repr(self))
 
 
@@ -82,7 +82,7 @@ _random = np.random.default_rng(1)
 
 
 def _small_integers(*dims: int) -> Array:
-    """Returns floats whose sums and products are exact in float32."""
+    """Return floats whose sums and products are exact in float32."""
     return _random.integers(-8, 9, dims).astype(np.float32)
 
 
@@ -116,7 +116,7 @@ def einmax_over_a_broadcast_sum() -> Example:
 
 
 def convolution_with_margins() -> Example:
-    """A strided convolution that reads the margins which a fill has set."""
+    """A strided convolution that reads margins set by a fill."""
     draft, o, w = Draft("convolution"), fresh_var("o"), fresh_var("w")
     image = draft.node("image", float32, 6, padding=(Margin(1, 2),))
     source, kernel = draft.node("source", float32, 6), draft.node("kernel", float32, 4)
@@ -148,7 +148,7 @@ def reversed_and_strided_cells() -> Example:
 
 
 def cells_read_after_they_are_written() -> Example:
-    """A running sum in place: each iteration reads what the one before has written."""
+    """A prefix sum in place: each iteration reads the cell that the previous one has written."""
     draft, i = Draft("running_sum"), fresh_var("i")
     cells = draft.node("cells", int32, 6)
     previous = draft.load(cells, affine([(1, i)]))
@@ -248,7 +248,7 @@ def fills_of_every_format() -> Example:
 
 
 def staged_code_of_another_language() -> Example:
-    """Only the body counts for a backend that does not know the language."""
+    """Staged code in another language, for which backends run the body."""
     draft = Draft("staged")
     cell = draft.node("cell", int32, 1)
     meaning = Block((draft.store(cell, 0, value=Const(7, int32)),))
@@ -320,7 +320,7 @@ def awkward_names() -> Example:
 
 
 def row_of() -> tuple[LoopProgram, TensorNode, TensorNode]:
-    """Returns a program that copies part of a row, and the node it reads and the one it writes.
+    """Return a program that copies part of a row, its source and its destination.
 
     Its two static indices are the row and the first column; the last cell receives a number made of
     both.

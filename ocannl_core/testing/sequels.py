@@ -1,4 +1,4 @@
-"""An author of random loop programs whose nests go back to what earlier nests wrote or computed."""
+"""Author of random loop programs whose nests reuse nodes and computations of earlier nests."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ Loops = list[tuple[LoopVar, int]]
 
 @dataclass
 class SequelAuthor(Author):
-    """Writes nests over new nodes, as its base does, and nests that follow them up.
+    """Author of nests over new nodes, as its base, and of nests that reuse earlier ones.
 
     Follow-ups overwrite cells of nodes that exist (all, some, repeatedly), depend on what they
     wrote in earlier iterations, fill nodes again, repeat computations, guard loads that would leave
     their node, and select from tables by reductions.
 
     Attributes:
-        remembered: Computations that may be repeated, with the extents of the variables then.
+        remembered: Computations that may be repeated, with the extents of their variables.
     """
 
     remembered: list[tuple[Expr, Bounds]] = field(default_factory=list)
 
     def sequel(self, depth: int) -> list[Stmt]:
-        """Returns statements that may write anything."""
+        """Return a nest that may write any node."""
         if not self.readable:
             return self.nest(depth)
         make = self.choose(
@@ -74,7 +74,7 @@ class SequelAuthor(Author):
     # ----- statements ------------------------------------------------------------------------
 
     def _overwrite(self, depth: int) -> list[Stmt]:
-        """Returns a nest that writes cells of a node that exists, once or repeatedly."""
+        """Return a nest that writes cells of an existing node, once or repeatedly."""
         node = self.choose(self.readable)
         info = self.nodes[node]
         indices, loops = self._target(info.buffer_dims)
@@ -93,7 +93,9 @@ class SequelAuthor(Author):
         return [Fill(self.choose(self.readable), float(self.count(0, 3)))]
 
     def _pointwise_reader(self, depth: int) -> list[Stmt]:
-        """Returns a nest over all of a node that reads its cell: a producer's typical consumer."""
+        """Return a nest over all cells of a node that reads the cell it writes: a typical
+        consumer.
+        """
         source = self.choose(self.readable)
         info = self.nodes[source]
         loops = [(fresh_var("i"), dim) for dim in info.buffer_dims]
@@ -107,7 +109,7 @@ class SequelAuthor(Author):
         return [nest]
 
     def _siblings(self, depth: int) -> list[Stmt]:
-        """Returns several statements under the same loops, which repeat computations."""
+        """Return several statements under the same loops, which repeat computations."""
         loops: Loops = [(fresh_var("i"), self.count(1, 3)) for _ in range(self.count(0, 2))]
         bounds: Bounds = dict(loops)
         dims = tuple(extent for _, extent in loops)
@@ -124,7 +126,7 @@ class SequelAuthor(Author):
         return [self._looped(loops, stmts, self.kinds)]
 
     def _selection(self, depth: int) -> list[Stmt]:
-        """Returns a nest that selects from a table by a reduction, in a cell or in a variable."""
+        """Return a nest that selects from a table by a reduction, in a cell or in a variable."""
         loops: Loops = [(fresh_var("i"), self.count(1, 3)) for _ in range(self.count(0, 2))]
         bounds: Bounds = dict(loops)
         indices = tuple(VarIndex(var) for var, _ in loops)
@@ -178,7 +180,7 @@ class SequelAuthor(Author):
     # ----- parts -----------------------------------------------------------------------------
 
     def _target(self, dims: Sequence[int]) -> tuple[tuple[AxisIndex, ...], Loops]:
-        """Returns cells of a node: for each axis one position, some, or all, in either order."""
+        """Return cells of a node: for each axis one position, some, or all, in either order."""
         indices: list[AxisIndex] = []
         loops: Loops = []
         for dim in dims:
@@ -201,7 +203,7 @@ class SequelAuthor(Author):
     def _neighbours(
         self, indices: tuple[AxisIndex, ...], bounds: Bounds, info: NodeInfo
     ) -> tuple[AxisIndex, ...]:
-        """Returns the cell before or after along one axis, where that is inside for all loops."""
+        """Return the cell before or after along one axis, where that is inside for all loops."""
         if not indices:
             return indices
         axis, step = self.count(0, len(indices) - 1), self.choose([-1, 1])
@@ -239,7 +241,7 @@ class SequelAuthor(Author):
         return made
 
     def _guarded(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        """Returns a cell if a position is inside its node, and something else if it is not."""
+        """Return a cell if a position is inside its node, and another expression otherwise."""
         node, indices = self._access(dtype, bounds)
         if not indices:
             return Load(node, indices, dtype)
@@ -259,7 +261,7 @@ class SequelAuthor(Author):
             self.remembered.append((expr, dict(bounds)))
 
     def _repeated(self, dtype: DType, bounds: Bounds) -> Expr | None:
-        """Returns a computation that was made before, with variables of its own."""
+        """Return an earlier computation with new variables."""
         known = [
             expr
             for expr, then in self.remembered

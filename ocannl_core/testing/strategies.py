@@ -29,13 +29,13 @@ def random_programs(
     depth: int = 3,
     max_nests: int = 3,
 ) -> Example:
-    """Returns programs over numbers of these formats, with the cells that they start from.
+    """Return programs over numbers of these formats, with the cells that they start from.
 
     Args:
-        draw: Hypothesis's.
+        draw: Hypothesis's draw function.
         dtypes: The formats of nodes and intermediate values.
         kinds: The kinds of loops whose iterations do not depend on each other.
-        depth: How deep expressions nest.
+        depth: The largest depth of expressions.
         max_nests: The largest number of top-level loop nests.
     """
     author = Author(draw, tuple(dtypes), tuple(kinds))
@@ -53,18 +53,19 @@ def loop_programs(
     depth: int = 2,
     max_nests: int = 4,
 ) -> Example:
-    """Returns programs for passes: what `random_programs` has, and nests that follow one another.
+    """Return programs for passes: nests as in `random_programs`, and nests that depend on earlier
+    ones.
 
     Nodes, parameters included, are overwritten in full, in part, repeatedly and by recurrences;
     some have margins; computations repeat in one statement, in siblings and in later nests; loads
     are guarded; reductions select one entry of a table.
 
     Args:
-        draw: Hypothesis's.
+        draw: Hypothesis's draw function.
         dtypes: The formats of nodes and intermediate values.
         kinds: The kinds of loops whose iterations do not depend on each other.
-        depth: How deep expressions nest.
-        max_nests: The largest number of times that something is added.
+        depth: The largest depth of expressions.
+        max_nests: The largest number of additions of nests.
     """
     author = SequelAuthor(draw, tuple(dtypes), tuple(kinds))
     stmts: list[Stmt] = []

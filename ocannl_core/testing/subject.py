@@ -1,4 +1,4 @@
-"""Running loop programs on a backend, the way the runtime does, from arrays to arrays."""
+"""Execution of loop programs on a backend, from arrays to arrays, as in the runtime."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ocannl_core.target import Buffer, Executable, HostBuffer, Source, Target
 from ocannl_core.testing.compare import Array
 
 Scheduler = Callable[[Plan, Target], Plan]
-"""Returns a plan that computes the same in another order."""
+"""A function that reorders a plan."""
 
 
-def unscheduled(plan: Plan, target: Target) -> Plan:
-    """Returns the plan as it is."""
+def keep_plan(plan: Plan, target: Target) -> Plan:
+    """Return the plan as it is."""
     return plan
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One device of one backend, as something to run loop programs on."""
+    """One device of one backend that runs loop programs."""
 
     backend: Backend
     target: Target
@@ -36,24 +36,24 @@ class Subject:
     def __str__(self) -> str:
         return str(self.target)
 
-    def generate(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Source:
-        """Returns the backend's code for a program, scheduled by a function of the plan."""
+    def generate(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Source:
+        """Return the backend's code for a program, scheduled by a function of the plan."""
         plan = split_kernels(run_passes(program, self.backend.passes(self.target)))
         return self.backend.generate(schedule(plan, self.target), self.target)
 
-    def compile(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Executable:
-        """Returns the program as something that runs on buffers of this device."""
+    def compile(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Executable:
+        """Return the compiled program for buffers of this device."""
         return self.backend.compile(self.generate(program, schedule), self.target)
 
     def upload(self, array: Array, info: NodeInfo) -> Buffer:
-        """Returns new memory of the device with these cells; the array includes margins."""
+        """Return new memory of the device with these cells; the array includes margins."""
         buffer = self.backend.allocate(info, self.target)
         whole = np.ascontiguousarray(array, info.dtype.numpy).reshape(info.buffer_dims)
         self.backend.transfer(buffer, HostBuffer(whole, info)).wait()
         return buffer
 
     def download(self, buffer: Buffer) -> Array:
-        """Returns a copy of a buffer's cells, margins included, once all work has finished."""
+        """Return a copy of a buffer's cells, margins included, once all work has finished."""
         self.backend.synchronize(self.target)
         info = buffer.info
         array = np.empty(info.buffer_dims, info.dtype.numpy)
@@ -65,15 +65,15 @@ class Subject:
         program: LoopProgram,
         arrays: Mapping[TensorNode, Array] | None = None,
         indices: Sequence[int] = (),
-        schedule: Scheduler = unscheduled,
+        schedule: Scheduler = keep_plan,
     ) -> dict[TensorNode, Array]:
-        """Returns the cells of all parameters after one run.
+        """Return the cells of all parameters after one run.
 
         Args:
-            program: What to run.
+            program: The program.
             arrays: Cells of parameters before the run, margins included; the others are zero.
             indices: Values of the static indices.
-            schedule: What changes the plan before code is generated.
+            schedule: The scheduler of the plan.
         """
         executable = self.compile(program, schedule)
         buffers = {
@@ -87,7 +87,7 @@ class Subject:
 
 
 def subject_named(name: str) -> Subject:
-    """Returns a device by the name of its backend, or as `NAME:DEVICE`.
+    """Return a device by the name of its backend, or as `NAME:DEVICE`.
 
     Raises:
         BackendNotFoundError: if the backend is not installed, is broken, or has no such device.
@@ -96,7 +96,7 @@ def subject_named(name: str) -> Subject:
 
 
 def installed_targets() -> tuple[str, ...]:
-    """Returns `NAME:DEVICE` for every device of every backend that is installed and works."""
+    """Return `NAME:DEVICE` for every device of every backend that is installed and works."""
     return tuple(
         str(target) for backend in manager.load_all() for target in backend.targets().targets
     )

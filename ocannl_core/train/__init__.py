@@ -1,6 +1,4 @@
-"""Training: code for forward passes, gradients and updates, put together from recorded
-computations.
-"""
+"""Training: code for forward passes, gradients and updates, composed of recorded computations."""
 
 from ocannl_core.tensor.computation import forward
 from ocannl_core.tensor.computation import gradient_update as grad_update

@@ -18,14 +18,14 @@ def sgd_step(
     weight_decay: float = 0.0,
     nesterov: bool = False,
 ) -> None:
-    """Updates one parameter against its gradient.
+    """Update one parameter against its gradient.
 
     Args:
         p: The parameter.
         learning_rate: The step size; a placeholder of one cell can be changed between calls.
-        momentum: The share of the previous step that is kept; 0 keeps no state.
-        weight_decay: The share of the parameter added to its gradient.
-        nesterov: Looks ahead along the kept step.
+        momentum: The fraction of the previous step that is kept; 0 keeps no state.
+        weight_decay: The multiple of the parameter added to its gradient.
+        nesterov: True for Nesterov momentum.
     """
     delta = declare("sgd_delta")
     delta[:] = p.grad + weight_decay * p
@@ -48,10 +48,10 @@ def sgd_update(
     weight_decay: float = 0.0,
     nesterov: bool = False,
 ) -> None:
-    """Updates every parameter that a loss depends on; the arguments are those of `sgd_step`.
+    """Update every parameter that a loss depends on; the arguments are those of `sgd_step`.
 
     Raises:
-        UsageError: if there is none that a gradient flows into.
+        UsageError: if no gradient flows into any parameter.
     """
     require_tensor(loss, "oc.train.sgd_update")
     trained = [p for p in loss.params if p.requires_grad]
@@ -60,7 +60,7 @@ def sgd_update(
             "Updates are for parameters that gradients flow into.",
             found=f"{loss!r} depends on none",
             where=str(loss.origin),
-            fix='make what is to be trained with oc.param("w")',
+            fix='make trainable tensors with oc.param("w")',
         )
     for p in trained:
         sgd_step(

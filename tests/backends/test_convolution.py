@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Window:
+class PatchWindow:
     """A window that slides along one axis."""
 
     kernel: int
@@ -44,7 +44,7 @@ class Window:
         return f"{self.stride}*{over}{mark}+{self.dilation}*{kernel}"
 
 
-def patches(x: Array, windows: Sequence[Window], beyond: float) -> Array:
+def patches(x: Array, windows: Sequence[PatchWindow], beyond: float) -> Array:
     """Cells under each window: the leading axes of `x` replaced by positions, then kernel axes."""
     counts = [w.positions(n) for w, n in zip(windows, x.shape, strict=False)]
     rest = x.shape[len(windows) :]
@@ -65,7 +65,7 @@ def check(
     reference: Callable[..., Array],
     *arrays: Array,
 ) -> None:
-    """Compares an expression and its gradients, in float64, with a function of arrays."""
+    """Compare an expression and its gradients, in float64, with a function of arrays."""
     expected = reference(*arrays)
     weights = np.random.default_rng(7).uniform(0.5, 1.5, expected.shape)
     with oc.Session():
@@ -78,7 +78,7 @@ def check(
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.grad_update(loss), keep=[result, *(p.grad for p in params)])
         ctx.init_params(loss)
-        for _ in range(2):  # what the first run leaves in margins must not matter
+        for _ in range(2):  # old contents of margins must not matter
             step()
         np.testing.assert_allclose(ctx[result], expected, rtol=1e-12, atol=1e-12)
         for position, param in enumerate(params):
@@ -98,19 +98,19 @@ def normal(*shape: int) -> Array:
 
 
 LINES = [
-    (9, Window(3, 2)),
-    (7, Window(3)),
-    (7, Window(3, 1, 2)),
-    (8, Window(2, 3, 1)),
-    (6, Window(3, 2, padded=True)),
-    (5, Window(3, 1, 2, padded=True)),
-    (6, Window(4, 3, 2, padded=True)),
-    (3, Window(5, padded=True)),
+    (9, PatchWindow(3, 2)),
+    (7, PatchWindow(3)),
+    (7, PatchWindow(3, 1, 2)),
+    (8, PatchWindow(2, 3, 1)),
+    (6, PatchWindow(3, 2, padded=True)),
+    (5, PatchWindow(3, 1, 2, padded=True)),
+    (6, PatchWindow(4, 3, 2, padded=True)),
+    (3, PatchWindow(5, padded=True)),
 ]
 
 
 @pytest.mark.parametrize(("size", "window"), LINES)
-def test_convolution_of_a_line(target: str, size: int, window: Window) -> None:
+def test_convolution_of_a_line(target: str, size: int, window: PatchWindow) -> None:
     spec = f"{window.axis('o', 'k')}, c; k, c, d => o, d"
     check(
         target,
@@ -122,18 +122,18 @@ def test_convolution_of_a_line(target: str, size: int, window: Window) -> None:
 
 
 PLANES = [
-    ((5, 4), (Window(3), Window(2))),
-    ((7, 4), (Window(3, 2), Window(2, 2))),
-    ((7, 3), (Window(3, 1, 3), Window(1))),
-    ((4, 4), (Window(3, padded=True), Window(3, padded=True))),
-    ((4, 6), (Window(3, 2, padded=True), Window(2, 3, 2, padded=True))),
-    ((4, 5), (Window(3, padded=True), Window(3, 2))),
+    ((5, 4), (PatchWindow(3), PatchWindow(2))),
+    ((7, 4), (PatchWindow(3, 2), PatchWindow(2, 2))),
+    ((7, 3), (PatchWindow(3, 1, 3), PatchWindow(1))),
+    ((4, 4), (PatchWindow(3, padded=True), PatchWindow(3, padded=True))),
+    ((4, 6), (PatchWindow(3, 2, padded=True), PatchWindow(2, 3, 2, padded=True))),
+    ((4, 5), (PatchWindow(3, padded=True), PatchWindow(3, 2))),
 ]
 
 
 @pytest.mark.parametrize(("sizes", "windows"), PLANES)
 def test_convolution_of_a_plane(
-    target: str, sizes: tuple[int, int], windows: tuple[Window, Window]
+    target: str, sizes: tuple[int, int], windows: tuple[PatchWindow, PatchWindow]
 ) -> None:
     high, wide = windows
     spec = f"{high.axis('oh', 'kh')}, {wide.axis('ow', 'kw')}, c; kh, kw, c, d => oh, ow, d"
@@ -149,13 +149,13 @@ def test_convolution_of_a_plane(
 @pytest.mark.parametrize(
     ("size", "window"),
     [
-        (6, Window(2, 2)),
-        (7, Window(3, 2)),
-        (6, Window(3, 2, padded=True)),
-        (4, Window(3, 1, 2, True)),
+        (6, PatchWindow(2, 2)),
+        (7, PatchWindow(3, 2)),
+        (6, PatchWindow(3, 2, padded=True)),
+        (4, PatchWindow(3, 1, 2, True)),
     ],
 )
-def test_greatest_sums_along_a_line(target: str, size: int, window: Window) -> None:
+def test_greatest_sums_along_a_line(target: str, size: int, window: PatchWindow) -> None:
     check(
         target,
         lambda x, w: oc.tropical(f"{window.axis('o', 'k')}; k => o", x, w),
@@ -166,7 +166,7 @@ def test_greatest_sums_along_a_line(target: str, size: int, window: Window) -> N
 
 
 def test_max_pooling_of_a_plane(target: str) -> None:
-    window = Window(2, 2)
+    window = PatchWindow(2, 2)
     check(
         target,
         lambda x: oc.tropical(
@@ -180,7 +180,7 @@ def test_max_pooling_of_a_plane(target: str) -> None:
 
 
 def test_max_pooling_with_a_window_of_stated_size(target: str) -> None:
-    inside, beyond = Window(2, 2), Window(3, 2, padded=True)
+    inside, beyond = PatchWindow(2, 2), PatchWindow(3, 2, padded=True)
     for window in (inside, beyond):
         spec = f"{window.axis('i', 'k').replace('2*', 'stride*', 1)}, ... => i, ..."
         check(
@@ -208,7 +208,7 @@ def test_a_padded_maximum_finds_cells_that_exist_and_gives_the_gradient_to_the_g
 
 
 def test_layers_of_padded_convolutions_pad_what_the_next_one_reads(target: str) -> None:
-    window = Window(3, padded=True)
+    window = PatchWindow(3, padded=True)
 
     def reference(x: Array, v: Array, w: Array) -> Array:
         hidden = np.tanh(patches(x, [window], 0.0) @ v)
@@ -264,7 +264,7 @@ SWEEP = list(product(range(1, 4), range(1, 4)))
 def test_no_window_reads_outside_a_buffer(stride: int, dilation: int, padded: bool) -> None:
     """The interpreter checks every access."""
     for kernel, size in product(range(1, 6), range(1, 10)):
-        window = Window(kernel, stride, dilation, padded)
+        window = PatchWindow(kernel, stride, dilation, padded)
         x, w = normal(size), normal(kernel)
         spec = f"{window.axis('o', 'k')}; k => o"
         with oc.Session():
@@ -284,10 +284,10 @@ def test_no_window_reads_outside_a_buffer(stride: int, dilation: int, padded: bo
 def test_no_window_of_a_plane_reads_outside_a_buffer(seed: int) -> None:
     rng = np.random.default_rng(seed)
 
-    def draw() -> tuple[Window, int]:
+    def draw() -> tuple[PatchWindow, int]:
         while True:
             kernel, stride, dilation = (int(n) for n in rng.integers(1, 4, 3))
-            window = Window(kernel, stride, dilation, bool(rng.integers(2)))
+            window = PatchWindow(kernel, stride, dilation, bool(rng.integers(2)))
             size = int(rng.integers(1, 8))
             if window.positions(size) is not None:
                 return window, size

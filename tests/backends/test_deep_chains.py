@@ -78,7 +78,7 @@ def test_a_chain_compiles_far_down_the_call_stack(target: str) -> None:
 
 @pytest.mark.parametrize(("name", "cells"), [("mixed", 7), ("chosen", 7), ("shared", 1)])
 def test_four_times_the_links_take_four_times_the_calls(name: str, cells: int) -> None:
-    calls_for(name, cells, 5)  # imports, and what is kept of a first compilation
+    calls_for(name, cells, 5)  # warms up imports and caches
     few, many = calls_for(name, cells, 25), calls_for(name, cells, 100)
     assert many < 4.3 * few
 

@@ -1,4 +1,4 @@
-"""Axes of size 0: size 1 is repeated along them as in NumPy, and what is reduced over them is the
+"""Axes of size 0: size 1 is repeated along them as in NumPy, and reductions over them are the
 neutral element.
 """
 

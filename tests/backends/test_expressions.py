@@ -18,7 +18,7 @@ OUTPUTS = [(3, 2), (1, 2), (2,), (3, 1), (1,), ()]
 
 
 @dataclass(frozen=True)
-class Leaf:
+class LeafTensor:
     """A parameter of the given output axes, or data with a batch axis in front."""
 
     output: tuple[int, ...]
@@ -67,10 +67,10 @@ BINARY = {
 
 
 @dataclass(frozen=True)
-class Program:
+class ExpressionProgram:
     """Leaves, then steps that each apply an operation to earlier values."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[LeafTensor, ...]
     steps: tuple[tuple[str, int, int], ...]
 
     def run(self, module: Any, values: list[Any]) -> Any:
@@ -80,12 +80,15 @@ class Program:
         return values[-1]
 
 
-leaf = st.builds(Leaf, st.sampled_from(OUTPUTS), st.booleans(), st.integers(0, 1000))
+leaf = st.builds(LeafTensor, st.sampled_from(OUTPUTS), st.booleans(), st.integers(0, 1000))
 step = st.tuples(st.sampled_from([*UNARY, *BINARY]), st.integers(0, 20), st.integers(0, 20))
 program = st.builds(
-    Program,
+    ExpressionProgram,
     st.lists(leaf, min_size=1, max_size=3, unique_by=lambda each: each.seed).map(
-        lambda leaves: (Leaf((3, 2), False, 1001), *leaves)  # equal cells would be kinks of maximum
+        lambda leaves: (
+            LeafTensor((3, 2), False, 1001),
+            *leaves,
+        )  # equal cells would be kinks of maximum
     ),
     st.lists(step, min_size=1, max_size=5).map(tuple),
 )
@@ -94,7 +97,7 @@ program = st.builds(
 @given(program)
 @settings(max_examples=25, deadline=None)
 def test_random_expressions_and_their_gradients_agree_with_numpy(
-    target: str, program: Program
+    target: str, program: ExpressionProgram
 ) -> None:
     with oc.Session():
         tensors = [leaf.tensor() for leaf in program.leaves]
@@ -236,7 +239,7 @@ def test_transposed_products_and_static_slices(target: str) -> None:
 def test_a_choice_between_cells_is_right_in_every_cell(
     target: str, dims: tuple[int, ...], dtype: oc.DType
 ) -> None:
-    """Loads that depend on conditions are miscompiled by some compilers when loops are unrolled."""
+    """Load that depend on conditions are miscompiled by some compilers when loops are unrolled."""
     rng = np.random.default_rng(1)
     a, b = (rng.integers(1, 100, dims).astype(dtype.name) for _ in range(2))
     condition = (rng.random(dims) < 0.5).astype(dtype.name)
@@ -258,7 +261,9 @@ def test_a_choice_between_cells_is_right_in_every_cell(
 def test_a_conjunction_of_cells_is_right_in_every_cell(
     target: str, dims: tuple[int, ...], dtype: oc.DType
 ) -> None:
-    """Operands that are loaded only if need be are miscompiled like the branches of a choice."""
+    """Compilers miscompile operands that are loaded conditionally, like the branches of a
+    choice.
+    """
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-1, 2, dims).astype(dtype.name) for _ in range(2))
     with oc.Session():
@@ -276,7 +281,7 @@ def test_a_conjunction_of_cells_is_right_in_every_cell(
 def test_short_sums_are_right_in_every_cell(
     target: str, dims: tuple[int, ...], schedule: str
 ) -> None:
-    """Stores through masks, which compilers make of short loops, hide others from some of them."""
+    """Compilers turn short loops into masked stores, which hide other stores from some of them."""
     cells = np.random.default_rng(1).integers(-3, 4, dims).astype(np.float64)
     with oc.Session(dtype="float64"), oc.settings.overrides(schedule=schedule):
         x = oc.tensor(cells, batch_axes=1, input_axes=2)

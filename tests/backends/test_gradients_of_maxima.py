@@ -21,7 +21,7 @@ INF, NAN = np.inf, np.nan
 
 
 def windows(numbers: Array, axis: int, size: int, *, stride: int = 1, gap: int = 1, left: int = 0):
-    """Returns windows over an axis, whose cells are the last axis; -1 outside."""
+    """Return windows over an axis, whose cells are the last axis; -1 outside."""
     span = gap * (size - 1) + 1
     length = numbers.shape[axis]
     count = length // stride if left else (length - span) // stride + 1
@@ -97,7 +97,7 @@ MAXIMA = {
 
 
 def expected(maximum: Maximum, cells: Array, weights: Array) -> Array:
-    """Returns the gradient of a weighted sum of the maxima."""
+    """Return the gradient of a weighted sum of the maxima."""
     numbers = maximum.cells(np.arange(cells.size).reshape(maximum.shape))
     found = np.where(numbers < 0, -INF, cells.ravel()[numbers])
     chosen = np.take_along_axis(numbers, found.argmax(axis=-1)[..., None], -1).ravel()
@@ -109,7 +109,7 @@ def expected(maximum: Maximum, cells: Array, weights: Array) -> Array:
 def gradient_of(
     target: str, take: Callable[[oc.Tensor], oc.Tensor], cells: Array, weights: Array | float = 1.0
 ) -> Array:
-    """Returns the gradient of a weighted sum of results in the cells of their operand."""
+    """Return the gradient of a weighted sum of results in the cells of their operand."""
     with oc.Session(dtype="float64"), settings.overrides(allow_nan=True):
         x = oc.param("x", init=oc.tensor(cells, dtype=str(cells.dtype)))
         factor = weights if isinstance(weights, float) else oc.tensor(weights, dtype="float64")
@@ -209,7 +209,7 @@ def test_of_a_maximum_that_is_not_a_number_the_first_cell_gets_the_gradient(targ
 def test_cells_are_compared_in_the_format_of_the_maximum(
     target: str, wide: str, narrow: str
 ) -> None:
-    """What is rounded to equal numbers is equal."""
+    """Numbers that round to equal numbers are equal."""
     cells = np.array([[1.0, 1.0 + 2.0**-20, 3.0, 3.0 + 2.0**-20]], wide)
     with oc.Session():
         p = oc.param("p", init=oc.tensor(cells, dtype=wide), dtype=wide)
@@ -252,7 +252,7 @@ def test_positions_are_counted_in_integers_whatever_the_format(
 def test_gradients_of_computed_cells_are_handed_out_once(
     target: str, form: str, accumulation: str
 ) -> None:
-    """Cells that are computed again give the bits of which the maximum was taken."""
+    """Recomputed cells have the bits of which the maximum was computed."""
     random = np.random.default_rng(3)
     a, b, c = (random.standard_normal((17, 33)) for _ in range(3))
     with oc.Session(), settings.overrides(accumulation=accumulation):
@@ -273,7 +273,7 @@ def test_gradients_of_computed_cells_are_handed_out_once(
 
 
 def test_threads_and_schedules_select_the_same_cells() -> None:
-    """Cells are enough for several threads to share them."""
+    """The number of cells is large enough for several threads."""
     cells = np.random.default_rng(5).integers(0, 3, (64, 40, 40)).astype(np.float32)
 
     def found(threads: int, schedule: str) -> Array:
@@ -291,6 +291,27 @@ def test_threads_and_schedules_select_the_same_cells() -> None:
     first = found(1, "default")
     for threads, schedule in [(2, "default"), (4, "default"), (1, "none")]:
         np.testing.assert_array_equal(found(threads, schedule), first)
+
+
+@pytest.mark.parametrize(("stride", "width"), [(2, 2), (1, 2), (2, 3), (3, 2)])
+@pytest.mark.parametrize("mark", ["<", "="])
+def test_pooling_of_large_images_runs_by_rows(stride: int, width: int, mark: str) -> None:
+    """An image is larger than a near cache, so that maxima and positions run row by row."""
+    high = stride * 17 + width if mark == "<" else stride * 18
+    cells = np.random.default_rng(7).integers(0, 3, (2, high, stride * 30 + width, 96))
+    spec = f"b | {stride}*h{mark}+k, {stride}*w<+l, c => b | h, w, c"
+
+    def found(schedule: str) -> tuple[Array, Array]:
+        with oc.Session(), settings.overrides(threads=1, schedule=schedule):
+            x = oc.tensor(cells.astype(np.float32), batch_axes=1, requires_grad=True)
+            pooled = oc.einmax(spec, x, values={"k": width, "l": width})
+            loss = oc.einsum("...|... => 0", pooled * (pooled + 1.0))
+            ctx = oc.Context("cpu_c")
+            ctx.compile(oc.train.grad_update(loss), keep=[pooled, x.grad])()
+            return np.asarray(ctx[pooled]), np.asarray(ctx[x.grad])
+
+    for some, others in zip(found("default"), found("none"), strict=True):
+        np.testing.assert_array_equal(some, others)
 
 
 def test_backpropagation_in_a_routine_of_its_own_hands_out_the_gradient_once(target: str) -> None:

@@ -15,15 +15,15 @@ from ocannl_core import settings
 from ocannl_core.loopir.traverse import writes
 from ocannl_core.node import MemoryMode, Placement, Reason
 from ocannl_core.passes.inline.decide import Policy, inline
-from ocannl_core.testing.chains import chain_programs
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.chains import chain_programs
 
 KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
 
 
 def classifier() -> tuple[oc.Tensor, oc.Tensor, oc.Tensor]:
-    """Returns images, classes, and the loss of a perceptron with one hidden layer."""
+    """Return images, classes, and the loss of a perceptron with one hidden layer."""
     images = oc.placeholder("images", batch=[6], output=[5])
     classes = oc.placeholder("classes", batch=[6], output=[3])
     hidden = oc.relu(oc.param("w1", output=[4]) @ images + oc.param("b1", output=[4]))
@@ -33,7 +33,7 @@ def classifier() -> tuple[oc.Tensor, oc.Tensor, oc.Tensor]:
 
 
 def trained(target: str, **chosen: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the parameters after two steps of training under some settings."""
+    """Return the parameters after two steps of training under some settings."""
     with settings.overrides(contract=False, **chosen), oc.Session(seed=1):
         images, classes, loss = classifier()
         ctx = oc.Context(target)

@@ -1,4 +1,6 @@
-"""Routines whose own nodes share memory give the bits of the interpreter, where none do."""
+"""Routines whose scratch nodes share memory give the bits of the interpreter, whose nodes share
+none.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def relays(draw: st.DrawFn) -> Example:
 
 
 def packed(subject: Subject, example: Example) -> np.ndarray:
-    """Returns the rows after a run of the plan that a compilation makes."""
+    """Return the rows after a run of the plan with its memory plan."""
     (rows,) = example.program.params
     plan = sink_fills(split_kernels(example.program))
     buffer = subject.upload(example.arrays[rows], example.program.nodes[rows])

@@ -25,13 +25,13 @@ WIDE = (dtypes.float32, dtypes.float64)
 
 @cache
 def every_number(dtype: DType) -> Array:
-    """Returns every bit pattern of a format."""
+    """Return every bit pattern of a format."""
     bits = 8 * dtype.nbytes
     return np.arange(2**bits, dtype=f"u{dtype.nbytes}").view(dtype.numpy)
 
 
 def numbers(dtype: DType, target: str) -> Array:
-    """Returns every number of a format, or for a slow backend every one in some, all exponents and
+    """Return every number of a format, or for a slow backend every one in some, all exponents and
     special values included.
     """
     found = every_number(dtype)
@@ -41,7 +41,7 @@ def numbers(dtype: DType, target: str) -> Array:
 
 
 def evaluated(target: str, make: Callable[..., oc.Tensor], *operands: Array) -> Array:
-    """Returns an expression of literals, computed by a backend; sums round after every term."""
+    """Return an expression of literals, computed by a backend; sums round after every term."""
     with oc.Session(), settings.overrides(allow_nan=True, contract=False, accumulation="exact"):
         tensor = make(*(oc.tensor(each, dtype=each.dtype) for each in operands))
         ctx = oc.Context(target)
@@ -59,7 +59,7 @@ def rounded(array: Array, dtype: DType) -> Array:
 
 
 def assert_same(found: Array, expected: Array, dtype: DType, ulps: int = 0) -> None:
-    """Checks bits, but for NaN, of which there is one."""
+    """Check bits, but for NaN, of which there is one."""
     assert found.dtype == expected.dtype == dtype.numpy
     if found.tobytes() == expected.tobytes():
         return
@@ -126,7 +126,7 @@ def test_library_functions_of_every_number_are_within_one_unit(target: str, dtyp
 
 
 def pairs(target: str, one: DType, other: DType) -> tuple[Array, Array]:
-    """Returns pairs of numbers: all of two short formats, else a fixed sample with every special
+    """Return pairs of numbers: all of two short formats, else a fixed sample with every special
     value.
     """
     both = [every_number(dtype) for dtype in (one, other)]
@@ -277,7 +277,7 @@ def test_sums_are_rounded_once_wherever_they_are_computed(
 def losses(
     target: str, dtype: str, param_dtype: str | None, steps: int, accumulation: str = "exact"
 ) -> list[float]:
-    """Returns the losses of a small network on a smooth function."""
+    """Return the losses of a small network on a smooth function."""
     generator = np.random.default_rng(0)
     points = generator.uniform(-1, 1, (16, 3))
     values = points @ np.array([[1.0], [-2.0], [0.5]]) + 0.3

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.testing.sample_ops import Calling
+from tests.support.sample_ops import Calling
 
 SECONDS = 30
-"""How long a thread waits for another one before the test fails."""
+"""The time for which a thread waits for another one before the test fails."""
 
 
 def calling(target: str, perform: Callable[[], None]) -> tuple[Any, Callable[[], list[float]]]:
-    """Returns a routine in the middle of which a function is called, and what reads its result."""
+    """Return a routine that calls a function while it runs, and a function that reads its
+    result.
+    """
 
     def double(inputs: Any, storage: Any) -> None:
         perform()

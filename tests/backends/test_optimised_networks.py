@@ -1,7 +1,7 @@
 """Random code of several routines gives the same bits with and without the optimiser.
 
-Without means that nothing is inlined and everything is kept on the device, so that later routines
-read what earlier ones stored; with the optimiser they compute it again, or are refused.
+Without the optimiser nothing is inlined and everything is kept on the device, so that later
+routines read the results of earlier ones; with it they compute these again, or are refused.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WIDTH, BATCH = 4, 3
 
 
 @dataclass(frozen=True)
-class Step:
-    """A new tensor: what computes it, and from which of the tensors before it."""
+class TensorStep:
+    """A new tensor: its operation and its operands."""
 
     kind: str
     first: int
@@ -52,10 +52,10 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Plan:
+class NetworkPlan:
     """Tensors, routines, and the order in which the routines are called."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[TensorStep, ...]
     routines: tuple[tuple[Piece, ...], ...]
     calls: tuple[int, ...]
 
@@ -80,7 +80,7 @@ STEPS = {
 UPDATES = ("set", "add", "subtract", "scale")
 
 _number = st.integers(0, 11)
-_steps = st.builds(Step, st.sampled_from(sorted(STEPS)), _number, _number)
+_steps = st.builds(TensorStep, st.sampled_from(sorted(STEPS)), _number, _number)
 _updates = st.builds(Update, st.sampled_from(UPDATES), _number, _number)
 _pieces = st.builds(
     Piece,
@@ -89,7 +89,7 @@ _pieces = st.builds(
     st.lists(_updates, min_size=1, max_size=3).map(tuple),
 )
 PLANS = st.builds(
-    Plan,
+    NetworkPlan,
     st.lists(_steps, min_size=2, max_size=7).map(tuple),
     st.lists(st.lists(_pieces, min_size=1, max_size=3).map(tuple), min_size=1, max_size=3).map(
         tuple
@@ -98,10 +98,10 @@ PLANS = st.builds(
 )
 
 
-class Model:
+class NetworkModel:
     """The tensors of a plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: NetworkPlan) -> None:
         self.data = oc.placeholder("x", batch=[BATCH], output=[WIDTH])
         self.bias = oc.param("bias", output=[WIDTH], init=0.5)
         self.stored = [oc.declare("u"), oc.declare("v"), self.bias]
@@ -139,19 +139,19 @@ class Model:
 
 
 @dataclass
-class Run:
-    """What happened to a plan.
+class PlanRun:
+    """The run of a plan.
 
     Attributes:
-        allowed: Which routines to compile and calls to make; None to find out.
-        admitted: Which were.
+        allowed: The routines to compile and the calls to make; None to try all.
+        admitted: Those that were not refused.
     """
 
     allowed: list[bool] | None = None
     admitted: list[bool] = field(default_factory=list)
 
     def attempt(self, action: Callable[[], Any]) -> Any:
-        """Returns what an action returns; None if it is refused or not allowed."""
+        """Return the result of an action; None if it is refused or not allowed."""
         if self.allowed is not None and not self.allowed[len(self.admitted)]:
             self.admitted.append(False)
             return None
@@ -164,10 +164,10 @@ class Run:
         self.admitted.append(True)
         return result
 
-    def cells(self, target: str, plan: Plan) -> dict[str, Array]:
-        """Returns what the parameters, their gradients and the other kept tensors hold."""
+    def cells(self, target: str, plan: NetworkPlan) -> dict[str, Array]:
+        """Return the cells of parameters, their gradients and the other kept tensors."""
         with oc.Session(seed=3):
-            model = Model(plan)
+            model = NetworkModel(plan)
             context = oc.Context(target)
             context[model.data] = np.linspace(-2, 2, BATCH * WIDTH).reshape(BATCH, WIDTH)
             context.init_params(model.loss)
@@ -199,14 +199,16 @@ def _cells(context: oc.Context, tensor: oc.Tensor) -> Array | None:
     max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 @given(plan=PLANS)
-def test_the_optimiser_changes_no_bit_of_what_routines_leave(target: str, plan: Plan) -> None:
-    optimised = Run()
+def test_the_optimiser_changes_no_bit_of_what_routines_leave(
+    target: str, plan: NetworkPlan
+) -> None:
+    optimised = PlanRun()
     try:
         with settings.overrides(contract=False):
             found = optimised.cells(target, plan)
     except oc.ShapeError:
         reject()  # an update of the wrong shape
-    plain = Run(optimised.admitted)
+    plain = PlanRun(optimised.admitted)
     with settings.overrides(contract=False, max_visits=0, enable_device_only=False):
         expected = plain.cells(target, plan)
     for name, cells in found.items():

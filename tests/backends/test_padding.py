@@ -1,4 +1,4 @@
-"""Margins around cells: what windows find there, and that nobody else sees them."""
+"""Margins around cells: windows read them, and no other operation does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.indexing import Margin
-from ocannl_core.tensor.steps import Forward
+from ocannl_core.tensor.computation_steps import Forward
 
 SUM = "i=+k; k => i"
 CELLS = np.array([1.0, 2.0, 3.0], np.float32)

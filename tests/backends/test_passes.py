@@ -10,7 +10,7 @@ import ocannl_core.settings
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import TensorNode
-from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.cse import eliminate_common_subexpressions
 from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.licm import hoist_invariants
 from ocannl_core.passes.pipeline import core_passes, run_passes
@@ -21,11 +21,11 @@ from ocannl_core.testing.subject import subject_named
 
 
 def optimised(program: LoopProgram) -> LoopProgram:
-    """Returns a program after all exact passes, sharing and moving whatever can be."""
+    """Return a program after all exact passes, with sharing and code motion."""
     stored = dict.fromkeys(program.params)
     with ocannl_core.settings.overrides(contract=False):
         found = run_passes(program, core_passes(Decisions(stored)))
-    return share_subexpressions(hoist_invariants(found, least_cost=1), least_saved=1)
+    return eliminate_common_subexpressions(hoist_invariants(found, least_cost=1), least_saved=1)
 
 
 def cells(target: str, program: LoopProgram, example: Example) -> dict[TensorNode, Array]:

@@ -16,7 +16,7 @@ def ctx(target: str) -> oc.Context:
 
 
 def trained(ctx: oc.Context) -> tuple[oc.Tensor, oc.Tensor]:
-    """Returns a hidden tensor and a loss whose gradients have been computed."""
+    """Return a hidden tensor and a loss whose gradients have been computed."""
     w = oc.param("w", init=[(1.0, -2.0), (0.5, 3.0)])
     x = oc.placeholder("x", batch=[2], output=[2])
     h = oc.relu(w @ x, label="h")

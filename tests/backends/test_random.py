@@ -19,7 +19,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import dtypes, settings
 from ocannl_core.dtypes import DType
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import ancestors
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
 
@@ -30,7 +30,7 @@ FAST = "cpu_c"
 
 
 def cells(target: str, make: Callable[[], oc.Tensor], *sizes: int, seed: int = SEED) -> Array:
-    """Returns random numbers of a shape, from a session of their own."""
+    """Return random numbers of a shape, from a session of their own."""
     with oc.Session(seed=seed):
         return computed(target, make(), *sizes)
 
@@ -106,7 +106,7 @@ def test_normal_numbers_are_made_of_two_uniform_ones_by_box_and_muller(dtype: DT
 
 
 def identities() -> list[int]:
-    """Returns the creation ordinals of the offsets behind the two parts of a normal number."""
+    """Return the creation ordinals of the offsets behind the two parts of a normal number."""
     with oc.Session(seed=SEED):
         return [each.id for each in ancestors([oc.normal()]) if each.label == ("offsets",)]
 
@@ -318,7 +318,7 @@ MANY = 40_000
 
 
 def distance_from_uniform(sample: Array) -> float:
-    """Returns the statistic of Kolmogorov and Smirnov times the root of the number of cells."""
+    """Return the statistic of Kolmogorov and Smirnov times the root of the number of cells."""
     ordered = np.sort(sample.ravel().astype(np.float64))
     steps = np.arange(1, ordered.size + 1) / ordered.size
     return float(max(np.max(steps - ordered), np.max(ordered - steps + 1 / ordered.size))) * (
@@ -374,7 +374,7 @@ def test_normal_numbers_are_normal(packed: bool, dtype: str) -> None:
 
 
 def correlation(one: Array, other: Array) -> float:
-    """Returns the correlation in standard deviations of that of independent samples."""
+    """Return the correlation in standard deviations of that of independent samples."""
     return float(np.corrcoef(one.ravel(), other.ravel())[0, 1]) * math.sqrt(one.size)
 
 
@@ -406,7 +406,7 @@ def test_tensors_and_seeds_are_independent() -> None:
 def weights(
     target: str, init: Callable[[], oc.Tensor] | None, dtype: str | None = None, outputs: int = 10
 ) -> Array:
-    """Returns what a parameter of 200 input and ten times as many output cells is at first."""
+    """Return the initial cells of a parameter of 200 input and ten times as many output cells."""
     with oc.Session(seed=SEED):
         w = oc.param("w", output=[outputs, 10], init=init() if init else None, dtype=dtype)
         x = oc.tensor(np.ones((20, 10)))

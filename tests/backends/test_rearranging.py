@@ -1,4 +1,4 @@
-"""Operations that put tensors together and take them apart, and contractions of three."""
+"""Concatenation, stacking and slicing of tensors, and contractions of three operands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(
     reference: Callable[..., Array],
     *shapes: tuple[int, ...],
 ) -> None:
-    """Compares an expression and its gradients with a function of arrays.
+    """Compare an expression and its gradients with a function of arrays.
 
     Cells are whole numbers, so that differences are exact.
     """

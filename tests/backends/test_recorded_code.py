@@ -1,4 +1,4 @@
-"""Recorded code computes what it says, in the order in which it says it; absorbing changes nothing."""
+"""Recorded code runs in program order, and absorbing operations changes no result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Code = Callable[..., None]
 
 
 def run(target: str, code: Code, initial: dict[str, Array]) -> dict[str, Array]:
-    """Returns the tensors' values after the code ran once on declared tensors of these values."""
+    """Return the tensors' values after the code ran once on declared tensors of these values."""
     with oc.Session():
         tensors = {
             name: oc.declare(name, batch=[], input=[], output=cells.shape, dtype=oc.float64)
@@ -216,7 +216,7 @@ FORMS: dict[str, tuple[Code, Code, Callable[[Array, Array], Array], float]] = {}
 def form(
     name: str, reference: Callable[[Array, Array], Array], neutral: float
 ) -> Callable[..., None]:
-    """Notes how an accumulation is written, with a reset and without, and what it means."""
+    """Record a form of accumulation, with and without a reset, and its reference."""
 
     def note(keeping: Code, resetting: Code) -> None:
         FORMS[name] = (keeping, resetting, reference, neutral)
@@ -225,7 +225,7 @@ def form(
 
 
 def in_place(symbol: str) -> tuple[Code, Code]:
-    """Returns the code `c += e` and `c[oc.neutral] += e` for an operator."""
+    """Return the code `c += e` and `c[oc.neutral] += e` for an operator."""
     names: dict[str, Any] = {"oc": oc}
     exec(
         f"def keeping(c, e):\n    c {symbol}= e\n"

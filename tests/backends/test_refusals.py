@@ -1,4 +1,4 @@
-"""Mistakes that newcomers make are answered with what to write instead."""
+"""Errors for common mistakes suggest the right code."""
 
 from __future__ import annotations
 

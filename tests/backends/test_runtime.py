@@ -15,7 +15,7 @@ def context(target: str) -> oc.Context:
 
 
 def linear(rows: int, columns: int) -> tuple[oc.Tensor, oc.Tensor, oc.Tensor]:
-    """Returns a placeholder for a batch, a parameter, and their product."""
+    """Return a placeholder for a batch, a parameter, and their product."""
     x = oc.placeholder("x", batch=[rows], output=[columns])
     w = oc.param("w", output=[2], init=0.5)
     return x, w, w @ x

@@ -22,7 +22,7 @@ grad_update = oc.train.grad_update
 
 
 def model() -> tuple[oc.Tensor, oc.Tensor, oc.Tensor, oc.Tensor]:
-    """Returns a parameter, a tensor that both losses are computed from, and the losses."""
+    """Return a parameter, a tensor that both losses are computed from, and the losses."""
     p = oc.param("p", init=[1.0, 2.0, 3.0])
     shared = oc.mul(p, p, label="shared")
     first = oc.einsum("i; i => 0", shared, oc.param("q", init=[1.0, 2.0, 4.0]))
@@ -30,7 +30,7 @@ def model() -> tuple[oc.Tensor, oc.Tensor, oc.Tensor, oc.Tensor]:
 
 
 def gradients(target: str, code: Code, calls: int = 2) -> dict[str, list[float]]:
-    """Returns the gradients that are left, by name, and the parameters."""
+    """Return the gradients that are left, by name, and the parameters."""
     with oc.Session(dtype="float64"):
         p, shared, first, second = model()
         q = first.params["q"]

@@ -1,4 +1,4 @@
-"""What the tests of the core share: running a loop program on the reference interpreter."""
+"""Fixtures of the core's tests: a loop program runs on the reference interpreter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 
 @pytest.fixture(scope="session")
 def interpret() -> Run:
-    """Returns `(program, arrays, indices) -> cells of all parameters`, margins included.
+    """Return `(program, arrays, indices) -> cells of all parameters`, margins included.
 
     Parameters without an array start at zero; memory of the routine starts with rubbish.
     """

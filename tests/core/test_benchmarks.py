@@ -1,4 +1,4 @@
-"""What the benchmarks print; nothing here is timed."""
+"""Output of the benchmarks; nothing here is timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: what it prints and the exit code it ends with."""
+"""The command line: output and exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     manager.refresh()
-    installed = ",".join(entry.name for entry in manager.discovered())
+    installed = ",".join(entry.name for entry in manager.backend_entries())
     monkeypatch.setenv("OCANNL_DISABLE_PLUGINS", installed)
     yield
     manager.refresh()
@@ -77,7 +77,7 @@ class Broken:
 
 
 def shown(*, verbose: bool) -> str:
-    """Returns the printed backends, without the installed ones."""
+    """Return the printed backends, without the installed ones."""
     rows = [row for row in inventory() if row.state != "disabled"]
     return table(rows, verbose=verbose)
 

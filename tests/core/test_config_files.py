@@ -1,4 +1,4 @@
-"""Which configuration files are used, and what those of a project may choose."""
+"""Discovery of configuration files, and settings that a project's file may contain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def source_of(name: str) -> str:
 
 
 def warning(tmp_path: Path) -> str:
-    """Returns the one warning of looking at the settings twice."""
+    """Return the one warning of looking at the settings twice."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings.current()
@@ -103,7 +103,7 @@ def test_without_a_home_directory_there_is_no_such_file(monkeypatch: pytest.Monk
     assert settings.current() == settings.Settings()
 
 
-# ----- what others may have written -----------------------------------------------------------------
+# ----- files of other users -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["ocannl.toml", "pyproject.toml"])
@@ -173,7 +173,7 @@ def test_a_file_that_becomes_the_users_own_is_used(project: Path) -> None:
     assert settings.current().seed == 2
 
 
-# ----- what a project may not choose ----------------------------------------------------------------
+# ----- settings of projects -------------------------------------------------------------------------
 
 CHOICES = {
     "cc": "'./evil'",
@@ -217,7 +217,7 @@ def test_a_trusted_directory_chooses_everything(
 ) -> None:
     path = project / "ocannl.toml"
     path.write_text("cc = './good'\n")
-    path.chmod(0o666)  # trusted, whoever can write it
+    path.chmod(0o666)  # trusted, although anybody can write it
     trusted: dict[str, object] = {}
     match by:
         case "variable":

@@ -1,4 +1,4 @@
-"""What explanations say of shapes and of routines."""
+"""Explanations of shapes and of routines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def session() -> Iterator[oc.Session]:
 
 
 def run(text: str) -> SimpleNamespace:
-    """Returns the variables of a program whose lines messages show as those of program.py."""
+    """Return the variables of a program whose lines messages show as those of program.py."""
     linecache.cache["program.py"] = (len(text), None, text.splitlines(keepends=True), "program.py")
     variables: dict[str, object] = {}
     exec(compile(text, "program.py", "exec"), variables)
@@ -40,7 +40,7 @@ def run(text: str) -> SimpleNamespace:
 
 
 def closed(text: str) -> SimpleNamespace:
-    """Returns the variables of a program after closing what its last tensor depends on."""
+    """Return the variables of a program after closing its last tensor."""
     model = run(text)
     tensors = [value for value in vars(model).values() if isinstance(value, oc.Tensor)]
     assert tensors[-1].info

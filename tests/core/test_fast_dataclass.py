@@ -1,4 +1,4 @@
-"""What `records.dataclass` makes is what the standard library makes."""
+"""What `fast_dataclass.dataclass` makes is what the standard library makes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ocannl_core import fast_dataclass
+from ocannl_core import fast_dataclass, origin
 
 Decorator = Callable[..., Callable[[type], Any]]
 
@@ -40,7 +40,7 @@ def frozen(decorator: Decorator) -> Any:
 def mutable(decorator: Decorator) -> Any:
     @decorator(slots=True)
     class Mutable:
-        """Values that change."""
+        """Mutable values."""
 
         first: int
         others: list[object] = field(default_factory=list)
@@ -55,7 +55,7 @@ def mutable(decorator: Decorator) -> Any:
 def with_own(decorator: Decorator) -> Any:
     @decorator(frozen=True, slots=True)
     class WithOwn:
-        """Methods of its own stay."""
+        """Explicit methods are kept."""
 
         first: int
 
@@ -101,7 +101,7 @@ KINDS = [frozen, mutable, with_own, unequal, empty, unslotted]
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
 def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
-    """The same class made by the core and by the standard library."""
+    """The same class by the core's decorator and by the standard library's."""
     return request.param(fast_dataclass.dataclass), request.param(dataclasses.dataclass)
 
 
@@ -224,3 +224,25 @@ def test_values_are_copied_and_pickled_by_their_class() -> None:
     made, parts = value.__reduce__()[:2]
     assert made is Kept
     assert Kept(*parts) == value == copy.copy(value) == copy.deepcopy(value)
+
+
+PACKAGE_CLASS = """
+@dataclass(frozen=True, slots=slots)
+class Checked:
+    x: int
+
+    def __post_init__(self):
+        found.append(caller_location())
+"""
+
+
+@pytest.mark.parametrize("decorator", [fast_dataclass.dataclass, dataclasses.dataclass])
+@pytest.mark.parametrize("slots", [True, False])
+def test_compiled_methods_are_no_lines_of_the_user(decorator: Decorator, slots: bool) -> None:
+    found: list[origin.Location | None] = []
+    names: dict[str, Any] = {"found": found, "caller_location": origin.caller_location}
+    names |= {"dataclass": decorator, "slots": slots, "__name__": __name__}
+    exec(compile(PACKAGE_CLASS, origin.__file__, "exec"), names)
+    names["Checked"](1)
+    assert found[0] is not None
+    assert found[0].text == 'names["Checked"](1)'

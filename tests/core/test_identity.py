@@ -1,4 +1,4 @@
-"""Maps keyed by identity, and the rule that nothing else in the project is."""
+"""Maps keyed by identity, and the rule that no other module calls `id`."""
 
 from __future__ import annotations
 

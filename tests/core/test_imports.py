@@ -1,4 +1,4 @@
-"""What importing the core costs: the set of modules it loads."""
+"""The set of modules that importing the core loads."""
 
 from __future__ import annotations
 

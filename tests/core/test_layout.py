@@ -12,10 +12,12 @@ from ocannl_core.hooks.specs import ALL_SPECS
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
     path
-    for folder in ("ocannl_core", "plugins", "examples", "benchmarks", "tests")
+    for folder in ("ocannl_core", "plugins", "examples", "benchmarks", "tests", "tools")
     for path in (ROOT / folder).rglob("*.py")
 )
 LONGEST = 600
+SMOKE_OF = {"nn": "perceptrons", "train": "sgd"}
+"""Packages whose smoke tests have another name."""
 
 
 def test_there_are_modules_to_check() -> None:
@@ -25,6 +27,16 @@ def test_there_are_modules_to_check() -> None:
 def test_no_module_is_longer_than_600_lines() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {path.name: lines for path, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def test_the_smoke_tests_exist_and_touch_every_package() -> None:
+    listed = (ROOT / "tests" / "smoke.txt").read_text(encoding="utf-8").splitlines()
+    assert [path for path in listed if not (ROOT / path).exists()] == []
+    touched = {
+        part.removeprefix("test_").removesuffix(".py") for p in listed for part in p.split("/")
+    }
+    packages = {path.parent.name for path in (ROOT / "ocannl_core").glob("*/__init__.py")}
+    assert {SMOKE_OF.get(package, package) for package in packages} <= touched
 
 
 def test_every_hook_carries_the_prefix_of_the_project() -> None:

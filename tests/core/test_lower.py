@@ -1,4 +1,4 @@
-"""Assignments as loops: their text, their structure, and their meaning."""
+"""Lowering of assignments to loops: text, structure, and results."""
 
 from __future__ import annotations
 

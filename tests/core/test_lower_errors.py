@@ -1,4 +1,4 @@
-"""What lowering refuses, and how it says so."""
+"""Refusals of lowering, and their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes, and the decisions about where their cells are."""
+"""Nodes, and decisions about their placement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAIRS = list(itertools.product(M, M))
 
 
 def refined(first: MemoryMode, second: MemoryMode) -> MemoryMode | None:
-    """Returns the mode after two decisions, or None if they exclude each other."""
+    """Return the mode after two decisions, or None if they exclude each other."""
     try:
         return Placement(first).refine(Placement(second), NODE).mode
     except LinkError:

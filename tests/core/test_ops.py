@@ -34,9 +34,8 @@ from ocannl_core.ops import (
     arity,
     neutral,
 )
-from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.registry import operations
-from ocannl_core.testing.primitives import telling_values
+from ocannl_core.tensor.operators import primitive_operations
+from ocannl_core.testing.primitives import special_values
 
 NAN, INF = math.nan, math.inf
 floats = st.floats(width=32)
@@ -251,8 +250,8 @@ ACCUMULATING = [op for op in BinaryOp if op.value.neutral is not None]
 
 
 def operands(dtype: DType, count: int) -> list[tuple[float, ...]]:
-    """Returns telling numbers of a format in every combination that matters."""
-    values = telling_values(dtype)
+    """Return special values of a format in all relevant combinations."""
+    values = special_values(dtype)
     if count < 3:
         return list(product(values, repeat=count))
     return [
@@ -289,7 +288,7 @@ def test_what_is_never_negative_zero_is_not(op: Op) -> None:
 @pytest.mark.parametrize("op", ACCUMULATING, ids=lambda op: op.value.name)
 def test_accumulations_that_keep_the_first_value_do(op: BinaryOp) -> None:
     # a sum that starts from +0 loses the sign of a zero
-    values = [v for v in telling_values(float32) if not (op is BinaryOp.ADD and v == 0)]
+    values = [v for v in special_values(float32) if not (op is BinaryOp.ADD and v == 0)]
     kept = [same(call(op, neutral(op), value), value) for value in values]
     assert op.value.keeps_first == all(kept)
 
@@ -315,9 +314,9 @@ def test_results_of_integers_are_integers_unless_the_table_says_float(op: Op) ->
 
 
 def test_the_operations_on_tensors_line_up_axes_as_the_table_says() -> None:
-    lifted = [each for each in operations.values() if isinstance(each, Operation)]
+    lifted = primitive_operations()
     fixed = ("transpose", "fma")  # of the latter, oc.fma states the logic
     for operation in lifted:
         primitive = operation.primitive
-        if primitive is not None and operation.combine is None and operation.name not in fixed:
+        if primitive is not None and operation.name not in fixed:
             assert primitive.value.logic in ("", operation.logic)

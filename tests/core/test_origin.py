@@ -1,4 +1,4 @@
-"""Where in a user's program something is."""
+"""Lines of a user's program."""
 
 from __future__ import annotations
 

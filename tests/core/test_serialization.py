@@ -1,4 +1,4 @@
-"""Records as bytes: what is equal, what is told apart, what is copied, and what is refused."""
+"""Encoding of records: equality, identity, sharing, and refusals."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def anonymous(value: object) -> bytes:
 
 
 def scaled(prefix: str, extent: int = 4, local: int = 0, factor: int = 1) -> For:
-    """Returns `t = x[factor * i + s]; y[i] = t + t` in a loop."""
+    """Return `t = x[factor * i + s]; y[i] = t + t` in a loop."""
     i, s = fresh_var(prefix + "i"), StaticIndex(prefix + "s", 8)
     x, y = TensorNode(0, (prefix, "x")), TensorNode(1, (prefix, "y"))
     t = Local(local, float32, x)
@@ -150,7 +150,7 @@ class Colour(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptRecord:
     """One field of each form."""
 
     number: int
@@ -163,16 +163,16 @@ class Kept:
     maybe: int | str | Colour | None
     texts: tuple[str, ...]
     pair: tuple[int, tuple[float, str]]
-    nested: tuple[Kept, ...] | None
+    nested: tuple[KeptRecord, ...] | None
     table: Mapping[str, tuple[int, ...]]
     nodes: frozenset[TensorNode]
     numbers: frozenset[int]
 
 
-def kept(draw: st.DrawFn, depth: int) -> Kept:
+def kept(draw: st.DrawFn, depth: int) -> KeptRecord:
     texts = st.text(st.characters(), max_size=4)
     numbers = st.integers() | st.integers(-3, 300)
-    return Kept(
+    return KeptRecord(
         draw(numbers),
         draw(st.floats(allow_nan=False) | st.integers(-5, 5)),
         draw(texts),
@@ -191,12 +191,12 @@ def kept(draw: st.DrawFn, depth: int) -> Kept:
 
 
 @st.composite
-def some_kept(draw: st.DrawFn) -> Kept:
+def some_kept(draw: st.DrawFn) -> KeptRecord:
     return kept(draw, draw(st.integers(0, 2)))
 
 
 def exact(value: Any) -> Any:
-    """Returns what tells values apart that are equal: the classes of numbers, and signs of zeros."""
+    """Return a value that distinguishes equal numbers: by class, and by the sign of zero."""
     if isinstance(value, float):
         return "float", struct.pack("<d", value)
     if isinstance(value, int | str | None):
@@ -207,21 +207,21 @@ def exact(value: Any) -> Any:
         return [exact(each) for each in value]
     if isinstance(value, frozenset):
         return sorted(value)
-    if isinstance(value, Kept):
-        return [exact(getattr(value, name)) for name in Kept.__match_args__]
+    if isinstance(value, KeptRecord):
+        return [exact(getattr(value, name)) for name in KeptRecord.__match_args__]
     return value
 
 
 @given(some_kept())
-def test_a_copy_is_what_was_written(value: Kept) -> None:
-    copy = copied(value, Kept)
+def test_a_copy_is_what_was_written(value: KeptRecord) -> None:
+    copy = copied(value, KeptRecord)
     assert exact(copy) == exact(value)
-    assert written(copy, Kept) == written(value, Kept)
+    assert written(copy, KeptRecord) == written(value, KeptRecord)
 
 
 @given(some_kept(), some_kept())
-def test_equal_bytes_mean_equal_values(one: Kept, other: Kept) -> None:
-    assert (written(one, Kept) == written(other, Kept)) == (exact(one) == exact(other))
+def test_equal_bytes_mean_equal_values(one: KeptRecord, other: KeptRecord) -> None:
+    assert (written(one, KeptRecord) == written(other, KeptRecord)) == (exact(one) == exact(other))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_what_is_kept_beside_the_fields_is_not_written() -> None:
 
 @dataclass(frozen=True)
 class WithCache:
-    """A value that keeps what it computed."""
+    """A value with a cache."""
 
     number: int
 
@@ -338,7 +338,7 @@ def test_all_that_is_kept_and_compared_is_data() -> None:
     assert others == {CallExternal}
 
 
-# ----- what is refused ----------------------------------------------------------------------------
+# ----- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -359,10 +359,10 @@ def test_what_is_no_data_is_not_written(value: object) -> None:
 
 
 def test_a_class_that_the_form_does_not_mention_is_not_made() -> None:
-    content = written(Kept(1, 1.0, "", True, None, Colour.RED, float32, 1, (), (1, (1.0, "")), None,
+    content = written(KeptRecord(1, 1.0, "", True, None, Colour.RED, float32, 1, (), (1, (1.0, "")), None,
                            {}, frozenset(), frozenset()))  # fmt: skip
-    assert decode(content, form_of(Kept), ())
-    for other in (Const, For, int, tuple[Kept, ...]):
+    assert decode(content, form_of(KeptRecord), ())
+    for other in (Const, For, int, tuple[KeptRecord, ...]):
         with pytest.raises(DecodingError):
             decode(content, form_of(other), ())
 
@@ -390,7 +390,7 @@ def test_no_change_of_the_bytes_does_more_than_fail(data: st.DataObject) -> None
         value = decode(bytes(content), form_of(For), ())
     except DecodingError:
         return
-    # what is still readable has the right classes in all places
+    # readable bytes give the right classes in all places
     assert isinstance(value, For)
     assert isinstance(value.body, Block)
     written(value, For)

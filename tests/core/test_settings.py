@@ -1,4 +1,4 @@
-"""Settings: the order of their sources, and what is refused."""
+"""Settings: the precedence of sources, and refusals."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_edited_file_is_read_again(project: Path) -> None:
     assert settings.current().seed == 2
 
 
-# ----- what is refused -----------------------------------------------------------------------
+# ----- refusals ------------------------------------------------------------------------------
 
 
 def message_of(project: Path, text: str) -> str:

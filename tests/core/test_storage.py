@@ -1,4 +1,4 @@
-"""Directories and files that only the user can have written, and what takes their place."""
+"""Directories and files that only the user can have written, and their replacements."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from ocannl_core.storage import directory as directories
 from ocannl_core.storage import trust
+from ocannl_core.storage.digests import add_digest, add_json_digest, strip_digest, strip_json_digest
 from ocannl_core.storage.directory import open_private, private_directory, temporary_directory
 from ocannl_core.storage.new_files import NewDirectory
-from ocannl_core.storage.sealed import sealed, sealed_json, unsealed, unsealed_json
 from ocannl_core.storage.trust import UntrustedError
 
 OTHER = 65001
@@ -30,7 +30,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to
 
 
 def reason(path: Path) -> str:
-    """Returns why a directory is not private."""
+    """Return why a directory is not private."""
     with pytest.raises(UntrustedError) as caught:
         open_private(path)
     return str(caught.value).replace(str(path), "PATH")
@@ -68,7 +68,7 @@ def test_a_directory_that_everybody_could_exchange_is_refused(tmp_path: Path) ->
     (tmp_path / "between").chmod(0o777)
     with pytest.raises(UntrustedError, match=r"between: it can be written by everybody"):
         open_private(inner)
-    (tmp_path / "between").chmod(0o1777)  # where only owners replace what is theirs
+    (tmp_path / "between").chmod(0o1777)  # only owners replace their entries there
     open_private(inner)
 
 
@@ -295,7 +295,7 @@ def test_nothing_is_left_of_what_cannot_be_written(tmp_path: Path) -> None:
     assert place.scratch.names() == []
 
 
-# ----- what processes leave -------------------------------------------------------------------------
+# ----- unfinished files -----------------------------------------------------------------------------
 
 
 def left(scratch: Path, machine: str, process: int, age: float = 0.0) -> Path:
@@ -380,7 +380,7 @@ assert made.read("name") == b"x"
         places.append(Path(done.stdout.strip()))
         assert (places[-1].exists(), done.returncode == 0) == ((end == "killed"), (end == "ended"))
     assert places[0].parent == tmp_path
-    assert list(tmp_path.iterdir()) == []  # the second one removed what the first one left
+    assert list(tmp_path.iterdir()) == []  # the second process removed the directory of the first
 
 
 @pytest.mark.parametrize("kind", ["writable", "missing"])
@@ -404,28 +404,28 @@ def test_a_bad_place_for_temporary_files_is_passed_over(
 def test_every_change_of_a_sealed_file_shows(
     name: str, payload: bytes, data: st.DataObject
 ) -> None:
-    content = sealed(name, payload)
-    assert unsealed(name, content) == payload
+    content = add_digest(name, payload)
+    assert strip_digest(name, content) == payload
     changed = bytearray(content)
     at = data.draw(st.integers(0, len(content) - 1))
     changed[at] ^= data.draw(st.integers(1, 255))
-    assert unsealed(name, bytes(changed)) is None
-    assert unsealed(name, content[:at]) is None
-    assert unsealed(name + "x", content) is None
+    assert strip_digest(name, bytes(changed)) is None
+    assert strip_digest(name, content[:at]) is None
+    assert strip_digest(name + "x", content) is None
 
 
 @given(st.text(max_size=5), st.dictionaries(st.text(max_size=3), st.integers() | st.text()))
 def test_every_change_of_a_sealed_json_file_shows(name: str, values: dict[str, int | str]) -> None:
     values.pop("sha256", None)
-    content = sealed_json(name, values)
-    assert unsealed_json(name, content) == values
-    assert unsealed_json(f"{name}x", content) is None
+    content = add_json_digest(name, values)
+    assert strip_json_digest(name, content) == values
+    assert strip_json_digest(f"{name}x", content) is None
     for at in range(len(content)):
-        assert unsealed_json(name, content[:at]) is None
+        assert strip_json_digest(name, content[:at]) is None
         for flipped in (1, 0x80):
             changed = bytearray(content)
             changed[at] ^= flipped
-            assert unsealed_json(name, bytes(changed)) is None
+            assert strip_json_digest(name, bytes(changed)) is None
 
 
 # ----- reading files of the user -----------------------------------------------------------------------
@@ -446,7 +446,7 @@ def test_a_file_in_a_directory_that_others_write_to_is_not_trusted(tmp_path: Pat
     assert not is_trusted(path)
     tmp_path.chmod(0o1777)
     assert is_trusted(path)
-    os.link(path, tmp_path / "twin")  # others may have given it its name there
+    os.link(path, tmp_path / "twin")  # another user may have linked it there
     assert not is_trusted(path)
     tmp_path.chmod(0o700)
     assert is_trusted(path)

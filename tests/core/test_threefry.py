@@ -1,4 +1,4 @@
-"""Words of 128 bits: the published hash, numbers as words, words as numbers."""
+"""Words of 128 bits: the published hash, and conversions to and from numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in the documentation are those of the code."""
+"""Numbers in the documentation equal those of the code."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def program(page: str) -> str:
-    """Returns the Python of a page, each line at the number that it has there."""
+    """Return the Python of a page, each line at the number that it has there."""
     text = (ROOT / page).read_text(encoding="utf-8")
     lines = [""] * text.count("\n")
     for block in _BLOCK.finditer(text):
@@ -38,7 +38,7 @@ def test_the_readme_and_the_tutorial_have_programs() -> None:
 
 
 def run(page: str, backend: str) -> ModuleType:
-    """Runs the Python of a page as a module of its own, and returns the module."""
+    """Run the Python of a page as a module of its own, and return the module."""
     module = ModuleType("page")
     sys.modules["page"] = module
     try:

@@ -1,4 +1,4 @@
-"""The reference page of primitives is what its generator writes."""
+"""The reference page of primitives equals the output of its generator."""
 
 from __future__ import annotations
 

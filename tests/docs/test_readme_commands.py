@@ -1,4 +1,4 @@
-"""The commands that README gives on its first page do what it says."""
+"""The commands on the first page of the README work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A virtual environment that Make takes for complete, and that runs this interpreter."""
+    """A virtual environment that Make treats as complete, and that runs this interpreter."""
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
     python = venv / "bin" / "python"

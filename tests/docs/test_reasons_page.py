@@ -1,4 +1,4 @@
-"""The reference page of reasons for memory modes is what its generator writes."""
+"""The reference page of reasons for memory modes equals the output of its generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference pages list what there is: hooks and their arguments, settings, public names."""
+"""The reference pages list all hooks with their arguments, all settings and all public names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.hooks.specs import ALL_SPECS
-from ocannl_core.passes.algebraic_rules import LAWS
+from ocannl_core.passes.algebraic_rules import RULES
 from ocannl_core.settings import Settings
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -59,7 +59,7 @@ def test_exactly_the_laws_of_simplification_are_documented() -> None:
         re.findall(r"^\| (`.*`) \| `` (.*) `` \|$", text_of("simplification.md"), re.MULTILINE)
     )
     operations: dict[str, list[str]] = {}
-    for op, laws in LAWS.items():
+    for op, laws in RULES.items():
         for law in laws:
             operations.setdefault(law.text, []).append(f"`{op.value.name}`")
     assert {(names, law.replace("\\|", "|")) for names, law in rows} == {

@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "einsum.md"
 
 
 def rows(title: str) -> list[list[str]]:
-    """Returns the cells of the rows of the table whose first column has a title."""
+    """Return the cells of the rows of the table whose first column has a title."""
     _, found = PAGE.read_text("utf-8").split(f"| {title} |", maxsplit=1)
     lines = found.splitlines()[2:]
     last = next(position for position, line in enumerate(lines) if not line.startswith("|"))
@@ -27,7 +27,7 @@ SPECIFICATIONS, EXPRESSIONS = rows("specification"), rows("expression")
 
 
 def axes(shape: str, kind: str) -> list[int]:
-    """Returns the sizes of one row of a shape written `batch|input->output`."""
+    """Return the sizes of one row of a shape written `batch|input->output`."""
     match = re.fullmatch(r"(?:(?P<batch>.*)\|)?(?:(?P<input>.*)->)?(?P<output>.*)", shape)
     assert match is not None
     return [int(size) for size in (match[kind] or "").split(",") if size]
@@ -39,7 +39,7 @@ def array(shape: str, start: int) -> Any:
 
 
 def check(expression: str, shapes: list[str], result: str, numpy: str) -> None:
-    """Compares a tensor expression of `a`, `b`, `c` with one of arrays."""
+    """Compare a tensor expression of `a`, `b`, `c` with one of arrays."""
     stated = {name: shape for name, shape in zip("abc", shapes, strict=False) if shape}
     arrays = {name: array(shape, 1 + 100 * k) for k, (name, shape) in enumerate(stated.items())}
     with oc.Session():

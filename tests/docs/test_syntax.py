@@ -1,4 +1,6 @@
-"""Every row of the tables that put OCANNL's notation beside ours is run, and gives what it says."""
+"""Every row of the tables that compare OCANNL's notation with ours runs, and gives the stated
+result.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ INPUT = {"w": 1}
 
 
 def sections() -> dict[str, list[list[str]]]:
-    """Returns the rows of the page's tables, by the heading above them."""
+    """Return the rows of the page's tables, by the heading above them."""
     found: dict[str, list[list[str]]] = {}
     heading = ""
     for line in PAGE.read_text("utf-8").splitlines():
@@ -90,7 +92,7 @@ def given_names() -> dict[str, Any]:
 
 
 def blocks_of(start: str) -> list[str]:
-    """Returns the lines of the row that defines a function, without the last one."""
+    """Return the lines of the row that defines a function, without the last one."""
     for rows in sections().values():
         for _, here, _ in rows:
             if any(line.startswith(start) for line in lines_of(here)):
@@ -103,14 +105,14 @@ def lines_of(cell: str) -> list[str]:
 
 
 def executed(text: str, names: dict[str, Any]) -> None:
-    """Runs Python of the page so that messages and printed code can show its lines."""
+    """Run Python of the page so that messages and printed code can show its lines."""
     name = f"row{next(_numbers)}.py"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     exec(compile(text, name, "exec"), names)
 
 
 def value_of(here: str, names: dict[str, Any]) -> oc.Tensor:
-    """Returns the tensor that a row's last line gives."""
+    """Return the tensor of a row's last line."""
     *before, last = lines_of(here)
     executed("\n".join([*before, f"result = {last}"]), names)
     result: oc.Tensor = names["result"]
@@ -118,7 +120,7 @@ def value_of(here: str, names: dict[str, Any]) -> oc.Tensor:
 
 
 def code_of(here: str, names: dict[str, Any]) -> oc.Computation:
-    """Returns the computation that a row of recorded code is."""
+    """Return the computation that a row of recorded code is."""
     lines = lines_of(here)
     arguments = "c, p, x, y"
     body = "".join(f"    {line}\n" for line in lines)

@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "write_a_backend
 
 
 def tiny_c() -> ModuleType:
-    """Returns the page's program as a module."""
+    """Return the page's program as a module."""
     blocks = re.findall(
         r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -34,5 +34,5 @@ PLUGIN = tiny_c()
 class TestTinyC(PLUGIN.TestTinyC):  # type: ignore[name-defined, misc]
     @pytest.fixture(autouse=True)
     def _registered(self) -> None:
-        if "tiny_c" not in {entry.name for entry in manager.discovered()}:
+        if "tiny_c" not in {entry.name for entry in manager.backend_entries()}:
             manager.register("tiny_c", PLUGIN)

@@ -1,4 +1,4 @@
-"""The digits demo: it learns, leaves its files, and notices when training goes wrong."""
+"""The digits demo learns, writes its files, and reports failed training."""
 
 from __future__ import annotations
 

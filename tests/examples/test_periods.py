@@ -1,4 +1,4 @@
-"""The periods demo: its operations keep their contract, it learns, on every backend alike."""
+"""The periods demo: its operations pass `check_op`, and it learns on every backend."""
 
 from __future__ import annotations
 

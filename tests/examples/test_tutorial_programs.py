@@ -83,7 +83,7 @@ def test_letters_are_paired_with_those_before_them(names: ModuleType) -> None:
 
 
 def lines_of_code(text: str) -> int:
-    """Returns the number of lines with code: no blank ones, comments or docstrings."""
+    """Return the number of lines with code: no blank ones, comments or docstrings."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     described = {
         line

@@ -1,4 +1,4 @@
-"""Writes random programs of tensors."""
+"""Write random programs of tensors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from random import Random
 
 from .captures import Require, capturable, is_row, required_size
 from .chains import links_of, rounds_of
-from .contraction import Expected, Undetermined
-from .notation import Context, Invalid, Row, Rows
+from .contraction import ExpectedRow, Undetermined
+from .notation import Invalid, Row, Rows, SpecContext
 from .parts import is_reachable
 from .programs import Axes, Index, Leaf, Program, Statement, Step, pool_spec, used_operands
 from .reference import CONTRACTIONS, Call, expected_rows
@@ -25,7 +25,7 @@ CHAINS = 0.02
 
 
 @dataclass(frozen=True)
-class Scope:
+class ProgramLimits:
     """The limits of programs.
 
     Attributes:
@@ -38,25 +38,25 @@ class Scope:
 
 
 @dataclass
-class Author:
-    """Writes programs.
+class ProgramAuthor:
+    """Author of programs.
 
     Attributes:
-        random: Where choices come from.
+        random: The source of choices.
         scope: The limits of programs.
     """
 
     random: Random
-    scope: Scope = Scope()
+    scope: ProgramLimits = ProgramLimits()
     statements: list[Statement] = field(default_factory=list)
     has_bases: bool = False
     dims: dict[str, bool] = field(default_factory=dict)
     """The dimensions; True for those of rows."""
     shapes: dict[str, Rows | None] = field(default_factory=dict)
-    """The shapes of tensors; None for those that inference has to find."""
+    """The shapes of tensors; None for those that are inferred."""
 
     def program(self, most_steps: int = 12) -> Program:
-        """Returns a program of leaves and at most so many operations."""
+        """Return a program of leaves and at most so many operations."""
         self.has_bases = self._chance(0.1)
         for _ in range(self.random.randint(1, 3)):
             self._leaf()
@@ -102,7 +102,7 @@ class Author:
         return name
 
     def _basis(self) -> tuple[int, str] | None:
-        """Returns what the axes of some size mean, mostly the same in all tensors."""
+        """Return the basis of axes of some size, mostly the same in all tensors."""
         if not self.has_bases or self._chance(0.5):
             return None
         size = self.random.choice([1, 2, 3])
@@ -111,7 +111,7 @@ class Author:
     # ----- steps ----------------------------------------------------------------------------------
 
     def _pick(self) -> str:
-        """Returns an operand, a late one rather than an early one."""
+        """Return an operand, a late one rather than an early one."""
         names = list(self.shapes)
         return self.random.choice(names[-4:] if self._chance(0.7) else names)
 
@@ -136,7 +136,7 @@ class Author:
             self.dims[dim] = is_row(name, step.spec)
 
     def _capturing(self, step: Step) -> Step:
-        """Returns the step, sometimes with names of its spec captured."""
+        """Return the step, sometimes with names of its spec captured."""
         if step.operation not in ("einsum", "outer_sum") or not self._chance(0.15):
             return step
         names = capturable(step.spec, step.context)
@@ -208,7 +208,7 @@ class Author:
                 return self._slice(name)
 
     def _fitting(self, name: str) -> tuple[str, str]:
-        """Returns the tensor and another one that it probably broadcasts with."""
+        """Return the tensor and another one that it probably broadcasts with."""
         candidates = [other for other in self.shapes if self._fits("add", name, other)]
         other = (
             self.random.choice(candidates) if candidates and self._chance(0.95) else self._pick()
@@ -279,7 +279,7 @@ class Author:
                 stride = 1 if (size if padded else size - window) % stride else stride
             strides.append(stride)
             windows.append(window)
-        context = Context(values=(("kh", windows[0]), ("kw", windows[1])))
+        context = SpecContext(values=(("kh", windows[0]), ("kw", windows[1])))
         spec = pool_spec((strides[0], strides[1]), padded=padded)
         return Step(f"x{len(self.statements)}", "max_pool2d", (operand,), spec, context=context)
 
@@ -312,7 +312,7 @@ class Author:
     # ----- specs ----------------------------------------------------------------------------------
 
     def _contraction(self, name: str, operation: str, operands: tuple[str, ...]) -> Step:
-        """Returns a step with a spec for which all parts of concatenated axes have a place."""
+        """Return a step with a spec for which all parts of concatenated axes have a place."""
         shapes = [self.shapes[each] for each in operands]
         while True:
             spec, context = SpecAuthor(self.random, self.scope.formulas).spec(shapes)
@@ -323,7 +323,7 @@ class Author:
                 continue
 
     def _stack(self) -> Step:
-        """Returns a stack of one to three tensors, mostly of one shape."""
+        """Return a stack of one to three tensors, mostly of one shape."""
         first = self._pick()
         rows = self.shapes[first]
         more = self.random.choice([0, 1, 1, 2])
@@ -335,7 +335,7 @@ class Author:
         return Step(f"x{len(self.statements)}", "stack", tuple(operands), kind)
 
     def _concat(self) -> Step:
-        """Returns a concatenation of two or three tensors, or of up to four blocks."""
+        """Return a concatenation of two or three tensors, or of up to four blocks."""
         operand = self._pick()
         rows = self.shapes[operand]
         kind = self.random.randrange(3)
@@ -361,7 +361,7 @@ class Author:
         return Step(name, "concat", tuple(operands), f"{'; '.join(texts)} => {result}")
 
     def _resized(self, operand: str, rows: Rows, axes: Sequence[tuple[int, int]]) -> str:
-        """Returns the tensor, or a new one that differs in the sizes of some axes."""
+        """Return the tensor, or a new one that differs in the sizes of some axes."""
         if self._chance(0.3):
             return operand
         changed = [list(row) for row in rows]
@@ -380,7 +380,7 @@ class Author:
         return name
 
 
-def _certain(expected: Sequence[Expected]) -> Rows | None:
+def _certain(expected: Sequence[ExpectedRow]) -> Rows | None:
     if not all(row.is_certain for row in expected):
         return None
     batch, output, inputs = (row.sizes for row in expected)

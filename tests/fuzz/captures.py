@@ -1,4 +1,4 @@
-"""Captured names of specifications, and what programs require of them."""
+"""Captured names of specifications, and requirements on their sizes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from random import Random
 
 from .contraction import Contraction
-from .notation import Context, Invalid, Rows, axes_of, names_of, parse
+from .notation import Invalid, Rows, SpecContext, axes_of, names_of, parse
 
 Captures = tuple[tuple[str, str], ...]
-"""Names of a specification, each with the dimension that stands for it."""
+"""Names of a specification, each with the name of its dimension."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Require:
         return sizes[self.dim] == self.size * (sizes[self.other] if self.other else 1)
 
 
-def capturable(spec: str, context: Context) -> list[str]:
+def capturable(spec: str, context: SpecContext) -> list[str]:
     """Return the labels of a specification and its row variables, `...` by the kind of its row."""
     patterns, result = parse(spec, context)
     everything = [*patterns, result]
@@ -56,8 +56,8 @@ def is_row(name: str, spec: str) -> bool:
     return name in ("batch", "input", "output") or re.search(rf"\.\.{name}\.\.", spec) is not None
 
 
-def kept(capture: Captures, spec: str, context: Context) -> Captures:
-    """Return what is captured of names that a specification has."""
+def kept(capture: Captures, spec: str, context: SpecContext) -> Captures:
+    """Return the captures of names that a specification has."""
     try:
         names = capturable(spec, context)
     except (Invalid, AssertionError):
@@ -65,16 +65,18 @@ def kept(capture: Captures, spec: str, context: Context) -> Captures:
     return tuple(each for each in capture if each[0] in names)
 
 
-def with_sizes(context: Context, capture: Captures, spec: str, sizes: dict[str, int]) -> Context:
-    """Return what is stated beside a specification, together with the sizes of captured names."""
+def with_sizes(
+    context: SpecContext, capture: Captures, spec: str, sizes: dict[str, int]
+) -> SpecContext:
+    """Return the context of a specification with the sizes of captured names."""
     values, rows = dict(context.values), dict(context.rows)
     for name, dim in capture:
         (rows if is_row(name, spec) else values)[name] = sizes[dim]
-    return Context(context.padded, tuple(sorted(values.items())), tuple(sorted(rows.items())))
+    return SpecContext(context.padded, tuple(sorted(values.items())), tuple(sorted(rows.items())))
 
 
 def required_size(
-    random: Random, spec: str, context: Context, operands: Sequence[Rows | None], name: str
+    random: Random, spec: str, context: SpecContext, operands: Sequence[Rows | None], name: str
 ) -> int:
     """Return a number to require of a captured name, mostly one that fits."""
     known = [rows for rows in operands if rows is not None]

@@ -1,6 +1,6 @@
 """A spec applied to operands of known shapes, by enumeration of all values of its labels.
 
-Nothing here uses the project: what a spec means is computed from its text.
+Nothing here uses the project: a spec is evaluated from its text.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from .grid import Grid, addressed
 from .notation import (
     Axis,
-    Context,
     Formula,
     Invalid,
     Name,
-    Parts,
+    PartsAxis,
     Pattern,
     Position,
     Row,
     Rows,
+    SpecContext,
     Unrelated,
     axes_of,
     names_of,
@@ -41,11 +41,11 @@ class Undetermined(Exception):
     """The sizes of labels do not follow from those of the operands and the result."""
 
 
-# ----- what a result may look like ----------------------------------------------------------------
+# ----- rows of results ----------------------------------------------------------------------------
 
 
 class Freedom(Enum):
-    """What uses of a result can make of an axis."""
+    """Changes that uses of a result can make to an axis."""
 
     NONE = "none"
     FIRST = "first"
@@ -57,24 +57,24 @@ class Freedom(Enum):
 
 
 @dataclass(frozen=True)
-class Expected:
-    """A row of a result: sizes, and what uses can make of them."""
+class ExpectedRow:
+    """A row of a result: sizes, and the freedom of each axis."""
 
     sizes: Row
     freedoms: tuple[Freedom, ...]
     open_at: int | None = None
-    """Where there may be further axes, under a row variable that no operand has."""
+    """The position of further axes, under a row variable that no operand has."""
     longer_at: int = 0
-    """Where the axes go that uses ask for."""
+    """The position of axes that uses require."""
 
     def admits(
         self, row: Row, *, may_lengthen: bool = False, may_stretch_first: bool = False
     ) -> bool:
-        """True if a result may have this row.
+        """Return True if a result may have this row.
 
         Args:
             row: The row.
-            may_lengthen: True when uses can ask for further axes.
+            may_lengthen: True when uses can require further axes.
             may_stretch_first: True to let axes of position 0 become longer.
         """
         stretching = {Freedom.STRETCH, Freedom.FIRST} if may_stretch_first else {Freedom.STRETCH}
@@ -101,8 +101,8 @@ class Expected:
         return Freedom.GROW not in self.freedoms and self.open_at is None
 
 
-def certain(row: Row) -> Expected:
-    return Expected(row, (Freedom.STRETCH,) * len(row))
+def certain(row: Row) -> ExpectedRow:
+    return ExpectedRow(row, (Freedom.STRETCH,) * len(row))
 
 
 # ----- contraction --------------------------------------------------------------------------------
@@ -110,12 +110,12 @@ def certain(row: Row) -> Expected:
 
 @dataclass(frozen=True)
 class Read:
-    """What an operand contributes to products.
+    """The cells of an operand in products.
 
     Attributes:
-        operand: Which operand it is.
-        at: The cells, flat; anything where the operand has none.
-        inside: Where the operand has cells.
+        operand: The number of the operand.
+        at: The cells, flat; arbitrary where the operand has none.
+        inside: True where the operand has cells.
     """
 
     operand: int
@@ -123,7 +123,7 @@ class Read:
     inside: Array
 
     def values(self, cells: Array, beyond: float) -> Array:
-        """Returns the operand's cells, and what there is beyond them."""
+        """Return the operand's cells, and `beyond` outside them."""
         if not cells.size:
             return np.full(self.at.shape, beyond)
         return np.where(self.inside, cells.reshape(-1)[self.at], beyond)
@@ -134,7 +134,7 @@ class Points:
     """Products: all values of some labels.
 
     Attributes:
-        target: The cell of the result that each belongs to, flat.
+        target: The cell of the result of each product, flat.
         reads: The operands' cells.
     """
 
@@ -145,7 +145,7 @@ class Points:
 class Contraction:
     """A spec applied to operands of known shapes."""
 
-    def __init__(self, spec: str, operands: Sequence[Rows], context: Context) -> None:
+    def __init__(self, spec: str, operands: Sequence[Rows], context: SpecContext) -> None:
         patterns, self._result = parse(spec, context)
         if len(patterns) != len(operands):
             raise Invalid(f"{len(patterns)} operands in the spec, {len(operands)} given")
@@ -179,7 +179,7 @@ class Contraction:
                 if is_exact and isinstance(axis, Name):
                     self._set(axis.label, size)
                     self._exact.add(axis.label)
-        # whether a part without cells is refused depends on who says that it has none
+        # whether a part without cells is refused depends on the source of its size
         is_told = all(
             self.sizes[label] or self._may_be_empty(str(label))
             for label in self._parted & self._exact
@@ -213,10 +213,10 @@ class Contraction:
             if name not in kept:
                 yield name, cells // own if own else 1
             elif cells != own:
-                raise Undetermined  # nothing here says which axes it has beyond those of operands
+                raise Undetermined  # nothing here determines axes that operands do not have
 
-    def expected(self) -> tuple[Expected, Expected, Expected]:
-        """Returns the rows that the result must have."""
+    def expected(self) -> tuple[ExpectedRow, ExpectedRow, ExpectedRow]:
+        """Return the rows that the result must have."""
         batch, output, inputs = (
             self._expected(pattern, kind) for kind, pattern in enumerate(self._result)
         )
@@ -257,7 +257,7 @@ class Contraction:
             if lengths[variable] != length:
                 raise Invalid(f"{variable} has {length} and {lengths[variable]} axes")
 
-    def _expected(self, pattern: Pattern, kind: int) -> Expected:
+    def _expected(self, pattern: Pattern, kind: int) -> ExpectedRow:
         is_exact = self._is_exact(pattern, kind)
         sizes: list[int] = []
         freedoms: list[Freedom] = []
@@ -272,7 +272,7 @@ class Contraction:
                 case Unrelated():
                     sizes.append(1)
                     freedoms.append(Freedom.GROW)
-                case Formula() | Parts():
+                case Formula() | PartsAxis():
                     size = self._computed(axis)
                     sizes.append(1 if size is None else size)
                     freedoms.append(Freedom.GROW if size is None else Freedom.NONE)
@@ -281,11 +281,11 @@ class Contraction:
         )
         open_at = len(pattern.leading) if is_open else None
         longer_at = len(pattern.leading) if pattern.variable is not None else 0
-        return Expected(tuple(sizes), tuple(freedoms), open_at, longer_at)
+        return ExpectedRow(tuple(sizes), tuple(freedoms), open_at, longer_at)
 
-    def _computed(self, axis: Formula | Parts) -> int | None:
-        """Returns the size of an axis that follows from labels; None if they are not known."""
-        if isinstance(axis, Parts):
+    def _computed(self, axis: Formula | PartsAxis) -> int | None:
+        """Return the size of an axis that follows from labels; None if they are unknown."""
+        if isinstance(axis, PartsAxis):
             found = [n for n in axis.sizes(self.sizes) if n is not None]
             return sum(found) if len(found) == len(axis.parts) else None
         if axis.over not in self.sizes or (axis.coupled and axis.kernel not in self.sizes):
@@ -300,7 +300,7 @@ class Contraction:
     # ----- rows and sizes -------------------------------------------------------------------------
 
     def _flat(self, pattern: Pattern, rank: int) -> list[Axis]:
-        """Returns the axes of a pattern; rows without a variable are open to their left."""
+        """Return the axes of a pattern; rows without a variable are open to their left."""
         if pattern.variable is None:
             more = max(0, rank - pattern.known)
             middle: list[Axis] = [Unrelated()] * more
@@ -310,9 +310,9 @@ class Contraction:
         return [*pattern.leading, *middle, *pattern.trailing]
 
     def _paired(self, pattern: Pattern, row: Row) -> list[tuple[Axis, int]]:
-        """Returns the axes that an operand has, with their sizes.
+        """Return the axes of an operand, with their sizes.
 
-        Those with names come first; a row variable has what is left of the operand's, at the right.
+        Named axes come first; a row variable has the remaining axes of the operand, at the right.
         """
         axes = self._flat(pattern, len(row))
         more = len(row) - pattern.known
@@ -335,7 +335,7 @@ class Contraction:
                         raise Invalid(f"position {index} of {size}")
 
     def _operand_axes(self) -> list[tuple[Axis, int]]:
-        """Returns the axes that say something about sizes: those that are not repeated."""
+        """Return the axes that determine sizes: those that are not repeated."""
         return [
             (axis, size)
             for pairs in self.operands
@@ -348,15 +348,15 @@ class Contraction:
             raise Invalid(f"{label} is {self.sizes[label]} and {size}")
 
     def _infer_formulas(self, pairs: Iterable[tuple[Axis, int]]) -> bool:
-        """Finds the labels in formulas; returns whether all were found."""
-        pending = [(axis, n) for axis, n in pairs if isinstance(axis, Formula | Parts)]
+        """Find the labels in formulas; return whether all were found."""
+        pending = [(axis, n) for axis, n in pairs if isinstance(axis, Formula | PartsAxis)]
         progress = True
         while progress:
             progress = False
             for axis, size in list(pending):
                 is_known = (
                     self._learn_parts(axis, size)
-                    if isinstance(axis, Parts)
+                    if isinstance(axis, PartsAxis)
                     else self._learn_formula(axis, size)
                 )
                 if is_known:
@@ -375,7 +375,7 @@ class Contraction:
         self._set(over, axis.solve(size, self.sizes.get(kernel)))
         return kernel is None or kernel in self.sizes  # no length of a padded window follows
 
-    def _learn_parts(self, axis: Parts, size: int) -> bool:
+    def _learn_parts(self, axis: PartsAxis, size: int) -> bool:
         unknown = [label for label in axis.labels if label not in self.sizes]
         if len(set(unknown)) > 1:
             return False
@@ -392,11 +392,11 @@ class Contraction:
         """True for parts that stand nowhere else, where the other side has the rest of the axis."""
         sides = [self._patterns, [self._result]]
         axes = [axis for side in sides for rows in side for axis in axes_of(rows)]
-        if any(part in names_of(axis) for axis in axes if not isinstance(axis, Parts)):
+        if any(part in names_of(axis) for axis in axes if not isinstance(axis, PartsAxis)):
             return False
         for side, other in (sides, sides[::-1]):
             for axis in (axis for rows in side for axis in axes_of(rows)):
-                if isinstance(axis, Parts) and part in axis.labels:
+                if isinstance(axis, PartsAxis) and part in axis.labels:
                     rest = set(axis.labels) - {part}
                     if all(any(_made_of(each, rest) for each in axes_of(rows)) for rows in other):
                         return True
@@ -412,18 +412,18 @@ class Contraction:
         apart: bool = False,
         most: int = LARGEST_DOMAIN,
     ) -> Iterator[Points]:
-        """Yields what is multiplied, and the cells of a result of the given shape it belongs to.
+        """Yield products, and their cells in a result of the given shape.
 
         Args:
             operands: The shapes of the operands.
             result: The sizes of the result's axes.
-            apart: Every operand by itself, not their products.
-            most: How many products to enumerate at once, at most.
+            apart: True for every operand by itself instead of products.
+            most: The largest number of products to enumerate at once.
         """
         list(self._repeated_rows())
         for kind, (pattern, row) in enumerate(zip(self._result, result, strict=True)):
             if pattern.variable in self._lengths and self._is_exact(pattern, kind):
-                # axes that uses ask for lie in the row variable: there must be no others
+                # axes that uses require lie in the row variable: there must be no others
                 more = len(row) - pattern.known
                 self._lengths[pattern.variable] = max(more, self._lengths[pattern.variable])
         targets = [
@@ -453,7 +453,7 @@ class Contraction:
         ]
         for each in group:
             for axis in axes_of(self._patterns[each]):
-                if not isinstance(axis, Parts):  # also where the operand is repeated
+                if not isinstance(axis, PartsAxis):  # also where the operand is repeated
                     for label in names_of(axis):
                         grid.variable(label, self._size(label))
         for name, count in self._repeated_rows():
@@ -518,7 +518,7 @@ class Contraction:
         *,
         is_repeated: bool | None = None,
     ) -> Callable[[dict[Hashable, Array]], Array]:
-        """Returns which position of an axis each point of the grid touches.
+        """Return which position of an axis each point of the grid touches.
 
         Args:
             grid: Where the variables are.
@@ -543,7 +543,7 @@ class Contraction:
                 return lambda _: np.full((), index)
             case Unrelated():
                 return grid.pick(object(), size)
-            case Parts(parts):
+            case PartsAxis(parts):
                 part = parts[choice[axis]]
                 left = axis.left(choice[axis], self.sizes)
                 within = grid.pick(part, self._size(part))
@@ -570,6 +570,6 @@ def _skips_first(axis: Axis) -> bool:
 
 
 def _made_of(axis: Axis, labels: set[str]) -> bool:
-    """True for an axis that some labels, or concatenations of them, make up."""
+    """Return True if an axis consists of some labels, or of concatenations of them."""
     names = names_of(axis)
-    return isinstance(axis, Name | Parts) and bool(names) and labels.issuperset(names)
+    return isinstance(axis, Name | PartsAxis) and bool(names) and labels.issuperset(names)

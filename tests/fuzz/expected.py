@@ -1,4 +1,4 @@
-"""The values and the gradients of a program of which all shapes are known."""
+"""Values and gradients of a program of known shapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def values_of(
 
     Raises:
         TooLarge: if some may be inexact.
-        Undetermined: if the shapes do not say what the values are.
+        Undetermined: if the shapes do not determine the values.
     """
     values = {name: Value(cells, shapes[name]) for name, cells in leaves.items()}
     for step in program.expanded:

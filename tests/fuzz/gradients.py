@@ -1,7 +1,7 @@
-"""Gradients of operations, written down from their definitions.
+"""Gradients of operations, written from their definitions.
 
-Of a result's gradient, every operand gets what its cells contributed. Where several cells are the
-greatest, the first of them gets all of it; of two operands that are equal, the first one does.
+Every operand receives the gradient of the result for the cells it contributed. Where several cells
+are the greatest, the first of them receives all of it; of two equal operands, the first one does.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ POINTWISE: dict[str, Callable[..., tuple[Array | None, ...]]] = {
     "sat01_gate": lambda g, a, b: (None, np.where((a > 0) & (a < 1), g, 0.0)),
     "where": lambda g, a, b, c: (None, np.where(a != 0, g, 0.0), np.where(a != 0, 0.0, g)),
 }
-"""What operands get; other operations on single cells, such as comparisons, pass nothing."""
+"""Gradients of operands; other pointwise operations, such as comparisons, have none."""
 
 EACH: dict[str, Callable[..., tuple[Array | None, ...]]] = {
     "maximum": lambda g, a, b: (np.where(a >= b, g, 0.0), np.where(b >= a, g, 0.0)),
     "minimum": lambda g, a, b: (np.where(a <= b, g, 0.0), np.where(b <= a, g, 0.0)),
 }
-"""What operands would get if each of equal ones got the whole gradient."""
+"""Gradients of operands if each of several equal ones gets the whole gradient."""
 
 TIED = frozenset({*MAXIMA, *EACH})
 """The operations that choose between equal cells."""
@@ -61,7 +61,7 @@ def pulled_back(
     gradient: Array,
     each: frozenset[str] = frozenset(),
 ) -> list[Array]:
-    """Returns the gradient of each operand, given that of the result.
+    """Return the gradient of each operand, given that of the result.
 
     Args:
         call: The operation.
@@ -95,13 +95,13 @@ def pulled_back(
 
 
 def _places(value: Value, first: int = 0) -> Value:
-    """Returns a value whose cells are their own numbers."""
+    """Return a value whose cells are their own numbers."""
     numbers = np.arange(first, first + value.cells.size).reshape(value.cells.shape)
     return Value(numbers, value.rows)
 
 
 def _gathered(operand: Value, places: Array, gradient: Array) -> Array:
-    """Returns what arrives at each cell of an operand; `places` are the cells by number."""
+    """Return the gradient of each cell of an operand; `places` are the cells by number."""
     found = np.zeros(operand.cells.size)
     np.add.at(found, places.astype(int).ravel(), gradient.ravel())
     return found.reshape(operand.cells.shape)

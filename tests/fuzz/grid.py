@@ -18,7 +18,7 @@ class TooLarge(Exception):
 
 
 def addressed(grid: Grid, positions: list[Array], sizes: list[int]) -> tuple[Array, Array]:
-    """Returns the flat cell that each point of the grid touches, and whether there is one."""
+    """Return the flat cell that each point of the grid touches, and whether there is one."""
     at = np.zeros(grid.shape, dtype=int)
     inside = np.ones(grid.shape, dtype=bool)
     for position, size in zip(positions, sizes, strict=True):

@@ -1,8 +1,8 @@
-"""Programs without what is refused, so that more of them go all the way and go deep.
+"""Repair of refused programs, so that more of them run and become deep.
 
-An operation that is refused goes, and what used its result uses its operand. Where the rows of a
-parameter follow from nothing, some are stated. What is right and what is wrong stays for the
-reference to say: here the project only tells which programs it takes.
+A refused operation is removed, and uses of its result use its operand. Rows of a parameter that
+nothing determines are stated. Right and wrong are decided by the reference: here the project only
+decides whether it accepts a program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUNDS = 6
 
 
 def mended(program: Program, random: Random) -> Program:
-    """Returns the program, or one like it that is probably not refused."""
+    """Return the program, or one like it that is probably not refused."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # labels that are summed at once are meant here
         for _ in range(_ROUNDS):
@@ -39,7 +39,7 @@ def mended(program: Program, random: Random) -> Program:
 
 
 def _accepted(program: Program, names: dict[str, Any]) -> Program:
-    """Returns the program without operations that are refused at once, and makes its tensors."""
+    """Return the program without operations that are refused at once, and create its tensors."""
     kept: list[Statement] = []
     instead: dict[str, str] = {}
     for line in [index.declaration() for index in program.indices] + program.declarations():
@@ -64,7 +64,7 @@ def _accepted(program: Program, names: dict[str, Any]) -> Program:
 
 
 def _hides(program: Program, names: dict[str, Any]) -> bool:
-    """True if the program as a whole is refused."""
+    """Return True if the program as a whole is refused."""
     try:
         reduce(add, (oc.train.forward(names[root]) for root in program.roots)).resolve()
     except oc.ShapeError:
@@ -73,7 +73,7 @@ def _hides(program: Program, names: dict[str, Any]) -> bool:
 
 
 def _stated(program: Program, random: Random) -> Program:
-    """Returns the program with rows for the last parameter that leaves some open; without its last
+    """Return the program with rows for the last parameter that leaves some open; without its last
     result if there is none.
     """
     for position in range(len(program.statements) - 1, -1, -1):

@@ -43,18 +43,18 @@ class Formula:
 
     @property
     def coupled(self) -> bool:
-        """True if the window's length bears on the axis's size."""
+        """Return True if the window's length bears on the axis's size."""
         return self.kernel is not None and not self.padded
 
     def size(self, over: int, kernel: int | None) -> int:
-        """Returns the size of the axis."""
+        """Return the size of the axis."""
         if not self.coupled:
             return self.stride * over
         assert kernel is not None
         return self.stride * (over - 1) + 1 + (kernel - 1) * self.dilation
 
     def solve(self, size: int, kernel: int | None) -> int:
-        """Returns the size of `over`."""
+        """Return the size of `over`."""
         if not self.coupled:
             over, rest = divmod(size, self.stride)
         else:
@@ -69,21 +69,21 @@ class Formula:
         return over
 
     def solve_kernel(self, size: int, over: int) -> int:
-        """Returns the size of the window."""
+        """Return the size of the window."""
         span = size - self.stride * (over - 1)
         if span < 1 or (span - 1) % self.dilation:
             raise Invalid("no window fits")
         return (span - 1) // self.dilation + 1
 
     def left(self, kernel: int) -> int:
-        """Returns how many cells lie in front of the first window's centre."""
+        """Return how many cells lie in front of the first window's centre."""
         span = 1 + (kernel - 1) * self.dilation
         return span - (span + 1) // 2 if self.padded else 0
 
 
 @dataclass(frozen=True)
-class Parts:
-    """An axis made of parts, one after the other; a number is a part that is skipped."""
+class PartsAxis:
+    """An axis of concatenated parts; a number is a part that is skipped."""
 
     parts: tuple[str | int, ...]
 
@@ -92,15 +92,15 @@ class Parts:
         return tuple(part for part in self.parts if isinstance(part, str))
 
     def sizes(self, known: Mapping[Hashable, int]) -> list[int | None]:
-        """Returns the size of each part, as far as they are known."""
+        """Return the size of each part; None if unknown."""
         return [part if isinstance(part, int) else known.get(part) for part in self.parts]
 
     def left(self, place: int, known: Mapping[Hashable, int]) -> int:
-        """Returns how many cells lie in front of a part."""
+        """Return how many cells lie in front of a part."""
         return sum(size or 0 for size in self.sizes(known)[:place])
 
 
-Axis = Name | Position | Unrelated | Formula | Parts
+Axis = Name | Position | Unrelated | Formula | PartsAxis
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,11 @@ _FORMULA = re.compile(
 
 
 @dataclass(frozen=True)
-class Context:
-    """What is stated beside a spec.
+class SpecContext:
+    """Names, sizes and flags that accompany a spec.
 
     Attributes:
-        padded: Whether windows without a mark may leave their axis.
+        padded: True if windows without a mark may leave their axis.
         values: Numbers for names: coefficients, and sizes of axes.
         rows: The numbers of cells of row variables.
     """
@@ -139,7 +139,7 @@ class Context:
     rows: tuple[tuple[str, int], ...] = ()
 
     def used_in(self, spec: str) -> set[str]:
-        """Returns the names with values that occur in a spec."""
+        """Return the names with values that occur in a spec."""
         words = bool(re.search(r"[,*+^<]|=(?!>)", spec))
         return {
             name
@@ -148,7 +148,7 @@ class Context:
         }
 
     def number(self, text: str | None) -> int:
-        """Returns a coefficient."""
+        """Return a coefficient."""
         if text is None or text.isdigit():
             return int(text or 1)
         if text not in dict(self.values):
@@ -156,31 +156,31 @@ class Context:
         return dict(self.values)[text]
 
 
-ALONE = Context()
+ALONE = SpecContext()
 """Nothing is stated."""
 
 
-def parse(spec: str, context: Context = ALONE) -> tuple[list[list[Pattern]], list[Pattern]]:
-    """Returns the rows of each operand and of the result, in buffer order."""
+def parse(spec: str, context: SpecContext = ALONE) -> tuple[list[list[Pattern]], list[Pattern]]:
+    """Return the rows of each operand and of the result, in buffer order."""
     reader = _Reader(bool(re.search(r"[,*+^<]|=(?!>)", spec)), context)
     left, right = spec.split("=>")
     return [reader.rows(part) for part in left.split(";")], reader.rows(right)
 
 
 def axes_of(patterns: list[Pattern]) -> Iterator[Axis]:
-    """Yields the axes of a shape."""
+    """Yield the axes of a shape."""
     for pattern in patterns:
         yield from (*pattern.leading, *pattern.trailing)
 
 
 def names_of(axis: Axis) -> tuple[str, ...]:
-    """Returns the labels that an axis is made of."""
+    """Return the labels of an axis."""
     match axis:
         case Name(label):
             return (str(label),)
         case Formula(over=over, kernel=kernel):
             return (over,) if kernel is None else (over, kernel)
-        case Parts():
+        case PartsAxis():
             return axis.labels
         case _:
             return ()
@@ -189,7 +189,7 @@ def names_of(axis: Axis) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class _Reader:
     words: bool
-    context: Context
+    context: SpecContext
 
     def rows(self, text: str) -> list[Pattern]:
         batch, bar, rest = text.rpartition("|")
@@ -222,7 +222,7 @@ class _Reader:
         if text.isdigit():
             return Position(int(text))
         if "^" in text:
-            return Parts(tuple(int(p) if p.isdigit() else p for p in text.split("^")))
+            return PartsAxis(tuple(int(p) if p.isdigit() else p for p in text.split("^")))
         match = _FORMULA.fullmatch(text)
         assert match, text
         if match["stride"] is None and match["kernel"] is None:

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from .captures import Captures, Require, with_sizes
-from .notation import ALONE, Context
+from .notation import ALONE, SpecContext
 from .reference import CONTRACTIONS, Array, Call, Slice
 from .specs import FORMULAS
 
@@ -29,8 +29,8 @@ class Leaf:
         name: Its name.
         kind: `tensor`, `param` or `placeholder`.
         rows: Batch, output and input axes; None only for the rows of parameters.
-        seed: Decides the cells.
-        basis: What its axes of some size mean: axes of this size have this basis.
+        seed: The seed of the cells.
+        basis: A size and a basis: axes of this size have this basis.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Leaf:
     basis: tuple[int, str] | None = None
 
     def cells(self, dims: Sequence[int]) -> Array:
-        """Returns small integers."""
+        """Return small integers."""
         return np.random.default_rng(self.seed).integers(*self.limits, dims).astype(np.float64)
 
     @property
@@ -131,7 +131,7 @@ class Step:
     operands: tuple[str, ...]
     spec: str = ""
     indices: tuple[Index, ...] = ()
-    context: Context = ALONE
+    context: SpecContext = ALONE
     capture: Captures = ()
     links: tuple[Link, ...] = ()
     rounds: int = 0
@@ -236,7 +236,7 @@ def pool_spec(strides: tuple[int, int], *, padded: bool) -> str:
     return f"...|{windows}, ..c.. => ...|oh, ow, ..c.."
 
 
-def _pool_arguments(spec: str, context: Context) -> str:
+def _pool_arguments(spec: str, context: SpecContext) -> str:
     """Return the arguments of `oc.nn.max_pool2d` that a specification stands for."""
     height, width = re.findall(r"(\d+)\*o", spec)
     values = dict(context.values)
@@ -249,7 +249,7 @@ Statement = Leaf | Step | Require
 
 @dataclass(frozen=True)
 class Program:
-    """Statements, each using only what stands above it."""
+    """Statements, each using only earlier ones."""
 
     statements: tuple[Statement, ...]
 
@@ -295,7 +295,7 @@ class Program:
         return Program(tuple(kept))
 
     def without(self, root: str) -> Program:
-        """Returns the program without a result and all that only this result uses; without
+        """Return the program without a result and all that only this result uses; without
         demands on dimensions that nothing captures then.
         """
         needed: set[str] = set(self.roots) - {root}
@@ -307,10 +307,10 @@ class Program:
 
     @property
     def lengthened(self) -> set[tuple[str, int]]:
-        """The rows of results, by name and position, of which uses can ask for more axes.
+        """The rows of results, by name and position, of which uses can require more axes.
 
-        Slices want a batch axis, windows the axes of the spec, and inputs in products meet what arrives there. The result of an
-        operation may be larger than its operands make it.
+        Slices require a batch axis, windows the axes of the spec, and inputs of products the axes
+        of their operands. The result of an operation may be larger than its operands make it.
         """
         found = set()
         for step in self.steps:
@@ -329,14 +329,14 @@ class Program:
         return [index for step in self.steps for index in step.indices if index.name]
 
     def source(self) -> str:
-        """Returns the statements that build the tensors."""
+        """Return the statements that build the tensors."""
         lines = [index.declaration() for index in self.indices]
         lines += self.declarations()
         lines += [statement.source() for statement in self.statements]
         return "\n".join(lines)
 
     def declarations(self) -> list[str]:
-        """Return the statements that make the dimensions."""
+        """Return the statements that define the dimensions."""
         return [f"{dim} = oc.dim({dim!r})" for dim in self.dims]
 
     def script(
@@ -377,9 +377,9 @@ class Program:
         """Return the statements that make `code`: forward code, and gradients of losses.
 
         Args:
-            losses: Results; a result that is there twice counts twice.
-            apart: Something is assigned between the losses, so that each has a backpropagation of
-                its own.
+            losses: Results; a result that occurs twice counts twice.
+            apart: True to assign to a tensor between the losses, so that each has its own
+                backpropagation.
         """
         codes = [f"oc.train.forward({each})" for each in self.roots if each not in losses]
         more = [f"oc.train.grad_update({each})" for each in losses]
@@ -390,7 +390,7 @@ class Program:
         return "\n".join([*lines, f"code = {' + '.join([*codes, *more])}"])
 
     def reordered(self, random: Random) -> Program:
-        """Returns the same program with independent statements in another order."""
+        """Return the same program with independent statements in another order."""
         pending = list(self.statements)
         done: list[Statement] = []
         names: set[str] = set()

@@ -1,7 +1,7 @@
-"""What a program means, computed from its texts and the concrete shapes alone.
+"""Reference evaluation of programs from their texts and concrete shapes.
 
-Nothing here uses the project: the notation is parsed anew, rows broadcast by rules written down
-here, and values come from NumPy. A shape is a triple of rows in buffer order: batch, output, input.
+Nothing here uses the project: the notation is parsed anew, rows broadcast by rules of this module,
+and values come from NumPy. A shape is a triple of rows in buffer order: batch, output, input.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from .contraction import (
     LARGEST_DOMAIN,
     Contraction,
-    Expected,
+    ExpectedRow,
     Freedom,
     Undetermined,
     certain,
 )
 from .grid import TooLarge
-from .notation import ALONE, Context, Invalid, Row, Rows
+from .notation import ALONE, Invalid, Row, Rows, SpecContext
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +32,7 @@ LARGEST_CELL = 2.0**15
 
 @dataclass(frozen=True)
 class Value:
-    """Cells, and which of their axes belong to which row."""
+    """Cells, and the row of each of their axes."""
 
     cells: Array
     rows: Rows
@@ -42,7 +42,7 @@ class Value:
 
 
 def broadcast(rows: Sequence[Row]) -> Row:
-    """Returns the row of a pointwise result: aligned at the right, 1 and missing axes stretch."""
+    """Return the row of a pointwise result: aligned at the right, 1 and missing axes stretch."""
     sizes = []
     for axis in range(max(map(len, rows), default=0)):
         here = {row[-1 - axis] for row in rows if axis < len(row)} - {1}
@@ -53,12 +53,12 @@ def broadcast(rows: Sequence[Row]) -> Row:
 
 
 def is_scalar(own: Row, wanted: Row) -> bool:
-    """True for one axis of size 1 where no axes are wanted: either is a scalar."""
+    """Return True for one axis of size 1 where no axes are required: either is a scalar."""
     return own == (1,) and not wanted
 
 
 def stretched(value: Value, rows: Rows) -> Array:
-    """Returns the cells repeated along what the rows have more."""
+    """Return the cells repeated along the additional axes of `rows`."""
     dims = [
         n
         for own, wanted in zip(value.rows, rows, strict=True)
@@ -111,23 +111,25 @@ class Slice:
 
 @dataclass(frozen=True)
 class Call:
-    """An operation with what is stated beside its operands.
+    """An operation and the context of its operands.
 
     Attributes:
         operation: Its name.
         spec: A specification, or the kind of the new axis of a stack.
         slices: Indices of leading batch axes.
-        context: What is stated beside the specification.
+        context: The context of the specification.
     """
 
     operation: str
     spec: str = ""
     slices: tuple[Slice, ...] = ()
-    context: Context = ALONE
+    context: SpecContext = ALONE
 
 
-def expected_rows(call: Call, operands: Sequence[Rows]) -> tuple[Expected, Expected, Expected]:
-    """Returns the shape that a result has; raises Invalid if the operation is impossible."""
+def expected_rows(
+    call: Call, operands: Sequence[Rows]
+) -> tuple[ExpectedRow, ExpectedRow, ExpectedRow]:
+    """Return the shape that a result has; raises Invalid if the operation is impossible."""
     match call.operation:
         case operation if operation in CONTRACTIONS:
             contraction = Contraction(call.spec, operands, call.context)
@@ -156,7 +158,7 @@ def expected_rows(call: Call, operands: Sequence[Rows]) -> tuple[Expected, Expec
             found = [certain(row) for row in rows]
             kind = KINDS.index(call.spec)
             freedoms = (Freedom.NONE, *found[kind].freedoms[1:])
-            found[kind] = Expected(rows[kind], freedoms, longer_at=1)
+            found[kind] = ExpectedRow(rows[kind], freedoms, longer_at=1)
             return found[0], found[1], found[2]
         case _:
             rows = _pointwise_rows(operands)
@@ -168,7 +170,7 @@ KINDS = ("batch", "output", "input")
 
 
 def with_new_axis(rows: Rows, kind: str, size: int) -> Rows:
-    """Returns rows with one more axis on the left of a row of some kind."""
+    """Return rows with one more axis on the left of a row of some kind."""
     found = list(rows)
     found[KINDS.index(kind)] = (size, *found[KINDS.index(kind)])
     return found[0], found[1], found[2]
@@ -180,7 +182,7 @@ def _pointwise_rows(operands: Sequence[Rows]) -> Rows:
 
 
 def _composed(left: Rows, right: Rows) -> Rows:
-    """Returns the rows of `left @ right`: the outputs of the right one go into the left one."""
+    """Return the rows of `left @ right`: the outputs of the right one go into the left one."""
     meeting, arriving = left[2], right[1]
     if (meeting, arriving) != ((), (1,)) and broadcast([meeting, arriving]) != meeting:
         raise Invalid(f"{arriving} goes into {meeting}")
@@ -188,7 +190,7 @@ def _composed(left: Rows, right: Rows) -> Rows:
 
 
 def evaluate(call: Call, operands: Sequence[Value], result: Rows) -> Value:
-    """Returns the value of an operation whose result has the given rows."""
+    """Return the value of an operation whose result has the given rows."""
     if prod(n for row in result for n in row) > LARGEST_DOMAIN:
         raise TooLarge
     with np.errstate(all="ignore"):
@@ -230,7 +232,7 @@ def _contracted(call: Call, operands: Sequence[Value], result: Rows) -> Array:
 
 
 def rearranged(call: Call, operands: Sequence[Value], result: Rows) -> Array:
-    """Returns the cells of an operation that only puts cells elsewhere."""
+    """Return the cells of an operation that only puts cells elsewhere."""
     own = operands[0]
     match call.operation:
         case "transpose":

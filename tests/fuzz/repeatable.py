@@ -1,10 +1,10 @@
-"""Random programs give the same C text whatever their process has compiled before.
+"""Comparison of the C text of random programs between processes with different histories.
 
     python -m tests.fuzz.run --repeatable --count 500 --seed 1
 
 One process generates code for all programs, another one in the opposite order, and some programs
-have a process of their own. What depends on an address, on the order of a set or on what is kept
-from earlier programs differs between them.
+have a process of their own. Dependences on addresses, on the order of sets and on caches of earlier
+programs show as differences.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZED = 3
 
 
 class _Generated(BaseException):
-    """Carries generated code out of a compilation, before a compiler starts."""
+    """Carry generated code out of a compilation, before a compiler starts."""
 
 
 def text_of(seed: int, number: int) -> str:
@@ -95,12 +95,12 @@ def texts_in_a_new_process(seed: int, numbers: Sequence[int]) -> dict[int, str]:
 
 
 def differences(seed: int, numbers: Sequence[int], alone: Sequence[int] = ()) -> list[str]:
-    """Return what differs between processes, as reports to print.
+    """Return the differences between processes, as reports to print.
 
     Args:
         seed: The seed of the programs.
         numbers: The programs.
-        alone: Those of them that are compiled in a process of their own, too.
+        alone: Programs that are also compiled in a new process.
     """
     first = texts_in_a_new_process(seed, numbers)
     others = [texts_in_a_new_process(seed, [*reversed(numbers)])]

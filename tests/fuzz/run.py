@@ -5,9 +5,8 @@
     python -m tests.fuzz.run --repeatable --count 500 --seed 1
 
 Every program is built in two orders; of two in three, gradients are compared as well, in half of
-these those of several losses. Some have a chain of pointwise operations, as long as `--longest`. What is
-neither right nor refused properly is printed as the smallest program found that still shows it: a
-script to run.
+these those of several losses. Some have a chain of pointwise operations, as long as `--longest`. A
+failure is printed as the smallest program found that still shows it: a script to run.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core.shape.terms import Shape
 
-from .author import Author, Scope
-from .contraction import Expected, Undetermined
+from .author import ProgramAuthor, ProgramLimits
+from .contraction import ExpectedRow, Undetermined
 from .expected import gradients_of, ties_of, values_of
 from .grid import TooLarge
 from .mending import mended
@@ -57,7 +56,7 @@ DRAFTS = 8
 LOSSES = (0, 1, 2, 0, 1, 3)
 """The numbers of losses of programs, in turn."""
 
-SCOPE = Scope()
+SCOPE = ProgramLimits()
 
 OPERATIONS = (
     "einsum", "einmax", "outer_sum", "tropical", "concat", "stack", "matmul", "fma", "transpose", "slice", "parameter", "placeholder",
@@ -69,11 +68,11 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program.
+    """Result of a program.
 
     Attributes:
         kind: `agrees`, `refused` and `inexact` are fine; all others are failures.
-        detail: What is wrong, or the error of a refusal.
+        detail: The failure, or the error of a refusal.
         shapes: The shapes as text, if they were inferred.
         losses: The results whose gradients were compared.
         ties: The maxima whose rule for equal cells decided about these gradients.
@@ -101,7 +100,9 @@ class _Hang(BaseException):
 
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
-    """Interrupts what takes too long, where the platform has timers and this is the main thread."""
+    """Interrupt a block after some seconds, if the platform has timers and this is the main
+    thread.
+    """
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise _Hang
@@ -128,15 +129,15 @@ def outcome_of(
     apart: bool = False,
     seconds: int = SECONDS,
 ) -> Outcome:
-    """Returns what becomes of a program.
+    """Return the outcome of a program.
 
     Args:
         program: The program.
-        backend: Where to run it; None infers shapes only.
-        keep: Compares the results of all operations, not only those that no other one uses.
+        backend: The backend; None infers shapes only.
+        keep: True to compare the results of all operations, not only unused ones.
         losses: The number of results whose gradients in the parameters are compared, too.
-        apart: Something is assigned between the losses.
-        seconds: How long a program may take, beside the time for its chains.
+        apart: True to assign to a tensor between the losses.
+        seconds: The time limit, without the time for its chains.
     """
     seconds += sum(step.rounds * len(step.links) for step in program.steps) // LINKS_IN_A_SECOND
     try:
@@ -188,7 +189,7 @@ def _judged(
             expected = expected_rows(step.sized(sizes), operands)
         except Invalid as error:
             if _leaves_its_axis(step, operands):
-                return Outcome("inexact", shapes=texts)  # known when it runs; others test that
+                return Outcome("inexact", shapes=texts)  # decided at run time; other tests cover it
             return Outcome("accepted", f"{step.source()}: {error}\n{texts}", texts)
         except Undetermined:
             continue
@@ -229,12 +230,12 @@ def _judged(
 def _admits(
     program: Program,
     name: str,
-    expected: Sequence[Expected],
+    expected: Sequence[ExpectedRow],
     rows: Rows,
     *,
     may_stretch_first: bool = False,
 ) -> bool:
-    """True if a result may have some rows."""
+    """Return True if a result may have some rows."""
     return all(
         row.admits(
             found,
@@ -248,7 +249,7 @@ def _admits(
 def _admits_scalars(
     program: Program, step: Step, sizes: dict[str, int], operands: Sequence[Rows], rows: Rows
 ) -> bool:
-    """True if a result may have some rows once single axes of size 1 are taken for none: both are
+    """Return True if a result may have some rows once single axes of size 1 are taken for none: both are
     scalars.
     """
     forms = [
@@ -266,7 +267,7 @@ def _admits_scalars(
 
 
 def _leaves_its_axis(step: Step, operands: Sequence[Rows]) -> bool:
-    """True if a static index without a range has a value that its axis has no position for."""
+    """Return True if a static index without a range has a value that its axis has no position for."""
     batch = operands[0][0]
     return any(
         index.name and index.extent is None and index.value >= size
@@ -293,7 +294,7 @@ def _run(
 
 
 def _static_indices(tensors: dict[str, Any], program: Program) -> dict[str, Any]:
-    """Returns the static indices, as the slices hold them."""
+    """Return the static indices, as the slices hold them."""
     found = {}
     for step in program.steps:
         if step.operation == "slice":
@@ -316,7 +317,7 @@ def _dims(rows: Rows) -> list[int]:
 
 
 def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
-    """Returns what to think of a program being refused."""
+    """Return the outcome of a refused program."""
     text = f"{type(error).__name__}: {error}"
     if not any(name in error.where for name in OPERATIONS):
         return Outcome("unnamed", text)
@@ -328,7 +329,7 @@ def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
 
 
 def _is_surely_valid(program: Program) -> bool:
-    """True if all shapes follow from the leaves and fit."""
+    """Return True if all shapes follow from the leaves and fit."""
     shapes: dict[str, Rows] = {}
     if program.requires or any(leaf.basis for leaf in program.leaves):
         return False
@@ -352,13 +353,13 @@ def _is_surely_valid(program: Program) -> bool:
 # ----- many programs ------------------------------------------------------------------------------
 
 
-def draft_of(seed: int, number: int, scope: Scope = SCOPE) -> Program:
-    """Returns one of the programs of a seed as it is written first; half of them are refused."""
-    return Author(Random(f"{seed} {number}"), scope).program()
+def draft_of(seed: int, number: int, scope: ProgramLimits = SCOPE) -> Program:
+    """Return one of the programs of a seed as it is written first; half of them are refused."""
+    return ProgramAuthor(Random(f"{seed} {number}"), scope).program()
 
 
-def program_of(seed: int, number: int, scope: Scope = SCOPE) -> Program:
-    """Returns one of the programs of a seed: most of them without what is refused."""
+def program_of(seed: int, number: int, scope: ProgramLimits = SCOPE) -> Program:
+    """Return a program of a seed, mostly without refused operations."""
     draft = draft_of(seed, number, scope)
     if number % DRAFTS == 0:
         return draft
@@ -366,12 +367,12 @@ def program_of(seed: int, number: int, scope: Scope = SCOPE) -> Program:
         with _limited(SECONDS):
             found = mended(draft, Random(number))
     except (_Hang, Exception):
-        return draft  # what is wrong with it is to be found out
+        return draft  # the outcome shows its error
     return found if found.steps else draft
 
 
-def examined(seed: int, number: int, backend: str, scope: Scope) -> Outcome:
-    """Returns what becomes of one program, in its own order and in another one."""
+def examined(seed: int, number: int, backend: str, scope: ProgramLimits) -> Outcome:
+    """Return the outcome of one program, in its own order and in another one."""
     return examined_program(program_of(seed, number, scope), number, backend)
 
 
@@ -409,7 +410,7 @@ def _in_another_order(program: Program, number: int, outcome: Outcome) -> Outcom
 
 
 def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Program:
-    """Returns the smallest program found with the same kind of failure."""
+    """Return the smallest program found with the same kind of failure."""
     kind = outcome.kind
 
     def fails(candidate: Program) -> bool:
@@ -437,8 +438,8 @@ def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Pr
     return program
 
 
-def report(seed: int, number: int, outcome: Outcome, backend: str, scope: Scope) -> str:
-    """Returns a failure as text: what is wrong with the smallest program, and the program."""
+def report(seed: int, number: int, outcome: Outcome, backend: str, scope: ProgramLimits) -> str:
+    """Return a failure as text: the failure of the smallest program, and the program."""
     small = reduced(program_of(seed, number, scope), number, outcome, backend)
     again = _outcome(small, number, backend)
     if outcome.kind == "order":
@@ -457,7 +458,7 @@ def _losses_in(outcome: Outcome) -> list[str]:
 
 
 def main() -> int:
-    """Runs the programs that the command line asks for; returns 1 if there were failures."""
+    """Run the programs that the command line selects; return 1 if there were failures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -487,7 +488,7 @@ def main() -> int:
 
         return repeatable([each for each in sys.argv[1:] if each != "--repeatable"])
     arguments = parser.parse_args()
-    scope = Scope(FORMULAS - set(arguments.without), arguments.longest)
+    scope = ProgramLimits(FORMULAS - set(arguments.without), arguments.longest)
     counts: Counter[str] = Counter()
     failures = 0
     started = time.monotonic()

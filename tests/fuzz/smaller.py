@@ -1,4 +1,4 @@
-"""Smaller programs: what may still show the same failure."""
+"""Reduction of failing programs to smaller ones."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .captures import Require, kept
-from .notation import Context
+from .notation import SpecContext
 from .programs import Leaf, Program, Statement, Step, used_operands
 from .reference import CONTRACTIONS
 from .specs import simpler_specs
 
 
 def smaller(program: Program) -> list[Program]:
-    """Returns programs for one of the results alone, with one statement less, or with a simpler
+    """Return programs for one of the results alone, with one statement less, or with a simpler
     one.
     """
     found = [program.without(root) for root in program.roots if len(program.roots) > 1]
@@ -42,7 +42,7 @@ def _using(statement: Statement, old: str, new: str) -> Statement:
 
 
 def _simpler(leaf: Leaf) -> list[Leaf]:
-    """Returns leaves with an axis less."""
+    """Return leaves with an axis less."""
     found = []
     for kind, row in enumerate(leaf.rows):
         for axis in range(len(row or ())):
@@ -61,7 +61,7 @@ def _simpler(leaf: Leaf) -> list[Leaf]:
 
 
 def _plainer(step: Statement) -> Sequence[Statement]:
-    """Returns smaller leaves, steps with a simpler spec, or with less stated beside it."""
+    """Return smaller leaves, steps with a simpler spec, or with less stated beside it."""
     if isinstance(step, Leaf):
         return _simpler(step)
     if isinstance(step, Require) or step.operation == "max_pool2d":
@@ -78,9 +78,9 @@ def _plainer(step: Statement) -> Sequence[Statement]:
     padded, values = step.context.padded, step.context.values
     for position in range(len(values)):
         rest = values[:position] + values[position + 1 :]
-        found.append(replace(step, context=Context(padded, rest)))
+        found.append(replace(step, context=SpecContext(padded, rest)))
     if padded is not None:
-        found.append(replace(step, context=Context(None, values)))
+        found.append(replace(step, context=SpecContext(None, values)))
     return found
 
 

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from .notation import Context, Row, Rows
+from .notation import Row, Rows, SpecContext
 
 FORMULAS = frozenset({"stride", "window", "ternary", "parts"})
-"""What the notation offers beyond plain axes."""
+"""Elements of the notation beyond plain axes."""
 
 _WORDS = ("height", "width", "channels", "k1", "row", "i", "j", "depth", "m", "out")
 _LETTERS = "ijklmnpqrstuabcdeh"
 
 
 class SpecAuthor:
-    """Writes one spec that mostly fits operands of given shapes."""
+    """Author of one spec that mostly fits operands of given shapes."""
 
     def __init__(self, random: Random, formulas: frozenset[str] = frozenset()) -> None:
         self._random = random
@@ -34,8 +34,8 @@ class SpecAuthor:
     def _chance(self, probability: float) -> bool:
         return self._random.random() < probability
 
-    def spec(self, operands: Sequence[Rows | None]) -> tuple[str, Context]:
-        """Returns the spec, and what is stated beside it."""
+    def spec(self, operands: Sequence[Rows | None]) -> tuple[str, SpecContext]:
+        """Return the spec and its context."""
         left = [self._operand(rows) for rows in operands]
         spec = f"{self._space('; ', ';').join(left)}{self._space(' => ', '=>')}{self._result()}"
         values = {
@@ -43,7 +43,7 @@ class SpecAuthor:
             for label, size in self._sizes.items()
             if size is not None and self._is_given(label)
         }
-        stated = Context(self._padded, tuple(sorted({**values, **self._coefficients}.items())))
+        stated = SpecContext(self._padded, tuple(sorted({**values, **self._coefficients}.items())))
         used = stated.used_in(spec)
         return spec, replace(stated, values=tuple(v for v in stated.values if v[0] in used))
 
@@ -63,7 +63,7 @@ class SpecAuthor:
         return self._shape(texts)
 
     def _guessed(self) -> Rows:
-        """Returns rows for a tensor of unknown shape."""
+        """Return rows for a tensor of unknown shape."""
         batch, output, inputs = (
             tuple(self._random.choice([1, 2, 3]) for _ in range(self._random.choice(lengths)))
             for lengths in ([0, 0, 0, 1], [0, 1, 1, 2], [0, 0, 1])
@@ -71,7 +71,7 @@ class SpecAuthor:
         return batch, output, inputs
 
     def _row(self, kind: str, row: Row) -> list[str] | None:
-        """Returns the axes of an operand's row; None to leave the row out."""
+        """Return the axes of an operand's row; None to leave the row out."""
         if kind != "output" and self._chance(0.3 if row else 0.6):
             return None
         mentioned = len(row)
@@ -139,7 +139,7 @@ class SpecAuthor:
         return f"{self._factor(stride)}*{over}" + (f"+{offset}" if offset else "")
 
     def _factor(self, number: int) -> str:
-        """Returns a coefficient, sometimes under a name."""
+        """Return a coefficient, sometimes under a name."""
         if not self._chance(0.15):
             return str(number)
         name = f"f{number}"
@@ -147,7 +147,7 @@ class SpecAuthor:
         return name
 
     def _concatenated(self, size: int) -> str:
-        """Returns an axis made of parts of some sizes."""
+        """Return an axis of concatenated parts of some sizes."""
         parts: list[str] = []
         labels: list[str] = []
         count = self._random.choice([2, 2, 3])
@@ -223,7 +223,7 @@ class SpecAuthor:
         return self._shape(rows)
 
     def _wholes(self, labels: list[str]) -> list[str]:
-        """Takes parts of operands out of the labels; some come back as one axis."""
+        """Take parts of operands out of the labels; some come back as one axis."""
         wholes = []
         for parts in self._parts:
             kept = [label for label in dict.fromkeys(parts) if label in labels]
@@ -284,7 +284,7 @@ class SpecAuthor:
 
 
 def simpler_specs(spec: str) -> Iterator[str]:
-    """Yields specs without spaces, with an axis less, with a row less, or with a plainer axis."""
+    """Yield specs without spaces, with an axis less, with a row less, or with a plainer axis."""
     plain = re.sub(r"\s+", "", spec)
     if plain != spec:
         yield plain

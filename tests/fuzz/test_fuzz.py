@@ -1,5 +1,5 @@
-"""Random programs of tensors run and agree with a reference that knows the notation only from its
-grammar, or are refused with a reason.
+"""Random programs of tensors agree with a reference that is written from the grammar alone, or are
+refused with a reason.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from .author import Scope
+from .author import ProgramLimits
 from .captures import is_row
-from .notation import Context, Position, axes_of, parse
+from .notation import Position, SpecContext, axes_of, parse
 from .programs import BEFORE, RUNNING, Leaf, Link, Program, Step, pool_spec
 from .reference import CONTRACTIONS
 from .run import Outcome, examined, examined_program, outcome_of, program_of, report
@@ -22,7 +22,7 @@ PROGRAMS = 180
 COUNTED = 100
 """The first programs, whose features are counted."""
 PARTS = 6
-SCOPE = Scope(longest=150)
+SCOPE = ProgramLimits(longest=150)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -32,8 +32,8 @@ def test_random_programs_agree_with_the_reference_or_are_refused(part: int) -> N
         assert not outcome.is_failure, report(0, number, outcome, "interp", SCOPE)
 
 
-def _given(**values: int) -> Context:
-    return Context(values=tuple(values.items()))
+def _given(**values: int) -> SpecContext:
+    return SpecContext(values=tuple(values.items()))
 
 
 CROSSING = Program(

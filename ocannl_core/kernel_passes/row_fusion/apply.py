@@ -23,13 +23,14 @@ from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
 from ocannl_core.kernel_passes.row_fusion.inline_nodes import inline_node
 from ocannl_core.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
-from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.nest_plan import NestKernel, RowGroup
+from ocannl_core.kernels.nodes import Kernel, NodeInfos, kernel_of
 from ocannl_core.kernels.row_fusion import (
+    Member,
     RowFusion,
-    RowFusionMember,
+    find_row_dims,
     nodes_written_by_rows,
     row_fusion_of,
-    row_positions,
 )
 from ocannl_core.kernels.transforms import AXIS_LETTERS, Schedule
 from ocannl_core.loopir.nodes import (
@@ -76,6 +77,23 @@ class FusedNests:
     nodes: Mapping[TensorNode, NodeInfo]
 
 
+@dataclass(frozen=True, slots=True)
+class FusedKernel:
+    """A row group with schedules.
+
+    Attributes:
+        kernel: The kernel of all its nests.
+        sums: Kernels that combine partial results of sums over rows, without schedules.
+        partial: The nodes of those results: memory of the routine.
+        nodes: Extents and formats of nodes that the program does not have.
+    """
+
+    kernel: Kernel
+    sums: tuple[NestKernel, ...]
+    partial: tuple[TensorNode, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+
+
 def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:
     """Returns nests that run one after the other as nests that run together, row by row.
 
@@ -87,18 +105,37 @@ def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos)
     Raises:
         UsageError: for a schedule that does not fit the nests, or not their dependences.
     """
-    found, tails = row_fusion_of(nests, schedule)
-    return FusedLoops(found, nodes).joined(tails)
+    plan, schedules = row_fusion_of(nests, schedule)
+    return FusedLoops(plan, nodes).build(schedules)
 
 
-def _read(nest: KernelNest) -> frozenset[TensorNode]:
+def fuse_group(
+    group: RowGroup,
+    rule: Rule,
+    nodes: Mapping[TensorNode, NodeInfo],
+) -> FusedKernel:
+    """Return the kernel of a group; each nest has the rule's schedule inside the shared loops."""
+    loops = FusedLoops(group.fusion, nodes)
+    schedules = loops.choose_schedules(rule)
+    result = loops.build(schedules)
+    members = zip(group.kernels, group.fusion.members, strict=True)
+    sums = [kernel for kernel, each in members if each.reduces_rows and not each.reduces_inner_rows]
+    return FusedKernel(
+        replace(kernel_of(result.body, group.title), schedule=group.fusion.schedule(schedules)),
+        tuple(kernel.rewritten(nest) for kernel, nest in zip(sums, result.sums, strict=True)),
+        result.partial,
+        result.nodes,
+    )
+
+
+def _nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
     """Returns the nodes that a nest reads."""
     roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
     return frozenset(node for root in roots for node in nodes_of(root))
 
 
-def _mapped(
-    nest: KernelNest, function: Callable[[Expr], Expr], places: Mapping[TensorNode, TensorNode]
+def _map_nest(
+    nest: KernelNest, function: Callable[[Expr], Expr], buffers: Mapping[TensorNode, TensorNode]
 ) -> KernelNest:
     """Returns a nest whose expressions are replaced, and whose stores go elsewhere."""
     reduction = nest.reduction
@@ -106,7 +143,7 @@ def _mapped(
         term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
         reduction = replace(reduction, term=term, initial=initial)
     finish = tuple(
-        replace(each, node=places.get(each.node, each.node), value=map_expr(each.value, function))
+        replace(each, node=buffers.get(each.node, each.node), value=map_expr(each.value, function))
         for each in nest.finish
     )
     return replace(nest, reduction=reduction, finish=finish)
@@ -124,11 +161,11 @@ class FusedLoops:
 
     plan: RowFusion
     nodes: NodeInfos
-    made: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    new_nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     _numbers: list[AxisIndex] = field(init=False)
     _loops: list[tuple[LoopVar, int]] = field(init=False)
     _group: LoopVar = field(init=False)
-    _homes: dict[TensorNode, tuple[int, ...]] = field(init=False)
+    _row_dims: dict[TensorNode, tuple[int, ...]] = field(init=False)
     _buffers: dict[TensorNode, TensorNode] = field(init=False)
     _partial: dict[int, TensorNode] = field(init=False)
 
@@ -143,14 +180,14 @@ class FusedLoops:
         if self.plan.groups > 1:
             var, count = self._loops[0]
             self._numbers[0] = affine([(count, self._group), (1, var)])
-        self._homes = self._found_homes()
-        self._buffers = {node: self._narrow(node) for node in self.plan.contracted}
+        self._row_dims = self._find_row_dims()
+        self._buffers = {node: self._fold_node(node) for node in self.plan.folded}
         self._partial = {}
         for at, member in enumerate(self.plan.members):
-            if member.is_sum:
+            if member.reduces_rows:
                 self._check_sum(at, member)
-            if self._is_adding(member):
-                self._partial[at] = self._partial_results(member)
+            if self._is_accumulating(member):
+                self._partial[at] = self._allocate_partial(member)
 
     # ----- what must hold -------------------------------------------------------------------
 
@@ -179,26 +216,26 @@ class FusedLoops:
         rows = "; ".join(f"rows {' '.join(member.rows)}" for member in self.plan.members)
         return UsageError(rule, found=f"{rows} by {self.plan.size} in {self.plan.groups}")
 
-    def _found_homes(self) -> dict[TensorNode, tuple[int, ...]]:
+    def _find_row_dims(self) -> dict[TensorNode, tuple[int, ...]]:
         """Returns where in the index of each node that is written the rows are."""
-        homes = row_positions(self.plan.members)
-        if homes is None:
+        row_dims = find_row_dims(self.plan.members)
+        if row_dims is None:
             raise self._misfit("What is written has the rows along axes of its own.")
-        return homes
+        return row_dims
 
-    def _check_sum(self, position: int, member: RowFusionMember) -> None:
+    def _check_sum(self, position: int, member: Member) -> None:
         others = [other for at, other in enumerate(self.plan.members) if at != position]
-        last = member.mentioned_last
+        last = member.epilogue_nodes
         if any(not last.isdisjoint(other.written) for other in others) or any(
             not other.nest.mentioned.isdisjoint(member.written) for other in others
         ):
             raise self._misfit("The result of a sum over rows is for later kernels.")
 
-    def _is_adding(self, member: RowFusionMember) -> bool:
+    def _is_accumulating(self, member: Member) -> bool:
         """True if a nest adds to partial results; a sum over rows that all run together is complete
         at once.
         """
-        return member.is_sum and not (member.is_inner_sum and self._loops[-1][1] == 1)
+        return member.reduces_rows and not (member.reduces_inner_rows and self._loops[-1][1] == 1)
 
     def _check_independent(self, var: LoopVar, count: int, body: Block) -> None:
         if self.plan.groups > 1:  # which group it is moves all rows together
@@ -209,34 +246,35 @@ class FusedLoops:
 
     # ----- nodes ----------------------------------------------------------------------------
 
-    def _narrow(self, node: TensorNode) -> TensorNode:
+    def _fold_node(self, node: TensorNode) -> TensorNode:
         """Returns a node for what one iteration needs of another one."""
         info = self.nodes[node]
-        dropped = self._dropped(node)
+        dropped = self._dropped_dims(node)
         dims = [
-            self.plan.size if at == self._homes[node][-1] else n for at, n in enumerate(info.dims)
+            self.plan.size if at == self._row_dims[node][-1] else n
+            for at, n in enumerate(info.dims)
         ]
         row = TensorNode(node.id, (*node.label, "row"))
         kept = tuple(n for at, n in enumerate(dims) if at not in dropped)
         if info.padding:
             raise self._misfit("Nodes with margins keep their size.")
-        self.made[row] = NodeInfo(info.dtype, kept)
+        self.new_nodes[row] = NodeInfo(info.dtype, kept)
         return row
 
-    def _dropped(self, node: TensorNode) -> tuple[int, ...]:
-        homes = self._homes[node]
-        return homes if self.plan.size == 1 else homes[:-1]
+    def _dropped_dims(self, node: TensorNode) -> tuple[int, ...]:
+        row_dims = self._row_dims[node]
+        return row_dims if self.plan.size == 1 else row_dims[:-1]
 
-    def _partial_results(self, member: RowFusionMember) -> TensorNode:
+    def _allocate_partial(self, member: Member) -> TensorNode:
         reduction = member.nest.reduction
         assert reduction is not None
         node = TensorNode(member.written[0].id, (*member.written[0].label, "partial"))
-        groups = () if member.is_inner_sum else (self.plan.groups,)
+        groups = () if member.reduces_inner_rows else (self.plan.groups,)
         dims = (*groups, *(axis.extent for axis in self._partial_axes(member)))
-        self.made[node] = NodeInfo(reduction.dtype, dims)
+        self.new_nodes[node] = NodeInfo(reduction.dtype, dims)
         return node
 
-    def _partial_axes(self, member: RowFusionMember) -> tuple[LoopAxis, ...]:
+    def _partial_axes(self, member: Member) -> tuple[LoopAxis, ...]:
         """Returns the axes of partial results, but for that of the groups."""
         return tuple(axis for axis in member.nest.cells if axis.name not in member.rows)
 
@@ -244,11 +282,11 @@ class FusedLoops:
     def partial(self) -> tuple[TensorNode, ...]:
         """The nodes of partial results that outlive the loops."""
         members = self.plan.members
-        return tuple(n for at, n in self._partial.items() if not members[at].is_inner_sum)
+        return tuple(n for at, n in self._partial.items() if not members[at].reduces_inner_rows)
 
     # ----- nests ----------------------------------------------------------------------------
 
-    def loops(self) -> tuple[KernelNest | None, ...]:
+    def inner_nests(self) -> tuple[KernelNest | None, ...]:
         """Returns the nests inside of the shared loops, those together that run in the same ones;
         None for one of which nothing is left.
 
@@ -258,7 +296,7 @@ class FusedLoops:
         """
         nests = self._nests()
         for node in self.plan.inlined:
-            changed = self._inlined(nests, node)
+            changed = self._inline(nests, node)
             if changed is None:
                 raise self._misfit("A node is computed where it is read if it is the same there.")
             nests = changed
@@ -275,14 +313,14 @@ class FusedLoops:
             loops[before] = both
         return tuple(loops)
 
-    def refined(self) -> RowFusion:
+    def refine(self) -> RowFusion:
         """Returns the plan with what is better computed where it is read, and with nests that can
         run along.
         """
         nests = self._nests()
         inlined: list[TensorNode] = []
         for node in nodes_written_by_rows(self.plan.members):
-            changed = self._inlined(nests, node)
+            changed = self._inline(nests, node)
             if changed is not None:
                 nests = changed
                 inlined.append(node)
@@ -300,39 +338,45 @@ class FusedLoops:
             along=frozenset(along),
             inlined=tuple(inlined),
             streamed=tuple(
-                node for node in self.plan.streamed if not any(node in _read(n) for n in nests)
+                node
+                for node in self.plan.streamed
+                if not any(node in _nodes_read(n) for n in nests)
             ),
         )
 
     def _nests(self) -> tuple[KernelNest, ...]:
-        return tuple(self._inside(at, each) for at, each in enumerate(self.plan.members))
+        return tuple(self._rewrite_nest(at, each) for at, each in enumerate(self.plan.members))
 
-    def _inlined(
+    def _inline(
         self, nests: tuple[KernelNest, ...], node: TensorNode
     ) -> tuple[KernelNest, ...] | None:
         if node in self._buffers:
             row = self._buffers[node]
-            return inline_node(nests, row, self.made[row])
-        if not any(node in _read(nest) for nest in nests):
+            return inline_node(nests, row, self.new_nodes[row])
+        if not any(node in _nodes_read(nest) for nest in nests):
             return None
-        return inline_node(nests, node, self.nodes[node], rows=self._homes[node], is_kept=True)
+        return inline_node(nests, node, self.nodes[node], rows=self._row_dims[node], is_kept=True)
 
-    def _inside(self, position: int, member: RowFusionMember) -> KernelNest:
-        return self._adding(position, member) if self._is_adding(member) else self.inner(member)
+    def _rewrite_nest(self, position: int, member: Member) -> KernelNest:
+        return (
+            self._accumulate(position, member)
+            if self._is_accumulating(member)
+            else self.inner_nest(member)
+        )
 
-    def inner(self, member: RowFusionMember) -> KernelNest:
+    def inner_nest(self, member: Member) -> KernelNest:
         """Returns what a nest is inside of the shared loops."""
         nest, reduction = member.nest, member.nest.reduction
         if reduction is not None:
             reduction = replace(
                 reduction,
-                term=self._placed(member, reduction.term),
-                initial=self._placed(member, reduction.initial),
+                term=self._rewrite_expr(member, reduction.term),
+                initial=self._rewrite_expr(member, reduction.initial),
             )
-        finish = tuple(self._placed_store(member, store) for store in nest.finish)
+        finish = tuple(self._rewrite_store(member, store) for store in nest.finish)
         return KernelNest(self._inner_axes(member), reduction, finish)
 
-    def _inner_axes(self, member: RowFusionMember) -> tuple[LoopAxis, ...]:
+    def _inner_axes(self, member: Member) -> tuple[LoopAxis, ...]:
         kept = member.rows[-1] if self.plan.size > 1 else ""
         return tuple(
             replace(axis, extent=self.plan.size) if axis.name == kept else axis
@@ -340,7 +384,7 @@ class FusedLoops:
             if axis.name == kept or axis.name not in member.rows
         )
 
-    def _values(self, member: RowFusionMember) -> dict[IndexVar, AxisIndex]:
+    def _substitution(self, member: Member) -> dict[IndexVar, AxisIndex]:
         values: dict[IndexVar, AxisIndex] = dict(zip(member.vars, self._numbers, strict=True))
         if self.plan.size > 1:
             last = member.vars[-1]
@@ -348,59 +392,63 @@ class FusedLoops:
             values[last] = affine([*((self.plan.size * c, var) for c, var in terms), (1, last)])
         return values
 
-    def _placed(self, member: RowFusionMember, expr: Expr) -> Expr:
+    def _rewrite_expr(self, member: Member, expr: Expr) -> Expr:
         """Returns an expression in a row, reading contracted nodes where they are."""
 
         def read(expr: Expr) -> Expr:
             match expr:
                 case Load(node, indices, dtype) if node in self._buffers:
-                    return Load(self._buffers[node], self._row_places(member, node, indices), dtype)
+                    return Load(
+                        self._buffers[node], self._folded_indices(member, node, indices), dtype
+                    )
                 case _:
                     return expr
 
-        return map_expr(substitute_in_expr(expr, self._values(member)), read)
+        return map_expr(substitute_in_expr(expr, self._substitution(member)), read)
 
-    def _placed_store(self, member: RowFusionMember, store: Store) -> Store:
-        (placed,) = substitute_in_stmt(store, self._values(member)).stmts
-        assert isinstance(placed, Store)
-        value = self._placed(member, store.value)
+    def _rewrite_store(self, member: Member, store: Store) -> Store:
+        (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
+        assert isinstance(rewritten, Store)
+        value = self._rewrite_expr(member, store.value)
         if store.node not in self._buffers:
-            return replace(placed, value=value, is_streamed=store.node in self.plan.streamed)
-        places = self._row_places(member, store.node, placed.indices)
-        return replace(placed, node=self._buffers[store.node], indices=places, value=value)
+            return replace(rewritten, value=value, is_streamed=store.node in self.plan.streamed)
+        indices = self._folded_indices(member, store.node, rewritten.indices)
+        return replace(rewritten, node=self._buffers[store.node], indices=indices, value=value)
 
-    def _row_places(
-        self, member: RowFusionMember, node: TensorNode, indices: tuple[AxisIndex, ...]
+    def _folded_indices(
+        self, member: Member, node: TensorNode, indices: tuple[AxisIndex, ...]
     ) -> tuple[AxisIndex, ...]:
-        dropped, last = self._dropped(node), self._homes[node][-1]
+        dropped, last = self._dropped_dims(node), self._row_dims[node][-1]
         return tuple(
             VarIndex(member.vars[-1]) if at == last else index
             for at, index in enumerate(indices)
             if at not in dropped
         )
 
-    def _in_places(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
+    def _reuse_buffers(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
         """Returns nests whose contracted nodes are in the places of others where they can be."""
         known = [nest for nest in nests if nest is not None]
-        places = reuse_buffers(known, tuple(self._buffers.values()), self.made)
+        buffers = reuse_buffers(known, tuple(self._buffers.values()), self.new_nodes)
 
-        def placed(expr: Expr) -> Expr:
+        def redirect(expr: Expr) -> Expr:
             match expr:
-                case Load(node) if node in places:
-                    return replace(expr, node=places[node])
+                case Load(node) if node in buffers:
+                    return replace(expr, node=buffers[node])
                 case _:
                     return expr
 
-        return tuple(_mapped(nest, placed, places) if nest is not None else None for nest in nests)
+        return tuple(
+            _map_nest(nest, redirect, buffers) if nest is not None else None for nest in nests
+        )
 
     # ----- sums over rows -------------------------------------------------------------------
 
-    def _adding(self, position: int, member: RowFusionMember) -> KernelNest:
+    def _accumulate(self, position: int, member: Member) -> KernelNest:
         """Returns a nest that adds one row to partial results."""
         reduction = member.nest.reduction
         assert reduction is not None
         cell = self._partial_cell(position, member, self._own_group())
-        term = self._placed(member, reduction.term)
+        term = self._rewrite_expr(member, reduction.term)
         axes = self._inner_axes(member)
         if not any(axis.is_reduced for axis in axes):
             value = Binary(reduction.op, cell, term, reduction.dtype)
@@ -411,58 +459,60 @@ class FusedLoops:
     def _own_group(self) -> AxisIndex:
         return VarIndex(self._group) if self.plan.groups > 1 else FixedIndex(0)
 
-    def _partial_cell(self, position: int, member: RowFusionMember, group: AxisIndex) -> Load:
+    def _partial_cell(self, position: int, member: Member, group: AxisIndex) -> Load:
         node = self._partial[position]
-        groups = () if member.is_inner_sum else (group,)
+        groups = () if member.reduces_inner_rows else (group,)
         cells = [affine([(1, axis.var)], -axis.start) for axis in self._partial_axes(member)]
-        return Load(node, (*groups, *cells), self.made[node].dtype)
+        return Load(node, (*groups, *cells), self.new_nodes[node].dtype)
 
-    def _cleared(self, *, inner: bool) -> Iterator[Stmt]:
+    def _clear_partial(self, *, inner: bool) -> Iterator[Stmt]:
         """Yields the loops that set partial results of a group to the neutral element."""
         for at in self._partial:
             member = self.plan.members[at]
             reduction = member.nest.reduction
-            if member.is_inner_sum is inner and reduction is not None:
+            if member.reduces_inner_rows is inner and reduction is not None:
                 cell = self._partial_cell(at, member, self._own_group())
                 store = Store(cell.node, cell.indices, reduction.neutral)
                 yield from apply_schedule(
                     KernelNest(self._partial_axes(member), None, (store,)), ()
                 ).loops
 
-    def _completed(self) -> Iterator[Stmt]:
+    def _complete_sums(self) -> Iterator[Stmt]:
         """Yields the loops that finish the sums over the rows of the innermost shared loop."""
         for at in self._partial:
             member = self.plan.members[at]
             reduction = member.nest.reduction
-            if not member.is_inner_sum or reduction is None:
+            if not member.reduces_inner_rows or reduction is None:
                 continue
             total: Expr = self._partial_cell(at, member, FixedIndex(0))
             if not reduction.starts_neutral:
                 total = Binary(reduction.op, reduction.initial, total, reduction.dtype)
-            finish = tuple(self._with_total(member, store, total) for store in member.nest.finish)
+            finish = tuple(
+                self._substitute_total(member, store, total) for store in member.nest.finish
+            )
             yield from apply_schedule(
                 KernelNest(self._partial_axes(member), None, finish), ()
             ).loops
 
-    def _with_total(self, member: RowFusionMember, store: Store, total: Expr) -> Store:
+    def _substitute_total(self, member: Member, store: Store, total: Expr) -> Store:
         reduction = member.nest.reduction
         assert reduction is not None
         result = LocalRead(reduction.result)
         value = map_expr(store.value, lambda each: total if each == result else each)
-        values = self._values(member)
-        (placed,) = substitute_in_stmt(replace(store, value=value), values).stmts
-        assert isinstance(placed, Store)
-        return placed
+        values = self._substitution(member)
+        (rewritten,) = substitute_in_stmt(replace(store, value=value), values).stmts
+        assert isinstance(rewritten, Store)
+        return rewritten
 
     def sums(self) -> tuple[KernelNest, ...]:
         """Returns the nests that combine partial results."""
         return tuple(
-            self._combining(at, each)
+            self._combine_partial(at, each)
             for at, each in enumerate(self.plan.members)
-            if each.is_sum and not each.is_inner_sum
+            if each.reduces_rows and not each.reduces_inner_rows
         )
 
-    def _combining(self, position: int, member: RowFusionMember) -> KernelNest:
+    def _combine_partial(self, position: int, member: Member) -> KernelNest:
         nest, reduction = member.nest, member.nest.reduction
         assert reduction is not None
         var = fresh_var(self._group.hint)
@@ -474,61 +524,61 @@ class FusedLoops:
 
     # ----- statements -----------------------------------------------------------------------
 
-    def tails(self, rule: Rule) -> tuple[Schedule, ...]:
+    def choose_schedules(self, rule: Rule) -> tuple[Schedule, ...]:
         """Returns the schedules that a rule chooses inside of the shared loops. Copies that are the
         same for every block of rows are made once.
         """
-        known = {**self.nodes, **self.made}
+        known = {**self.nodes, **self.new_nodes}
         return tuple(
-            hoist_packing(nest, rule(nest, known) or (), known, self._is_same)
+            hoist_packing(nest, rule(nest, known) or (), known, self._is_invariant)
             if nest is not None
             else ()
-            for nest in self.loops()
+            for nest in self.inner_nests()
         )
 
-    def _is_same(self, root: Node) -> bool:
+    def _is_invariant(self, root: Node) -> bool:
         """True of what neither depends on the block of rows nor reads what the nests write."""
         var, count = self._loops[-1]
         if count == 1 or not {var, self._group}.isdisjoint(free_variables(root)):
             return False
-        written = {*self._homes, *self._buffers.values(), *self._partial.values()}
+        written = {*self._row_dims, *self._buffers.values(), *self._partial.values()}
         return written.isdisjoint(nodes_of(root))
 
-    def joined(self, tails: Sequence[Schedule]) -> FusedNests:
+    def build(self, schedules: Sequence[Schedule]) -> FusedNests:
         """Returns the nests together, each by its own schedule.
 
         Raises:
             UsageError: if a schedule does not fit its nest, or a row needs another one.
         """
-        nests = self._in_places(self.loops())
+        nests = self._reuse_buffers(self.inner_nests())
         once: list[Stmt] = []
         stmts: list[Stmt] = []
-        for nest, tail in zip(nests, tails, strict=True):
+        for nest, schedule in zip(nests, schedules, strict=True):
             if nest is None:
                 continue
-            scheduled = apply_schedule(nest, tail)
-            self.made.update(scheduled.nodes)
-            is_same = self._is_same(Block(scheduled.copies))
-            if is_same:
-                once += scheduled.copies
-                scheduled = replace(scheduled, copies=())
+            scheduled = apply_schedule(nest, schedule)
+            self.new_nodes.update(scheduled.nodes)
+            is_invariant = self._is_invariant(Block(scheduled.packing))
+            if is_invariant:
+                once += scheduled.packing
+                scheduled = replace(scheduled, packing=())
             stmts.append(scheduled.body)
         used = {node for nest in nests if nest is not None for node in nest.mentioned}
         rows = [row for row in self._buffers.values() if row in used]
         body = Block((*(Allocate(row, Scope.KERNEL) for row in rows), *stmts))
         own = tuple(Allocate(node, Scope.KERNEL) for node in self._partial.values())
         inner = [each for each in own if each.node not in self.partial]
-        before = (*once, *inner, *self._cleared(inner=True))
-        after = tuple(self._completed())
+        before = (*once, *inner, *self._clear_partial(inner=True))
+        after = tuple(self._complete_sums())
         for var, count in reversed(self._loops):
             self._check_independent(var, count, Block((*own, *body.stmts)))
             body = Block((*before, For(var, 0, count, body), *after))
             before = after = ()
         if self.plan.groups > 1 or self.partial:
-            whole = Block((*self._cleared(inner=False), *body.stmts))
+            whole = Block((*self._clear_partial(inner=False), *body.stmts))
             body = (
                 Block((For(self._group, 0, self.plan.groups, whole),))
                 if self.plan.groups > 1
                 else whole
             )
-        return FusedNests(body, self.sums(), self.partial, self.made)
+        return FusedNests(body, self.sums(), self.partial, self.new_nodes)

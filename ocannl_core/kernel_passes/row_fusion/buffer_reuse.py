@@ -33,24 +33,24 @@ def reuse_buffers(
     }
     found: dict[TensorNode, TensorNode] = {}
     for at, nest in enumerate(nests):
-        left = [node for node, places in uses.items() if places and places[-1] == at]
+        expiring = [node for node, places in uses.items() if places and places[-1] == at]
         for store in nest.finish:
             new = store.node
-            if new not in uses or uses[new][0] != at or new in left:
+            if new not in uses or uses[new][0] != at or new in expiring:
                 continue
-            for old in left:
-                if _same(nodes[old], nodes[new]) and _replaces(nest, store, old):
+            for old in expiring:
+                if _have_same_layout(nodes[old], nodes[new]) and _can_overwrite(nest, store, old):
                     found[new] = found.get(old, old)
-                    left.remove(old)
+                    expiring.remove(old)
                     break
     return found
 
 
-def _same(first: NodeInfo, second: NodeInfo) -> bool:
+def _have_same_layout(first: NodeInfo, second: NodeInfo) -> bool:
     return first.dtype is second.dtype and first.buffer_dims == second.buffer_dims
 
 
-def _replaces(nest: KernelNest, store: Store, old: TensorNode) -> bool:
+def _can_overwrite(nest: KernelNest, store: Store, old: TensorNode) -> bool:
     """True if a store writes every cell of a node after the nest has read the same cell of an older
     one for the last time.
     """

@@ -23,7 +23,7 @@ from ocannl_core.schedule.heuristics.cost_model import strides
 
 
 def hoist_packing(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos, is_same: Callable[[Expr], bool]
+    nest: KernelNest, schedule: Schedule, nodes: NodeInfos, is_invariant: Callable[[Expr], bool]
 ) -> Schedule:
     """Returns a schedule that fills the buffers of some operands before any of its loops.
 
@@ -40,31 +40,33 @@ def hoist_packing(
     factors = nest.reduction.factors
 
     def leaves(factor: Expr, loops: Sequence[str]) -> tuple[str, ...]:
-        axes = tree.roots_of(factor)
+        axes = tree.axes_of(factor)
         return tuple(leaf for leaf in loops if leaf[0] in axes)
 
-    def pulled_out(pack: Pack) -> Pack:
+    def hoist(pack: Pack) -> Pack:
         factor = factors[pack.operand]
-        if pack.inside is None or not is_same(factor):
+        if pack.inside is None or not is_invariant(factor):
             return pack
         outside = order[: order.index(pack.inside) + 1]
         return replace(pack, inside=None, axes=(*leaves(factor, outside), *pack.axes))
 
     packed = {each.operand for each in schedule if isinstance(each, Pack)}
     is_vectorised = Vectorise(order[-1]) in schedule
-    more = tuple(
+    added = tuple(
         Pack(position, None, leaves(factor, order))
         for position, factor in enumerate(factors)
         if position not in packed
         and is_vectorised
-        and is_same(factor)
-        and _is_spread(nest, factor, order[-1][0], nodes)
+        and is_invariant(factor)
+        and _has_strided_vectors(nest, factor, order[-1][0], nodes)
     )
-    first = (pulled_out(each) if isinstance(each, Pack) else each for each in schedule)
-    return (*first, *more)
+    hoisted = (hoist(each) if isinstance(each, Pack) else each for each in schedule)
+    return (*hoisted, *added)
 
 
-def _is_spread(nest: KernelNest, factor: Expr, lane: str, nodes: NodeInfos) -> bool:
+def _has_strided_vectors(
+    nest: KernelNest, factor: Expr, vector_axis: str, nodes: NodeInfos
+) -> bool:
     """True if every cell of an operand of vectors is used again and again, and vectors that are
     used one after the other are not neighbours in memory.
     """
@@ -74,5 +76,5 @@ def _is_spread(nest: KernelNest, factor: Expr, lane: str, nodes: NodeInfos) -> b
     extents = {axis.name: axis.extent for axis in nest.axes}
     reduced = [axis.name for axis in nest.reduced if extents[axis.name] > 1]
     is_used_again = any(extents[axis.name] > 1 and not steps[axis.name] for axis in nest.cells)
-    apart = max((steps[name] for name in reduced), default=0)
-    return is_used_again and steps[lane] == 1 and apart > extents[lane]
+    distance = max((steps[name] for name in reduced), default=0)
+    return is_used_again and steps[vector_axis] == 1 and distance > extents[vector_axis]

@@ -30,11 +30,10 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.traverse import map_expr, nodes_of, substitute_in_expr, walk
+from ocannl_core.machine_model import MAX_RECOMPUTED_OPERATIONS
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
-_MOST_STEPS = 12
-"""Computations of more steps than these are not repeated."""
 _CHEAP_UNARY = frozenset({UnaryOp.NEG, UnaryOp.RELU, UnaryOp.SAT01, UnaryOp.IDENTITY})
 _CHEAP_BINARY = frozenset(
     {BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN}
@@ -63,9 +62,9 @@ def inline_node(
     inliner = _Inliner(node, info, rows)
     try:
         found = [inliner.nest(nest) for nest in nests]
-    except _NotTheSameError:
+    except _NotInlinableError:
         return None
-    if is_kept and not all(inliner.are_whole):
+    if is_kept and not all(inliner.are_complete):
         return None
     kept = inliner.stores[-1:] if is_kept else []
     return tuple(
@@ -81,7 +80,7 @@ def inline_node(
     )
 
 
-class _NotTheSameError(Exception):
+class _NotInlinableError(Exception):
     """A read does not see what can be computed there."""
 
 
@@ -101,36 +100,36 @@ class _Inliner:
         self._node = node
         self._info = info
         self._rows = frozenset(rows)
-        self._now: _Definition | None = None
+        self._definition: _Definition | None = None
         self.stores: list[Store] = []
-        self.are_whole: list[bool] = []
+        self.are_complete: list[bool] = []
 
     def nest(self, nest: KernelNest) -> KernelNest:
         """Returns a nest that does not read the node."""
         if self._node not in nest.mentioned:
-            self._note_written(nest.finish)
+            self._invalidate(nest.finish)
             return nest
         reduction = nest.reduction
         if reduction is not None:
-            self._refuse_repetition(nest)
-            term = self._read(reduction.term)
+            self._check_reuse(nest)
+            term = self._inline_reads(reduction.term)
             if isinstance(reduction.term, Load) and term != reduction.term:
                 term = Unary(UnaryOp.IDENTITY, term, term.dtype)  # a product that has been rounded
-            reduction = replace(reduction, term=term, initial=self._read(reduction.initial))
+            reduction = replace(reduction, term=term, initial=self._inline_reads(reduction.initial))
         finish: list[Store] = []
         for store in nest.finish:
-            new = replace(store, value=self._read(store.value))
+            new = replace(store, value=self._inline_reads(store.value))
             finish.append(new)
             if store.node is self._node:
                 self._define(new, nest)
             else:
-                self._note_written((new,))
+                self._invalidate((new,))
         new_nest = KernelNest(nest.axes, reduction, tuple(finish))
         if not is_independent(new_nest):
-            raise _NotTheSameError  # other cells would read what it writes
+            raise _NotInlinableError  # other cells would read what it writes
         return new_nest
 
-    def _refuse_repetition(self, nest: KernelNest) -> None:
+    def _check_reuse(self, nest: KernelNest) -> None:
         """Raises if a reduction reads every cell again and again."""
         axes = {axis.var for axis in nest.axes if axis.extent > 1}
         assert nest.reduction is not None
@@ -138,59 +137,59 @@ class _Inliner:
             if isinstance(each, Load) and each.node is self._node:
                 used = {var for index in each.indices for var in variables(index)}
                 if used and axes - used:
-                    raise _NotTheSameError
+                    raise _NotInlinableError
 
-    def _note_written(self, stores: Sequence[Store]) -> None:
+    def _invalidate(self, stores: Sequence[Store]) -> None:
         """Forgets a computation that reads what is written now."""
-        if self._now is not None:
-            inside = nodes_of(self._now.value)
+        if self._definition is not None:
+            inside = nodes_of(self._definition.value)
             if any(store.node in inside for store in stores):
-                self._now = None
+                self._definition = None
 
     def _define(self, store: Store, nest: KernelNest) -> None:
         extents: dict[IndexVar, int] = {a.var: a.extent for a in nest.cells if a.start == 0}
         places = enumerate(zip(store.indices, self._info.buffer_dims, strict=True))
-        is_whole = all(
+        is_complete = all(
             at in self._rows
             or extent == 1
             or (isinstance(index, VarIndex) and extents.get(index.var) == extent)
             for at, (index, extent) in places
         )
         self.stores.append(store)
-        self.are_whole.append(is_whole)
-        self._now = None
-        if is_whole and _is_cheap(store.value):
-            self._now = _Definition(store.indices, store.value, nest.cells)
+        self.are_complete.append(is_complete)
+        self._definition = None
+        if is_complete and _is_cheap(store.value):
+            self._definition = _Definition(store.indices, store.value, nest.cells)
 
-    def _read(self, expr: Expr) -> Expr:
+    def _inline_reads(self, expr: Expr) -> Expr:
         """Returns an expression with the node's computation in place of its cells."""
 
-        def computed(expr: Expr) -> Expr:
+        def replace_load(expr: Expr) -> Expr:
             match expr:
                 case Load(node, indices) if node is self._node:
-                    return self._computed(indices)
+                    return self._value_at(indices)
                 case Gather(node) | LoadMerge(node) if node is self._node:
-                    raise _NotTheSameError
+                    raise _NotInlinableError
                 case _:
                     return expr
 
-        return map_expr(expr, computed)
+        return map_expr(expr, replace_load)
 
-    def _computed(self, indices: tuple[AxisIndex, ...]) -> Expr:
-        if self._now is None:
-            raise _NotTheSameError
-        own = {axis.var for axis in self._now.axes}
+    def _value_at(self, indices: tuple[AxisIndex, ...]) -> Expr:
+        if self._definition is None:
+            raise _NotInlinableError
+        own = {axis.var for axis in self._definition.axes}
         values: dict[IndexVar, AxisIndex] = {}
-        for defined, read in zip(self._now.indices, indices, strict=True):
+        for defined, read in zip(self._definition.indices, indices, strict=True):
             match defined:
                 case VarIndex(var) if var in own:
                     if values.setdefault(var, read) != read:
-                        raise _NotTheSameError
+                        raise _NotInlinableError
                 case _ if defined != read:
-                    raise _NotTheSameError
+                    raise _NotInlinableError
         if own - values.keys():
-            raise _NotTheSameError
-        return substitute_in_expr(self._now.value, values)
+            raise _NotInlinableError
+        return substitute_in_expr(self._definition.value, values)
 
 
 def _is_cheap(value: Expr) -> bool:
@@ -208,4 +207,4 @@ def _is_cheap(value: Expr) -> bool:
                 steps += 1
             case _:
                 return False
-    return steps <= _MOST_STEPS
+    return steps <= MAX_RECOMPUTED_OPERATIONS

@@ -1,7 +1,8 @@
-"""Inlining: computing the cells of a node where they are read, so that the node needs no memory.
+"""Inlining: compute the cells of a node at each read, so that the node needs no memory.
 
-`computation` says what the definition of a node is and what can be one, `solve` finds the iteration
-that writes a given cell, `substitute` builds the expression for it, `zeros` leaves out additions to
-zero, `readers` tells how a reader goes through the cells, `remove` takes out what nothing needs,
-and `decide` runs through a routine and chooses.
+`definition` slices the statements that compute a node and checks that they can be inlined,
+`invert_indices` solves for the iteration that writes a given cell, `substitute` builds the
+expression for a cell, `zeros` omits additions to zero, `readers` analyses the access patterns of
+readers, `remove_definitions` removes dead definitions, and `decide` runs the pass and chooses the
+nodes.
 """

@@ -1,26 +1,27 @@
-"""Choosing which nodes are computed where they are read, and rewriting the routine so.
+"""Inlining pass: choose the nodes to inline, and rewrite their reads.
 
-One pass runs through the units in order. Before a unit reads a node for the first time, all that
-computes the node is known, with what it reads inlined already, so the decision is made there:
+The pass walks the top-level statements in order. At the first read of a node, its definition is
+complete, with its own reads inlined already, so the decision falls there:
 
-1. What the context stores stays stored; so does what may be read before it is written.
-2. What no stored node depends on is dropped.
-3. A unit that writes the node must be able to run elsewhere (`computation.obstacle`).
+1. Nodes that the context stores stay in memory; so do nodes that may be read before they are
+   written.
+2. Nodes that no stored node depends on are removed.
+3. A statement that writes the node must be inlinable (`find_definition_obstacle`).
 4. Every read must be a load whose cell the definition can be solved for (`solve`).
-5. Nothing that the definition reads may be written between it and the read; but a reader may write
-   the very cell that it reads.
-6. Cells read more often than `max_visits` must be cheap, and come without conditions: copies,
-   constants, what depends on the position alone, and products of a few numbers that are spread over
-   far more cells than those have. Equal reads in one stored value count once, unless they are of a
-   reduction: shared, that would be no contraction any more.
-7. A reduction is merged only into code that visits the same cells once; so a contraction never ends
-   up inside another one, and the scheduler finds contractions with what follows them. It must
-   run along rows: schedules join others with what follows them as well, and have more freedom while
-   a cell holds the partial result.
+5. No operand of the definition may be written between it and the read, except that a reader may
+   write the very cell that it reads.
+6. Cells read more often than `max_visits` must be cheap and unconditional: copies, constants,
+   functions of the position, and products of a few numbers of arrays far smaller than the node.
+   Equal reads in one stored value count once, except reads of a reduction: a shared reduction is no
+   contraction any more.
+7. A reduction is inlined only into code that visits the same cells once, so contractions never
+   nest, and the scheduler finds contractions with their epilogues. The reduction must run along
+   rows: schedules fuse other reductions with their consumers as well, and have more freedom while a
+   cell holds the partial result.
 8. Expressions stay below a depth and a size.
 
-A decision may turn out wrong when a node is written again after it was inlined. Then the node is
-stored after all, and the pass starts afresh; it does so rarely, and each time knows more.
+A later write may prove a decision wrong. Then the node is stored after all, and the pass restarts
+with that fact; this is rare.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from ocannl_core.indexing import IndexMap
 from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
+from ocannl_core.passes.accesses import Accesses, NodeAccesses, analyse_accesses
 from ocannl_core.passes.definite_assignment import assigns_all
 from ocannl_core.passes.expression_cost import MOST_DEPTH, cost
 from ocannl_core.passes.inline.definition import (
     MOST_SIZE,
     InlinableDefinition,
-    inlinable_definition,
-    obstacle,
+    build_definition,
+    find_definition_obstacle,
 )
 from ocannl_core.passes.inline.invert_indices import NoSolution, Solution, solve
 from ocannl_core.passes.inline.readers import (
@@ -51,22 +52,22 @@ from ocannl_core.passes.inline.readers import (
     touches_only_own_cell,
     visits_same_cells,
 )
-from ocannl_core.passes.inline.remove_definitions import live_units, remove_nodes
-from ocannl_core.passes.inline.substitute import Located, copy_of, value_of_cell
+from ocannl_core.passes.inline.remove_definitions import find_live_statements, remove_nodes
+from ocannl_core.passes.inline.substitute import LocatedDefinition, build_cell_value, copy_value
 from ocannl_core.passes.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 _LEAST_SPREAD = 2
-"""So many times as large as all its operands together is a node that is computed at every read."""
+"""The least ratio of a node's size to that of its operands for recomputation at every read."""
 _MOST_SPREAD_COST = 5
-"""The most that computing such a cell costs: two operations on three numbers."""
+"""Cost limit for a cell of such a node: two operations on three numbers."""
 _MOST_KEPT_ITERATIONS = 16
-"""How many iterations may be tried for a cell because its position does not say which wrote it."""
+"""Limit on the iterations that a read tries when the position does not determine the iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is worth inlining; the settings of the same names."""
+    """Profitability limits of inlining; the settings of the same names."""
 
     max_visits: int = 1
     max_tracing_dim: int = 5
@@ -77,12 +78,12 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """How to compute a virtual node elsewhere.
+    """The definition of a virtual node, for use in other routines.
 
     Attributes:
-        body: Stores to the node, with what virtual nodes contribute in place.
+        body: Stores to the node, with virtual operands inlined.
         operands: The nodes that it loads.
-        overwritten: Those of them that the routine writes afterwards.
+        overwritten: The operands that the routine writes afterwards.
         has_merge: True if it reads a merge buffer.
     """
 
@@ -93,14 +94,14 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class Inlined:
-    """A routine after inlining, and what was decided.
+class InliningResult:
+    """A routine after inlining, and the decisions.
 
     Attributes:
         program: The routine.
         virtual: The nodes that need no memory, and why.
-        refused: Why each of the others needs some, as far as inlining is concerned.
-        definitions: How to compute the virtual nodes that something reads.
+        refused: Why each of the others was not inlined.
+        definitions: The definitions of the virtual nodes that are read.
         independent: Nodes whose cells are all written before they are read.
         positive: Nodes that never hold `-0.0` when they are read.
     """
@@ -118,40 +119,41 @@ def inline(
     stored: Mapping[TensorNode, Placement],
     policy: Policy | None = None,
     requested: Collection[TensorNode] = (),
-) -> Inlined:
-    """Returns a program of the same meaning with the definitions of nodes where they are read.
+) -> InliningResult:
+    """Inline the definitions of nodes into their readers.
 
     for i in range(4): b[i] = a[i] * 2
     for i in range(4): c[i] = b[i] + 1   -->   for i in range(4): c[i] = a[i] * 2 + 1
 
-    The cells of stored nodes get the same bits.
+    Stored nodes are bit-identical.
 
     Args:
         program: The program.
         stored: Nodes that the context keeps.
-        policy: What is worthwhile.
-        requested: Nodes to inline wherever that is possible, worthwhile or not.
+        policy: Profitability limits.
+        requested: Nodes to inline wherever that is possible, profitable or not.
     """
-    accesses = trace(program)
-    refused = dict(_fixed(accesses, stored, policy or Policy(), requested))
-    live, needed = live_units(accesses, refused.keys())
-    late: dict[TensorNode, Reason] = {}
+    accesses = analyse_accesses(program)
+    refused = dict(_find_refused(accesses, stored, policy or Policy(), requested))
+    live, needed = find_live_statements(accesses, refused.keys())
+    revoked: dict[TensorNode, Reason] = {}
     while True:
-        known = {**refused, **late}
-        attempt = _Attempt(program, accesses, live, needed, policy or Policy(), requested, known)
+        known = {**refused, **revoked}
+        limits = policy or Policy()
+        attempt = _InliningPass(program, accesses, live, needed, limits, requested, known)
         attempt.run()
-        if not attempt.late:
+        if not attempt.revoked:
             return attempt.result()
-        late |= attempt.late
+        revoked |= attempt.revoked
 
 
-def _fixed(
+def _find_refused(
     accesses: Accesses,
     stored: Mapping[TensorNode, Placement],
     policy: Policy,
     requested: Collection[TensorNode],
 ) -> dict[TensorNode, Reason]:
-    """Returns the nodes that certainly need memory."""
+    """Return the nodes that certainly need memory, with the reasons."""
     found: dict[TensorNode, Reason] = {}
     for node, facts in accesses.nodes.items():
         reason: Reason | None = None
@@ -169,24 +171,24 @@ def _fixed(
 
 
 @dataclass(slots=True)
-class _Attempt:
-    """One run through the units.
+class _InliningPass:
+    """One run over the top-level statements.
 
     Attributes:
-        program: What is rewritten.
-        accesses: What it does to each node.
-        live: Positions of the units that something stored depends on.
-        needed: Nodes that something stored depends on.
-        policy: What is worthwhile.
-        requested: Nodes of which that is not asked.
+        program: The program to rewrite.
+        accesses: Its access analysis.
+        live: Positions of the statements that stored nodes depend on.
+        needed: Nodes that stored nodes depend on.
+        policy: Profitability limits.
+        requested: Nodes exempt from those limits.
         refused: Nodes that need memory, and why.
-        parts: The computations of every other node so far.
-        settled: Nodes, and after how many of their computations they were found to be virtual.
-        inlined: Nodes that some expression contains already.
-        late: Nodes found to need memory after that.
-        rewritten: The units so far.
-        next_local: A number that no scalar variable has.
-        writes: The units that write each node, in order.
+        definitions: The definitions of every other node up to the current statement.
+        settled: Nodes that are virtual, with the number of their definitions at that decision.
+        inlined: Nodes that some rewritten expression already contains.
+        revoked: Inlined nodes that turned out to need memory.
+        rewritten: The rewritten statements.
+        next_local: An unused number for a scalar.
+        writes: The positions of the statements that write each node, in order.
         positive: Nodes that never hold `-0.0`.
     """
 
@@ -197,118 +199,123 @@ class _Attempt:
     policy: Policy
     requested: Collection[TensorNode]
     refused: dict[TensorNode, Reason]
-    parts: dict[TensorNode, list[InlinableDefinition]] = field(default_factory=dict)
+    definitions: dict[TensorNode, list[InlinableDefinition]] = field(default_factory=dict)
     settled: dict[TensorNode, int] = field(default_factory=dict)
     inlined: set[TensorNode] = field(default_factory=set)
-    late: dict[TensorNode, Reason] = field(default_factory=dict)
+    revoked: dict[TensorNode, Reason] = field(default_factory=dict)
     rewritten: list[Stmt] = field(default_factory=list)
     next_local: int = 0
     writes: dict[TensorNode, list[int]] = field(default_factory=dict)
     positive: frozenset[TensorNode] = frozenset()
 
     def run(self) -> None:
-        self.next_local = max((unit.next_local for unit in self.accesses.units), default=0)
+        self.next_local = max(
+            (analysed.next_local for analysed in self.accesses.statements), default=0
+        )
         self.positive = nodes_without_negative_zero(self.accesses)
         for node, facts in self.accesses.nodes.items():
             self.writes[node] = list(dict.fromkeys(position for position, _ in facts.writes))
-        for unit in self.accesses.units:
-            stmt = unit.stmt
-            if unit.position in self.live:
-                stmt = self.unit(unit)
+        for analysed in self.accesses.statements:
+            stmt = analysed.stmt
+            if analysed.position in self.live:
+                stmt = self.rewrite_statement(analysed)
             self.rewritten.append(stmt)
 
-    def unit(self, unit: AnalysedStatement) -> Stmt:
-        """Returns a unit with the definitions of what it reads in place."""
-        written = [n for n in dict.fromkeys(s.node for s in unit.writes) if n in self.needed]
+    def rewrite_statement(self, analysed: AnalysedStatement) -> Stmt:
+        """Inline the virtual nodes that a statement reads."""
+        written = [n for n in dict.fromkeys(s.node for s in analysed.writes) if n in self.needed]
         for node in written:
-            if node not in self.refused and (reason := obstacle(unit, node)):
+            if node not in self.refused and (reason := find_definition_obstacle(analysed, node)):
                 self.refuse(node, reason)
-        wanted = {s.node for s in unit.reads if s.node not in self.refused and not s.is_own}
-        virtual = {node for node in wanted if self.is_virtual(node, unit)}
-        stmt: Stmt = unit.stmt
+        wanted = {s.node for s in analysed.reads if s.node not in self.refused and not s.is_own}
+        virtual = {node for node in wanted if self.is_virtual(node, analysed)}
+        stmt: Stmt = analysed.stmt
         if virtual:
             self.inlined |= virtual
-            body = rewrite(stmt, *self.rules(unit, virtual))
+            body = rewrite(stmt, *self.rules(analysed, virtual))
             stmt = body.stmts[0] if len(body.stmts) == 1 else body
         for node in written:
             if node not in self.refused:
-                self.define(unit, stmt, node)
+                self.record_definition(analysed, stmt, node)
         return stmt
 
     def refuse(self, node: TensorNode, reason: Reason) -> None:
         self.refused[node] = reason
         if node in self.inlined:
-            self.late[node] = reason
+            self.revoked[node] = reason
 
-    def define(self, unit: AnalysedStatement, stmt: Stmt, node: TensorNode) -> None:
-        """Notes what a unit computes of a node."""
-        computation = inlinable_definition(unit, stmt, node, self.program.nodes[node])
+    def record_definition(self, analysed: AnalysedStatement, stmt: Stmt, node: TensorNode) -> None:
+        """Record the definition of a node by a statement."""
+        computation = build_definition(analysed, stmt, node, self.program.nodes[node])
         if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
             self.refuse(node, Reason.TOO_LARGE)
-        self.parts.setdefault(node, []).append(computation)
+        self.definitions.setdefault(node, []).append(computation)
 
     # ----- decisions -----
 
-    def is_virtual(self, node: TensorNode, unit: AnalysedStatement) -> bool:
-        """Returns whether a node can be computed where the unit reads it; decides if need be."""
-        count = len(self.parts.get(node, ()))
+    def is_virtual(self, node: TensorNode, analysed: AnalysedStatement) -> bool:
+        """Return True if a node can be inlined into a statement; decide again if it grew."""
+        count = len(self.definitions.get(node, ()))
         if self.settled.get(node) == count:
             return True
-        reason = self.obstacle(node, unit)
+        reason = self.find_obstacle(node, analysed)
         if reason is None:
             self.settled[node] = count
             return True
         self.refuse(node, reason)
         return False
 
-    def obstacle(self, node: TensorNode, unit: AnalysedStatement) -> Reason | None:
-        """Returns why a node, as computed so far, needs memory; None if it does not."""
-        facts, parts = self.accesses.nodes[node], self.parts.get(node, [])
+    def find_obstacle(self, node: TensorNode, analysed: AnalysedStatement) -> Reason | None:
+        """Return why a node, as defined so far, needs memory; None if it does not."""
+        facts, definitions = self.accesses.nodes[node], self.definitions.get(node, [])
         reads = [(p, site) for p, site in facts.reads if p in self.live]
-        if any(not isinstance(s.by, Load) or s.is_staged for _, s in reads):
+        if any(not isinstance(s.access, Load) or s.is_staged for _, s in reads):
             return Reason.SURVIVING_READ
-        is_inside = any(site.node is node for site in unit.writes)
-        if not parts and not is_inside:
+        is_inside = any(site.node is node for site in analysed.writes)
+        if not definitions and not is_inside:
             return Reason.NO_COMPUTATION
-        since = max((part.position for part in parts if part.is_fresh_start), default=-1)
-        until = self.next_start(node, unit.position)
+        since = max(
+            (each.position for each in definitions if each.is_full_definition),
+            default=-1,
+        )
+        until = self.next_full_write(node, analysed.position)
         facts = replace(facts, reads=tuple(read for read in reads if since < read[0] < until))
-        if not is_inside and not any(part.repeats for part in parts):
-            facts = facts.evaluated_once()
-        visits = facts.visits(self.policy.max_tracing_dim).most
+        if not is_inside and not any(each.repeats for each in definitions):
+            facts = facts.merge_equal_reads()
+        visits = facts.count_reads(self.policy.max_tracing_dim).most
         is_visited_often = visits > self.policy.max_visits and node not in self.requested
-        if is_visited_often and not self._is_cheap(facts, parts, is_inside):
+        if is_visited_often and not self._is_cheap(facts, definitions, is_inside):
             return Reason.VISITED_TOO_OFTEN
         if is_inside:
-            return Reason.OPERAND_OVERWRITTEN if self._changes_inside(node, unit) else None
+            return Reason.OPERAND_OVERWRITTEN if self._changes_inside(node, analysed) else None
         later = self.writes[node]
-        following = bisect_right(later, parts[-1].position)
-        end = later[following] if following < len(later) else len(self.accesses.units)
+        following = bisect_right(later, definitions[-1].position)
+        end = later[following] if following < len(later) else len(self.accesses.statements)
         for position, site in reads:
-            if parts[-1].position < position <= end and not self._is_within(node, position):
-                reason = self.read_obstacle(parts, site, position, is_visited_often)
+            if definitions[-1].position < position <= end and not self._is_written_at(
+                node, position
+            ):
+                reason = self.find_read_obstacle(definitions, site, position, is_visited_often)
                 if reason is not None:
                     return reason
         return None
 
-    def _changes_inside(self, node: TensorNode, unit: AnalysedStatement) -> bool:
-        """True if a unit that computes a node and reads it, in this order, writes something that
-        the node is computed from after computing it.
-        """
-        order = [site.node for site in unit.writes]
+    def _changes_inside(self, node: TensorNode, analysed: AnalysedStatement) -> bool:
+        """Return True if a statement writes an operand of a node after computing the node."""
+        order = [site.node for site in analysed.writes]
         later = set(order[order.index(node) + 1 :]) - {node}
         pending, operands = [node], {node}
         while pending:
             each = pending.pop()
-            found = {site.node for site in unit.reads if _writes(site.store, each)}
-            found.update(*(part.operands for part in self.parts.get(each, ())))
+            found = {site.node for site in analysed.reads if _writes(site.store, each)}
+            found.update(*(one.operands for one in self.definitions.get(each, ())))
             pending += found - operands
             operands |= found
         return not operands.isdisjoint(later)
 
-    def next_start(self, node: TensorNode, position: int) -> int:
-        """Returns the first unit behind a position that assigns all of a node anew."""
-        units, facts = self.accesses.units, self.accesses.nodes[node]
+    def next_full_write(self, node: TensorNode, position: int) -> int:
+        """Return the next statement after a position that assigns the whole node anew."""
+        statements, facts = self.accesses.statements, self.accesses.nodes[node]
         return next(
             (
                 later
@@ -316,62 +323,66 @@ class _Attempt:
                 if later > position
                 and assigns_all(site, facts.info)
                 and not site.is_staged
-                and not any(read.node is node for read in units[later].reads)
+                and not any(read.node is node for read in statements[later].reads)
             ),
-            len(units),
+            len(statements),
         )
 
-    def _is_within(self, node: TensorNode, position: int) -> bool:
+    def _is_written_at(self, node: TensorNode, position: int) -> bool:
         writes = self.writes[node]
         place = bisect_left(writes, position)
         return place < len(writes) and writes[place] == position
 
     def _is_cheap(
-        self, facts: NodeAccesses, parts: list[InlinableDefinition], is_inside: bool
+        self, facts: NodeAccesses, definitions: list[InlinableDefinition], is_inside: bool
     ) -> bool:
-        """Returns whether a node may be computed at every read.
+        """Return True if a node may be computed at every read.
 
         Args:
-            facts: What the routine does to it.
-            parts: What computes it so far.
-            is_inside: True if the unit that reads it also computes it, which is not yet in `parts`.
+            facts: Its accesses.
+            definitions: Its definitions so far.
+            is_inside: True if the reading statement also defines it; `definitions` excludes that.
         """
-        accessing = any(part.is_accessing for part in parts) or (is_inside and facts.is_accessing)
-        sums = accessing and any(part.reads_itself for part in parts)
+        accessing = any(each.depends_on_memory for each in definitions) or (
+            is_inside and facts.depends_on_memory
+        )
+        sums = accessing and any(each.reads_itself for each in definitions)
         is_complex = (
-            any(part.is_complex or part.repeats for part in parts)
-            or (sums and not self._is_copy(parts))
+            any(each.is_complex or each.repeats for each in definitions)
+            or (sums and not self._is_copy(definitions))
             or (is_inside and facts.is_complex)
         )
         if facts.is_constant or (facts.info.size == 1 and not accessing):
             return self.policy.inline_scalar_constexprs
-        if is_complex and not (not is_inside and self._is_spread(parts)):
+        if is_complex and not (not is_inside and self._is_broadcast_product(definitions)):
             return self.policy.inline_complex_computations
         return self.policy.inline_simple_computations
 
-    def _is_spread(self, parts: list[InlinableDefinition]) -> bool:
-        """True if a node is a few operations on nodes that are small beside it, `a[i] * b[j]`:
-        reading it from memory would take no less than computing it from what is near.
+    def _is_broadcast_product(self, definitions: list[InlinableDefinition]) -> bool:
+        """Return True if a node is a few operations on nodes that are small beside it.
+
+        An example is `a[i] * b[j]`: loading the product takes no less than computing it from
+        operands in the cache.
         """
-        if len(parts) != 1 or parts[0].repeats or not parts[0].is_fresh_start:
+        if len(definitions) != 1 or definitions[0].repeats or not definitions[0].is_full_definition:
             return False
-        if len(parts[0].operands) < 2:
+        if len(definitions[0].operands) < 2:
             return False
-        (part,) = parts
-        stores = [each for each in walk(part.body) if isinstance(each, Store)]
-        sizes = [self.program.nodes[operand].size for operand in part.operands]
+        (definition,) = definitions
+        stores = [each for each in walk(definition.body) if isinstance(each, Store)]
+        sizes = [self.program.nodes[operand].size for operand in definition.operands]
         return (
             len(stores) == 1
             and cost(stores[0].value) <= _MOST_SPREAD_COST
-            and self.program.nodes[part.node].size >= _LEAST_SPREAD * sum(sizes)
+            and self.program.nodes[definition.node].size >= _LEAST_SPREAD * sum(sizes)
         )
 
-    def _is_copy(self, parts: list[InlinableDefinition]) -> bool:
-        """True if a node starts at zero and one load is added, which is the load itself."""
-        if len(parts) != 2 or parts[0].indices is not None:
+    def _is_copy(self, definitions: list[InlinableDefinition]) -> bool:
+        """Return True if a node starts at zero and one load is added to it."""
+        if len(definitions) != 2 or definitions[0].indices is not None:
             return False
-        (fill,) = parts[0].body.stmts
-        stores = [each for each in walk(parts[1].body) if isinstance(each, Store)]
+        (fill,) = definitions[0].body.stmts
+        stores = [each for each in walk(definitions[1].body) if isinstance(each, Store)]
         return (
             isinstance(fill, Fill)
             and fill.value == 0
@@ -379,86 +390,89 @@ class _Attempt:
             and is_addition(stores[0].value, stores[0].node, self.positive)
         )
 
-    def read_obstacle(
+    def find_read_obstacle(
         self,
-        parts: list[InlinableDefinition],
+        definitions: list[InlinableDefinition],
         site: AccessSite,
         position: int,
         is_visited_often: bool,
     ) -> Reason | None:
-        """Returns why one read needs the node in memory; None if it does not."""
-        unit = self.accesses.units[position]
+        """Return why one read needs the node in memory; None if it does not."""
+        analysed = self.accesses.statements[position]
         try:
-            located = self.located(parts, site.indices or (), unit)
+            located = self.locate(definitions, site.indices or (), analysed)
         except NoSolution as no_solution:
             return no_solution.reason
         if not located:
             return Reason.NO_COMPUTATION
-        for part, solution in located:
-            if not all(self._is_unchanged(m, part, solution, site, unit) for m in part.operands):
+        for definition, solution in located:
+            if not all(
+                self._is_unchanged(m, definition, solution, site, analysed)
+                for m in definition.operands
+            ):
                 return Reason.OPERAND_OVERWRITTEN
             if solution.conditions and is_visited_often:
                 return Reason.VISITED_TOO_OFTEN
-            if solution.conditions and self.program.nodes[part.node].dtype is uint4x32:
+            if solution.conditions and self.program.nodes[definition.node].dtype is uint4x32:
                 return Reason.INDEX_MISMATCH
-            if prod(part.loops[var].extent for var in solution.kept) > _MOST_KEPT_ITERATIONS:
+            if prod(definition.loops[var].extent for var in solution.kept) > _MOST_KEPT_ITERATIONS:
                 return Reason.TOO_LARGE
-            if part.node in self.requested:
+            if definition.node in self.requested:
                 continue
-            if part.repeats and not visits_same_cells(part, solution, site, unit):
+            if definition.repeats and not visits_same_cells(definition, solution, site, analysed):
                 return Reason.REDUCTION_FOR_OTHER_CELLS
-            if not runs_along_rows(part):
+            if not runs_along_rows(definition):
                 return Reason.STRIDED_REDUCTION
-        if sum(part.size for part, _ in located) > MOST_SIZE:
+        if sum(definition.size for definition, _ in located) > MOST_SIZE:
             return Reason.TOO_LARGE
         return None
 
-    def located(
-        self, parts: list[InlinableDefinition], cell: IndexMap, unit: AnalysedStatement
-    ) -> list[Located]:
-        """Returns the computations that may write a cell, with the iterations that do.
+    def locate(
+        self, definitions: list[InlinableDefinition], cell: IndexMap, analysed: AnalysedStatement
+    ) -> list[LocatedDefinition]:
+        """Return the definitions that may write a cell, with the iterations that do.
 
         Raises:
             NoSolution: if those cannot be expressed.
         """
-        found: list[Located] = []
-        for part in parts:
-            if part.indices is None:
-                found = [(part, Solution({}, {}))]  # what was there before is gone
+        found: list[LocatedDefinition] = []
+        for definition in definitions:
+            if definition.indices is None:
+                found = [(definition, Solution({}, {}))]  # overwrites all earlier values
                 continue
-            solution = solve(part.indices, part.loops, cell, unit.ranges)
+            solution = solve(definition.indices, definition.loops, cell, analysed.ranges)
             if solution is None:
                 continue
-            is_certain = part.runs and not (solution.conditions or solution.kept)
-            if is_certain and not part.reads_itself:
-                found = []  # likewise
-            found.append((part, solution))
+            is_certain = definition.runs and not (solution.conditions or solution.kept)
+            if is_certain and not definition.reads_itself:
+                found = []  # overwrites the earlier values of this cell
+            found.append((definition, solution))
         return found
 
     def _is_unchanged(
         self,
         operand: TensorNode,
-        part: InlinableDefinition,
+        definition: InlinableDefinition,
         solution: Solution,
         site: AccessSite,
-        unit: AnalysedStatement,
+        analysed: AnalysedStatement,
     ) -> bool:
-        """True if an operand has, where its reader is, the value that the definition would see."""
+        """Return True if an operand has the same value at the reader as at the definition."""
         writes = self.writes[operand]
-        after = bisect_left(writes, part.position)
-        if after == len(writes) or writes[after] > unit.position:
+        after = bisect_left(writes, definition.position)
+        if after == len(writes) or writes[after] > analysed.position:
             return True
-        return writes[after] == unit.position and touches_only_own_cell(
-            operand, part, solution, site, unit
+        return writes[after] == analysed.position and touches_only_own_cell(
+            operand, definition, solution, site, analysed
         )
 
     # ----- rewriting -----
 
     def rules(
-        self, unit: AnalysedStatement, virtual: set[TensorNode]
+        self, analysed: AnalysedStatement, virtual: set[TensorNode]
     ) -> tuple[Callable[[Stmt], Stmt], Callable[[Expr], Expr]]:
-        """Returns how statements and expressions of a unit are rewritten."""
-        inside = {site.node for site in unit.writes}.intersection(virtual)
+        """Return the rewrite rules for the statements and expressions of a top-level statement."""
+        inside = {site.node for site in analysed.writes}.intersection(virtual)
         current: dict[TensorNode, Expr] = {}
 
         def statement(stmt: Stmt) -> Stmt:
@@ -470,11 +484,11 @@ class _Attempt:
             if not isinstance(expr, Load) or expr.node not in virtual:
                 return expr
             if expr.node in current:
-                return copy_of(current[expr.node], self.new_local)
+                return copy_value(current[expr.node], self.new_local)
             if expr.node in inside:
                 return expr  # the cell that is being written
-            located = self.located(self.parts[expr.node], expr.indices, unit)
-            return value_of_cell(
+            located = self.locate(self.definitions[expr.node], expr.indices, analysed)
+            return build_cell_value(
                 expr.node, expr.dtype, expr.indices, located, self.new_local, self.positive
             )
 
@@ -486,24 +500,24 @@ class _Attempt:
 
     # ----- the result -----
 
-    def result(self) -> Inlined:
-        """Returns the program without the definitions that nothing reads any more."""
+    def result(self) -> InliningResult:
+        """Remove the dead definitions, and return the program with the decisions."""
         virtual: dict[TensorNode, Placement] = {}
         for node, facts in self.accesses.nodes.items():
             if node in self.refused:
                 continue
             if facts.is_constant:
                 reason = Reason.CONSTANT_SCALAR
-            elif all(part.indices is None for part in self.parts.get(node, ())):
+            elif all(each.indices is None for each in self.definitions.get(node, ())):
                 reason = Reason.INLINED_FILL
             else:
                 reason = Reason.INLINED
             reason = Reason.INLINING_REQUESTED if node in self.requested else reason
             reason = reason if node in self.inlined else Reason.NEVER_READ
             virtual[node] = Placement(MemoryMode.VIRTUAL, reason)
-        body = Block(remove_nodes(self.rewritten, self.accesses.units, virtual.keys()))
+        body = Block(remove_nodes(self.rewritten, self.accesses.statements, virtual.keys()))
         used = set(nodes_of(body))
-        return Inlined(
+        return InliningResult(
             replace(
                 self.program,
                 params=tuple(node for node in self.program.params if node in used),
@@ -512,22 +526,22 @@ class _Attempt:
             ),
             virtual,
             self.refused,
-            {node: self.definition(node) for node in self.parts if node in self.inlined},
+            {node: self.definition(node) for node in self.definitions if node in self.inlined},
             frozenset(node for node, facts in self.accesses.nodes.items() if facts.is_independent),
             self.positive,
         )
 
     def definition(self, node: TensorNode) -> Definition:
-        parts = self.parts[node]
-        operands = frozenset(operand for part in parts for operand in part.operands)
+        definitions = self.definitions[node]
+        operands = frozenset(operand for each in definitions for operand in each.operands)
         overwritten = {
             operand
-            for part in parts
-            for operand in part.operands
-            if self.writes[operand] and self.writes[operand][-1] >= part.position
+            for each in definitions
+            for operand in each.operands
+            if self.writes[operand] and self.writes[operand][-1] >= each.position
         }
-        body = tuple(stmt for part in parts for stmt in part.body.stmts)
-        has_merge = any(part.has_merge for part in parts)
+        body = tuple(stmt for each in definitions for stmt in each.body.stmts)
+        has_merge = any(each.has_merge for each in definitions)
         return Definition(body, operands, frozenset(overwritten), has_merge)
 
 

@@ -1,4 +1,4 @@
-"""What defines a node: the part of a unit that writes it, and whether it could run elsewhere."""
+"""Definitions of nodes: the program slices that compute them, and the obstacles to inlining."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, fold, locals_of, walk
 from ocannl_core.node import NodeInfo, Reason, TensorNode
-from ocannl_core.passes.accesses import Cost, cost
-from ocannl_core.passes.definite_assignment import follows_store, is_whole, ranges_of
+from ocannl_core.passes.accesses import CostClass, classify_cost
+from ocannl_core.passes.definite_assignment import covers_array, follows_store, ranges_of
 from ocannl_core.passes.inline.invert_indices import check_definition
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 MOST_SIZE = 256
-"""The nodes of the loop language of the largest inlined computation."""
+"""Size limit of an inlined definition, in nodes of the loop language."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlinableDefinition:
-    """The part of a unit that computes a node, with what it reads inlined already.
+    """The slice of a top-level statement that computes a node, with its operands inlined already.
 
     Attributes:
-        node: What it computes.
-        position: Where its unit is in the routine.
+        node: The node.
+        position: The position of the statement in the routine.
         body: Stores to the node, under their loops; or a fill of it.
         indices: The index map of all its stores; None for a fill.
-        loops: The ranges of its loop variables, outermost first, those inside values left out.
+        loops: The ranges of its loop variables, outermost first, except loops inside values.
         operands: The other nodes that it loads.
         runs: True unless its loops are empty.
         writes_all: True if it writes every cell.
-        reads_itself: True if it combines with what is in the node.
+        reads_itself: True if it combines with the previous value of the cell.
         repeats: True if several iterations contribute to one cell, here or inside a value.
-        is_accessing: True if its value depends on other memory.
-        is_complex: True if it computes something from other memory.
+        depends_on_memory: True if its value depends on other memory.
+        is_complex: True if it computes a function of other memory.
         has_merge: True if it reads a merge buffer.
-        depth: How deep its values nest.
-        size: How many nodes of the loop language it is made of.
+        depth: The depth of its values.
+        size: Its number of nodes of the loop language.
     """
 
     node: TensorNode
@@ -68,29 +68,34 @@ class InlinableDefinition:
     writes_all: bool = True
     reads_itself: bool = False
     repeats: bool = False
-    is_accessing: bool = False
+    depends_on_memory: bool = False
     is_complex: bool = False
     has_merge: bool = False
     depth: int = 1
     size: int = 1
 
     @property
-    def is_fresh_start(self) -> bool:
-        """True if nothing that was in the node before matters afterwards."""
+    def is_full_definition(self) -> bool:
+        """Return True if the result is independent of the previous contents of the node."""
         return self.writes_all and not self.reads_itself
 
     @property
     def cell_variables(self) -> tuple[IndexVar, ...]:
-        """The loop variables that choose the cell."""
+        """Return the loop variables in the index map."""
         used = {var for index in self.indices or () for var in variables(index)}
         return tuple(var for var in self.loops if var in used)
 
 
-def obstacle(unit: AnalysedStatement, node: TensorNode) -> Reason | None:
-    """Returns why what a unit does to a node cannot run elsewhere; None if it can."""
-    writes = [site for site in unit.writes if site.node is node]
+def find_definition_obstacle(analysed: AnalysedStatement, node: TensorNode) -> Reason | None:
+    """Return why a statement's definition of a node cannot be inlined; None if it can."""
+    writes = [site for site in analysed.writes if site.node is node]
     reason = next(
-        (found for site in writes if (found := _store_obstacle(site, unit.next_local > 0))), None
+        (
+            found
+            for site in writes
+            if (found := _find_store_obstacle(site, analysed.next_local > 0))
+        ),
+        None,
     )
     if reason is not None:
         return reason
@@ -99,8 +104,10 @@ def obstacle(unit: AnalysedStatement, node: TensorNode) -> Reason | None:
     indices = writes[0].indices
     if indices is None:
         return Reason.INCONSISTENT_INDICES if writes[0].loops or len(writes) > 1 else None
-    reads = [site for site in unit.reads if site.node is node and not site.is_own]
-    reason = next((found for site in reads if (found := _read_obstacle(site, writes, unit))), None)
+    reads = [site for site in analysed.reads if site.node is node and not site.is_own]
+    reason = next(
+        (found for site in reads if (found := _find_read_obstacle(site, writes, analysed))), None
+    )
     if reason is not None:
         return reason
     loops: dict[IndexVar, Range] = {}
@@ -111,18 +118,18 @@ def obstacle(unit: AnalysedStatement, node: TensorNode) -> Reason | None:
     return check_definition(indices, loops)
 
 
-def _store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
+def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
     if site.is_staged:
         return Reason.STAGED_CODE
-    if isinstance(site.by, CallExternal):
+    if isinstance(site.access, CallExternal):
         return Reason.EXTERNAL_CALL
-    if isinstance(site.by, StoreVector):
+    if isinstance(site.access, StoreVector):
         return Reason.VECTOR_STORE
     if any(isinstance(index, ConcatIndex) for index in site.indices or ()):
         return Reason.CONCATENATED_INDEX
     if any(not loop.traced or loop.kind in (AxisKind.GRID, AxisKind.BLOCK) for loop in site.loops):
         return Reason.UNTRACED_LOOP
-    if has_locals and isinstance(site.by, Store) and _uses_shared_variables(site.by.value):
+    if has_locals and isinstance(site.access, Store) and _uses_shared_variables(site.access.value):
         return Reason.DECLARED_VARIABLE
     return None
 
@@ -134,19 +141,19 @@ def _uses_shared_variables(value: Expr) -> bool:
     return bool(set(locals) - {each.local for each in walk(value) if isinstance(each, Scoped)})
 
 
-def _read_obstacle(
-    read: AccessSite, writes: list[AccessSite], unit: AnalysedStatement
+def _find_read_obstacle(
+    read: AccessSite, writes: list[AccessSite], analysed: AnalysedStatement
 ) -> Reason | None:
-    """Returns why a read inside the unit that computes the node prevents inlining it."""
+    """Return why a read inside the defining statement prevents inlining."""
     if isinstance(read.store, Store) and read.store.node is read.node:
         return Reason.INCONSISTENT_INDICES
     (write, *others) = writes
-    store = write.by
+    store = write.access
     if (
         isinstance(store, Store)
         and not others
-        and not any(site.is_own and site.store is store for site in unit.reads)
-        and follows_store(read, unit)
+        and not any(site.is_own and site.store is store for site in analysed.reads)
+        and follows_store(read, analysed)
     ):
         return None
     shared = {loop.var for loop in write.loops}.intersection(loop.var for loop in read.loops)
@@ -164,21 +171,21 @@ def _read_obstacle(
     return next(escaping, Reason.READ_WITHIN_DEFINITION)
 
 
-def inlinable_definition(
-    unit: AnalysedStatement, stmt: Stmt, node: TensorNode, info: NodeInfo
+def build_definition(
+    analysed: AnalysedStatement, stmt: Stmt, node: TensorNode, info: NodeInfo
 ) -> InlinableDefinition:
-    """Returns what a unit does to a node.
+    """Build the definition of a node by a top-level statement.
 
     Args:
-        unit: The unit as it was.
-        stmt: Its statement, with what it reads inlined.
-        node: What it computes, with no obstacle to that.
-        info: What is known of the node.
+        analysed: The accesses of the original statement.
+        stmt: The statement, with its operands inlined.
+        node: The node, without any obstacle to inlining it.
+        info: Its extents and number format.
     """
     body = _slice(stmt, node)
-    writes = [site for site in unit.writes if site.node is node]
-    if isinstance(writes[0].by, Fill):
-        return InlinableDefinition(node, unit.position, body, None, {}, frozenset())
+    writes = [site for site in analysed.writes if site.node is node]
+    if isinstance(writes[0].access, Fill):
+        return InlinableDefinition(node, analysed.position, body, None, {}, frozenset())
     indices = writes[0].indices
     loops: dict[IndexVar, Range] = {}
     for site in writes:
@@ -190,30 +197,30 @@ def inlinable_definition(
     combines = traits.reads_itself and (repeats or len(writes) > 1)
     return InlinableDefinition(
         node,
-        unit.position,
+        analysed.position,
         body,
         indices,
         loops,
         frozenset(traits.operands),
         any(not site.never_runs for site in writes),
-        any(is_whole(site, info) and not site.never_runs for site in writes),
+        any(covers_array(site, info) and not site.never_runs for site in writes),
         traits.reads_itself,
         repeats or traits.has_inner_loops,
-        taken.reads,
-        taken.computes or (combines and taken.reads),
+        taken.has_reads,
+        taken.has_computation or (combines and taken.has_reads),
         traits.has_merge,
         depth,
         traits.size,
     )
 
 
-_Inner = tuple[Cost, int, bool]
-"""Of a node of the loop language: what it costs, its depth, and whether it contains loops."""
+_Properties = tuple[CostClass, int, bool]
+"""The cost, the depth, and the presence of loops in a node of the loop language."""
 
 
 @dataclass(slots=True)
 class _Traits:
-    """What a computation consists of, collected from the inside out.
+    """The properties of a definition, collected bottom-up.
 
     The attributes are those of `InlinableDefinition`.
     """
@@ -225,10 +232,10 @@ class _Traits:
     has_merge: bool = False
     size: int = 0
 
-    def combine(self, node: Node, inner: tuple[_Inner, ...]) -> _Inner:
-        """Takes a node into account, given what is inside."""
+    def combine(self, node: Node, inner: tuple[_Properties, ...]) -> _Properties:
+        """Account for a node, given the results of its children."""
         self.size += 1
-        taken = cost(node, [each[0] for each in inner], self.node)
+        taken = classify_cost(node, [each[0] for each in inner], self.node)
         has_loops = any(each[2] for each in inner)
         match node:
             case Load(loaded) | Gather(loaded):
@@ -241,8 +248,8 @@ class _Traits:
             case Store() if has_loops:
                 self.has_inner_loops = True
             case For():
-                computes = any(each[0].computes for each in inner)  # repeating is counted apart
-                taken = taken._replace(computes=computes)
+                computes = any(each[0].has_computation for each in inner)  # see `repeats`
+                taken = taken._replace(has_computation=computes)
                 has_loops = True
             case _:
                 pass
@@ -250,12 +257,12 @@ class _Traits:
 
 
 def _slice(stmt: Stmt, node: TensorNode) -> Block:
-    """Returns the stores to one node, under their loops."""
-    return Block(only_writes(stmt, lambda written: written is node))
+    """Return the stores to one node, under their loops."""
+    return Block(slice_writes(stmt, lambda written: written is node))
 
 
-def only_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt, ...]:
-    """Returns the stores and fills in a statement that write wanted nodes, under their loops."""
+def slice_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt, ...]:
+    """Return the stores and fills in a statement that write wanted nodes, under their loops."""
 
     def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:
         kept = tuple(one for group in inner for one in group)
@@ -272,7 +279,7 @@ def only_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt,
 
 
 def nested_statements(node: Node) -> tuple[Node, ...]:
-    """Returns the statements directly inside loops and blocks; values are not looked into."""
+    """Return the statements directly inside loops and blocks; skip values."""
     match node:
         case For(body=body):
             return body.stmts

@@ -1,15 +1,15 @@
-"""Which iteration of a definition writes the cell that a reader asks for.
+"""Inversion of index maps: the iteration of a definition that writes a given cell.
 
-A definition writes at an index map D over its loop variables, a reader asks for the cell A, an
-index map over the reader's variables. Solving D = A axis by axis expresses the variables of the
-definition in those of the reader:
+A definition writes at an index map D over its loop variables; a read has the cell A, an index map
+over the reader's variables. Solving D = A axis by axis expresses the variables of the definition in
+those of the reader:
 
 t[i, j] = ...       read at t[a + 1, 3]       i --> a + 1,  j --> 3
 t[i, i] = ...       read at t[a, b]           i --> a,      if a == b
 t[2*i + j] = ...    read at t[a]              j --> a - 2*i, for every i, if j is in its range
 
-What the ranges of the reader's loops do not already ensure becomes a condition. Variables that
-remain keep their loops; that no cell is written twice makes the result independent of their order.
+Bounds that the ranges of the reader's loops do not imply become conditions. Undetermined variables
+keep their loops; since no cell is written twice, the result does not depend on their order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ocannl_core.node import Reason
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Holds when an index is one of the integers from `low` to `high`."""
+    """The condition `low <= index <= high`; None means unbounded."""
 
     index: AxisIndex
     low: int | None
@@ -53,8 +53,8 @@ class Solution:
 
     Attributes:
         values: The definition's loop variables in terms of the reader's, and of fresh variables.
-        kept: The loop variables that keep a loop, over their fresh variable.
-        conditions: What must hold for the iteration to be one of the definition.
+        kept: The loop variables that keep a loop, with their fresh variables.
+        conditions: Bounds of the definition's loops that the values may violate.
     """
 
     values: Mapping[IndexVar, AxisIndex]
@@ -71,7 +71,7 @@ class NoSolution(Exception):
 
 
 def check_definition(indices: IndexMap, loops: Mapping[IndexVar, Range]) -> Reason | None:
-    """Returns why no reader's cell could be solved for; None if some can.
+    """Return why the index map cannot be inverted for any reader; None if it can for some.
 
     Args:
         indices: The index map of the definition.
@@ -96,7 +96,7 @@ def solve(
     cell: IndexMap,
     ranges: Mapping[IndexVar, Range],
 ) -> Solution | None:
-    """Returns the iterations that write a cell; None if none ever does.
+    """Return the iterations that write a cell; None if the cell is never written.
 
     Args:
         indices: The index map of the definition.
@@ -110,17 +110,17 @@ def solve(
     system = _System(loops, ranges)
     pending = list(zip(indices, cell, strict=True))
     while pending:
-        # axes with fewer unknowns first: what they determine may settle the others
+        # axes with fewer unknowns first: their values may settle the other axes
         place = min(range(len(pending)), key=lambda k: len(system.unknowns(pending[k][0])))
-        own, asked = pending.pop(place)
-        if not system.equate(own, asked):
+        own, wanted = pending.pop(place)
+        if not system.equate(own, wanted):
             return None
     return system.solution()
 
 
 @dataclass(slots=True)
 class _System:
-    """What is solved so far."""
+    """The system of equations, with the values found so far."""
 
     loops: Mapping[IndexVar, Range]
     ranges: Mapping[IndexVar, Range]
@@ -131,43 +131,43 @@ class _System:
     def unknowns(self, index: AxisIndex) -> list[IndexVar]:
         return [var for var in variables(index) if var in self.loops and var not in self.values]
 
-    def equate(self, own: AxisIndex, asked: AxisIndex) -> bool:
-        """Takes `own == asked` into account; False if it never holds."""
+    def equate(self, own: AxisIndex, wanted: AxisIndex) -> bool:
+        """Add the equation `own == wanted`; return False if it never holds."""
         match self.unknowns(own):
             case []:
-                return self.require(minus(asked, substitute(own, self.values)), 0, 0)
+                return self.require(subtract(wanted, substitute(own, self.values)), 0, 0)
             case [var]:
-                self.values[var] = self.isolated(var, own, asked)
+                self.values[var] = self.isolate(var, own, wanted)
             case several:
-                if not self.match_pairwise(own, asked, several):
-                    self.keep_all_but_one(own, asked, several)
+                if not self.match_pairwise(own, wanted, several):
+                    self.keep_all_but_one(own, wanted, several)
         return True
 
-    def isolated(self, var: IndexVar, own: AxisIndex, asked: AxisIndex) -> AxisIndex:
-        """Returns the value of the only unknown of `own == asked`.
+    def isolate(self, var: IndexVar, own: AxisIndex, wanted: AxisIndex) -> AxisIndex:
+        """Solve `own == wanted` for its only unknown.
 
         2*i + 1 == 4*a + 3   -->   i = 2*a + 1
         """
         if isinstance(own, VarIndex):
-            return asked
+            return wanted
         (coefficient,) = (c for c, each in as_affine(own)[0] if each == var)
         known = {**self.values, var: FixedIndex(0)}
-        terms, offset = as_affine(minus(asked, substitute(own, known)))
+        terms, offset = as_affine(subtract(wanted, substitute(own, known)))
         if any(c % coefficient for c, _ in terms) or offset % coefficient:
             raise NoSolution(Reason.INDEX_MISMATCH)
         return affine([(c // coefficient, v) for c, v in terms], offset // coefficient)
 
     def match_pairwise(
-        self, own: AxisIndex, asked: AxisIndex, unknowns: Sequence[IndexVar]
+        self, own: AxisIndex, wanted: AxisIndex, unknowns: Sequence[IndexVar]
     ) -> bool:
-        """Equates variables with equal coefficients; False if that is not certain to be all.
+        """Equate variables with equal coefficients; return False if other solutions may exist.
 
         2*i + j == 2*a + b   -->   i = a, j = b, if a and b stay in the ranges of i and j
         """
         terms, offset = as_affine(own)
-        asked_terms, asked_offset = as_affine(asked)
-        partners = dict(asked_terms)
-        same = offset == asked_offset and len(partners) == len(asked_terms)
+        wanted_terms, wanted_offset = as_affine(wanted)
+        partners = dict(wanted_terms)
+        same = offset == wanted_offset and len(partners) == len(wanted_terms)
         if not same or partners.keys() != {c for c, _ in terms} or len(terms) != len(unknowns):
             return False
         if len(partners) < len(terms) or any(
@@ -178,9 +178,9 @@ class _System:
         return True
 
     def keep_all_but_one(
-        self, own: AxisIndex, asked: AxisIndex, unknowns: Sequence[IndexVar]
+        self, own: AxisIndex, wanted: AxisIndex, unknowns: Sequence[IndexVar]
     ) -> None:
-        """Solves for the innermost unknown of coefficient 1 or -1; the others keep their loops."""
+        """Solve for the innermost unknown of coefficient 1 or -1; the others keep their loops."""
         coefficients = {var: c for c, var in as_affine(own)[0]}
         order = [var for var in self.loops if var in unknowns]
         solved = next((var for var in reversed(order) if abs(coefficients[var]) == 1), None)
@@ -190,10 +190,10 @@ class _System:
             if var is not solved and isinstance(var, LoopVar):
                 self.kept[var] = fresh_var(var.hint)
                 self.values[var] = VarIndex(self.kept[var])
-        self.values[solved] = self.isolated(solved, own, asked)
+        self.values[solved] = self.isolate(solved, own, wanted)
 
     def inner_ranges(self) -> dict[IndexVar, Range]:
-        """Returns the ranges of the reader's variables and of the loops that are kept."""
+        """Return the ranges of the reader's variables and of the kept loops."""
         ranges = dict(self.ranges)
         ranges.update((new, self.loops[old]) for old, new in self.kept.items())
         return ranges
@@ -203,7 +203,7 @@ class _System:
         return reach is not None and wanted.low <= reach.low and reach.high <= wanted.high
 
     def require(self, index: AxisIndex, low: int, high: int) -> bool:
-        """Adds the condition `low <= index <= high` if it is not certain; False if it never is."""
+        """Add `low <= index <= high` unless it is implied; return False if it never holds."""
         reach = index_range(index, self.inner_ranges())
         if reach is None:
             self.conditions.append(Condition(index, low, high))
@@ -224,8 +224,8 @@ class _System:
         return Solution(self.values, self.kept, tuple(self.conditions))
 
 
-def minus(left: AxisIndex, right: AxisIndex) -> AxisIndex:
-    """Returns the difference of two indices."""
+def subtract(left: AxisIndex, right: AxisIndex) -> AxisIndex:
+    """Return the difference of two indices."""
     terms, offset = as_affine(left)
     subtracted, other = as_affine(right)
     return affine([*terms, *((-c, var) for c, var in subtracted)], offset - other)
@@ -237,7 +237,7 @@ def is_one_to_one(
     domain: Mapping[IndexVar, Range],
     cells: Collection[IndexVar],
 ) -> bool:
-    """True if a definition's iterations over its cells are those of a reader, one by one.
+    """Return True if a definition's cells map one to one to a reader's iterations.
 
     Args:
         values: The definition's variables in terms of the reader's.

@@ -1,4 +1,4 @@
-"""How the code that reads a node goes through its cells, as far as inlining must know."""
+"""Access patterns of the readers of a node."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ocannl_core.passes.inline.invert_indices import Solution, is_one_to_one
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 
-def _single_store(unit: AnalysedStatement) -> AccessSite | None:
-    """Returns the store of a unit that is a chain of loops around one store; None of others."""
-    stmt = unit.stmt
+def _single_store(analysed: AnalysedStatement) -> AccessSite | None:
+    """Return the store of a perfect loop nest around one store; None for other statements."""
+    stmt = analysed.stmt
     while isinstance(stmt, For):
         inner = [each for each in stmt.body.stmts if not isinstance(each, Remark)]
         if len(inner) != 1:
             return None
         (stmt,) = inner
-    return unit.writes[0] if isinstance(stmt, Store) else None
+    return analysed.writes[0] if isinstance(stmt, Store) else None
 
 
 def _is_injective(store: AccessSite, loops: Mapping[IndexVar, Range]) -> bool:
@@ -40,34 +40,38 @@ def _is_injective(store: AccessSite, loops: Mapping[IndexVar, Range]) -> bool:
 
 
 def visits_same_cells(
-    part: InlinableDefinition, solution: Solution, site: AccessSite, unit: AnalysedStatement
+    definition: InlinableDefinition,
+    solution: Solution,
+    site: AccessSite,
+    analysed: AnalysedStatement,
 ) -> bool:
-    """True if a reader runs over the cells of a reduction, each once, and reduces nothing."""
-    store = _single_store(unit)
-    if store is None or site.store is not store.by or site.loops != store.loops:
+    """Return True if a reader visits each cell of a reduction once, and reduces nothing itself."""
+    store = _single_store(analysed)
+    if store is None or site.store is not store.access or site.loops != store.loops:
         return False
     domain = ranges_of(store.loops)
     if solution.conditions or not _is_injective(store, domain):
         return False
-    return is_one_to_one(solution.values, part.loops, domain, part.cell_variables)
+    return is_one_to_one(solution.values, definition.loops, domain, definition.cell_variables)
 
 
-def runs_along_rows(part: InlinableDefinition) -> bool:
-    """True if the innermost loop of a reduction moves to the neighbouring cell in all it reads.
+def runs_along_rows(definition: InlinableDefinition) -> bool:
+    """Return True if all loads of a reduction have unit stride along its innermost loop.
 
-    Other reductions are faster in memory, where a compiler may exchange their loops: that keeps the
-    order of the additions to each cell, which a sum in a register would not leave room for. A
-    schedule may add up a part at a time, and computes what follows while the cells are at hand.
+    Other reductions are faster in memory, where a C compiler may interchange their loops: this
+    keeps the order of the additions to each cell, while a sum in a register prevents the
+    interchange. A schedule may tile the reduction, and computes the epilogue while the cells are in
+    registers.
     """
-    cell = part.cell_variables
-    innermost = next(reversed(list(part.loops)), None)
-    if innermost is None or all(var in cell for var in part.loops):
+    cell = definition.cell_variables
+    innermost = next(reversed(list(definition.loops)), None)
+    if innermost is None or all(var in cell for var in definition.loops):
         return True
     if innermost in cell:
         return False
     return all(
         innermost not in variables(index)
-        for each in walk(part.body)
+        for each in walk(definition.body)
         if isinstance(each, Load | Gather)
         for index in each.indices[:-1]
     )
@@ -75,21 +79,21 @@ def runs_along_rows(part: InlinableDefinition) -> bool:
 
 def touches_only_own_cell(
     operand: TensorNode,
-    part: InlinableDefinition,
+    definition: InlinableDefinition,
     solution: Solution,
     site: AccessSite,
-    unit: AnalysedStatement,
+    analysed: AnalysedStatement,
 ) -> bool:
-    """True if a unit that writes an operand reads, of all its cells, only the one it writes next.
+    """Return True if a statement that writes an operand reads only the cell that it writes next.
 
     w[i] -= rate * t[i], where t[i] = w[i] * 2
     """
-    store = _single_store(unit)
-    if store is None or store.node is not operand or site.store is not store.by:
+    store = _single_store(analysed)
+    if store is None or store.node is not operand or site.store is not store.access:
         return False
     if not _is_injective(store, ranges_of(store.loops)):
         return False
-    for each in walk(part.body):
+    for each in walk(definition.body):
         if isinstance(each, Gather) and each.node is operand:
             return False
         if isinstance(each, Load) and each.node is operand:

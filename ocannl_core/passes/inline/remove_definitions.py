@@ -1,4 +1,4 @@
-"""Removing code that nothing stored depends on: dead units, and definitions after inlining."""
+"""Dead code elimination: dead top-level statements, and definitions after inlining."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ocannl_core.passes.inline.definition import nested_statements
 from ocannl_core.passes.statement_accesses import AnalysedStatement
 
 
-def live_units(
+def find_live_statements(
     accesses: Accesses, needed: Collection[TensorNode]
 ) -> tuple[frozenset[int], frozenset[TensorNode]]:
-    """Returns the positions of the units that needed nodes depend on, and all nodes that matter.
+    """Return the positions of the statements that needed nodes depend on, and all live nodes.
 
-    Units that do anything but store numbers count as needed.
+    Statements with effects other than stores of numbers count as needed.
     """
     pending = list(needed)
     live: set[int] = set()
@@ -47,23 +47,23 @@ def live_units(
                 seen.add(node)
                 pending.append(node)
 
-    def visit(unit: AnalysedStatement) -> None:
-        if unit.position not in live:
-            live.add(unit.position)
-            need(site.node for site in unit.reads)
+    def visit(analysed: AnalysedStatement) -> None:
+        if analysed.position not in live:
+            live.add(analysed.position)
+            need(site.node for site in analysed.reads)
 
-    for unit in accesses.units:
-        if not _only_stores(unit.stmt):
-            visit(unit)
-            need(site.node for site in unit.writes)
+    for analysed in accesses.statements:
+        if not _only_stores(analysed.stmt):
+            visit(analysed)
+            need(site.node for site in analysed.writes)
     while pending:
         for position, _ in accesses.nodes[pending.pop()].writes:
-            visit(accesses.units[position])
+            visit(accesses.statements[position])
     return frozenset(live), frozenset(seen)
 
 
 def _only_stores(stmt: Stmt) -> bool:
-    """True if a statement does nothing but store numbers in nodes."""
+    """Return True if the only effects of a statement are stores of numbers in nodes."""
     while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
         (stmt,) = stmt.body.stmts
     if isinstance(stmt, Store | StoreVector | Fill | Remark):
@@ -84,27 +84,27 @@ def _only_stores(stmt: Stmt) -> bool:
 
 
 def remove_nodes(
-    stmts: Sequence[Stmt], units: Sequence[AnalysedStatement], removed: Collection[TensorNode]
+    stmts: Sequence[Stmt], statements: Sequence[AnalysedStatement], removed: Collection[TensorNode]
 ) -> tuple[Stmt, ...]:
-    """Returns rewritten units without the stores to removed nodes, and without what is left empty.
+    """Remove the stores to removed nodes, and the loops and blocks that become empty.
 
-    The remark in front of a store goes with it; titles of sections have no origin, and stay.
+    The remark in front of a store is removed with it; titles of sections have no origin, and stay.
     """
     kept: list[Stmt] = []
-    for stmt, unit in zip(stmts, units, strict=True):
-        if not any(site.node in removed for site in unit.writes):
+    for stmt, analysed in zip(stmts, statements, strict=True):
+        if not any(site.node in removed for site in analysed.writes):
             if not (isinstance(stmt, Allocate) and stmt.node in removed):
                 kept.append(stmt)
             continue
-        rest = _rest(stmt, removed)
+        rest = _remove_stores(stmt, removed)
         if not rest and kept and isinstance(kept[-1], Remark) and kept[-1].origin is not None:
             kept.pop()
         kept += rest
     return tuple(kept)
 
 
-def _rest(stmt: Stmt, removed: Collection[TensorNode]) -> tuple[Stmt, ...]:
-    """Returns a statement without the stores to removed nodes; nothing if nothing else is in it."""
+def _remove_stores(stmt: Stmt, removed: Collection[TensorNode]) -> tuple[Stmt, ...]:
+    """Remove the stores to removed nodes from a statement; return () if it becomes empty."""
 
     def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:
         kept = tuple(one for group in inner for one in group)

@@ -1,4 +1,4 @@
-"""The value of a cell as an expression: the computations that write it, one after the other.
+"""Substitution: the value of a cell as an expression, from the definitions that write it in order.
 
 t[:] = 0.0                                  read at t[a, b]
 for i in range(3): t[i, i] = 4.0     -->    {v: v = 0.0; v = where(a == b, 4.0, v)}
@@ -46,36 +46,36 @@ from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.passes.inline.definition import InlinableDefinition
 from ocannl_core.passes.inline.invert_indices import Condition, Solution
-from ocannl_core.passes.inline.zeros import without_additions_to_zero
+from ocannl_core.passes.inline.zeros import remove_additions_to_zero
 
-Located = tuple[InlinableDefinition, Solution]
-"""A computation, and which of its iterations write the cell that is asked for."""
+LocatedDefinition = tuple[InlinableDefinition, Solution]
+"""A definition, and its iterations that write the cell of the read."""
 
 
-def value_of_cell(
+def build_cell_value(
     node: TensorNode,
     dtype: DType,
     cell: IndexMap,
-    computations: Sequence[Located],
+    definitions: Sequence[LocatedDefinition],
     new_local: Callable[[DType, TensorNode | None], Local],
     positive: Collection[TensorNode] = (),
 ) -> Expr:
-    """Returns the value that computations, run one after the other, leave in a cell.
+    """Build the value of a cell after definitions, run one after the other.
 
     Args:
         node: The node.
         dtype: Its number format.
         cell: The cell, in terms of the reader's variables.
-        computations: What may write it, in order.
-        new_local: Makes a variable that the program does not have yet.
+        definitions: The definitions that may write it, in order.
+        new_local: Makes an unused scalar.
         positive: Nodes that never hold `-0.0`.
     """
     local = new_local(dtype, node)
     stmts: list[Stmt] = []
-    for computation, solution in computations:
-        writer = _CopyWriter(local, computation, solution, new_local)
-        stmts += writer.statements()
-    stmts = without_additions_to_zero(stmts, local, positive)
+    for definition, solution in definitions:
+        writer = _CopyWriter(local, definition, solution, new_local)
+        stmts += writer.write()
+    stmts = remove_additions_to_zero(stmts, local, positive)
     match stmts:
         case [SetLocal(_, value)] if not _mentions(value, local):
             return value
@@ -86,14 +86,14 @@ def value_of_cell(
     return Scoped(local, Block(tuple(stmts)), cell)
 
 
-def copy_of(value: Expr, new_local: Callable[[DType, TensorNode | None], Local]) -> Expr:
-    """Returns a second copy of a value, with loop variables and scalar variables of its own."""
+def copy_value(value: Expr, new_local: Callable[[DType, TensorNode | None], Local]) -> Expr:
+    """Copy a value, with fresh loop variables and scalars."""
     renaming = _Renaming(value, {}, new_local)
-    return map_expr(value, renaming.expression, renaming.statement)
+    return map_expr(value, renaming.rewrite_expression, renaming.rewrite_statement)
 
 
 class _Renaming:
-    """Index variables replaced by indices; everything bound inside gets a name of its own."""
+    """Substitution of indices for index variables, with fresh names for all bound variables."""
 
     def __init__(
         self,
@@ -114,24 +114,24 @@ class _Renaming:
         self.values: dict[IndexVar, AxisIndex] = dict(values)
         self.values.update((old, VarIndex(new)) for old, new in self.loops.items())
 
-    def indices(self, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
+    def substitute_indices(self, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
         return tuple(substitute(index, self.values) for index in indices)
 
-    def expression(self, expr: Expr) -> Expr:
+    def rewrite_expression(self, expr: Expr) -> Expr:
         match expr:
             case Load() | LoadMerge() | Gather():
-                return replace(expr, indices=self.indices(expr.indices))
+                return replace(expr, indices=self.substitute_indices(expr.indices))
             case IndexValue(index):
                 return replace(expr, index=substitute(index, self.values))
             case LocalRead(local) if local in self.locals:
                 return LocalRead(self.locals[local])
             case Scoped(local):
-                indices = self.indices(expr.indices)
+                indices = self.substitute_indices(expr.indices)
                 return replace(expr, local=self.locals[local], indices=indices)
             case _:
                 return expr
 
-    def statement(self, stmt: Stmt) -> Replacement:
+    def rewrite_statement(self, stmt: Stmt) -> Replacement:
         match stmt:
             case For(var) if var in self.loops:
                 return replace(stmt, var=self.loops[var])
@@ -143,22 +143,22 @@ class _Renaming:
 
 @dataclass(slots=True)
 class _CopyWriter:
-    """Writes one computation of a cell into a variable."""
+    """Writes one definition of a cell into a scalar."""
 
     local: Local
-    computation: InlinableDefinition
+    definition: InlinableDefinition
     solution: Solution
     new_local: Callable[[DType, TensorNode | None], Local]
 
-    def statements(self) -> tuple[Stmt, ...]:
+    def write(self) -> tuple[Stmt, ...]:
         solution = self.solution
-        renaming = _Renaming(self.computation.body, solution.values, self.new_local)
-        own = self.computation.node
+        renaming = _Renaming(self.definition.body, solution.values, self.new_local)
+        own = self.definition.node
 
         def expression(expr: Expr) -> Expr:
             if isinstance(expr, Load) and expr.node is own:
                 return LocalRead(self.local)
-            return renaming.expression(expr)
+            return renaming.rewrite_expression(expr)
 
         def statement(stmt: Stmt) -> Replacement:
             match stmt:
@@ -169,19 +169,19 @@ class _CopyWriter:
                 case For():
                     return replace(stmt, var=renaming.loops[stmt.var], kind=AxisKind.SERIAL)
                 case Store(node, _, value) if node is own:
-                    return SetLocal(self.local, self.guarded(value))
+                    return SetLocal(self.local, self.guard(value))
                 case Fill(node, value) if node is own:
-                    return SetLocal(self.local, _number(value, self.local.dtype))
+                    return SetLocal(self.local, _build_constant(value, self.local.dtype))
                 case Remark():
                     return ()
                 case _:
-                    return renaming.statement(stmt)
+                    return renaming.rewrite_statement(stmt)
 
-        return rewrite(self.computation.body, statement, expression).stmts
+        return rewrite(self.definition.body, statement, expression).stmts
 
-    def guarded(self, value: Expr) -> Expr:
-        """Returns the value where the conditions hold, and what the variable holds elsewhere."""
-        conditions = [part for each in self.solution.conditions for part in _tests(each)]
+    def guard(self, value: Expr) -> Expr:
+        """Select the value where the conditions hold, and the scalar's previous value elsewhere."""
+        conditions = [part for each in self.solution.conditions for part in _build_tests(each)]
         if not conditions:
             return value
         holds = conditions[0]
@@ -190,7 +190,7 @@ class _CopyWriter:
         return Ternary(TernaryOp.WHERE, holds, value, LocalRead(self.local), value.dtype)
 
 
-def _tests(condition: Condition) -> list[Expr]:
+def _build_tests(condition: Condition) -> list[Expr]:
     index = IndexValue(condition.index, int64)
     low, high = condition.low, condition.high
     if low is not None and low == high:
@@ -211,7 +211,7 @@ def _zero(dtype: DType) -> Expr:
     return ConstBits(0, dtype) if dtype is uint4x32 else Const(0.0, dtype)
 
 
-def _number(value: float, dtype: DType) -> Expr:
+def _build_constant(value: float, dtype: DType) -> Expr:
     number = round_to(value, dtype)
     if dtype.is_integer and abs(number) > 2**53:
         return ConstBits(number & (2**64 - 1), dtype)

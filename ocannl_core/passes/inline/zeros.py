@@ -1,4 +1,4 @@
-"""Where adding to zero changes nothing: `0.0 + x` is `x`, bit for bit, unless `x` is `-0.0`.
+"""Additions to zero: `0.0 + x` is `x`, bit for bit, unless `x` is `-0.0`.
 
 Gradients start at zero and are accumulated, so most of them are `0.0 + x` of another gradient; and
 a node whose cells are sums that started at zero never holds `-0.0`. Together this makes the
@@ -30,7 +30,7 @@ from ocannl_core.passes.value_analysis import is_never_negative_zero, is_number
 
 
 def nodes_without_negative_zero(accesses: Accesses) -> frozenset[TensorNode]:
-    """Returns nodes of which no cell is `-0.0` whenever the routine reads one."""
+    """Return the nodes of which no cell is `-0.0` at any read in the routine."""
     return frozenset(
         node for node, facts in accesses.nodes.items() if _holds_no_negative_zero(facts)
     )
@@ -43,8 +43,8 @@ def _holds_no_negative_zero(facts: NodeAccesses) -> bool:
 
 
 def _writes_none(site: AccessSite) -> bool:
-    """True if a write puts no `-0.0` into its node, given that none is there."""
-    match site.by:
+    """Return True if a write puts no `-0.0` into its node, given that none is there."""
+    match site.access:
         case Fill(_, value):
             return value != 0 or copysign(1.0, value) > 0
         case Store(node, _, Binary(BinaryOp.ADD | BinaryOp.SUB, Load(loaded), _)) if loaded is node:
@@ -56,7 +56,7 @@ def _writes_none(site: AccessSite) -> bool:
 
 
 def is_addition(value: Expr, own: TensorNode, positive: Collection[TensorNode]) -> bool:
-    """True if a value adds something that is never `-0.0` to a node's own cell."""
+    """Return True if a value is a node's own cell plus a term that is never `-0.0`."""
     match value:
         case Binary(BinaryOp.ADD, Load(loaded), added) if loaded is own:
             return _is_never_negative_zero(added, positive)
@@ -64,16 +64,16 @@ def is_addition(value: Expr, own: TensorNode, positive: Collection[TensorNode]) 
             return False
 
 
-def without_additions_to_zero(
+def remove_additions_to_zero(
     stmts: list[Stmt], local: Local, positive: Collection[TensorNode]
 ) -> list[Stmt]:
-    """Returns statements without what has no effect.
+    """Remove the addition of a first term to zero.
 
     v = 0.0; v = v + x   -->   v = x
 
     Args:
-        stmts: Statements that compute a variable.
-        local: The variable.
+        stmts: Statements that compute a scalar.
+        local: The scalar.
         positive: Nodes that never hold `-0.0`.
     """
     match stmts:

@@ -72,20 +72,20 @@ class Accumulators:
         return self.nest.reduction
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def axes(self) -> tuple[str, ...]:
         """The loops of which every iteration has an accumulator of its own."""
-        return tuple(name for name in self.remaining if self._is_kept(name))
+        return tuple(name for name in self.remaining if self._is_axis(name))
 
     @property
     def info(self) -> NodeInfo:
         """The extents of the array."""
-        return NodeInfo(self.dtype, tuple(map(self._extent, self.kept)))
+        return NodeInfo(self.dtype, tuple(map(self._extent, self.axes)))
 
     def _extent(self, name: str) -> int:
         """Returns the accumulators along a loop; one is needed even if nothing is reduced."""
-        return max(1, self.region.largest(name))
+        return max(1, self.region.max_extent(name))
 
-    def _is_kept(self, name: str) -> bool:
+    def _is_axis(self, name: str) -> bool:
         kind = self.kinds[name]
         return not self._is_reduced(name) or kind in (AxisKind.UNROLLED, AxisKind.VECTOR)
 
@@ -98,23 +98,23 @@ class Accumulators:
 
     def _cell(self, region: Region, fixed: Mapping[str, AxisIndex] | None = None) -> Load:
         fixed = fixed or {}
-        places = tuple(
-            fixed[name] if name in fixed else region.position(name) for name in self.kept
+        indices = tuple(
+            fixed[name] if name in fixed else region.position(name) for name in self.axes
         )
-        return Load(self.node, places, self.dtype)
+        return Load(self.node, indices, self.dtype)
 
     def _store(self, cell: Load, value: Expr) -> Store:
         return Store(cell.node, cell.indices, value)
 
-    def cleared(self) -> tuple[Stmt, ...]:
+    def clear(self) -> tuple[Stmt, ...]:
         """Returns the statements that set every accumulator to the neutral element."""
 
         def clear(region: Region, fixed: Mapping[str, AxisIndex]) -> tuple[Stmt, ...]:
             return (self._store(self._cell(region, fixed), self.reduction.neutral),)
 
-        return self._over(self.kept, self.region, {}, clear)
+        return self._loop_over(self.axes, self.region, {}, clear)
 
-    def _over(
+    def _loop_over(
         self,
         names: Sequence[str],
         region: Region,
@@ -126,20 +126,20 @@ class Accumulators:
             return body(region, fixed)
         name, rest = names[0], names[1:]
         if not self._is_reduced(name):
-            return self.loop(name, region, lambda inner: self._over(rest, inner, fixed, body))
+            return self.loop(name, region, lambda inner: self._loop_over(rest, inner, fixed, body))
         extent = self._extent(name)
         if extent == 1:
-            return self._over(rest, region, {**fixed, name: FixedIndex(0)}, body)
+            return self._loop_over(rest, region, {**fixed, name: FixedIndex(0)}, body)
         var = fresh_var(self.region.tree.hint(name))
-        stmts = self._over(rest, region, {**fixed, name: VarIndex(var)}, body)
+        stmts = self._loop_over(rest, region, {**fixed, name: VarIndex(var)}, body)
         return (For(var, 0, extent, Block(stmts), self.kinds[name]),) if stmts else ()
 
-    def updated(self, region: Region, term: Expr) -> Store:
+    def update(self, region: Region, term: Expr) -> Store:
         """Returns the statement that combines one term."""
         cell = self._cell(region)
-        return self._store(cell, self._with_term(cell, term))
+        return self._store(cell, self._add_term(cell, term))
 
-    def _with_term(self, cell: Load, term: Expr) -> Expr:
+    def _add_term(self, cell: Load, term: Expr) -> Expr:
         match self.reduction.op, term:
             case BinaryOp.ADD, Binary(BinaryOp.MUL, left, right, dtype) if (
                 self.is_fused and dtype.is_float
@@ -148,47 +148,47 @@ class Accumulators:
             case op, _:
                 return Binary(op, cell, term, self.dtype)
 
-    def combined(self) -> tuple[Stmt, ...]:
+    def combine(self) -> tuple[Stmt, ...]:
         """Returns the statements that combine accumulators of one cell, but for lanes."""
         unrolled = [
             name
-            for name in self.kept
+            for name in self.axes
             if self._is_reduced(name) and self.kinds[name] is AxisKind.UNROLLED
         ]
         sizes = [range(self._extent(name)) for name in unrolled]
         first = {name: FixedIndex(0) for name in unrolled}
-        others = [name for name in self.kept if name not in unrolled]
-        made: list[Stmt] = []
+        others = [name for name in self.axes if name not in unrolled]
+        stmts: list[Stmt] = []
         for positions in list(product(*sizes))[1:]:
-            places: dict[str, AxisIndex] = {
+            indices: dict[str, AxisIndex] = {
                 name: FixedIndex(at) for name, at in zip(unrolled, positions, strict=True)
             }
 
             def combine(
                 region: Region,
                 fixed: Mapping[str, AxisIndex],
-                places: Mapping[str, AxisIndex] = places,
+                indices: Mapping[str, AxisIndex] = indices,
             ) -> tuple[Stmt, ...]:
                 total = self._cell(region, {**first, **fixed})
-                other = self._cell(region, {**places, **fixed})
+                other = self._cell(region, {**indices, **fixed})
                 return (self._store(total, Binary(self.reduction.op, total, other, self.dtype)),)
 
-            made += self._over(others, self.region, {}, combine)
-        return tuple(made)
+            stmts += self._loop_over(others, self.region, {}, combine)
+        return tuple(stmts)
 
-    def copied(self, other: Accumulators, region: Region) -> tuple[Stmt, ...]:
+    def copy_from(self, other: Accumulators, region: Region) -> tuple[Stmt, ...]:
         """Returns the statement that takes over the accumulator of one cell from others."""
-        first = {name: FixedIndex(0) for name in self.kept if self._is_reduced(name)}
+        first = {name: FixedIndex(0) for name in self.axes if self._is_reduced(name)}
         return (self._store(self._cell(region, first), other._cell(region, first)),)
 
-    def finished(self, region: Region) -> tuple[Stmt, ...]:
+    def store_results(self, region: Region) -> tuple[Stmt, ...]:
         """Returns the stores of one cell, from its accumulators."""
         lanes = [
             name
-            for name in self.kept
+            for name in self.axes
             if self._is_reduced(name) and self.kinds[name] is AxisKind.VECTOR
         ]
-        first = {name: FixedIndex(0) for name in self.kept if self._is_reduced(name)}
+        first = {name: FixedIndex(0) for name in self.axes if self._is_reduced(name)}
         cell = self._cell(region, first)
         total: Expr = cell
         if lanes:
@@ -197,7 +197,7 @@ class Accumulators:
                 self._cell(region, {**first, lane: FixedIndex(at)})
                 for at in range(self._extent(lane))
             ]
-            total = self._tree(parts)
+            total = self._reduce_pairwise(parts)
         if not self.reduction.starts_neutral:
             values = region.substitution()
             initial = substitute_in_expr(self.reduction.initial, values)
@@ -208,7 +208,7 @@ class Accumulators:
             return epilogue_stores(self.nest, region, {result: total})
         return (self._store(cell, total), *epilogue_stores(self.nest, region, {result: cell}))
 
-    def _tree(self, parts: Sequence[Expr]) -> Expr:
+    def _reduce_pairwise(self, parts: Sequence[Expr]) -> Expr:
         """Returns neighbours combined, and so on, so that few operations wait for each other."""
         level = list(parts)
         while len(level) > 1:
@@ -225,14 +225,14 @@ def epilogue_stores(
 ) -> tuple[Stmt, ...]:
     """Returns the stores of one cell, with the result of its reduction in place."""
     values = region.substitution()
-    made: list[Stmt] = []
+    stmts: list[Stmt] = []
     for store in nest.finish:
         # the cell's own expressions first: what replaces the result is in place already
         for stmt in substitute_in_stmt(store, values).stmts:
             assert isinstance(stmt, Store)
             value = map_expr(stmt.value, lambda e: results.get(e, e))
-            made.append(replace(stmt, value=value))
-    return tuple(made)
+            stmts.append(replace(stmt, value=value))
+    return tuple(stmts)
 
 
 def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
@@ -247,12 +247,12 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
     for store in nest.finish:
         for part in walk(store):
             indices = part.indices if isinstance(part, Load | Store) else ()
-            apart = [count for var, count in lanes.items() if _are_apart(indices, var)]
-            total += max(apart, default=1)
+            scattered = [count for var, count in lanes.items() if _is_scattered(indices, var)]
+            total += max(scattered, default=1)
     return total
 
 
-def _are_apart(indices: Sequence[AxisIndex], var: LoopVar) -> bool:
+def _is_scattered(indices: Sequence[AxisIndex], var: LoopVar) -> bool:
     """True if cells are neither one nor neighbours for neighbouring values of a variable."""
     factors = [factor for index in indices for factor, v in as_affine(index)[0] if v == var]
     return bool(factors) and (factors != [1] or var not in variables(indices[-1]))

@@ -54,6 +54,13 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
+from ocannl_core.machine_model import (
+    CACHE_LINE_BYTES,
+    FUNCTION_COST,
+    MAX_UNROLLED_EPILOGUE,
+    MIN_OUTLINED_TERMS,
+    PADDED_STRIDE_BYTES,
+)
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import UnaryOp
 from ocannl_core.passes.expression_cost import cost
@@ -67,18 +74,6 @@ from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tiling
 from ocannl_core.schedule.apply.packing import Packer, packing_order
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
 
-_ALIASED_BYTES = 1024
-"""Rows as far apart as a multiple of this compete for a few places of a cache."""
-_LINE_BYTES = 64
-_COSTLY = 10
-"""In additions: what costs as much, such as functions do, needs many registers."""
-_MUCH_TEXT = 10
-"""Stores with as many parts are written once for all accumulators, if the sums are long: a compiler
-takes milliseconds for the copies.
-"""
-_LONG_SUM = 256
-"""Sums of as many terms take a hundred times as long as reading an accumulator from memory."""
-
 
 @dataclass(frozen=True, slots=True)
 class ScheduledNest:
@@ -91,15 +86,15 @@ class ScheduledNest:
         nodes: The arrays that these allocate.
     """
 
-    starts: tuple[Stmt, ...]
-    copies: tuple[Stmt, ...]
+    initial_stores: tuple[Stmt, ...]
+    packing: tuple[Stmt, ...]
     loops: tuple[Stmt, ...]
     nodes: Mapping[TensorNode, NodeInfo]
 
     @property
     def body(self) -> Block:
         """What computes the same."""
-        return Block((*self.starts, *self.copies, *self.loops))
+        return Block((*self.initial_stores, *self.packing, *self.loops))
 
 
 def apply_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
@@ -112,11 +107,9 @@ def apply_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
         UsageError: for a schedule that does not fit the nest.
     """
     emitter = _NestEmitter(nest, schedule)
-    return ScheduledNest(emitter.first, emitter.copies(), emitter.loops(), emitter.nodes)
-
-
-def _misfit(schedule: Schedule, rule: str, found: str) -> UsageError:
-    return UsageError(rule, found=found, where=f"schedule {schedule_text(schedule)!r}")
+    return ScheduledNest(
+        emitter.initial_stores, emitter.emit_packing(), emitter.emit_loops(), emitter.nodes
+    )
 
 
 @dataclass(slots=True)
@@ -132,10 +125,10 @@ class _NestEmitter:
     tiling: Tiling | None = field(init=False)
     packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
     tiles: dict[int, TileBuffer] = field(default_factory=dict)
-    first: tuple[Stmt, ...] = ()
-    over: str = ""
+    initial_stores: tuple[Stmt, ...] = ()
+    sum_loop: str = ""
     is_fused: bool = False
-    is_fetching: bool = False
+    prefetches: bool = False
 
     def __post_init__(self) -> None:
         self.tree = AxisTree.of(self.nest.axes, self.schedule)
@@ -146,10 +139,13 @@ class _NestEmitter:
         self.packs = {}
         for transform in self.schedule:
             if isinstance(transform, Pack):
-                pair = transform, self._buffer(transform)
+                pair = transform, self._allocate_packed(transform)
                 self.packs.setdefault(transform.inside, []).append(pair)
-        self._accumulators()
+        self._place_accumulators()
         self._check_tile_copies()
+
+    def _error(self, rule: str, found: str) -> UsageError:
+        return UsageError(rule, found=found, where=f"schedule {schedule_text(self.schedule)!r}")
 
     # ----- reading the schedule -------------------------------------------------------------
 
@@ -174,18 +170,15 @@ class _NestEmitter:
                     continue
             self._expect_leaf(axis)
             if kind is AxisKind.PARALLEL and self.tree.is_reduced(axis):
-                raise _misfit(self.schedule, "Reduced axes do not run in parallel.", axis)
+                raise self._error("Reduced axes do not run in parallel.", axis)
             kinds[axis] = kind
         vectors = [name for name in self.order if kinds[name] is AxisKind.VECTOR]
         pairs = [name for name in self.order if kinds[name] is AxisKind.PAIR]
         inner = self.order[: len(self.order) - len(pairs)]
         if vectors and vectors != [inner[-1]]:
-            raise _misfit(
-                self.schedule, "The innermost axis alone is vectorised.", " ".join(vectors)
-            )
-        if pairs and self.tiling is None and not self._are_pairs(pairs, vectors):
-            raise _misfit(
-                self.schedule,
+            raise self._error("The innermost axis alone is vectorised.", " ".join(vectors))
+        if pairs and self.tiling is None and not self._is_valid_pair(pairs, vectors):
+            raise self._error(
                 "The inside of blocks of two iterations that are summed up is paired, inside of "
                 "vectors.",
                 " ".join(pairs),
@@ -197,26 +190,25 @@ class _NestEmitter:
         if self.tiling is None:
             return
         if self.nest.reduction is None:
-            raise _misfit(self.schedule, "Tiles need a reduction.", "a nest without one")
-        for rule, found in self.tiling.problems(self.order, self.kinds, self.nest.reduction):
-            raise _misfit(self.schedule, rule, found)
+            raise self._error("Tiles need a reduction.", "a nest without one")
+        for rule, found in self.tiling.find_problems(self.order, self.kinds, self.nest.reduction):
+            raise self._error(rule, found)
 
     def _check_tile_copies(self) -> None:
         """Raises unless both operands of tiles are copied before sums begin."""
         if self.tiling is None:
             return
-        sums = self.order[self.order.index(self.over) :]
+        sums = self.order[self.order.index(self.sum_loop) :]
         early = [transform for transform in self.schedule if isinstance(transform, Pack)]
         early = [each for each in early if each.inside not in sums]
-        if len(early) < 2 or not self.is_fused or self.over in self.tiling.leaves[1:]:
-            raise _misfit(
-                self.schedule,
+        if len(early) < 2 or not self.is_fused or self.sum_loop in self.tiling.leaves[1:]:
+            raise self._error(
                 "Both operands of tiles are packed outside of sums, which are fused and around all "
                 "rows and columns of a tile.",
-                f"accumulate over {self.over}",
+                f"accumulate over {self.sum_loop}",
             )
 
-    def _are_pairs(self, pairs: list[str], vectors: list[str]) -> bool:
+    def _is_valid_pair(self, pairs: list[str], vectors: list[str]) -> bool:
         split = self.tree.splits.get(pairs[0][:-1])
         return (
             pairs == [self.order[-1]]
@@ -227,15 +219,13 @@ class _NestEmitter:
             and self.tree.is_reduced(pairs[0])
         )
 
-    def _accumulators(self) -> None:
+    def _place_accumulators(self) -> None:
         """Finds where the registers of a reduction live."""
         reduction = self.nest.reduction
         if reduction is None:
             if any(isinstance(each, AccumulateAt | Pack) for each in self.schedule):
-                raise _misfit(
-                    self.schedule,
-                    "Packing and accumulating need a reduction.",
-                    "a nest without one",
+                raise self._error(
+                    "Packing and accumulating need a reduction.", "a nest without one"
                 )
             return
         shifts = [
@@ -246,31 +236,29 @@ class _NestEmitter:
         least = max(shifts, default=-1) + 1
         reduced = [name for name in self.order[least:] if self.tree.is_reduced(name)]
         # without reduced axes every register survives nothing: at the very inside
-        self.over = reduced[0] if reduced else ""
+        self.sum_loop = reduced[0] if reduced else ""
         for transform in self.schedule:
             if isinstance(transform, AccumulateAt):
                 self._expect_leaf(transform.over)
-                self.over, self.is_fused = transform.over, transform.fused
-                self.is_fetching = transform.fetching
-        outside = self.order[: self.order.index(self.over)] if self.over else self.order
+                self.sum_loop, self.is_fused = transform.over, transform.fused
+                self.prefetches = transform.fetching
+        outside = self.order[: self.order.index(self.sum_loop)] if self.sum_loop else self.order
         is_partial = any(self.tree.is_reduced(name) for name in outside)
         if is_partial and self.nest.holds_partial_results:
-            self._start()
+            self._initialise_cells()
         elif is_partial:
-            raise _misfit(
-                self.schedule,
+            raise self._error(
                 "A reduced axis runs outside of the accumulators only where cells hold partial "
                 "results.",
-                f"accumulate over {self.over}",
+                f"accumulate over {self.sum_loop}",
             )
         if len(outside) < least:
-            raise _misfit(
-                self.schedule,
+            raise self._error(
                 "Axes that shift the cells run outside of the accumulators.",
-                f"accumulate over {self.over}",
+                f"accumulate over {self.sum_loop}",
             )
 
-    def _start(self) -> None:
+    def _initialise_cells(self) -> None:
         """Gives cells their first values before anything else, and goes on from what they hold.
 
         c[i] = 0.0 + sum of x[i, k]  -->  for i: c[i] = 0.0
@@ -285,23 +273,20 @@ class _NestEmitter:
             var = fresh_var(axis.var.hint)
             body = substitute_in_stmt(Block(stmts), {axis.var: affine([(1, var)], axis.start)})
             stmts = (For(var, 0, axis.extent, body),)
-        self.first = stmts
+        self.initial_stores = stmts
         cell = Load(store.node, store.indices, reduction.dtype)
         self.nest = replace(self.nest, reduction=replace(reduction, initial=cell))
 
     def _expect_leaf(self, name: str) -> None:
         if name not in self.order:
-            raise _misfit(
-                self.schedule, f"The axes after all splits are {' '.join(self.order)}.", name
-            )
+            raise self._error(f"The axes after all splits are {' '.join(self.order)}.", name)
 
-    def _buffer(self, pack: Pack) -> TensorNode:
+    def _allocate_packed(self, pack: Pack) -> TensorNode:
         """Returns the node of a packed operand, checking that its axes are what it needs."""
         reduction = self.nest.reduction
         factors = reduction.factors if reduction else ()
         if pack.operand >= len(factors):
-            raise _misfit(
-                self.schedule,
+            raise self._error(
                 f"Operands of this nest are numbered from 0 to {len(factors) - 1}.",
                 str(pack.operand),
             )
@@ -310,28 +295,27 @@ class _NestEmitter:
         factor = factors[pack.operand]
         known = [each.operand for pairs in self.packs.values() for each, _ in pairs]
         if pack.operand in known:
-            raise _misfit(self.schedule, "An operand is packed once.", str(pack.operand))
-        outer = self._outside(pack.inside)
-        mentioned = {leaf for root in self.tree.roots_of(factor) for leaf in self.tree.leaves(root)}
+            raise self._error("An operand is packed once.", str(pack.operand))
+        outer = self._loops_around(pack.inside)
+        mentioned = {leaf for root in self.tree.axes_of(factor) for leaf in self.tree.leaves(root)}
         covered = [leaf for axis in pack.axes for leaf in self.tree.leaves(axis)]
         missing = [leaf for leaf in mentioned if leaf not in outer and leaf not in covered]
         bound = [leaf for leaf in covered if leaf in outer]
         if missing or bound or len(set(covered)) < len(covered):
-            raise _misfit(
-                self.schedule,
+            raise self._error(
                 "A packed buffer has the axes that the operand runs along inside, each once.",
                 f"{schedule_text((pack,))}: missing {missing}, fixed already {bound}",
             )
         node = TensorNode(pack.operand, (f"packed{pack.operand}",))
         if self.tiling is not None:
-            return self._tile_buffer(self.tiling, pack, node, self.tiling.packed(factor))
-        dtype = self._packed(factor).dtype
-        dims = [self.tree.largest(axis) for axis in pack.axes]
+            return self._tile_buffer(self.tiling, pack, node, self.tiling.packed_expr(factor))
+        dtype = self._packed_expr(factor).dtype
+        dims = [self.tree.max_extent(axis) for axis in pack.axes]
         if not self._is_paired(pack.axes[-1]):
-            if len(dims) > 1 and dims[-1] * dtype.nbytes % _ALIASED_BYTES == 0:
-                dims[-1] += _LINE_BYTES // dtype.nbytes
-        elif len(dims) > 2 and dims[-2] * 2 * dtype.nbytes % _ALIASED_BYTES == 0:
-            dims[-2] += _LINE_BYTES // (2 * dtype.nbytes)
+            if len(dims) > 1 and dims[-1] * dtype.nbytes % PADDED_STRIDE_BYTES == 0:
+                dims[-1] += CACHE_LINE_BYTES // dtype.nbytes
+        elif len(dims) > 2 and dims[-2] * 2 * dtype.nbytes % PADDED_STRIDE_BYTES == 0:
+            dims[-2] += CACHE_LINE_BYTES // (2 * dtype.nbytes)
         self.nodes[node] = NodeInfo(dtype, tuple(dims))
         return node
 
@@ -339,10 +323,9 @@ class _NestEmitter:
         self, tiling: Tiling, pack: Pack, node: TensorNode, factor: Expr
     ) -> TensorNode:
         """Returns the node of a packed operand of tiles, checking that tiles are innermost."""
-        inner = tiling.inner(factor)
+        inner = tiling.inner_axes(factor)
         if pack.axes[-len(inner) :] != inner:
-            raise _misfit(
-                self.schedule,
+            raise self._error(
                 f"The innermost axes of this buffer are those of its tiles, {' '.join(inner)}.",
                 schedule_text((pack,)),
             )
@@ -354,7 +337,7 @@ class _NestEmitter:
     def _is_paired(self, name: str) -> bool:
         return self.kinds.get(name) is AxisKind.PAIR
 
-    def _packed(self, factor: Expr) -> Expr:
+    def _packed_expr(self, factor: Expr) -> Expr:
         """Returns what is packed of a factor: where pairs are multiplied, numbers stay narrow."""
         match factor:
             case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
@@ -362,7 +345,7 @@ class _NestEmitter:
             case _:
                 return factor
 
-    def _outside(self, inside: str | None) -> tuple[str, ...]:
+    def _loops_around(self, inside: str | None) -> tuple[str, ...]:
         """Returns the loops in each iteration of which a buffer is filled."""
         if inside is None:
             return ()
@@ -370,19 +353,22 @@ class _NestEmitter:
 
     # ----- emitting -------------------------------------------------------------------------
 
-    def copies(self) -> tuple[Stmt, ...]:
-        return self._packing(None, self.tree.whole())
+    def emit_packing(self) -> tuple[Stmt, ...]:
+        return self._emit_packing(None, self.tree.full_region())
 
-    def loops(self) -> tuple[Stmt, ...]:
-        return self._emit(self.order, self.tree.whole())
+    def emit_loops(self) -> tuple[Stmt, ...]:
+        return self._emit_loop_nest(self.order, self.tree.full_region())
 
-    def _emit(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
-        if self.nest.reduction is not None and (not remaining or remaining[0] == self.over):
-            return self._accumulating(self.nest.reduction, remaining, region)
+    def _emit_loop_nest(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
+        if self.nest.reduction is not None and (not remaining or remaining[0] == self.sum_loop):
+            return self._emit_reduction(self.nest.reduction, remaining, region)
         if not remaining:
             return epilogue_stores(self.nest, region, {})
         return self._loop(
-            remaining[0], region, lambda inner: self._emit(remaining[1:], inner), packs=True
+            remaining[0],
+            region,
+            lambda inner: self._emit_loop_nest(remaining[1:], inner),
+            packs=True,
         )
 
     def _loop(
@@ -409,18 +395,18 @@ class _NestEmitter:
         if kind is AxisKind.TILE and not unrolls:
             is_lane = self.tiling is not None and name == self.tiling.tile.lanes
             kind = AxisKind.VECTOR if is_lane else AxisKind.SERIAL
-        made: list[Stmt] = []
-        for run in region.runs(name):
+        emitted: list[Stmt] = []
+        for run in region.ranges(name):
             var = fresh_var(self.tree.hint(name))
             index: AxisIndex = VarIndex(var) if run.count > 1 else FixedIndex(0)
             inner = region.bind(name, run, index)
-            packing = self._packing(name, inner) if packs else ()
+            packing = self._emit_packing(name, inner) if packs else ()
             stmts = (*packing, *body(inner))
             if run.count > 1 and stmts:
-                made.append(For(var, 0, run.count, Block(stmts), kind))
+                emitted.append(For(var, 0, run.count, Block(stmts), kind))
             else:
-                made += (Block(stmts),) if packing else stmts
-        return tuple(made)
+                emitted += (Block(stmts),) if packing else stmts
+        return tuple(emitted)
 
     def _loops(
         self,
@@ -444,17 +430,17 @@ class _NestEmitter:
 
     # ----- packing --------------------------------------------------------------------------
 
-    def _packing(self, inside: str | None, region: Region) -> tuple[Stmt, ...]:
+    def _emit_packing(self, inside: str | None, region: Region) -> tuple[Stmt, ...]:
         """Returns the statements that fill the buffers of an axis."""
         stmts: list[Stmt] = []
-        copier = Packer(self.tree, self.kinds, self._loops)
+        packer = Packer(self.tree, self.kinds, self._loops)
         for pack, node in self.packs.get(inside, ()):
             if pack.operand in self.tiles:
-                copies = self.tiles[pack.operand].filled(region, self._loops)
-                stmts += [Allocate(node, Scope.KERNEL), *copies]
+                packing = self.tiles[pack.operand].fill(region, self._loops)
+                stmts += [Allocate(node, Scope.KERNEL), *packing]
                 continue
             assert self.nest.reduction is not None
-            factor = self._packed(self.nest.reduction.factors[pack.operand])
+            factor = self._packed_expr(self.nest.reduction.factors[pack.operand])
             leaves = packing_order(self.tree, pack)
 
             def copy(
@@ -464,22 +450,22 @@ class _NestEmitter:
                 factor: Expr = factor,
             ) -> tuple[Stmt, ...]:
                 value = substitute_in_expr(factor, inner.substitution())
-                return (Store(node, self._places(pack, inner), value),)
+                return (Store(node, self._packed_indices(pack, inner), value),)
 
-            copies = copier.filled(factor, leaves, region, copy)
-            stmts += [Allocate(node, Scope.KERNEL), *copies]
+            packing = packer.fill(factor, leaves, region, copy)
+            stmts += [Allocate(node, Scope.KERNEL), *packing]
         return tuple(stmts)
 
-    def _places(self, pack: Pack, region: Region) -> tuple[AxisIndex, ...]:
+    def _packed_indices(self, pack: Pack, region: Region) -> tuple[AxisIndex, ...]:
         return tuple(region.position(axis) for axis in pack.axes)
 
     # ----- accumulating ---------------------------------------------------------------------
 
-    def _accumulating(
+    def _emit_reduction(
         self, reduction: Reduction, remaining: tuple[str, ...], region: Region
     ) -> tuple[Stmt, ...]:
         """Returns the reduction of the cells inside, from clearing registers to storing."""
-        whole = region if self.tiling is None else self.tiling.padded(region)
+        whole = region if self.tiling is None else self.tiling.pad(region)
         registers = Accumulators(
             TensorNode(len(self.nodes), ("sums",)),
             self.nest,
@@ -492,48 +478,50 @@ class _NestEmitter:
         self.nodes[registers.node] = registers.info
 
         def update(inner: Region) -> tuple[Stmt, ...]:
-            return (registers.updated(inner, self._term(reduction, inner)),)
+            return (registers.update(inner, self._emit_term(reduction, inner)),)
 
-        cells = [name for name in registers.kept if not self.tree.is_reduced(name)]
+        cells = [name for name in registers.axes if not self.tree.is_reduced(name)]
         if self.tiling is None:
-            sums = self._sums(remaining, region, cells, update)
+            sums = self._emit_accumulation(remaining, region, cells, update)
         else:
-            sums = self._tile_products(self.tiling, reduction, registers)
+            sums = self._emit_tile_products(self.tiling, reduction, registers)
         body = (
             Allocate(registers.node, Scope.THREAD),
-            *registers.cleared(),
+            *registers.clear(),
             *sums,
-            *registers.combined(),
-            *self._finish(registers, cells, region),
+            *registers.combine(),
+            *self._emit_epilogue(registers, cells, region),
         )
         return (Block(body),)
 
-    def _tile_products(
+    def _emit_tile_products(
         self, tiling: Tiling, reduction: Reduction, registers: Accumulators
     ) -> tuple[Stmt, ...]:
         """Returns the products of tiles: for each step of the sums, those of all parts."""
         remaining = registers.remaining
-        at = next(k for k, name in enumerate(remaining) if name in registers.kept)
+        at = next(k for k, name in enumerate(remaining) if name in registers.axes)
 
         def product(region: Region, rows: int, lanes: int) -> tuple[Stmt, ...]:
-            term = self._tile_term(reduction, region, rows, lanes)
-            return (registers.updated(region, term),)
+            term = self._emit_tile_term(reduction, region, rows, lanes)
+            return (registers.update(region, term),)
 
         def parts(inner: Region) -> tuple[Stmt, ...]:
-            made = (partial(product, rows=rows, lanes=lanes) for rows, lanes in tiling.products)
-            return tuple(stmt for each in made for stmt in self._loops(remaining[at:], inner, each))
+            bodies = (partial(product, rows=rows, lanes=lanes) for rows, lanes in tiling.products)
+            return tuple(
+                stmt for body in bodies for stmt in self._loops(remaining[at:], inner, body)
+            )
 
         return self._loops(remaining[:at], registers.region, parts)
 
-    def _tile_term(self, reduction: Reduction, region: Region, rows: int, lanes: int) -> Expr:
+    def _emit_tile_term(self, reduction: Reduction, region: Region, rows: int, lanes: int) -> Expr:
         """Returns the product of a part of each operand."""
         factors: dict[int, Expr] = {}
         for operand, buffer in self.tiles.items():
-            cell = buffer.cell(region, rows if buffer.is_rows else lanes)
+            cell = buffer.cell(region, rows if buffer.is_row_operand else lanes)
             factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
         return with_factors(reduction.term, factors)
 
-    def _sums(
+    def _emit_accumulation(
         self,
         remaining: tuple[str, ...],
         region: Region,
@@ -541,16 +529,15 @@ class _NestEmitter:
         update: Callable[[Region], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
         """Returns the loops in which registers collect, while cells come near."""
-        if self.is_fetching and remaining and remaining[0] not in self.packs:
+        if self.prefetches and remaining and remaining[0] not in self.packs:
             outside = self.order[: len(self.order) - len(remaining)]
             around = outside[-1] if outside else None
-            over = remaining[0]
-            parts = prefetching_loop(self.nest, region, around, over, cells, self.kinds)
+            parts = prefetching_loop(self.nest, region, around, remaining[0], cells, self.kinds)
             if parts is not None:
-                return parts.around(self._loops(remaining[1:], parts.inside, update, packs=True))
+                return parts.wrap(self._loops(remaining[1:], parts.inside, update, packs=True))
         return self._loops(remaining, region, update, packs=True)
 
-    def _finish(
+    def _emit_epilogue(
         self, registers: Accumulators, cells: list[str], region: Region
     ) -> tuple[Stmt, ...]:
         """Returns the stores of the cells of some accumulators.
@@ -559,36 +546,42 @@ class _NestEmitter:
         all accumulators at once, it would push them out of the registers while they collect. So
         does one that is much text.
         """
-        is_direct = self.tiling is None and not self._is_costly() and not self._is_much_text()
+        is_direct = (
+            self.tiling is None
+            and not self._has_expensive_epilogue()
+            and not self._has_long_epilogue()
+        )
         if is_direct or any(
             self.kinds[name] is AxisKind.VECTOR and self.tree.is_reduced(name)
             for name in self.order
         ):
-            return self._loops(cells, region, registers.finished)
+            return self._loops(cells, region, registers.store_results)
         copy = replace(registers, node=TensorNode(len(self.nodes), ("results",)))
         self.nodes[copy.node] = registers.info
         return (
             Allocate(copy.node, Scope.KERNEL),
-            *self._loops(cells, registers.region, lambda inner: copy.copied(registers, inner)),
-            *self._loops(cells, region, copy.finished, unrolls=False),
+            *self._loops(cells, registers.region, lambda inner: copy.copy_from(registers, inner)),
+            *self._loops(cells, region, copy.store_results, unrolls=False),
         )
 
-    def _is_costly(self) -> bool:
-        return any(cost(store.value) >= _COSTLY for store in self.nest.finish)
+    def _has_expensive_epilogue(self) -> bool:
+        return any(cost(store.value) >= FUNCTION_COST for store in self.nest.finish)
 
-    def _is_much_text(self) -> bool:
+    def _has_long_epilogue(self) -> bool:
         vectors = [name for name, kind in self.kinds.items() if kind is AxisKind.VECTOR]
-        lanes = {self.tree.axes[name[0]].var: self.tree.largest(name) for name in vectors}
+        lanes = {self.tree.axes[name[0]].var: self.tree.max_extent(name) for name in vectors}
         terms = prod(axis.extent for axis in self.nest.reduced)
-        return terms >= _LONG_SUM and epilogue_size(self.nest, lanes) >= _MUCH_TEXT
+        return (
+            terms >= MIN_OUTLINED_TERMS and epilogue_size(self.nest, lanes) >= MAX_UNROLLED_EPILOGUE
+        )
 
-    def _term(self, reduction: Reduction, region: Region) -> Expr:
+    def _emit_term(self, reduction: Reduction, region: Region) -> Expr:
         """Returns the term at a point, with packed operands read from their buffers."""
         packed: dict[int, Expr] = {}
         for pairs in self.packs.values():
             for pack, node in pairs:
                 factor = reduction.factors[pack.operand]
-                cell = Load(node, self._places(pack, region), self.nodes[node].dtype)
+                cell = Load(node, self._packed_indices(pack, region), self.nodes[node].dtype)
                 is_same = cell.dtype is factor.dtype
                 packed[pack.operand] = (
                     cell if is_same else Unary(UnaryOp.IDENTITY, cell, factor.dtype)

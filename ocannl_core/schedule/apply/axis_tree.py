@@ -125,18 +125,18 @@ class AxisTree:
         """Returns what a loop variable is called."""
         return self.axes[name[0]].var.hint
 
-    def roots_of(self, expr: Expr) -> tuple[str, ...]:
+    def axes_of(self, expr: Expr) -> tuple[str, ...]:
         """Returns the axes on which an expression depends."""
         used = set(free_variables(expr))
         return tuple(name for name, axis in self.axes.items() if axis.var in used)
 
-    def whole(self) -> Region:
+    def full_region(self) -> Region:
         """Returns the region of all iterations."""
         return Region(self, {name: axis.extent for name, axis in self.axes.items()})
 
-    def largest(self, name: str) -> int:
+    def max_extent(self, name: str) -> int:
         """Returns how many iterations a part has at most."""
-        return self.whole().largest(name)
+        return self.full_region().max_extent(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +156,19 @@ class Region:
     numbers: Mapping[str, AxisIndex] = field(default_factory=dict)
     starts: Mapping[str, AxisIndex] = field(default_factory=dict)
 
-    def runs(self, name: str) -> tuple[IterationRange, ...]:
+    def ranges(self, name: str) -> tuple[IterationRange, ...]:
         """Returns the iterations of a leaf, grouped by what is inside them."""
-        split = self._numbering(name)
+        split = self._find_split(name)
         if split is None:
             extent = self.extents[name]
             return (IterationRange(extent, 0, 1, 0),) if extent else ()
-        return _blocks(split, self.extents[split.axis])
+        return _block_ranges(split, self.extents[split.axis])
 
-    def _numbering(self, name: str) -> Split | None:
+    def _find_split(self, name: str) -> Split | None:
         """Returns the split whose blocks a leaf numbers."""
         return self.tree.splits.get(name[:-1]) if name.endswith("0") else None
 
-    def bind(self, name: str, run: IterationRange, index: AxisIndex) -> Region:
+    def bind(self, name: str, block: IterationRange, index: AxisIndex) -> Region:
         """Returns the region inside one iteration of a leaf.
 
         Args:
@@ -177,15 +177,15 @@ class Region:
             index: Which one of them, from 0.
         """
         terms, offset = as_affine(index)
-        numbers = {**self.numbers, name: affine(terms, run.first + offset)}
-        split = self._numbering(name)
+        numbers = {**self.numbers, name: affine(terms, block.first + offset)}
+        split = self._find_split(name)
         if split is None:
             return replace(self, numbers=numbers)
-        scaled = [(run.size * coefficient, var) for coefficient, var in terms]
-        start = affine(scaled, run.start + run.size * offset)
+        scaled = [(block.size * coefficient, var) for coefficient, var in terms]
+        start = affine(scaled, block.start + block.size * offset)
         return replace(
             self,
-            extents={**self.extents, f"{split.axis}1": run.size},
+            extents={**self.extents, f"{split.axis}1": block.size},
             numbers=numbers,
             starts={**self.starts, split.axis: start},
         )
@@ -206,34 +206,34 @@ class Region:
                 values[axis.var] = affine(terms, offset + axis.start)
         return values
 
-    def largest(self, name: str) -> int:
+    def max_extent(self, name: str) -> int:
         """Returns how many iterations a part has at most inside this region."""
-        return max(self._possible(name), default=0)
+        return max(self._possible_extents(name), default=0)
 
-    def _possible(self, name: str) -> frozenset[int]:
+    def _possible_extents(self, name: str) -> frozenset[int]:
         """Returns how many iterations a part may have inside this region."""
         if name in self.extents:
             return frozenset({self.extents[name]})
         split = self.tree.splits[name[:-1]]
-        outer = self._possible(split.axis)
+        outer = self._possible_extents(split.axis)
         if name.endswith("0"):
             return frozenset(-(-extent // split.size) for extent in outer)
-        return frozenset(run.size for extent in outer for run in _blocks(split, extent))
+        return frozenset(block.size for extent in outer for block in _block_ranges(split, extent))
 
 
-def _blocks(split: Split, extent: int) -> tuple[IterationRange, ...]:
+def _block_ranges(split: Split, extent: int) -> tuple[IterationRange, ...]:
     """Returns the blocks of a split axis, grouped by their sizes."""
     if split.evenly and extent:
         blocks = -(-extent // split.size)
         size, larger = divmod(extent, blocks)
-        runs = (
+        ranges = (
             IterationRange(larger, 0, size + 1, 0),
             IterationRange(blocks - larger, larger, size, larger * (size + 1)),
         )
     else:
         full, rest = divmod(extent, split.size)
-        runs = (
+        ranges = (
             IterationRange(full, 0, split.size, 0),
             IterationRange(1 if rest else 0, full, rest, full * split.size),
         )
-    return tuple(run for run in runs if run.count)
+    return tuple(block for block in ranges if block.count)

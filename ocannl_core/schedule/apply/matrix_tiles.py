@@ -49,17 +49,15 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.traverse import substitute_in_expr
+from ocannl_core.machine_model import TILE_COLUMNS, TILE_ROWS, TILE_TERMS
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.packing import LoopBuilder, packing_order
 
-ROWS = LANES = 16
-TERMS = 32
-"""The extents of a tile: rows, columns and terms."""
-_PAIRS = TERMS // 2
+_PAIRS = TILE_TERMS // 2
 
-_PRODUCTS = {1: ((0, 0),), 3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))}
+PART_PRODUCTS = {1: ((0, 0),), 3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))}
 """Which parts of two factors are multiplied, by the number of parts: all but those whose products
 round away. From one to the next, one factor stays, and so do its tiles.
 """
@@ -95,39 +93,43 @@ class Tiling:
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
         """Which parts of the rows' operand and of the lanes' are multiplied, in order."""
-        return _PRODUCTS[self.tile.parts]
+        return PART_PRODUCTS[self.tile.parts]
 
-    def _unit(self, name: str) -> int:
+    def _tile_extent(self, name: str) -> int:
         """Returns of how many iterations of an axis, or of a part of it, a tile consists."""
-        units = {self.tile.rows[0]: ROWS, self.tile.lanes[0]: LANES, self.tile.terms[0]: TERMS}
+        units = {
+            self.tile.rows[0]: TILE_ROWS,
+            self.tile.lanes[0]: TILE_COLUMNS,
+            self.tile.terms[0]: TILE_TERMS,
+        }
         return units.get(name[0], 1)
 
-    def padded(self, region: Region) -> Region:
+    def pad(self, region: Region) -> Region:
         """Returns a region in which all tiles are whole."""
         extents = {
-            name: -(-extent // self._unit(name)) * self._unit(name)
+            name: -(-extent // self._tile_extent(name)) * self._tile_extent(name)
             for name, extent in region.extents.items()
         }
         return replace(region, extents=extents)
 
-    def rest(self, region: Region, name: str) -> int:
+    def remainder(self, region: Region, name: str) -> int:
         """Returns how many iterations the last tile along an axis of a region has, if not all."""
         known = max((each for each in region.extents if each[0] == name[0]), key=len)
-        return region.extents[known] % self._unit(name)
+        return region.extents[known] % self._tile_extent(name)
 
-    def is_rows(self, factor: Expr) -> bool:
+    def is_row_operand(self, factor: Expr) -> bool:
         """True for the operand that depends on the rows."""
-        return self.tile.rows[0] in self.tree.roots_of(factor)
+        return self.tile.rows[0] in self.tree.axes_of(factor)
 
-    def inner(self, factor: Expr) -> tuple[str, ...]:
+    def inner_axes(self, factor: Expr) -> tuple[str, ...]:
         """Returns the axes of a tile of an operand, innermost last."""
-        if self.is_rows(factor):
+        if self.is_row_operand(factor):
             return (self.tile.rows, self.steps)
         return (self.tile.terms, self.tile.lanes, self.pair)
 
     # ----- verifying ------------------------------------------------------------------------
 
-    def problems(
+    def find_problems(
         self, order: Sequence[str], kinds: Mapping[str, AxisKind], reduction: Reduction
     ) -> Iterator[tuple[str, str]]:
         """Yields the rules that a schedule violates, and what it has instead."""
@@ -145,32 +147,34 @@ class Tiling:
         if pairs is None or (pairs.size, pairs.evenly) != (2, False) or len(set(roots)) < 3:
             return False
         others = [each for name, each in splits.items() if name[0] in roots and each is not pairs]
-        whole = self.padded(self.tree.whole())
+        whole = self.pad(self.tree.full_region())
         return (
             tuple(order[-4:]) == self.leaves
             and kinds[self.pair] is AxisKind.PAIR
             and AxisKind.VECTOR not in kinds.values()
-            and all(each.size % self._unit(each.axis) == 0 and not each.evenly for each in others)
-            and all(whole.largest(each) == ROWS for each in self.leaves[:-1])
+            and all(
+                each.size % self._tile_extent(each.axis) == 0 and not each.evenly for each in others
+            )
+            and all(whole.max_extent(each) == TILE_ROWS for each in self.leaves[:-1])
             and [self.tree.is_reduced(each) for each in roots] == [False, False, True]
             and not self.tree.axes[roots[2]].is_shifting
         )
 
     def _multiplies(self, reduction: Reduction) -> bool:
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype is float32
-        if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in _PRODUCTS:
+        if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in PART_PRODUCTS:
             return False
-        cells = {self.tile.rows[0], self.tile.lanes[0]}
+        output_axes = {self.tile.rows[0], self.tile.lanes[0]}
         found = []
         for factor in reduction.factors:
-            roots = set(self.tree.roots_of(factor))
+            roots = set(self.tree.axes_of(factor))
             wanted = bfloat16 if self.tile.parts == 1 else float32
-            if self.tile.terms[0] not in roots or self.packed(factor).dtype is not wanted:
+            if self.tile.terms[0] not in roots or self.packed_expr(factor).dtype is not wanted:
                 return False
-            found.append(roots & cells)
+            found.append(roots & output_axes)
         return sorted(map(len, found)) == [1, 1] and found[0] != found[1]
 
-    def packed(self, factor: Expr) -> Expr:
+    def packed_expr(self, factor: Expr) -> Expr:
         """Returns what is packed of a factor: without parts, numbers stay narrow."""
         match factor:
             case Unary(UnaryOp.IDENTITY, arg) if arg.dtype is bfloat16 and self.tile.parts == 1:
@@ -211,33 +215,33 @@ class TileBuffer:
     @property
     def nodes(self) -> dict[TensorNode, NodeInfo]:
         """The arrays and their extents."""
-        whole = self.tiling.padded(self.tiling.tree.whole())
-        outer = [whole.largest(axis) for axis in self._outer]
-        shape = (ROWS, TERMS) if self.is_rows else (_PAIRS, LANES, 2)
-        wide = (ROWS, TERMS) if self.is_rows else (TERMS, LANES)
+        whole = self.tiling.pad(self.tiling.tree.full_region())
+        outer = [whole.max_extent(axis) for axis in self._outer]
+        shape = (TILE_ROWS, TILE_TERMS) if self.is_row_operand else (_PAIRS, TILE_COLUMNS, 2)
+        wide = (TILE_ROWS, TILE_TERMS) if self.is_row_operand else (TILE_TERMS, TILE_COLUMNS)
         return {
             self.node: NodeInfo(bfloat16, (*outer, self.tiling.tile.parts, *shape)),
             self.wide: NodeInfo(float32, wide),
         }
 
     @property
-    def is_rows(self) -> bool:
+    def is_row_operand(self) -> bool:
         """True for the operand with the rows of tiles, False for that with the columns."""
-        return self.tiling.is_rows(self.factor)
+        return self.tiling.is_row_operand(self.factor)
 
     @property
     def _outer(self) -> tuple[str, ...]:
         """The axes of the buffer outside of tiles."""
-        return self.pack.axes[: -len(self.tiling.inner(self.factor))]
+        return self.pack.axes[: -len(self.tiling.inner_axes(self.factor))]
 
     @property
-    def cells(self) -> str:
+    def cell_axis(self) -> str:
         """The loop over the rows or columns of a tile."""
-        return self.tiling.tile.rows if self.is_rows else self.tiling.tile.lanes
+        return self.tiling.tile.rows if self.is_row_operand else self.tiling.tile.lanes
 
     def cell(self, region: Region, part: int) -> Load:
         """Returns the cell that holds one part of a factor at a point."""
-        inner = self.tiling.inner(self.factor)
+        inner = self.tiling.inner_axes(self.factor)
         return self.cell_inside(region, part, [region.position(each) for each in inner])
 
     def cell_inside(self, region: Region, part: int, inside: Iterable[AxisIndex]) -> Load:
@@ -247,7 +251,7 @@ class TileBuffer:
 
     # ----- filling --------------------------------------------------------------------------
 
-    def filled(self, region: Region, loops: LoopBuilder) -> tuple[Stmt, ...]:
+    def fill(self, region: Region, loops: LoopBuilder) -> tuple[Stmt, ...]:
         """Returns the statements that fill the buffer with what a region needs.
 
         Args:
@@ -258,33 +262,33 @@ class TileBuffer:
         outer = [leaf for leaf in leaves if leaf not in self.tiling.leaves]
         zeros = [
             each
-            for axis in (self.cells, self.tiling.steps)
-            for each in self._zeros(axis, outer, region, loops)
+            for axis in (self.cell_axis, self.tiling.steps)
+            for each in self._clear_remainder(axis, outer, region, loops)
         ]
-        return (*zeros, *loops(outer, region, self._tile, unrolls=False))
+        return (*zeros, *loops(outer, region, self._fill_tile, unrolls=False))
 
-    def _zeros(
+    def _clear_remainder(
         self, axis: str, outer: Sequence[str], region: Region, loops: LoopBuilder
     ) -> tuple[Stmt, ...]:
         """Returns the statements that clear what lies beyond an axis in the last tile along it."""
-        rest = self.tiling.rest(region, axis)
-        if not rest:
+        remainder = self.tiling.remainder(region, axis)
+        if not remainder:
             return ()
         others = [leaf for leaf in outer if leaf[0] != axis[0]]
         numbers = [leaf for leaf in outer if leaf[0] == axis[0]]
 
         def tile(inner: Region) -> tuple[Stmt, ...]:
             for leaf in numbers:
-                run = inner.runs(leaf)[-1]
+                run = inner.ranges(leaf)[-1]
                 inner = inner.bind(leaf, run, FixedIndex(run.count - 1))
-            starts = {self.cells: 0, self.tiling.steps: 0, axis: rest}
-            first, terms = starts[self.cells], starts[self.tiling.steps]
+            starts = {self.cell_axis: 0, self.tiling.steps: 0, axis: remainder}
+            first, terms = starts[self.cell_axis], starts[self.tiling.steps]
             cell, term, pair = (fresh_var(name) for name in ("x", "k", "p"))
             ends: tuple[tuple[LoopVar, int, int], ...]
-            if self.is_rows:
-                ends = ((cell, first, ROWS), (term, terms, TERMS))
+            if self.is_row_operand:
+                ends = ((cell, first, TILE_ROWS), (term, terms, TILE_TERMS))
             else:
-                ends = ((term, terms // 2, _PAIRS), (cell, first, LANES), (pair, 0, 2))
+                ends = ((term, terms // 2, _PAIRS), (cell, first, TILE_COLUMNS), (pair, 0, 2))
             inside = [VarIndex(var) for var, _, _ in ends]
             stmts: tuple[Stmt, ...] = tuple(
                 Store(self.node, each.indices, Const(0.0, bfloat16))
@@ -296,32 +300,33 @@ class TileBuffer:
                 stmts = (For(var, start, stop, Block(stmts)),)
             return stmts
 
-        return loops(others, self.tiling.padded(region), tile, unrolls=False)
+        return loops(others, self.tiling.pad(region), tile, unrolls=False)
 
-    def _tile(self, region: Region) -> tuple[Stmt, ...]:
+    def _fill_tile(self, region: Region) -> tuple[Stmt, ...]:
         """Returns the statements that fill the tiles of one place."""
-        source = _Source(self, region)
+        source = _TileSource(self, region)
         is_narrow = self.factor.dtype is bfloat16
-        along_cells, along_terms = self._is_along(self.cells), self._is_along(self.tiling.steps)
-        if self.is_rows:
-            if is_narrow and along_terms:
-                return _rows(source.cells, source.terms, source.put)
-            is_turned, parts = along_cells, source.parts
+        has_cell_rows = self._is_contiguous_along(self.cell_axis)
+        has_term_rows = self._is_contiguous_along(self.tiling.steps)
+        if self.is_row_operand:
+            if is_narrow and has_term_rows:
+                return _loop_over_rows(source.cells, source.terms, source.copy_element)
+            is_transposed, parts = has_cell_rows, source.parts
             outer, inner = source.cells, source.terms
         else:
-            if is_narrow and along_cells:
-                return source.in_pairs(source.paired)
-            if is_narrow and along_terms:
-                squares = _squares(source.terms // 2, source.cells, source.paired)
-                if squares and source.terms == TERMS:
+            if is_narrow and has_cell_rows:
+                return source.loop_over_pairs(source.copy_pair)
+            if is_narrow and has_term_rows:
+                squares = _transpose_squares(source.terms // 2, source.cells, source.copy_pair)
+                if squares and source.terms == TILE_TERMS:
                     return squares
-            is_turned, parts = along_terms, source.parts
+            is_transposed, parts = has_term_rows, source.parts
             outer, inner = source.terms, source.cells
-        turned = _squares(outer, inner, source.widened) if is_turned else ()
-        filled = (*turned, *parts(is_widened=bool(turned)))
-        return (Block((Allocate(self.wide, Scope.KERNEL), *filled)),)
+        transposed = _transpose_squares(outer, inner, source.widen) if is_transposed else ()
+        filling = (*transposed, *parts(is_widened=bool(transposed)))
+        return (Block((Allocate(self.wide, Scope.KERNEL), *filling)),)
 
-    def _is_along(self, axis: str) -> bool:
+    def _is_contiguous_along(self, axis: str) -> bool:
         """True if the operand is a cell of memory whose neighbours lie along an axis."""
         match self.factor:
             case Load(_, indices) | Unary(UnaryOp.IDENTITY, Load(_, indices)):
@@ -334,7 +339,7 @@ class TileBuffer:
         return (1, var) in as_affine(indices[-1])[0]
 
 
-class _Source:
+class _TileSource:
     """The operand of a buffer inside of one tile.
 
     Args:
@@ -349,13 +354,13 @@ class _Source:
     def __init__(self, buffer: TileBuffer, region: Region) -> None:
         self._buffer = buffer
         self._region = region
-        (self._run,) = region.runs(buffer.cells)
+        (self._run,) = region.ranges(buffer.cell_axis)
         self.cells = self._run.count
         self.terms = region.extents[buffer.tiling.steps]
 
     def _factor(self, cell: AxisIndex, term: AxisIndex) -> Expr:
         tiling = self._buffer.tiling
-        point = self._region.bind(self._buffer.cells, self._run, cell)
+        point = self._region.bind(self._buffer.cell_axis, self._run, cell)
         nothing = FixedIndex(0)
         counted = {tiling.steps: term, tiling.tile.terms: nothing, tiling.pair: nothing}
         point = replace(point, numbers={**point.numbers, **counted})
@@ -367,11 +372,11 @@ class _Source:
 
     # ----- as it is -------------------------------------------------------------------------
 
-    def put(self, row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
+    def copy_element(self, row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
         """Returns the copy of one number of a tile of rows."""
         return (self._store(self._factor(row, term), 0, row, term),)
 
-    def paired(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[Stmt, ...]:
+    def copy_pair(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[Stmt, ...]:
         """Returns the copy of a pair of numbers of a tile of columns."""
         return self._pair(
             lambda place: self._store(
@@ -386,21 +391,21 @@ class _Source:
         pair = fresh_var("p")
         return (For(pair, 0, 2, Block((stored(VarIndex(pair)),)), AxisKind.PAIR),)
 
-    def in_pairs(self, made: Callable[..., tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    def loop_over_pairs(self, body: Callable[..., tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
         """Returns loops over pairs, and over lanes inside."""
-        whole = _rows(self.terms // 2, self.cells, made)
+        whole = _loop_over_rows(self.terms // 2, self.cells, body)
         if self.terms % 2 == 0:
             return whole
         last = FixedIndex(self.terms // 2)
-        return (*whole, *_row(self.cells, lambda lane: made(last, lane, 1)))
+        return (*whole, *_loop_over_lanes(self.cells, lambda lane: body(last, lane, 1)))
 
     # ----- in parts -------------------------------------------------------------------------
 
-    def widened(self, outer: AxisIndex, inner: AxisIndex) -> tuple[Stmt, ...]:
+    def widen(self, outer: AxisIndex, inner: AxisIndex) -> tuple[Stmt, ...]:
         """Returns the copy of one number into the room for one tile."""
-        is_rows = self._buffer.is_rows
-        value = self._factor(outer, inner) if is_rows else self._factor(inner, outer)
-        return (Store(self._buffer.wide, (outer, inner), _wide(value)),)
+        is_row_operand = self._buffer.is_row_operand
+        value = self._factor(outer, inner) if is_row_operand else self._factor(inner, outer)
+        return (Store(self._buffer.wide, (outer, inner), _widen(value)),)
 
     def parts(self, *, is_widened: bool) -> tuple[Stmt, ...]:
         """Returns the statements that round numbers to narrow ones, and what is left to the next.
@@ -411,73 +416,80 @@ class _Source:
         count = self._buffer.tiling.tile.parts
 
         def row(row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
-            stmts = () if is_widened else self.widened(row, term)
+            stmts = () if is_widened else self.widen(row, term)
             for part in range(count):
-                value = _narrow(Load(self._buffer.wide, (row, term), float32))
+                value = _round(Load(self._buffer.wide, (row, term), float32))
                 stmts += (self._store(value, part, row, term),)
-                stmts += self._left(row, term) if part + 1 < count else ()
+                stmts += self._subtract_rounded(row, term) if part + 1 < count else ()
             return stmts
 
         def pair(number: AxisIndex, lane: AxisIndex, both: int = 2) -> tuple[Stmt, ...]:
             terms = [_sum((2, number), (1, FixedIndex(at))) for at in range(both)]
             stmts: tuple[Stmt, ...] = ()
             if not is_widened:
-                stmts = tuple(each for term in terms for each in self.widened(term, lane))
+                stmts = tuple(each for term in terms for each in self.widen(term, lane))
 
             def stored(place: AxisIndex, part: int) -> Store:
                 term = _sum((2, number), (1, place))
-                value = _narrow(Load(self._buffer.wide, (term, lane), float32))
+                value = _round(Load(self._buffer.wide, (term, lane), float32))
                 return self._store(value, part, number, lane, place)
 
             for part in range(count):
                 stmts += self._pair(partial(stored, part=part), both)
                 if part + 1 < count:
-                    stmts += tuple(each for term in terms for each in self._left(term, lane))
+                    stmts += tuple(
+                        each for term in terms for each in self._subtract_rounded(term, lane)
+                    )
             return stmts
 
-        return _rows(self.cells, self.terms, row) if self._buffer.is_rows else self.in_pairs(pair)
+        return (
+            _loop_over_rows(self.cells, self.terms, row)
+            if self._buffer.is_row_operand
+            else self.loop_over_pairs(pair)
+        )
 
-    def _left(self, *places: AxisIndex) -> tuple[Stmt, ...]:
+    def _subtract_rounded(self, *places: AxisIndex) -> tuple[Stmt, ...]:
         """Returns the statement that leaves what a number is more than the nearest narrow one."""
         cell = Load(self._buffer.wide, places, float32)
-        rest = Binary(BinaryOp.SUB, cell, _wide(_narrow(cell)), float32)
-        return (Store(self._buffer.wide, places, rest),)
+        remainder = Binary(BinaryOp.SUB, cell, _widen(_round(cell)), float32)
+        return (Store(self._buffer.wide, places, remainder),)
 
 
 # ----- loops --------------------------------------------------------------------------------------
 
-_Made = Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
+_Body = Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
 """Returns what is inside of two loops."""
 
 
-def _rows(outer: int, inner: int, made: _Made) -> tuple[Stmt, ...]:
+def _loop_over_rows(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
     """Returns loops over rows and, inside, over lanes."""
     if not outer:
         return ()
     var = fresh_var("x")
-    return (For(var, 0, outer, Block(_row(inner, lambda lane: made(VarIndex(var), lane)))),)
+    inside = _loop_over_lanes(inner, lambda lane: body(VarIndex(var), lane))
+    return (For(var, 0, outer, Block(inside)),)
 
 
-def _row(count: int, made: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+def _loop_over_lanes(count: int, body: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
     """Returns a loop in vectors, of which the last one has what is left over."""
     stmts: list[Stmt] = []
-    for start in range(0, count, LANES):
+    for start in range(0, count, TILE_COLUMNS):
         lane = fresh_var("l")
-        body = Block(made(affine([(1, lane)], start)))
-        stmts.append(For(lane, 0, min(LANES, count - start), body, AxisKind.VECTOR))
+        inside = Block(body(affine([(1, lane)], start)))
+        stmts.append(For(lane, 0, min(TILE_COLUMNS, count - start), inside, AxisKind.VECTOR))
     return tuple(stmts)
 
 
-def _squares(outer: int, inner: int, made: _Made) -> tuple[Stmt, ...]:
+def _transpose_squares(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
     """Returns loops over squares of vectors, which are turned; none if something is left over."""
-    if outer % LANES or inner % LANES:
+    if outer % TILE_COLUMNS or inner % TILE_COLUMNS:
         return ()
     stmts: list[Stmt] = []
-    for start, column in product(range(0, outer, LANES), range(0, inner, LANES)):
+    for start, column in product(range(0, outer, TILE_COLUMNS), range(0, inner, TILE_COLUMNS)):
         row, lane = fresh_var("x"), fresh_var("l")
-        body = Block(made(affine([(1, row)], start), affine([(1, lane)], column)))
-        across = For(lane, 0, LANES, body, AxisKind.VECTOR)
-        stmts.append(For(row, 0, LANES, Block((across,)), AxisKind.VECTOR))
+        inside = Block(body(affine([(1, row)], start), affine([(1, lane)], column)))
+        across = For(lane, 0, TILE_COLUMNS, inside, AxisKind.VECTOR)
+        stmts.append(For(row, 0, TILE_COLUMNS, Block((across,)), AxisKind.VECTOR))
     return tuple(stmts)
 
 
@@ -490,9 +502,9 @@ def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
     )
 
 
-def _wide(expr: Expr) -> Expr:
+def _widen(expr: Expr) -> Expr:
     return expr if expr.dtype is float32 else Unary(UnaryOp.IDENTITY, expr, float32)
 
 
-def _narrow(expr: Expr) -> Expr:
+def _round(expr: Expr) -> Expr:
     return Unary(UnaryOp.IDENTITY, expr, bfloat16)

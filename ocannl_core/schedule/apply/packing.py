@@ -54,9 +54,7 @@ class Packer:
     kinds: Mapping[str, AxisKind]
     loops: LoopBuilder
 
-    def filled(
-        self, factor: Expr, leaves: list[str], region: Region, copy: Body
-    ) -> tuple[Stmt, ...]:
+    def fill(self, factor: Expr, leaves: list[str], region: Region, copy: Body) -> tuple[Stmt, ...]:
         """Returns the loops that fill a buffer, in squares if its lanes are apart in memory.
 
         for k: for j: packed[k, j] = b[j, k]  -->  for k0: for k1, j: a square of vectors, turned
@@ -64,12 +62,14 @@ class Packer:
         inner = leaves[-2:] if self.kinds.get(leaves[-1]) is AxisKind.PAIR else leaves[-1:]
         if self._is_widened_along(factor, inner[-1]):
             outer, last = leaves[:-1], leaves[-1]
-            return self.loops(outer, region, lambda region: self._row(last, region, copy))
+            return self.loops(outer, region, lambda region: self._fill_row(last, region, copy))
         along = self._contiguous_leaf(factor, leaves[: -len(inner)], inner)
         if along is None or self.kinds[inner[0]] is not AxisKind.VECTOR:
             return self.loops(leaves, region, copy)
         outer = [leaf for leaf in leaves if leaf not in (along, *inner)]
-        return self.loops(outer, region, lambda region: self._squares(along, inner, region, copy))
+        return self.loops(
+            outer, region, lambda region: self._fill_transposed(along, inner, region, copy)
+        )
 
     def _is_widened_along(self, factor: Expr, leaf: str) -> bool:
         """True if a buffer's rows are rows of narrow floats in memory, widened."""
@@ -80,35 +80,35 @@ class Packer:
             case _:
                 return False
 
-    def _row(self, leaf: str, region: Region, copy: Body) -> tuple[Stmt, ...]:
+    def _fill_row(self, leaf: str, region: Region, copy: Body) -> tuple[Stmt, ...]:
         """Returns a loop in vectors as wide as those of the schedule.
 
         for k: packed[i, k] = float32(a[i, k])  -->  for k0: for 16 lanes: ...
         """
         vectors = [name for name, kind in self.kinds.items() if kind is AxisKind.VECTOR]
-        width = max(map(self.tree.largest, vectors), default=1)
-        made: list[Stmt] = []
-        for run in region.runs(leaf):
+        width = max(map(self.tree.max_extent, vectors), default=1)
+        stmts: list[Stmt] = []
+        for run in region.ranges(leaf):
             blocks, rest = divmod(run.count, width)
             block, lane = fresh_var(self.tree.hint(leaf)), fresh_var(self.tree.hint(leaf))
             inside = copy(region.bind(leaf, run, affine([(width, block), (1, lane)])))
             whole = For(lane, 0, width, Block(inside), AxisKind.VECTOR)
-            made += [For(block, 0, blocks, Block((whole,)))] if blocks else []
+            stmts += [For(block, 0, blocks, Block((whole,)))] if blocks else []
             last = fresh_var(self.tree.hint(leaf))
             inside = copy(region.bind(leaf, run, affine([(1, last)], width * blocks)))
-            made += [For(last, 0, rest, Block(inside), AxisKind.VECTOR)] if rest else []
-        return tuple(made)
+            stmts += [For(last, 0, rest, Block(inside), AxisKind.VECTOR)] if rest else []
+        return tuple(stmts)
 
-    def _squares(
+    def _fill_transposed(
         self, along: str, inner: list[str], region: Region, copy: Body
     ) -> tuple[Stmt, ...]:
         """Returns the loops along an axis and, inside, over lanes; pairs stay together."""
-        runs = region.runs(along)
-        widths = [run.count for run in region.runs(inner[0])]
+        ranges = region.ranges(along)
+        widths = [run.count for run in region.ranges(inner[0])]
         width = widths[0] if len(widths) == 1 else 1
         is_power = width > 1 and width & (width - 1) == 0
-        made: list[Stmt] = []
-        for run in runs:
+        stmts: list[Stmt] = []
+        for run in ranges:
             squares = run.count // width if is_power else 0
 
             def lanes(index: AxisIndex, run: IterationRange = run) -> tuple[Stmt, ...]:
@@ -118,12 +118,12 @@ class Packer:
             if squares:
                 terms = [(1, inside)] if squares == 1 else [(width, block), (1, inside)]
                 square = For(inside, 0, width, Block(lanes(affine(terms))), AxisKind.VECTOR)
-                made.append(square if squares == 1 else For(block, 0, squares, Block((square,))))
+                stmts.append(square if squares == 1 else For(block, 0, squares, Block((square,))))
             if squares * width < run.count:
                 rest = fresh_var(self.tree.hint(along))
                 body = Block(lanes(VarIndex(rest)))
-                made.append(For(rest, squares * width, run.count, body))
-        return tuple(made)
+                stmts.append(For(rest, squares * width, run.count, body))
+        return tuple(stmts)
 
     def _contiguous_leaf(self, factor: Expr, leaves: list[str], inner: list[str]) -> str | None:
         """Returns the loop along which a cell of memory, or a pair of cells, has its neighbours, if

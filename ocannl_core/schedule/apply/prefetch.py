@@ -23,15 +23,9 @@ from ocannl_core.indexing import (
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.loopir.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
 from ocannl_core.loopir.traverse import free_variables, substitute_in_stmt, walk
+from ocannl_core.machine_model import CACHE_LINE_BYTES, PREFETCH_MIN_BLOCKS, PREFETCH_MIN_TERMS
 from ocannl_core.node import TensorNode
 from ocannl_core.schedule.apply.axis_tree import Region
-
-_LINE_BYTES = 64
-_LEAST_BLOCKS = 4
-"""Loops over fewer blocks fetch what a block needs, and not what the next one does."""
-
-_LEAST_TERMS = 8
-"""Parts of a sum with fewer terms than this would be more loops than sums."""
 
 _Values = Mapping[IndexVar, AxisIndex]
 _Vector = tuple[_Values, _Values, int]
@@ -40,7 +34,7 @@ cell is a vector, too.
 """
 
 
-def epilogue_cells(nest: KernelNest) -> tuple[Load, ...]:
+def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
     """Returns the cells of memory that the results of a reduction are combined with or stored to,
     those that are different ones for each cell of the nest.
     """
@@ -82,13 +76,13 @@ class PrefetchingLoop:
     size: int
     term: LoopVar
     kind: AxisKind
-    fetched: tuple[Stmt, ...]
+    prefetches: tuple[Stmt, ...]
     inside: Region
 
-    def around(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    def wrap(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Returns the loops around what happens for each term."""
         sums = For(self.term, 0, self.size, Block(body), self.kind)
-        return (For(self.part, 0, self.count, Block((*self.fetched, sums))),)
+        return (For(self.part, 0, self.count, Block((*self.prefetches, sums))),)
 
 
 def prefetching_loop(
@@ -111,22 +105,22 @@ def prefetching_loop(
         cells: The loops over the cells of a block of registers.
         kinds: How each loop runs.
     """
-    runs, rows = region.runs(over), region.runs(cells[0]) if len(cells) > 1 else ()
-    if len(runs) != 1 or len(rows) != 1 or kinds[over] is not AxisKind.SERIAL:
+    ranges, rows = region.ranges(over), region.ranges(cells[0]) if len(cells) > 1 else ()
+    if len(ranges) != 1 or len(rows) != 1 or kinds[over] is not AxisKind.SERIAL:
         return None
-    ((run,), (row,)) = runs, rows
-    most = max(1, min(run.count // _LEAST_TERMS, row.count))
+    ((run,), (row,)) = ranges, rows
+    most = max(1, min(run.count // PREFETCH_MIN_TERMS, row.count))
     count = max(parts for parts in range(1, most + 1) if run.count % parts == 0)
     size, rows_of_part = run.count // count, -(-row.count // count)
     part, term = (fresh_var(region.tree.hint(over)) for _ in range(2))
-    at_the_end, fetched = epilogue_cells(nest), list[Prefetch]()
+    loads, prefetches = epilogue_loads(nest), list[Prefetch]()
     for at in range(rows_of_part):
         first = region.bind(cells[0], row, affine([(rows_of_part, part)], at))
         points = list(_points(first, cells[1:], kinds))
-        fetched += [line for load in at_the_end for line in _lines(load, points)]
-    if not fetched:
+        prefetches += [line for load in loads for line in _lines(load, points)]
+    if not prefetches:
         return None
-    stmts = substitute_in_stmt(Block(tuple(fetched)), _next_block(region, around)).stmts
+    stmts = substitute_in_stmt(Block(tuple(prefetches)), _next_block(region, around)).stmts
     inside = region.bind(over, run, affine([(size, part), (1, term)]))
     return PrefetchingLoop(count, part, size, term, kinds[over], stmts, inside)
 
@@ -135,7 +129,7 @@ def _next_block(region: Region, around: str | None) -> dict[IndexVar, AxisIndex]
     """Returns the variable of a loop with what it is in the next iteration; nothing where few
     iterations have a next one.
     """
-    if around is None or region.tree.largest(around) < _LEAST_BLOCKS:
+    if around is None or region.tree.max_extent(around) < PREFETCH_MIN_BLOCKS:
         return {}
     terms, _ = as_affine(region.numbers[around])
     return {var: affine([(1, var)], 1) for _, var in terms}
@@ -150,7 +144,7 @@ def _points(
         yield values, values, 1
         return
     name, *rest = cells
-    for run in region.runs(name):
+    for run in region.ranges(name):
         if kinds[name] is AxisKind.VECTOR and not rest:
             first, last = (region.bind(name, run, FixedIndex(at)) for at in (0, run.count - 1))
             yield first.substitution(), last.substitution(), run.count
@@ -169,21 +163,21 @@ def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
         if row != other or high - low != lanes - 1:
             return
         rows.setdefault((*row, affine(terms)), []).append((low, high))
-    width = max(1, _LINE_BYTES // load.dtype.nbytes)
+    width = max(1, CACHE_LINE_BYTES // load.dtype.nbytes)
     for (*row, rest), vectors in rows.items():
         terms, _ = as_affine(rest)
-        for low, high in _joined(vectors):
+        for low, high in _merge_ranges(vectors):
             # lines may begin anywhere, so the last cell may be in one more
             for place in dict.fromkeys((*range(low, high, width), high)):
                 yield Prefetch(load.node, (*row, affine(terms, place)))
 
 
-def _joined(vectors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_ranges(vectors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Returns the first and last cells of vectors, with those that touch as one."""
-    joined: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for low, high in sorted(vectors):
-        if joined and low <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(high, merged[-1][1])
         else:
-            joined.append((low, high))
-    return joined
+            merged.append((low, high))
+    return merged

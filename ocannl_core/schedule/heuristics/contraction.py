@@ -27,15 +27,13 @@ from __future__ import annotations
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import Schedule
+from ocannl_core.machine_model import MIN_SCHEDULED_STEPS
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel
-from ocannl_core.schedule.heuristics.tiling_parameters import BY_MODEL, TilingParameters
+from ocannl_core.schedule.heuristics.tiling_parameters import CHOSEN_BY_MODEL, TilingParameters
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
-from ocannl_core.schedule.heuristics.vectorise_output import VectorisedOutput
+from ocannl_core.schedule.heuristics.vectorise_output import OutputVectoriser
 from ocannl_core.schedule.heuristics.vectorise_reduction import vectorise_reduction
 from ocannl_core.target import Target
-
-_LEAST_WORK = 64
-"""Fewer steps than these are not worth a schedule."""
 
 
 def model_reduction(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | None:
@@ -43,18 +41,21 @@ def model_reduction(nest: KernelNest, nodes: NodeInfos, target: Target) -> Reduc
     if nest.reduction is None or not is_vectorisable(nest, nodes):
         return None
     model = ReductionModel(nest, nest.reduction, nodes, target)
-    is_long = model.size(model.extents) >= _LEAST_WORK
-    return model if is_long and lane_candidates(model) else None
+    is_long = model.iterations(model.extents) >= MIN_SCHEDULED_STEPS
+    return model if is_long and vector_axis_candidates(model) else None
 
 
-def lane_candidates(model: ReductionModel) -> list[str]:
+def vector_axis_candidates(model: ReductionModel) -> list[str]:
     """Returns the axes that lanes may run along, the one of the fewest cycles first."""
-    names = [name for name in (*model.cells, *model.reduced) if model.extents[name] > 1]
+    names = [name for name in (*model.output_axes, *model.reduced_axes) if model.extents[name] > 1]
     return sorted(names, key=model.cycles)
 
 
 def contraction_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target, form: TilingParameters = BY_MODEL
+    nest: KernelNest,
+    nodes: NodeInfos,
+    target: Target,
+    parameters: TilingParameters = CHOSEN_BY_MODEL,
 ) -> Schedule | None:
     """Returns the schedule of a reduction, or None where plain loops do as well.
 
@@ -65,12 +66,12 @@ def contraction_schedule(
         form: What is not left to the model.
     """
     model = model_reduction(nest, nodes, target)
-    return schedule_of(model, form) if model is not None else None
+    return schedule_reduction(model, parameters) if model is not None else None
 
 
-def schedule_of(model: ReductionModel, form: TilingParameters) -> Schedule:
+def schedule_reduction(model: ReductionModel, parameters: TilingParameters) -> Schedule:
     """Returns the schedule of a form; what does not fit the nest is left out."""
-    lane = form.lane or lane_candidates(model)[0]
-    if lane in model.reduced:
-        return vectorise_reduction(model, lane, form)
-    return VectorisedOutput(model, lane, form).schedule()
+    vector_axis = parameters.vector_axis or vector_axis_candidates(model)[0]
+    if vector_axis in model.reduced_axes:
+        return vectorise_reduction(model, vector_axis, parameters)
+    return OutputVectoriser(model, vector_axis, parameters).schedule()

@@ -10,41 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import as_affine, row_major
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.loopir.nodes import Binary, Expr, Load, Store, Unary
 from ocannl_core.loopir.traverse import free_variables, walk
+from ocannl_core.machine_model import (
+    ACCUMULATOR_CHAINS,
+    GATHER_CYCLES,
+    HORIZONTAL_CYCLES,
+    LOAD_CYCLES,
+    MAX_TILE_VECTORS,
+    MIN_GATHER_REUSE,
+    MIN_PACK_REUSE,
+    MULTIPLY_ADD_LATENCY,
+    OPERATIONS_PER_CYCLE,
+    REMAINDER_FACTOR,
+    SCATTERED_STORE_CYCLES,
+    STEP_CYCLES,
+    TRANSPOSE_CYCLES,
+    MachineModel,
+)
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.schedule.apply.prefetch import epilogue_cells
-from ocannl_core.schedule.heuristics.vectorisable import widest_number
+from ocannl_core.schedule.apply.prefetch import epilogue_loads
+from ocannl_core.schedule.heuristics.vectorisable import widest_lane_bytes
 from ocannl_core.target import Target
-
-LATENCY = 4.0
-"""Cycles until the result of an addition can be added to."""
-PER_CYCLE = 2.0
-"""Multiply-adds, and loads, that start in one cycle."""
-_MOST_VECTORS = 4
-
-# cycles for each cell, beside those of the block of registers; scattered stores take fewer, but
-# much code
-_SCATTERED = 6.0
-_GATHERED = 1.5
-_TURNED = 0.5
-_COMBINED = 2.5  # for each lane
-
-_LOAD = 0.02
-"""Cycles of a step for each number or vector that is loaded: some of them come from afar."""
-
-LEAST_GATHERED = 8
-"""Operands of which a cell is used as often as this are copied, if their lanes are apart."""
-_LEAST_COPIED = 32
-"""The same, if the lanes are along a reduced axis."""
-
-_CACHES = (32 << 10, 512 << 10)
-"""Sizes of the caches where a target does not tell them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +65,11 @@ class ReductionOperand:
         """True if neighbours along an axis are neighbours in memory, or one cell."""
         return self.stride(axis) in (0, 1)
 
-    def slides(self, axis: str, along: str, extents: Mapping[str, int]) -> bool:
+    def slides_along(self, axis: str, other: str, extents: Mapping[str, int]) -> bool:
         """True if two axes run over the same cells, as those of windows and of their positions do:
         steps along one are as large as one or a few along the other.
         """
-        fine, coarse = sorted((axis, along), key=self.stride)
+        fine, coarse = sorted((axis, other), key=self.stride)
         step = self.stride(fine)
         if step == 0 or self.stride(coarse) % step:
             return False
@@ -105,14 +96,13 @@ class ReductionModel:
 
     Attributes:
         nest: The nest.
+        machine: The processor.
         lanes: Numbers in one vector register.
-        registers: How many vector registers there are.
         extents: Iterations of each axis.
         cells: Axes of cells, outermost first.
         reduced: Reduced axes that may be anywhere.
         shifting: Reduced axes that move the cells.
         operands: The factors of the term.
-        threads: How many threads may share the nest.
         is_fused: True if products can be added without being rounded.
         has_pairs: True if an instruction can add two products.
     """
@@ -121,191 +111,186 @@ class ReductionModel:
         self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
     ) -> None:
         self.nest = nest
-        self.lanes = max(1, target.vector_bytes // widest_number(nest, nodes))
-        self.registers = max(target.vector_registers, 8)
+        self.machine = MachineModel.of(target)
+        self.lanes = self.machine.lanes(widest_lane_bytes(nest, nodes))
         self.extents = {axis.name: axis.extent for axis in nest.axes}
-        self.cells = [axis.name for axis in nest.cells]
-        self.reduced = [axis.name for axis in nest.reduced if not axis.is_shifting]
-        self.shifting = [axis.name for axis in nest.axes if axis.is_shifting]
+        self.output_axes = [axis.name for axis in nest.cells]
+        self.reduced_axes = [axis.name for axis in nest.reduced if not axis.is_shifting]
+        self.shifting_axes = [axis.name for axis in nest.axes if axis.is_shifting]
         self.operands = tuple(
             _operand(position, factor, nest.axes, nodes)
             for position, factor in enumerate(reduction.factors)
         )
         self._nodes = nodes
         self._stores = [strides(nest.axes, (store,), nodes) for store in nest.finish]
-        self._caches = target.cache_bytes
-        self.threads = settings.current().threads or target.cores
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
-        self.is_fused = target.has_fma and is_sum and is_product
-        self.has_pairs = self.is_fused and reduction.may_pair and _are_pairs(reduction, target)
+        self.is_fused = self.machine.has_fma and is_sum and is_product
+        self.has_pairs = (
+            self.is_fused and reduction.may_pair and _has_pair_product(reduction, self.machine)
+        )
 
-    def size(self, names: Iterable[str]) -> int:
+    def iterations(self, names: Iterable[str]) -> int:
         """Returns the iterations of several axes together."""
         return prod(self.extents[name] for name in names)
-
-    def cache(self, level: int) -> int:
-        """Returns the size of a cache, 0 being the nearest."""
-        known = self._caches if level < len(self._caches) else _CACHES
-        return known[min(level, len(known) - 1)]
-
-    def cache_of_groups(self) -> int:
-        """Returns how much of the caches groups of blocks may fill, whose cells are read in order,
-        so that it does not matter how far away they are.
-        """
-        return max(self.cache(1) // 2, min(4 * self.cache(1), self.cache(2) // 8))
 
     def nbytes(self, operand: ReductionOperand) -> int:
         """Returns about how much memory an operand is."""
         steps = (operand.stride(name) * (self.extents[name] - 1) for name in operand.axes)
-        return min(1 + sum(steps), self.size(operand.axes)) * operand.nbytes
+        return min(1 + sum(steps), self.iterations(operand.axes)) * operand.nbytes
 
-    def has_far_cells(self, *, in_pieces: bool) -> bool:
+    def has_distant_epilogue(self, *, is_split: bool) -> bool:
         """True if the cells that results are combined with, or stored to, are too many for a near
         cache, so that each block of registers waits for them.
 
         Args:
             in_pieces: True if each piece of a sum comes back to them; they stay near for longer.
         """
-        nodes = {load.node for load in epilogue_cells(self.nest)}
-        part = 2 if in_pieces else 8
-        return sum(self._nodes[node].nbytes for node in nodes) > self.cache(1) // part
+        nodes = {load.node for load in epilogue_loads(self.nest)}
+        near = self.machine.l2_working_set if is_split else self.machine.l2_strided
+        return sum(self._nodes[node].nbytes for node in nodes) > near
 
-    def vector_operands(self, lane: str) -> list[ReductionOperand]:
+    def vector_operands(self, vector_axis: str) -> list[ReductionOperand]:
         """Returns the operands whose cells differ from lane to lane."""
-        return [operand for operand in self.operands if lane in operand.axes]
+        return [operand for operand in self.operands if vector_axis in operand.axes]
 
     def reuse(self, operand: ReductionOperand) -> int:
         """Returns how often each cell of an operand is used."""
-        names = (*self.cells, *self.shifting)
-        return self.size(name for name in names if name not in operand.axes)
+        names = (*self.output_axes, *self.shifting_axes)
+        return self.iterations(name for name in names if name not in operand.axes)
 
-    def is_gathered_once(self, operand: ReductionOperand) -> bool:
+    def is_worth_gathering(self, operand: ReductionOperand) -> bool:
         """True if an operand whose lanes are apart is copied so that they lie together: it is used
         often, and the copy stays in the second cache.
         """
-        nbytes = self.size(operand.axes) * operand.nbytes
-        return self.reuse(operand) >= _LEAST_COPIED and nbytes <= self.cache(1) // 4
+        nbytes = self.iterations(operand.axes) * operand.nbytes
+        return self.reuse(operand) >= MIN_PACK_REUSE and nbytes <= self.machine.l2_copy
 
-    def rows(self, lane: str) -> list[str]:
+    def row_axes(self, vector_axis: str) -> list[str]:
         """Returns the axes along which a vector operand is used again."""
-        vectors = self.vector_operands(lane)
+        vectors = self.vector_operands(vector_axis)
         return [
             name
-            for name in self.cells
-            if name != lane
+            for name in self.output_axes
+            if name != vector_axis
             and self.extents[name] > 1
             and any(name not in operand.axes for operand in vectors)
         ]
 
-    def outer(self, lane: str) -> list[str]:
+    def outer_axes(self, vector_axis: str) -> list[str]:
         """Returns the axes of cells on which all vector operands depend."""
-        rows = self.rows(lane)
-        vectors = self.vector_operands(lane)
+        rows = self.row_axes(vector_axis)
+        vectors = self.vector_operands(vector_axis)
         return [
             name
-            for name in self.cells
-            if name != lane
+            for name in self.output_axes
+            if name != vector_axis
             and name not in rows
             and vectors
             and all(name in operand.axes for operand in vectors)
         ]
 
-    def tile_rows(self, lane: str) -> list[str]:
+    def tile_row_axes(self, vector_axis: str) -> list[str]:
         """Returns the row axes of a block: the innermost, and more while they are short."""
         chosen: list[str] = []
-        for name in reversed(self.rows(lane)):
-            if chosen and self.size((*chosen, name)) > self.registers // 2:
+        for name in reversed(self.row_axes(vector_axis)):
+            if chosen and self.iterations((*chosen, name)) > self.machine.max_tile_rows:
                 break
             chosen.insert(0, name)
         return chosen
 
     # ----- cycles ---------------------------------------------------------------------------
 
-    def cycles(self, lane: str) -> float:
+    def cycles(self, vector_axis: str) -> float:
         """Returns about how long the nest takes with its lanes along an axis."""
-        cells = self.size((*self.cells, *self.shifting))  # as often as each of them is stored
-        if lane in self.reduced:
-            steps = self.size(self.extents) / self.extents[lane]
-            vectors = self._vectors(lane) * (1.0 if self.rows(lane) else 2.0)
-            total = steps * vectors / PER_CYCLE + cells * _COMBINED * self.lanes
+        stores = self.iterations(
+            (*self.output_axes, *self.shifting_axes)
+        )  # as often as each of them is stored
+        if vector_axis in self.reduced_axes:
+            steps = self.iterations(self.extents) / self.extents[vector_axis]
+            vectors = self._vector_count(vector_axis) * (1.0 if self.row_axes(vector_axis) else 2.0)
+            total = steps * vectors / OPERATIONS_PER_CYCLE + stores * HORIZONTAL_CYCLES * self.lanes
         else:
-            total = self.tile(lane).cycles
-            apart = sum(strides.get(lane, 0) != 1 for strides in self._stores)
-            total += _SCATTERED * cells * apart
+            total = self.register_tile(vector_axis).cycles
+            scattered_stores = sum(strides.get(vector_axis, 0) != 1 for strides in self._stores)
+            total += SCATTERED_STORE_CYCLES * stores * scattered_stores
         for operand in self.operands:
-            if operand.is_contiguous(lane):
+            if operand.is_contiguous(vector_axis):
                 continue
-            if lane in self.reduced and self.is_gathered_once(operand):
-                total += _GATHERED * self.size(operand.axes)
-            elif lane not in self.reduced and self.reuse(operand) >= LEAST_GATHERED:
-                turns = operand.is_load and any(operand.stride(k) == 1 for k in self.reduced)
-                total += (_TURNED if turns else _GATHERED) * self.size(operand.axes)
+            if vector_axis in self.reduced_axes and self.is_worth_gathering(operand):
+                total += GATHER_CYCLES * self.iterations(operand.axes)
+            elif vector_axis not in self.reduced_axes and self.reuse(operand) >= MIN_GATHER_REUSE:
+                can_transpose = operand.is_load and any(
+                    operand.stride(k) == 1 for k in self.reduced_axes
+                )
+                total += (TRANSPOSE_CYCLES if can_transpose else GATHER_CYCLES) * self.iterations(
+                    operand.axes
+                )
             else:
-                total += _GATHERED * self.size(self.extents)
+                total += GATHER_CYCLES * self.iterations(self.extents)
         return total
 
-    def _accumulators(self, vectors: int) -> int:
-        """Returns the most registers that accumulate: the others hold the vectors of a step and one
-        spread number, or an accumulator would wait in memory for each step; and what the finish
-        needs, which would wait there for the end of the sums.
-        """
-        return min(self.registers * 3 // 4, self.registers - vectors - 1)
+    def _vector_count(self, vector_axis: str) -> int:
+        return -(-self.extents[vector_axis] // self.lanes)
 
-    def _vectors(self, lane: str) -> int:
-        return -(-self.extents[lane] // self.lanes)
-
-    def tile(self, lane: str) -> RegisterTile:
+    def register_tile(self, vector_axis: str) -> RegisterTile:
         """Returns the block of registers that takes the fewest cycles."""
-        rows = self.size(self.tile_rows(lane))
-        steps = self.size(self.extents) / (rows * self.extents[lane])
+        rows = self.iterations(self.tile_row_axes(vector_axis))
+        steps = self.iterations(self.extents) / (rows * self.extents[vector_axis])
         tiles = []
-        for vectors in range(1, min(_MOST_VECTORS, self._vectors(lane)) + 1):
-            height = height_of(rows, max(1, self._accumulators(vectors) // vectors), vectors)
-            full, rest = divmod(self._vectors(lane), vectors)
-            once = 0.0
-            for count, number in _heights(rows, height, vectors):
-                cycles = full * _block_cycles(count, vectors)
-                cycles += _block_cycles(count, rest) if rest else 0.0
-                once += number * cycles
+        for vectors in range(1, min(MAX_TILE_VECTORS, self._vector_count(vector_axis)) + 1):
+            height = tile_height(
+                rows, max(1, self.machine.max_accumulators(vectors) // vectors), vectors
+            )
+            full, rest = divmod(self._vector_count(vector_axis), vectors)
+            step_cycles = 0.0
+            for count, number in _tile_heights(rows, height, vectors):
+                cycles = full * _step_cycles(count, vectors)
+                cycles += _step_cycles(count, rest) if rest else 0.0
+                step_cycles += number * cycles
             # what is left over is code once more
-            copies = 1.02 if rest else 1.0
-            tiles.append(RegisterTile(vectors, height, steps * once * copies))
+            factor = REMAINDER_FACTOR if rest else 1.0
+            tiles.append(RegisterTile(vectors, height, steps * step_cycles * factor))
         return min(tiles, key=lambda tile: tile.cycles)
 
 
-def are_even(rows: int, height: int, vectors: int) -> bool:
+def splits_evenly(rows: int, height: int, vectors: int) -> bool:
     """True if rows are cut evenly into blocks of at most a height, because what is left over by
     blocks of that height would wait for its results. Blocks of less than most are less code.
     """
     rest = rows % height
-    return 0 < rest * vectors < LATENCY * PER_CYCLE
+    return 0 < rest * vectors < ACCUMULATOR_CHAINS
 
 
-def height_of(rows: int, most: int, vectors: int) -> int:
+def tile_height(rows: int, max_height: int, vectors: int) -> int:
     """Returns the rows of a block of registers, given the most that there may be."""
-    most = min(rows, most)
-    return -(-rows // -(-rows // most)) if are_even(rows, most, vectors) else most
+    max_height = min(rows, max_height)
+    return (
+        -(-rows // -(-rows // max_height))
+        if splits_evenly(rows, max_height, vectors)
+        else max_height
+    )
 
 
-def _heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int], ...]:
+def _tile_heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int], ...]:
     """Returns the heights of the blocks that rows are cut into, and how many there are of each."""
-    if not are_even(rows, height, vectors):
+    if not splits_evenly(rows, height, vectors):
         return (height, rows // height), (rows % height, int(rows % height > 0))
     blocks = -(-rows // height)
     low, larger = divmod(rows, blocks)
     return (low + 1, larger), (low, blocks - larger)
 
 
-def _block_cycles(rows: int, vectors: int) -> float:
+def _step_cycles(rows: int, vectors: int) -> float:
     """Returns the cycles of one step of a block of registers."""
     registers = rows * vectors
-    waiting = LATENCY if registers < LATENCY * PER_CYCLE else 0.0
+    waiting = MULTIPLY_ADD_LATENCY if registers < ACCUMULATOR_CHAINS else 0.0
     loads = rows + vectors
-    return max(registers / PER_CYCLE, loads / PER_CYCLE, waiting) + 0.1 + _LOAD * loads
+    busy = max(registers, loads) / OPERATIONS_PER_CYCLE
+    return max(busy, waiting) + STEP_CYCLES + LOAD_CYCLES * loads
 
 
-def _are_pairs(reduction: Reduction, target: Target) -> bool:
+def _has_pair_product(reduction: Reduction, machine: MachineModel) -> bool:
     """True if a processor multiplies pairs of a format that two operands have in memory."""
     formats = [
         factor.arg.dtype
@@ -313,7 +298,7 @@ def _are_pairs(reduction: Reduction, target: Target) -> bool:
         else factor.dtype
         for factor in reduction.factors
     ]
-    return len(formats) == 2 and len(set(formats)) == 1 and formats[0] in target.pair_products
+    return len(formats) == 2 and len(set(formats)) == 1 and formats[0] in machine.pair_products
 
 
 def _operand(

@@ -37,33 +37,30 @@ from ocannl_core.kernels.transforms import (
 )
 from ocannl_core.loopir.nodes import Expr, Load, Unary
 from ocannl_core.loopir.traverse import walk
+from ocannl_core.machine_model import (
+    MAX_TILE_TERMS,
+    SCATTERED_STORE_CYCLES,
+    TILE_ACCUMULATORS,
+    TILE_BLOCK_ROWS,
+    TILE_COLUMNS,
+    TILE_COPY_CYCLES,
+    TILE_PRODUCT_CYCLES,
+    TILE_ROWS,
+    TILE_SETUP_CYCLES,
+    TILE_STORE_CYCLES,
+    TILE_TERMS,
+    TILE_TRANSPOSE_CYCLES,
+)
 from ocannl_core.ops import UnaryOp
-from ocannl_core.schedule.apply.matrix_tiles import LANES, ROWS, TERMS
-from ocannl_core.schedule.heuristics.contraction import lane_candidates, model_reduction
+from ocannl_core.schedule.apply.matrix_tiles import PART_PRODUCTS
+from ocannl_core.schedule.heuristics.contraction import model_reduction, vector_axis_candidates
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel, ReductionOperand, strides
 from ocannl_core.target import Target
 
 _PARTS = {bfloat16: 1, float32: 3}
 """Of how many numbers of bfloat16 those of a format are the sum."""
-_PRODUCTS = {1: 1, 3: 6}
-_MOST_TERMS = {1: 1024, 3: 512}
-"""Longer sums run in pieces, so that the tiles of a block of rows and of columns stay near."""
-_REGISTERS = 4
-"""Tiles of sums; the others hold those of operands."""
-_BLOCK_ROWS = 256
-"""Rows of which cells hold partial results together."""
 _REPLICATED = 2
 """Operands of which cells are in a copy more often than this are copied piece by piece."""
-
-# cycles
-_CALL = 400.0
-_PRODUCT = 21.0
-"""Of two tiles, which the processor starts every 16 cycles; the rest waits for memory."""
-_COPIED = {1: 0.5, 3: 1.0}
-"""For each number of an operand, by the number of its parts."""
-_TURNED = 0.3
-_STORED = 1.0
-_SCATTERED = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +75,10 @@ class _TileAxes:
         term: The axis of the terms.
     """
 
-    rows: ReductionOperand
-    lanes: ReductionOperand
+    row_operand: ReductionOperand
+    column_operand: ReductionOperand
     row: str
-    lane: str
+    column: str
     term: str
 
 
@@ -93,30 +90,30 @@ def tile_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedul
         nodes: Extents and formats of its nodes.
         target: The processor.
     """
-    tiled = _tiled(nest, nodes, target)
-    axes = None if tiled is None else tiled.fastest()
-    if tiled is None or axes is None or not tiled.pays(axes):
+    model = _model_tiles(nest, nodes, target)
+    axes = None if model is None else model.cheapest()
+    if model is None or axes is None or not model.is_profitable(axes):
         return None
-    return tiled.schedule(axes)
+    return model.schedule(axes)
 
 
 def tile_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
     """Yields the schedules with tiles along whichever axes, whether they pay or not."""
-    tiled = _tiled(nest, nodes, target)
-    if tiled is not None:
-        yield from map(tiled.schedule, tiled.candidates())
+    model = _model_tiles(nest, nodes, target)
+    if model is not None:
+        yield from map(model.schedule, model.candidates())
 
 
-def _tiled(nest: KernelNest, nodes: NodeInfos, target: Target) -> _Tiled | None:
+def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileModel | None:
     """Returns tiles for a nest, if a processor has tiles that compute it."""
     reduction = nest.reduction
     if reduction is None or not reduction.may_pair or bfloat16 not in target.tile_products:
         return None
     model = model_reduction(nest, nodes, target)
     parts = None if model is None else _parts(nest)
-    if model is None or parts is None or not model.is_fused or model.shifting:
+    if model is None or parts is None or not model.is_fused or model.shifting_axes:
         return None
-    return _Tiled(model, nodes, parts)
+    return _TileModel(model, nodes, parts)
 
 
 def _parts(nest: KernelNest) -> int | None:
@@ -137,7 +134,7 @@ def _format(factor: Expr) -> DType:
             return factor.dtype
 
 
-class _Tiled:
+class _TileModel:
     """Tiles for one nest.
 
     Args:
@@ -157,103 +154,121 @@ class _Tiled:
         """Yields the axes that tiles may run along."""
         model = self._model
         used = [name for name in model.extents if model.extents[name] > 1]
-        cells = [name for name in used if name in model.cells]
+        cells = [name for name in used if name in model.output_axes]
         first, second = model.operands
         if any(name not in first.axes | second.axes for name in cells):
             return  # cells that are equal
-        terms = [name for name in used if name in model.reduced]
+        terms = [name for name in used if name in model.reduced_axes]
         terms = [name for name in terms if name in first.axes & second.axes]
         for rows, lanes in ((first, second), (second, first)):
-            of_rows = [name for name in cells if name in rows.axes - lanes.axes]
-            of_lanes = [name for name in cells if name in lanes.axes - rows.axes]
-            for row, lane, term in product(of_rows, of_lanes, terms):
-                yield _TileAxes(rows, lanes, row, lane, term)
+            row_axes = [name for name in cells if name in rows.axes - lanes.axes]
+            column_axes = [name for name in cells if name in lanes.axes - rows.axes]
+            for row, column, term in product(row_axes, column_axes, terms):
+                yield _TileAxes(rows, lanes, row, column, term)
 
-    def fastest(self) -> _TileAxes | None:
+    def cheapest(self) -> _TileAxes | None:
         """Returns the axes for which tiles take the fewest cycles, if there are any."""
         return min(self.candidates(), key=self.cycles, default=None)
 
-    def pays(self, axes: _TileAxes) -> bool:
+    def is_profitable(self, axes: _TileAxes) -> bool:
         """True if vectors take longer than tiles."""
-        return self.cycles(axes) < self._model.cycles(lane_candidates(self._model)[0])
+        return self.cycles(axes) < self._model.cycles(vector_axis_candidates(self._model)[0])
 
     def cycles(self, axes: _TileAxes) -> float:
         """Returns about how long the nest takes with tiles."""
         model = self._model
-        sizes = {axes.row: ROWS, axes.lane: LANES, axes.term: TERMS}
+        sizes = {axes.row: TILE_ROWS, axes.column: TILE_COLUMNS, axes.term: TILE_TERMS}
         tiles = prod(-(-extent // sizes.get(name, 1)) for name, extent in model.extents.items())
-        total = _CALL + _PRODUCT * _PRODUCTS[self._parts] * tiles
-        for operand, along in ((axes.rows, axes.term), (axes.lanes, axes.lane)):
-            each = _COPIED[self._parts] + (0.0 if operand.is_contiguous(along) else _TURNED)
-            total += each * model.size(operand.axes)
-        apart = sum(strides.get(axes.lane, 0) != 1 for strides in self._stores)
-        cells = model.size(model.cells)
-        return total + cells * (_STORED * self._pieces(axes) + _SCATTERED * apart)
+        total = TILE_SETUP_CYCLES + TILE_PRODUCT_CYCLES * len(PART_PRODUCTS[self._parts]) * tiles
+        for operand, along in ((axes.row_operand, axes.term), (axes.column_operand, axes.column)):
+            each = TILE_COPY_CYCLES[self._parts] + (
+                0.0 if operand.is_contiguous(along) else TILE_TRANSPOSE_CYCLES
+            )
+            total += each * model.iterations(operand.axes)
+        scattered_stores = sum(strides.get(axes.column, 0) != 1 for strides in self._stores)
+        cells = model.iterations(model.output_axes)
+        return total + cells * (
+            TILE_STORE_CYCLES * self._count_blocks(axes) + SCATTERED_STORE_CYCLES * scattered_stores
+        )
 
-    def _others(self, axes: _TileAxes) -> list[str]:
+    def _other_reduced_axes(self, axes: _TileAxes) -> list[str]:
         """Returns the reduced axes beside that of the terms."""
-        return [name for name in self._model.reduced if name != axes.term]
+        return [name for name in self._model.reduced_axes if name != axes.term]
 
-    def _pieces(self, axes: _TileAxes) -> int:
+    def _count_blocks(self, axes: _TileAxes) -> int:
         """Returns into how many pieces the terms are cut."""
         model = self._model
-        if not model.nest.holds_partial_results or model.size(self._others(axes)) > 1:
+        if (
+            not model.nest.holds_partial_results
+            or model.iterations(self._other_reduced_axes(axes)) > 1
+        ):
             return 1
-        extent, most = model.extents[axes.term], _MOST_TERMS[self._parts]
+        extent, most = model.extents[axes.term], MAX_TILE_TERMS[self._parts]
         return 1 if extent <= most * 3 // 2 else -(-extent // most)
 
     # ----- the schedule ---------------------------------------------------------------------
 
     def schedule(self, axes: _TileAxes) -> Schedule:
         """Returns the transforms."""
-        model, extents, cuts = self._model, self._model.extents, _Cuts([])
-        rows, lanes = (_whole(extents[name], ROWS) for name in (axes.row, axes.lane))
-        # what a block has less of along one axis, it has more of along the other one
-        high, wide = min(2, rows // ROWS), min(2, lanes // LANES)
-        high, wide = min(_REGISTERS // wide, rows // ROWS), min(_REGISTERS // high, lanes // LANES)
-        size = _whole(-(-extents[axes.term] // self._pieces(axes)), TERMS)
-        piece, term = cuts.cut(axes.term, _whole(extents[axes.term], TERMS), size)
-        steps, term = cuts.cut(term, size, TERMS)
+        model, extents, splitter = self._model, self._model.extents, _Splitter([])
+        first, second = axes.row_operand, axes.column_operand
+        rows, columns = (_round_up(extents[name], TILE_ROWS) for name in (axes.row, axes.column))
+        # a block with fewer tiles than two along one axis has more of them along the other one
+        high, wide = min(2, rows // TILE_ROWS), min(2, columns // TILE_COLUMNS)
+        high, wide = (
+            min(TILE_ACCUMULATORS // wide, rows // TILE_ROWS),
+            min(TILE_ACCUMULATORS // high, columns // TILE_COLUMNS),
+        )
+        size = _round_up(-(-extents[axes.term] // self._count_blocks(axes)), TILE_TERMS)
+        terms = _round_up(extents[axes.term], TILE_TERMS)
+        term_block, term = splitter.split(axes.term, terms, size)
+        steps, term = splitter.split(term, size, TILE_TERMS)
         splits = [Split(term, 2)]
-        panel, lane = cuts.cut(axes.lane, lanes, self._columns(axes, size, wide * LANES))
-        beside, lane = cuts.cut(lane, cuts.size, wide * LANES)
-        column, lane = cuts.cut(lane, cuts.size, LANES)
-        block, row = cuts.cut(axes.row, rows, _BLOCK_ROWS if piece else rows)
-        above, row = cuts.cut(row, cuts.size, high * ROWS)
-        line, row = cuts.cut(row, cuts.size, ROWS)
+        panel_columns = self._panel_columns(axes, size, wide * TILE_COLUMNS)
+        panel, column = splitter.split(axes.column, columns, panel_columns)
+        column_block, column = splitter.split(column, splitter.size, wide * TILE_COLUMNS)
+        inner_column, column = splitter.split(column, splitter.size, TILE_COLUMNS)
+        partial_rows = TILE_BLOCK_ROWS if term_block else rows
+        partial, row = splitter.split(axes.row, rows, partial_rows)
+        row_block, row = splitter.split(row, splitter.size, high * TILE_ROWS)
+        inner_row, row = splitter.split(row, splitter.size, TILE_ROWS)
 
-        used = [name for name in model.cells if extents[name] > 1]
-        both = [name for name in used if name in axes.rows.axes & axes.lanes.axes]
-        of_rows = [name for name in used if name in axes.rows.axes - {*both, axes.row}]
-        of_lanes = [name for name in used if name in axes.lanes.axes - {*both, axes.lane}]
-        ones = [name for name in model.cells if extents[name] == 1]
-        sums = [*self._others(axes), *steps, *line, *column, row]
-        blocks = [*of_rows, *block, *piece, *above]
-        tile = (lane, f"{term}0", f"{term}1")
-        order = (*ones, *both, *of_lanes, *panel, *blocks, *beside, *sums, *tile)
-        is_repeated = bool(of_lanes or panel) and not self._is_replicated(axes.rows)
+        used = [name for name in model.output_axes if extents[name] > 1]
+        unit_axes = [name for name in model.output_axes if extents[name] == 1]
+        batch_axes = [name for name in used if name in first.axes & second.axes]
+        row_axes = [name for name in used if name in first.axes - {*batch_axes, axes.row}]
+        column_axes = [name for name in used if name in second.axes - {*batch_axes, axes.column}]
+        reductions = [*self._other_reduced_axes(axes), *steps, *inner_row, *inner_column, row]
+        row_blocks = [*row_axes, *partial, *term_block, *row_block]
+        tile = (column, f"{term}0", f"{term}1")
+        outer = (*unit_axes, *batch_axes, *column_axes, *panel)
+        order = (*outer, *row_blocks, *column_block, *reductions, *tile)
+        is_repeated = bool(column_axes or panel) and not self._is_copy_larger(first)
+        around = [*batch_axes, *([] if is_repeated else row_blocks)]
         packs = (
-            _pack(axes.rows, order, [*both, *([] if is_repeated else blocks)], (row, term)),
-            _pack(axes.lanes, order, [*both, *of_lanes, *panel], (tile[1], lane, tile[2])),
+            _pack(first, order, around, (row, term)),
+            _pack(second, order, [*batch_axes, *column_axes, *panel], (tile[1], column, tile[2])),
         )
         return (
-            *cuts.splits,
+            *splitter.splits,
             *splits,
             Order(order),
-            *(Unroll(name) for name in (*line, *column)),
-            TileMatrix(row, lane, tile[1], self._parts),
+            *(Unroll(name) for name in (*inner_row, *inner_column)),
+            TileMatrix(row, column, tile[1], self._parts),
             Pair(tile[2]),
             *sorted(packs, key=lambda pack: pack.operand),
-            AccumulateAt(sums[0], fused=True),
+            AccumulateAt(reductions[0], fused=True),
         )
 
-    def _columns(self, axes: _TileAxes, terms: int, least: int) -> int:
+    def _panel_columns(self, axes: _TileAxes, terms: int, least: int) -> int:
         """Returns how many columns of so many terms stay in the second cache."""
         model = self._model
-        nbytes = bfloat16.nbytes * self._parts * terms * model.size(self._others(axes))
-        return max(1, model.cache(1) // 2 // (nbytes * least)) * least
+        nbytes = (
+            bfloat16.nbytes * self._parts * terms * model.iterations(self._other_reduced_axes(axes))
+        )
+        return max(1, model.machine.l2_working_set // (nbytes * least)) * least
 
-    def _is_replicated(self, operand: ReductionOperand) -> bool:
+    def _is_copy_larger(self, operand: ReductionOperand) -> bool:
         """True if a copy of an operand would be much larger than what is copied, as that of all
         windows of an image is.
         """
@@ -261,10 +276,10 @@ class _Tiled:
         factor = self._model.nest.reduction.factors[operand.position]
         loads = [each for each in walk(factor) if isinstance(each, Load)]
         cells = sum(self._nodes[each.node].size for each in loads)
-        return self._model.size(operand.axes) > _REPLICATED * cells
+        return self._model.iterations(operand.axes) > _REPLICATED * cells
 
 
-class _Cuts:
+class _Splitter:
     """Splits of axes into blocks of whole tiles, as far as there are several of them.
 
     Attributes:
@@ -276,7 +291,7 @@ class _Cuts:
         self.splits = splits
         self.size = 0
 
-    def cut(self, name: str, extent: int, size: int) -> tuple[list[str], str]:
+    def split(self, name: str, extent: int, size: int) -> tuple[list[str], str]:
         """Returns the loop over blocks of a part, if any, and what is inside of them."""
         self.size = min(extent, size)
         if size >= extent:
@@ -297,6 +312,6 @@ def _pack(
     return Pack(operand.position, inside, (*leaves, *tile))
 
 
-def _whole(extent: int, size: int) -> int:
+def _round_up(extent: int, size: int) -> int:
     """Returns an extent filled up to whole tiles."""
     return -(-extent // size) * size

@@ -21,7 +21,7 @@ from ocannl_core.schedule.heuristics.cost_model import strides
 from ocannl_core.schedule.heuristics.vectorisable import (
     is_simple_power,
     is_vectorisable,
-    widest_number,
+    widest_lane_bytes,
 )
 from ocannl_core.target import Target
 
@@ -44,23 +44,23 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
     """Returns the schedule of a nest without a reduction, or None where plain loops do better."""
     if nest.reduction is not None or not is_vectorisable(nest, nodes):
         return None
-    lanes = target.vector_bytes // widest_number(nest, nodes)
-    lane = _lane(nest, nodes)
-    if lane is None or lanes < 2:
+    lanes = target.vector_bytes // widest_lane_bytes(nest, nodes)
+    vector_axis = _find_vector_axis(nest, nodes)
+    if vector_axis is None or lanes < 2:
         return None
-    if lane.extent < lanes and not _suits_registers(nest, nodes):
+    if vector_axis.extent < lanes and not _needs_vector_code(nest, nodes):
         return None  # compilers make vectors of several short rows
-    others = [axis.name for axis in nest.axes if axis.name != lane.name]
-    if lane.extent <= lanes:
-        return (Order((*others, lane.name)), Vectorise(lane.name))
-    parts = (f"{lane.name}0", f"{lane.name}1")
-    return (Split(lane.name, lanes), Order((*others, *parts)), Vectorise(parts[1]))
+    others = [axis.name for axis in nest.axes if axis.name != vector_axis.name]
+    if vector_axis.extent <= lanes:
+        return (Order((*others, vector_axis.name)), Vectorise(vector_axis.name))
+    parts = (f"{vector_axis.name}0", f"{vector_axis.name}1")
+    return (Split(vector_axis.name, lanes), Order((*others, *parts)), Vectorise(parts[1]))
 
 
-def _suits_registers(nest: KernelNest, nodes: NodeInfos) -> bool:
+def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
     """True if a nest does what compilers do not do for a whole register."""
     is_streamed = any(store.is_streamed for store in nest.finish)
-    return is_streamed or _calls_functions(nest) or _has_narrow(nest, nodes)
+    return is_streamed or _calls_functions(nest) or _has_narrow_formats(nest, nodes)
 
 
 def _calls_functions(nest: KernelNest) -> bool:
@@ -74,11 +74,11 @@ def _calls_functions(nest: KernelNest) -> bool:
     )
 
 
-def _has_narrow(nest: KernelNest, nodes: NodeInfos) -> bool:
+def _has_narrow_formats(nest: KernelNest, nodes: NodeInfos) -> bool:
     return any(nodes[node].dtype.is_narrow for node in nest.mentioned)
 
 
-def _lane(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
+def _find_vector_axis(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
     """Returns the axis along which all cells written lie together, and all read, or are one."""
     read = [each for store in nest.finish for each in walk(store) if isinstance(each, Load)]
     accesses: list[Load | Store] = [*nest.finish, *read]
@@ -86,7 +86,7 @@ def _lane(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
     stored = len(nest.finish)
     wide = [axis for axis in nest.axes if axis.extent > 1]
     for axis in reversed(wide or nest.axes):
-        apart = [each[axis.name] for each in steps]
-        if set(apart[:stored]) == {1} and set(apart[stored:]) <= {0, 1}:
+        steps_along = [each[axis.name] for each in steps]
+        if set(steps_along[:stored]) == {1} and set(steps_along[stored:]) <= {0, 1}:
             return axis
     return None

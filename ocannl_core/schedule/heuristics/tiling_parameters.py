@@ -24,7 +24,7 @@ class BlockedAxis:
     """
 
     axis: str
-    number: str | None
+    outer: str | None
     inner: str
 
 
@@ -41,8 +41,8 @@ class VectorAxis:
     """
 
     axis: str
-    outside: str | None
-    inside: str | None
+    outer: str | None
+    middle: str | None
     inner: str
 
 
@@ -59,7 +59,7 @@ class ThreadedAxis:
     size: int
 
     @property
-    def number(self) -> str:
+    def outer(self) -> str:
         """The loop over shares."""
         return f"{self.axis}0"
 
@@ -69,7 +69,7 @@ class ThreadedAxis:
         return f"{self.axis}1"
 
 
-class PackedOperand(Enum):
+class PackingLayout(Enum):
     """How an operand lies in its buffer."""
 
     NONE = "not at all"
@@ -94,24 +94,24 @@ class TilingParameters:
         fetching: True if cells come near while sums run that are combined with them.
     """
 
-    lane: str | None = None
+    vector_axis: str | None = None
     vectors: int | None = None
     rows: int | None = None
-    outside: int | None = None
-    pieces: int | None = None
-    copies: tuple[tuple[int, PackedOperand], ...] = ()
-    together: int | None = None
-    fetching: bool | None = None
+    outer_reductions: int | None = None
+    reduction_blocks: int | None = None
+    layouts: tuple[tuple[int, PackingLayout], ...] = ()
+    vector_blocks: int | None = None
+    prefetches: bool | None = None
 
-    def copy(self, position: int) -> PackedOperand | None:
+    def layout(self, position: int) -> PackingLayout | None:
         """Returns how an operand is packed, if that is decided."""
-        return dict(self.copies).get(position)
+        return dict(self.layouts).get(position)
 
 
-BY_MODEL = TilingParameters()
+CHOSEN_BY_MODEL = TilingParameters()
 
 
-def blocks_of(
+def split_axis(
     splits: list[Transform], model: ReductionModel, axis: str, size: int, evenly: bool
 ) -> BlockedAxis:
     """Returns an axis cut into blocks of a size; adds the split if it needs one."""
@@ -121,23 +121,23 @@ def blocks_of(
     return BlockedAxis(axis, f"{axis}0", f"{axis}1")
 
 
-def groups_of(
-    splits: list[Transform], model: ReductionModel, axis: str, size: int, together: int
+def split_vector_axis(
+    splits: list[Transform], model: ReductionModel, axis: str, size: int, vector_blocks: int
 ) -> VectorAxis:
     """Returns an axis cut into groups of so many blocks of a size; adds the splits it needs."""
-    group = blocks_of(splits, model, axis, size * together, evenly=False)
-    if together == 1 or size >= model.extents[axis]:
-        return VectorAxis(axis, group.number, None, group.inner)
+    group = split_axis(splits, model, axis, size * vector_blocks, evenly=False)
+    if vector_blocks == 1 or size >= model.extents[axis]:
+        return VectorAxis(axis, group.outer, None, group.inner)
     splits.append(Split(group.inner, size))
-    return VectorAxis(axis, group.number, f"{group.inner}0", f"{group.inner}1")
+    return VectorAxis(axis, group.outer, f"{group.inner}0", f"{group.inner}1")
 
 
-def needs_shares(units: int, threads: int) -> bool:
+def is_unbalanced(units: int, threads: int) -> bool:
     """True if threads that take whole units of work would wait for each other."""
     return -units % threads * _MOST_IDLE > units
 
 
-def lane_loops(splits: list[Transform], name: str, block: int, width: int) -> list[str]:
+def split_lanes(splits: list[Transform], name: str, block: int, width: int) -> list[str]:
     """Returns the loops over the vectors of a block and over the lanes of each."""
     if width in (1, block):
         return [name]
@@ -145,7 +145,7 @@ def lane_loops(splits: list[Transform], name: str, block: int, width: int) -> li
     return [f"{name}0", f"{name}1"]
 
 
-def kinds_of(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transform]:
+def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transform]:
     """Yields how the loops of a block of registers run."""
     yield from (Unroll(name) for name in kept[:-1])
     yield Vectorise(kept[-1]) if model.lanes > 1 else Unroll(kept[-1])

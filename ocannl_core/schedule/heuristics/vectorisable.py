@@ -57,12 +57,12 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
 
     return (
         formats <= VECTOR_FORMATS
-        and all(_has_choices_of_lanes(root, lambda _: False) for root in roots)
-        and all(_has_choices_of_lanes(store.value, is_inside) for store in nest.finish)
+        and all(_is_vectorisable_value(root, lambda _: False) for root in roots)
+        and all(_is_vectorisable_value(store.value, is_inside) for store in nest.finish)
     )
 
 
-def _has_choices_of_lanes(value: Node, is_inside: Callable[[Load], bool]) -> bool:
+def _is_vectorisable_value(value: Node, is_inside: Callable[[Load], bool]) -> bool:
     """True if a value can be computed in lanes, where both sides of a choice are computed."""
     pending: list[Node] = [value]
     while pending:
@@ -119,7 +119,7 @@ def is_simple_power(expr: Expr) -> bool:
             return False
 
 
-def widest_number(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> int:
+def widest_lane_bytes(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> int:
     """Returns the size of the largest number that a nest computes with."""
     roots: list[Node] = list(nest.finish)
     sizes = [lane_bytes(nodes[store.node].dtype) for store in nest.finish]

@@ -6,68 +6,78 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ocannl_core.kernels.transforms import AccumulateAt, Order, Pack, Schedule, Transform
-from ocannl_core.schedule.heuristics.cost_model import LATENCY, PER_CYCLE, ReductionModel
+from ocannl_core.machine_model import ACCUMULATOR_CHAINS
+from ocannl_core.schedule.heuristics.cost_model import ReductionModel
 from ocannl_core.schedule.heuristics.tiling_parameters import (
-    PackedOperand,
+    PackingLayout,
     TilingParameters,
-    blocks_of,
-    kinds_of,
-    lane_loops,
+    split_axis,
+    split_lanes,
+    unroll_tile,
 )
 
 
-def vectorise_reduction(model: ReductionModel, lane: str, form: TilingParameters) -> Schedule:
+def vectorise_reduction(
+    model: ReductionModel, vector_axis: str, parameters: TilingParameters
+) -> Schedule:
     """Returns a schedule in which every cell has a vector of accumulators."""
     splits: list[Transform] = []
-    sizes = _shared_rows(model, form.rows)
+    extents = _tile_extents(model, parameters.rows)
     rows = {
-        name: blocks_of(splits, model, name, size, evenly=False) for name, size in sizes.items()
+        name: split_axis(splits, model, name, size, evenly=False) for name, size in extents.items()
     }
-    width = min(model.lanes, model.extents[lane])
-    made = prod(sizes.values())
-    wanted = form.vectors or int(LATENCY * PER_CYCLE) // made
-    chains = max(1, min(wanted, model.extents[lane] // (2 * width)))
-    along = blocks_of(splits, model, lane, width * chains, evenly=False)
-    lanes = lane_loops(splits, along.inner, min(width * chains, model.extents[lane]), width)
-    kept = [*(rows[name].inner for name in model.cells if name in rows), *lanes]
-    cells = [rows[name].number if name in rows else name for name in model.cells]
-    reduced = [name for name in model.reduced if name != lane]
-    reduced += [along.number] if along.number is not None else []
-    order = (*(n for n in cells if n is not None), *model.shifting, *reduced, *kept)
+    width = min(model.lanes, model.extents[vector_axis])
+    tile_cells = prod(extents.values())
+    wanted_chains = parameters.vectors or ACCUMULATOR_CHAINS // tile_cells
+    chains = max(1, min(wanted_chains, model.extents[vector_axis] // (2 * width)))
+    block = split_axis(splits, model, vector_axis, width * chains, evenly=False)
+    lanes = split_lanes(splits, block.inner, min(width * chains, model.extents[vector_axis]), width)
+    tile_loops = [*(rows[name].inner for name in model.output_axes if name in rows), *lanes]
+    outer = [rows[name].outer if name in rows else name for name in model.output_axes]
+    reduced = [name for name in model.reduced_axes if name != vector_axis]
+    reduced += [block.outer] if block.outer is not None else []
+    order = (
+        *(name for name in outer if name is not None),
+        *model.shifting_axes,
+        *reduced,
+        *tile_loops,
+    )
     return (
         *splits,
         Order(order),
-        *kinds_of(model, kept),
-        *_packs_along_reduced(model, lane, order, form),
-        AccumulateAt((reduced or kept)[0], model.is_fused),
+        *unroll_tile(model, tile_loops),
+        *_pack_operands(model, vector_axis, order, parameters),
+        AccumulateAt((reduced or tile_loops)[0], model.is_fused),
     )
 
 
-def _packs_along_reduced(
-    model: ReductionModel, lane: str, order: Sequence[str], form: TilingParameters
+def _pack_operands(
+    model: ReductionModel, vector_axis: str, order: Sequence[str], parameters: TilingParameters
 ) -> Iterator[Transform]:
     """Yields the packing of operands that are used often and not contiguous along the lanes."""
     for operand in model.operands:
-        decided = form.copy(operand.position)
-        is_spread = lane in operand.axes and operand.stride(lane) != 1
-        is_packed = is_spread and model.is_gathered_once(operand)
-        if is_packed if decided is None else decided is not PackedOperand.NONE:
+        decided = parameters.layout(operand.position)
+        is_spread = vector_axis in operand.axes and operand.stride(vector_axis) != 1
+        is_packed = is_spread and model.is_worth_gathering(operand)
+        if is_packed if decided is None else decided is not PackingLayout.NONE:
             leaves = [name for name in order if name[0] in operand.axes]
             yield Pack(
-                operand.position, None, tuple(sorted(leaves, key=lambda name: name[0] == lane))
+                operand.position,
+                None,
+                tuple(sorted(leaves, key=lambda name: name[0] == vector_axis)),
             )
 
 
-def _shared_rows(model: ReductionModel, rows: int | None) -> dict[str, int]:
+def _tile_extents(model: ReductionModel, rows: int | None) -> dict[str, int]:
     """Returns the axes of cells that share loads, one for each operand, and the rows of a block."""
-    chosen: dict[str, int] = {}
-    most = rows or (4 if model.registers >= 32 else 3)
+    extents: dict[str, int] = {}
+    limit = rows or model.machine.reduction_tile_extent
     for operand in model.operands[:2]:
-        shared = [
+        sharing = [
             name
-            for name in model.cells
-            if model.extents[name] > 1 and name not in operand.axes and name not in chosen
+            for name in model.output_axes
+            if model.extents[name] > 1 and name not in operand.axes and name not in extents
         ]
-        if shared:
-            chosen[shared[-1]] = min(most, model.extents[shared[-1]])
-    return chosen
+        if sharing:
+            extents[sharing[-1]] = min(limit, model.extents[sharing[-1]])
+    return extents

@@ -19,23 +19,23 @@ from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.contraction import (
-    lane_candidates,
     model_reduction,
-    schedule_of,
+    schedule_reduction,
+    vector_axis_candidates,
 )
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel
 from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule
 from ocannl_core.schedule.heuristics.tiling_parameters import (
-    BY_MODEL,
-    PackedOperand,
+    CHOSEN_BY_MODEL,
+    PackingLayout,
     TilingParameters,
 )
 from ocannl_core.target import Target
 
-_MOST_VECTORS = 6
-_MOST_LANE_AXES = 3
-_PIECES = (1, 2, 3, 4, 6, 8)
-_TOGETHER = (1, 2, 4, 8)
+_MAX_VECTORS = 6
+_MAX_VECTOR_AXES = 3
+_REDUCTION_BLOCKS = (1, 2, 3, 4, 6, 8)
+_VECTOR_BLOCKS = (1, 2, 4, 8)
 _CHAINS = (1, 2, 4, 8)
 
 
@@ -49,7 +49,7 @@ class Candidate:
     """
 
     schedule: Schedule
-    form: TilingParameters | None
+    parameters: TilingParameters | None
 
 
 def first_candidates(nest: KernelNest, nodes: NodeInfos, target: Target) -> tuple[Candidate, ...]:
@@ -61,7 +61,11 @@ def first_candidates(nest: KernelNest, nodes: NodeInfos, target: Target) -> tupl
         return ()
     tiled = tile_schedule(nest, nodes, target)
     first = () if tiled is None else (Candidate(tiled, None),)
-    return (*first, Candidate(schedule_of(model, BY_MODEL), BY_MODEL), Candidate((), None))
+    return (
+        *first,
+        Candidate(schedule_reduction(model, CHOSEN_BY_MODEL), CHOSEN_BY_MODEL),
+        Candidate((), None),
+    )
 
 
 def neighbours(
@@ -73,17 +77,17 @@ def neighbours(
     every schedule that fits is safe. Different forms may have one schedule, which comes once.
     """
     model = model_reduction(nest, nodes, target)
-    if model is None or candidate.form is None:
+    if model is None or candidate.parameters is None:
         return
     seen = {candidate.schedule}
-    for form in _forms(model, candidate.form):
-        schedule = schedule_of(model, form)
-        if schedule not in seen and fits(nest, schedule):
+    for parameters in _vary_parameters(model, candidate.parameters):
+        schedule = schedule_reduction(model, parameters)
+        if schedule not in seen and is_applicable(nest, schedule):
             seen.add(schedule)
-            yield Candidate(schedule, form)
+            yield Candidate(schedule, parameters)
 
 
-def fits(nest: KernelNest, schedule: Schedule) -> bool:
+def is_applicable(nest: KernelNest, schedule: Schedule) -> bool:
     """True if a schedule can be applied to a nest."""
     try:
         apply_schedule(nest, schedule)
@@ -92,45 +96,51 @@ def fits(nest: KernelNest, schedule: Schedule) -> bool:
     return True
 
 
-def _forms(model: ReductionModel, form: TilingParameters) -> Iterator[TilingParameters]:
-    lane = form.lane or lane_candidates(model)[0]
-    if lane in model.reduced:
+def _vary_parameters(
+    model: ReductionModel, parameters: TilingParameters
+) -> Iterator[TilingParameters]:
+    vector_axis = parameters.vector_axis or vector_axis_candidates(model)[0]
+    if vector_axis in model.reduced_axes:
         for chains in _CHAINS:
-            yield replace(form, vectors=chains)
-        for rows in range(1, 1 + max(4, model.registers // 8)):
-            yield replace(form, rows=rows)
+            yield replace(parameters, vectors=chains)
+        for rows in range(1, 1 + max(4, model.machine.registers // 8)):
+            yield replace(parameters, rows=rows)
     else:
-        yield from _copies(model, form)
-        yield from _blocks(model, lane, form)
-        for together in (*_TOGETHER, model.extents[lane]):
-            yield replace(form, together=together)
-        yield from (replace(form, fetching=each) for each in (True, False))
-        for outside in range(len(model.reduced)):
-            yield replace(form, outside=outside)
-        for pieces in _PIECES:
-            yield replace(form, pieces=pieces)
-    for other in lane_candidates(model)[:_MOST_LANE_AXES]:
-        if other != lane:
-            yield TilingParameters(lane=other)
+        yield from _vary_layouts(model, parameters)
+        yield from _vary_tiles(model, vector_axis, parameters)
+        for vector_blocks in (*_VECTOR_BLOCKS, model.extents[vector_axis]):
+            yield replace(parameters, vector_blocks=vector_blocks)
+        yield from (replace(parameters, prefetches=each) for each in (True, False))
+        for outer_reductions in range(len(model.reduced_axes)):
+            yield replace(parameters, outer_reductions=outer_reductions)
+        for reduction_blocks in _REDUCTION_BLOCKS:
+            yield replace(parameters, reduction_blocks=reduction_blocks)
+    for other in vector_axis_candidates(model)[:_MAX_VECTOR_AXES]:
+        if other != vector_axis:
+            yield TilingParameters(vector_axis=other)
 
 
-def _copies(model: ReductionModel, form: TilingParameters) -> Iterator[TilingParameters]:
+def _vary_layouts(
+    model: ReductionModel, parameters: TilingParameters
+) -> Iterator[TilingParameters]:
     for operand in model.operands:
-        others = tuple(pair for pair in form.copies if pair[0] != operand.position)
-        for copy in PackedOperand:
-            yield replace(form, copies=(*others, (operand.position, copy)))
+        others = tuple(pair for pair in parameters.layouts if pair[0] != operand.position)
+        for layout in PackingLayout:
+            yield replace(parameters, layouts=(*others, (operand.position, layout)))
 
 
-def _blocks(model: ReductionModel, lane: str, form: TilingParameters) -> Iterator[TilingParameters]:
+def _vary_tiles(
+    model: ReductionModel, vector_axis: str, parameters: TilingParameters
+) -> Iterator[TilingParameters]:
     """Yields blocks of registers: the largest of each width, somewhat smaller ones, and such that
     all are equally large.
     """
-    rows = model.size(model.tile_rows(lane))
-    width = -(-model.extents[lane] // model.lanes)
-    for vectors in range(1, min(_MOST_VECTORS, width) + 1):
-        most = min(rows, max(1, (model.registers - vectors - 1) // vectors))
-        counts = {most, most - 1, most - 2, most * 3 // 4, most // 2}
-        counts |= {count for count in range(most // 2, most + 1) if count and rows % count == 0}
+    rows = model.iterations(model.tile_row_axes(vector_axis))
+    width = -(-model.extents[vector_axis] // model.lanes)
+    for vectors in range(1, min(_MAX_VECTORS, width) + 1):
+        limit = min(rows, max(1, (model.machine.registers - vectors - 1) // vectors))
+        counts = {limit, limit - 1, limit - 2, limit * 3 // 4, limit // 2}
+        counts |= {count for count in range(limit // 2, limit + 1) if count and rows % count == 0}
         for count in sorted(counts, reverse=True):
             if count > 0:
-                yield replace(form, vectors=vectors, rows=count)
+                yield replace(parameters, vectors=vectors, rows=count)

@@ -9,19 +9,20 @@ fits the nest. What is not as it was written counts as a problem, not as an entr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ocannl_core import settings
-from ocannl_core.errors import OcannlError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.errors import OcannlError, UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.alpha_equivalence import canonical_text, digest
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos, TuningResult
-from ocannl_core.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
+from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
+from ocannl_core.storage.digests import add_json_digest, strip_json_digest
 from ocannl_core.storage.directory import PrivateDirectory, open_private, warn_once
-from ocannl_core.storage.sealed import sealed_json, unsealed_json
 from ocannl_core.storage.trust import UntrustedError
 from ocannl_core.target import Target
 
@@ -83,7 +84,7 @@ class TuningCache:
             "nest": text,
         }
         name = _file_name(text)
-        open_private(self.folder, create=True).write(name, sealed_json(name, content))
+        open_private(self.folder, create=True).write(name, add_json_digest(name, content))
 
     def entries(self) -> Iterator[TuningEntry]:
         """Yields everything that is remembered."""
@@ -122,6 +123,46 @@ class TuningCache:
             return None
 
 
+Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
+"""Returns the schedule of a nest, or None if its loops stay as they are."""
+
+
+class CachedRule:
+    """A rule: the remembered schedule of a nest if there is one that fits, or else another rule's.
+
+    Args:
+        memory: What is remembered.
+        otherwise: The other rule.
+    """
+
+    def __init__(self, cache: TuningCache, default: Rule) -> None:
+        self._cache = cache
+        self._default = default
+        self._last: tuple[KernelNest, TuningResult | None] | None = None
+
+    def __call__(self, nest: KernelNest, nodes: NodeInfos) -> Schedule | None:
+        measured = self.measured(nest, nodes)
+        if measured is None or measured.problem:
+            return self._default(nest, nodes)
+        return measured.schedule
+
+    def measured(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
+        """Returns what is remembered of a nest, and why it is not used if it is not."""
+        if self._last is None or self._last[0] is not nest:
+            self._last = nest, self._look_up(nest, nodes)
+        return self._last[1]
+
+    def _look_up(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
+        measured = self._cache.find(nest, nodes)
+        if measured is None or not measured.schedule:
+            return measured
+        try:
+            apply_schedule(nest, measured.schedule)
+        except UsageError as error:
+            return replace(measured, problem=error.rule)
+        return measured
+
+
 def tuning_cache(target: Target) -> TuningCache:
     """Returns the memory for a device with the settings in force."""
     threads = settings.current().threads or target.cores
@@ -151,7 +192,7 @@ def _read(directory: PrivateDirectory, name: str) -> TuningEntry:
     """Returns an entry, which says nothing if it is not as it was written."""
     path = directory.path / name
     content = directory.read(name)
-    found = None if content is None else unsealed_json(name, content)
+    found = None if content is None else strip_json_digest(name, content)
     if found is None or found.get("version") != _VERSION:
         return TuningEntry(path, None)
     try:

@@ -520,7 +520,7 @@ def test_a_record_of_another_kernel_is_not_used(fresh: Path) -> None:
     assert found is not None
     assert other is not None
     record = f"{one}.json"
-    opened._kernels.write(record, cache.sealed_json(record, {"object": other.name}))
+    opened._kernels.write(record, cache.add_json_digest(record, {"object": other.name}))
     loader._loaded.clear()
     assert load([kernel(1.5)])
     again = opened.find(one)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
-from ocannl_core.codegen.matrix_tile_prelude import EMULATED
+from ocannl_core.codegen.helper import EMULATED_TILES
 from ocannl_core.dtypes import DType, bfloat16, float32, round_to
 from ocannl_core.indexing import fresh_var
 from ocannl_core.kernel_passes.pipeline import schedule_by_rule
@@ -32,11 +32,11 @@ from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedules
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.products import random_products
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import amx_permission, compiler, devices
+from tests.support.products import random_products
+from tests.support.reductions import in_format
 
 Array = np.ndarray[Any, Any]
 FEW = settings(
@@ -47,7 +47,7 @@ FEW = settings(
 @pytest.fixture(autouse=True)
 def emulation() -> Iterator[None]:
     """Have the compiler emulate tiles on every processor."""
-    command = (*compiler.find().command, f"-D{EMULATED}")
+    command = (*compiler.find().command, f"-D{EMULATED_TILES}")
     with core_settings.overrides(cc=shlex.join(command), accumulation="fast", tune="off"):
         yield
 

@@ -19,8 +19,8 @@ from ocannl_core.kernels.nodes import Plan
 from ocannl_core.target import Target
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format, random_reductions
 from ocannl_core.testing.subject import subject_named
+from tests.support.reductions import in_format, random_reductions
 
 Array = np.ndarray[Any, Any]
 LONG = (1, 2, 3, 5, 8, 16, 19, 33, 40)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.kernel_passes.parallelise import LEAST_WORK, ParallelIterations, UniformIterations
+from ocannl_core.kernel_passes.parallelise import ParallelIterations, UniformIterations
+from ocannl_core.machine_model import MIN_THREAD_CYCLES
 from ocannl_cpu_c.partition import partition, private_offsets
 
 RUNS = st.lists(
-    st.builds(UniformIterations, st.integers(1, 60), st.floats(0, 4 * LEAST_WORK)),
+    st.builds(UniformIterations, st.integers(1, 60), st.floats(0, 4 * MIN_THREAD_CYCLES)),
     min_size=1,
     max_size=3,
 ).map(tuple)
@@ -29,7 +30,7 @@ def test_every_iteration_is_in_one_part(outer: tuple[UniformIterations, ...], th
     )
 
 
-@given(RUNS, RUNS, st.integers(0, LEAST_WORK), THREADS)
+@given(RUNS, RUNS, st.integers(0, MIN_THREAD_CYCLES), THREADS)
 def test_every_iteration_of_both_loops_is_in_one_part(
     outer: tuple[UniformIterations, ...],
     inner: tuple[UniformIterations, ...],
@@ -47,11 +48,13 @@ def test_every_iteration_of_both_loops_is_in_one_part(
 
 
 def test_one_thread_has_one_part() -> None:
-    assert partition(ParallelIterations((UniformIterations(100, LEAST_WORK),)), 1) == [(0, 100)]
+    assert partition(ParallelIterations((UniformIterations(100, MIN_THREAD_CYCLES),)), 1) == [
+        (0, 100)
+    ]
 
 
 def test_too_little_work_stays_on_one_thread() -> None:
-    assert partition(ParallelIterations((UniformIterations(100, LEAST_WORK // 60),)), 8) == [
+    assert partition(ParallelIterations((UniformIterations(100, MIN_THREAD_CYCLES // 60),)), 8) == [
         (0, 100)
     ]
 
@@ -68,7 +71,7 @@ def busiest(shares: ParallelIterations, threads: int) -> float:
     return max(ready) * threads / shares.work
 
 
-ROWS = (UniformIterations(80, LEAST_WORK // 8),)
+ROWS = (UniformIterations(80, MIN_THREAD_CYCLES // 8),)
 EVEN = {
     "as many as threads": ParallelIterations((UniformIterations(2, 1 << 22),), ROWS),
     "one more": ParallelIterations((UniformIterations(3, 1 << 22),), ROWS),

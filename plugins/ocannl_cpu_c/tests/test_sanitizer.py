@@ -61,10 +61,10 @@ print("shared")
 _TILED = """
 import numpy as np
 import ocannl_core as oc
-from ocannl_core.codegen.matrix_tile_prelude import EMULATED
+from ocannl_core.codegen.helper import EMULATED_TILES
 
 random = np.random.default_rng(0)
-command = oc.settings.current().cc + f" -D{EMULATED}"
+command = oc.settings.current().cc + f" -D{EMULATED_TILES}"
 with oc.settings.overrides(cc=command, accumulation="fast", tune="off"):
     context = oc.Context("cpu_c")
     a = oc.tensor(random.standard_normal((2, 201, 160)), dtype="bfloat16")

@@ -15,7 +15,7 @@ import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.compile import driver, saved_code
 from ocannl_core.passes.simplify import simplify
-from ocannl_core.testing.sample_ops import Square
+from tests.support.sample_ops import Square
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +104,13 @@ def test_nothing_is_kept_by_a_process_whose_source_code_was_edited(directory, mo
     finally:
         saved_code._digest_of.cache_clear()
     assert not (directory / "routines").exists()
+
+
+def test_every_file_of_the_core_is_source_code():
+    files = {path for path in saved_code._CORE.rglob("*") if path.is_file()}
+    code = {Path(path) for _, path in saved_code._source_files(str(saved_code._CORE), "")}
+    others = {path for path in files - code if "__pycache__" not in path.parts}
+    assert {path.name for path in others} <= {"py.typed"}
 
 
 @pytest.mark.parametrize("spoil", [lambda content: b"", lambda content: content[:-1] + b"x"])

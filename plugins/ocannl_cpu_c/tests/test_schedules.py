@@ -19,12 +19,12 @@ from ocannl_core.kernel_passes.pipeline import schedule_by_rule, schedule_for
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.target import Target
-from ocannl_core.testing.blocks import random_block_programs
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import fitting_schedules, random_reductions
-from ocannl_core.testing.rows import random_row_programs
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Scheduler, subject_named
+from tests.support.blocks import random_block_programs
+from tests.support.reductions import fitting_schedules, random_reductions
+from tests.support.rows import random_row_programs
 
 LONG = (1, 2, 3, 5, 8, 16, 19, 33)
 REDUCTIONS = random_reductions(int32, LONG, 5000) | random_reductions(float32, LONG, 5000)

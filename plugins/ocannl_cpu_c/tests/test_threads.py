@@ -31,11 +31,11 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import devices
 from ocannl_cpu_c.partition import partition
+from tests.support.reductions import random_reductions
 
 TARGET = Target("cpu_c", cores=4)
 ROWS, COLUMNS, DEPTH = 37, 64, 1500
@@ -101,7 +101,7 @@ def test_kernels_that_differ_in_the_extent_of_that_loop_alone_are_one():
 
 @pytest.fixture
 def everything_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocannl_cpu_c.partition.LEAST_WORK", 1)
+    monkeypatch.setattr("ocannl_cpu_c.partition.MIN_THREAD_CYCLES", 1)
 
 
 def shared(plan: Plan, target: Target) -> Plan:

@@ -28,9 +28,9 @@ from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
-from ocannl_core.testing.sample_ops import Product
 from ocannl_core.testing.subject import subject_named
+from tests.support.reductions import random_reductions
+from tests.support.sample_ops import Product
 
 REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
 

@@ -38,7 +38,7 @@ print("right")
 PLANT = """
 import os, shutil, sys
 from pathlib import Path
-from ocannl_core.storage.sealed import sealed_json
+from ocannl_core.storage.digests import add_json_digest
 from ocannl_cpu_c.cache import _object_name
 
 evil = Path("EVIL").read_bytes()
@@ -46,7 +46,7 @@ for kernels in Path("CACHE").glob("cpu_c/*/kernels"):
     name = _object_name(evil)
     (kernels.parent / "objects" / name).write_bytes(evil)
     for record in list(kernels.iterdir()):
-        content = sealed_json(record.name, {"object": name})
+        content = add_json_digest(record.name, {"object": name})
         record.unlink()
         record.write_bytes(content)
 """

@@ -8,7 +8,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core.custom import Apply, Op
-from ocannl_core.testing.sample_ops import (
+from tests.support.sample_ops import (
     SAME,
     Product,
     Square,

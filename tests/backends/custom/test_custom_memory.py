@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core.custom import Apply, Op
-from ocannl_core.testing.sample_ops import (
+from tests.support.sample_ops import (
     SAME,
     TWO,
     Calling,
@@ -199,7 +199,7 @@ def test_a_declared_tensor_may_be_the_private_state_of_an_op(ctx: oc.Context) ->
         storage[0][0] = state.copy()
 
     class RunningSum(Op):
-        """Keeps a sum in an input that the wrapper below supplies."""
+        """Keep a sum in an input that the wrapper below supplies."""
 
         spec = "n; n => n"
         destroy_map = {None: [1]}  # noqa: RUF012
@@ -325,7 +325,7 @@ def test_an_input_is_not_destroyed_and_read_by_one_op() -> None:
 
 
 def failure(ctx: oc.Context, op: Op, *inputs: Any) -> str:
-    """Returns the message of a routine that fails; later ones of the context still run."""
+    """Return the message of a routine that fails; later ones of the context still run."""
     y = op(*inputs)
     step = ctx.compile(oc.train.forward(y))
     with pytest.raises(oc.OpError) as error:

@@ -12,7 +12,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.custom import Apply, NoNativeCode, ObjectType, Op, TensorType
-from ocannl_core.testing.sample_ops import (
+from tests.support.sample_ops import (
     SAME,
     Calling,
     Square,
@@ -193,7 +193,7 @@ def test_an_op_may_print_what_it_does(ctx: oc.Context, capsys: Any) -> None:
 
 
 class Native(Square):
-    """Native code and Python differ, so that one sees which of them runs."""
+    """Native code and Python differ, so that results show the one that ran."""
 
     __props__ = ("allow_c",)
 
@@ -265,7 +265,7 @@ def test_results_may_be_any_views_of_storage_and_of_inputs(ctx: oc.Context) -> N
 
 
 class Buffered(Op):
-    """Adds into a hidden buffer that grows; the result is a view of it."""
+    """Add into a hidden buffer that grows; the result is a view of it."""
 
     default_output = 0
 
@@ -296,7 +296,7 @@ def test_a_hidden_output_caches_a_plan_for_inputs_like_the_last_ones(ctx: oc.Con
     planned = []
 
     class Sorting(Op):
-        """Keeps the permutation, and the input that it was computed on."""
+        """Keep the permutation, and its input."""
 
         default_output = 0
 
@@ -355,7 +355,7 @@ def doubled(inputs: Any) -> Array:
 
 
 def nothing(inputs: Any, storage: Any) -> None:
-    """Sets nothing, and does not look at the storage."""
+    """Set nothing, and do not read the storage."""
 
 
 def in_the_first_call(inputs: Any, storage: Any) -> None:
@@ -384,7 +384,9 @@ FORMATS = ["float64", "float32", "bfloat16", "float16", "float8_e5m2", "int64", 
 
 
 def repeated(ctx: oc.Context, op: Op, cells: Array) -> Array:
-    """Returns what an op gives in the second call of a routine, for other cells than in the first."""
+    """Return the result of an op in the second call of a routine, for other cells than in the
+    first.
+    """
     x = oc.placeholder("x", output=list(cells.shape), dtype=str(cells.dtype))
     y = op(x)
     step = ctx.compile(oc.train.forward(y))

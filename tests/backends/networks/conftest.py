@@ -1,4 +1,4 @@
-"""What tests of networks share: the check of a network against a function written in NumPy."""
+"""Check of a network against a function written in NumPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Check = Callable[..., list[str]]
 
 
 def central_difference(function: Callable[[], float], cells: Array) -> Array:
-    """Returns the gradient with respect to cells that the function reads."""
+    """Return the gradient with respect to cells that the function reads."""
     step = 1e-6
     gradient = np.zeros_like(cells)
     for at in np.ndindex(cells.shape):
@@ -31,7 +31,7 @@ def central_difference(function: Callable[[], float], cells: Array) -> Array:
 
 
 def check_network(target: str, network: oc.Tensor, reference: Reference) -> list[str]:
-    """Checks the values of a network and the gradients of a weighted sum of them.
+    """Check the values of a network and the gradients of a weighted sum of them.
 
     Args:
         target: The device.
@@ -63,7 +63,7 @@ def check_network(target: str, network: oc.Tensor, reference: Reference) -> list
 
 
 def rows(tensor: oc.Tensor) -> dict[str, Sequence[int]]:
-    """Returns the sizes of a tensor's rows, once they are inferred."""
+    """Return the sizes of a tensor's rows, once they are inferred."""
     assert tensor.info.dims is not None
     shape = tensor.shape
     return {"batch": shape.batch.sizes, "input": shape.input.sizes, "output": shape.output.sizes}
@@ -71,6 +71,6 @@ def rows(tensor: oc.Tensor) -> dict[str, Sequence[int]]:
 
 @pytest.fixture
 def check(target: str) -> Any:
-    """Runs `check_network` on the target, in a session of its own with float64."""
+    """Run `check_network` on the target, in a session of its own with float64."""
     with oc.Session(dtype="float64"):
         yield lambda network, reference: check_network(target, network, reference)

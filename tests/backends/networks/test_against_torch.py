@@ -24,13 +24,13 @@ Compare = Callable[[oc.Tensor, Callable[..., Any]], list[str]]
 
 @pytest.fixture
 def compare(target: str) -> Any:
-    """Runs a network of a session of its own, in float64, and compares it with PyTorch's."""
+    """Run a network of a session of its own, in float64, and compare it with PyTorch's."""
     with oc.Session(dtype="float64"):
         yield lambda network, reference: _compare(target, network, reference)
 
 
 def _compare(target: str, network: oc.Tensor, reference: Callable[..., Any]) -> list[str]:
-    """Checks values and gradients; returns the shapes of the parameters, oldest first.
+    """Check values and gradients; return the shapes of the parameters, oldest first.
 
     Args:
         target: The device.

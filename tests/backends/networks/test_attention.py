@@ -63,7 +63,7 @@ def test_attention_without_a_use_asks_for_its_hidden_width() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_a_mask_hides_what_comes_later_in_every_format(target: str, dtype: str) -> None:
-    """What is hidden changes nothing, to the last bit."""
+    """Masked cells change nothing, to the last bit."""
     results = []
     for last in (1.0, 40.0):
         with oc.Session():

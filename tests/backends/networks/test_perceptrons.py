@@ -1,4 +1,4 @@
-"""Perceptrons of three layers: every size but data and hidden widths is inferred."""
+"""Perceptrons of three layers: all sizes but those of data and hidden layers are inferred."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that destroy or share memory: where they stand, and over which nodes."""
+"""Call that destroy or share memory: where they stand, and over which nodes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def settled(
     persistent: Iterable[TensorNode] = (),
     kept: Mapping[TensorNode, str] | None = None,
 ) -> list[str]:
-    """Returns the assignments of a settled program as lines."""
+    """Return the assignments of a settled program as lines."""
     after = settle(before, Outside(frozenset(persistent), kept or {}))
     lines = [line.strip().partition("   #")[0] for line in to_text(after).splitlines()]
     return [line for line in lines if "=" in line or line.startswith("section")]

@@ -20,7 +20,7 @@ def assign(
     reset: bool = False,
     at: AxisIndex | None = None,
 ) -> Accumulate:
-    """Returns an assignment over three cells."""
+    """Return an assignment over three cells."""
     maps = () if source is None else (VarIndex(I),)
     projections = Projections(
         ((I, 3),), (at or VarIndex(I),), (maps,), (3,), ((3,) if maps else (),)

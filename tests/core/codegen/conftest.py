@@ -20,10 +20,10 @@ from ocannl_core.node import NodeInfo, TensorNode
 
 
 class Builder:
-    """Nodes, loops and the kernels that come of them.
+    """Builder of nodes, loops and the C code of kernels.
 
     Args:
-        prefix: What labels and hints start with; canonical text must not depend on it.
+        prefix: A prefix of labels and hints; canonical text must not depend on it.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -43,7 +43,7 @@ class Builder:
 
     @staticmethod
     def loop(axes: list[tuple[LoopVar, int]], *stmts: Stmt) -> Stmt:
-        """Returns the statements inside loops over these axes, the first one outermost."""
+        """Return the statements inside loops over these axes, the first one outermost."""
         body = Block(stmts)
         for var, extent in reversed(axes):
             body = Block((For(var, 0, extent, body),))
@@ -64,12 +64,12 @@ class Builder:
         return f"{Dialect().prelude(kernel.helpers)}\n{kernel.text}"
 
     def body(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
-        """Returns what stands between the parameters of a kernel and its end."""
+        """Return the body of the generated kernel."""
         lines = self.kernel(*stmts, indices=indices).text.partition("\n}\n")[0].splitlines()
         return "\n".join(line.removeprefix("  ") for line in lines[1:])
 
     def written(self, expr: Expr) -> str:
-        """Returns the right-hand side that stores an expression."""
+        """Return the right-hand side that stores an expression."""
         out = self.node("out", 1, dtype=expr.dtype)
         line = self.body(Store(out, (FixedIndex(0),), expr)).splitlines()[-1]
         return line.partition(" = ")[2].removesuffix(";")

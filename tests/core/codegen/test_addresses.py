@@ -1,4 +1,4 @@
-"""Positions of cells are those of their indices, however short the life of an index tuple is."""
+"""Addresses of cells follow from their indices, however short the life of an index tuple is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def positions_of(build, node):
 def test_index_tuples_that_are_freed_do_not_lend_their_positions_to_later_ones(build):
     out = build.node("out", 40, 9)
     positions = positions_of(build, out)
-    found = [positions.place(out, (FixedIndex(row), FixedIndex(2))) for row in range(40)]
+    found = [positions.position_of(out, (FixedIndex(row), FixedIndex(2))) for row in range(40)]
     assert found == [((), 9 * row + 2) for row in range(40)]
 
 
@@ -26,8 +26,8 @@ def test_equal_index_tuples_have_the_positions_of_their_nodes(build):
     narrow, wide = build.node("narrow", 4, 3), build.node("wide", 4, 5)
     positions = positions_of(build, narrow)
     indices = (FixedIndex(2), FixedIndex(1))
-    assert positions.place(narrow, indices) == ((), 7)
-    assert positions.place(wide, indices) == ((), 11)
+    assert positions.position_of(narrow, indices) == ((), 7)
+    assert positions.position_of(wide, indices) == ((), 11)
 
 
 def test_expressions_that_are_freed_do_not_lend_their_nodes_to_later_ones(build):

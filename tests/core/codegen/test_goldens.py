@@ -1,4 +1,4 @@
-"""Whole C files, compared with what is kept in tests/golden; `--inline-snapshot=fix` renews them."""
+"""Generated C files, compared with tests/golden; `--inline-snapshot=fix` renews them."""
 
 from __future__ import annotations
 

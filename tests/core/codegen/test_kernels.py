@@ -1,4 +1,4 @@
-"""What statements and expressions of the loop language look like in C."""
+"""Statements and expressions of the loop language in C."""
 
 from __future__ import annotations
 
@@ -481,7 +481,7 @@ Memory of a routine is allocated before its kernels run.
   found  out allocated inside a kernel\
 """)
     assert message(build, CallExternal(Sort(), (out,), (out,))) == snapshot("""\
-A call out of the loop language is a step between kernels.
+External calls run between kernels, never inside one.
   found  sort\
 """)
     words = Load(word, (ZERO,), uint4x32)
@@ -499,7 +499,7 @@ A scalar variable is declared before it is used, in an enclosing block.
   found  variable 3\
 """)
     assert message(build, Fill(TensorNode(99, ("stranger",)), 0.0)) == snapshot("""\
-Every node of a kernel is described.
+Every node of a kernel has extents and a format.
   found  stranger\
 """)
 

@@ -1,4 +1,4 @@
-"""Cells side by side that become zero are one statement; what is anything else stays a loop."""
+"""Fills of contiguous cells with zero become one memset; other fills stay loops."""
 
 from __future__ import annotations
 

@@ -35,11 +35,11 @@ _DECLARED = re.compile(rf"{_TYPES} \*?(?:restrict )?([a-z]\w*)(?= =|;|,|\)|\[)")
 
 class _Parts(Dialect):
     has_vectors = True
-    cuts_parallel = True
+    partitions_loops = True
 
 
 def hidden(text: str) -> list[str]:
-    """Returns the names that are declared where another declaration of them can be seen."""
+    """Return the names whose declaration hides another one."""
     scopes: list[set[str]] = [set()]
     found = []
     for line in text.splitlines():
@@ -58,7 +58,7 @@ def hidden(text: str) -> list[str]:
 
 
 def everything(build) -> tuple[str, list[str]]:
-    """Returns a kernel with names of all roles, and all that it declares."""
+    """Return a kernel with names of all roles, and all that it declares."""
     out, x, w = build.node("out", 4, 2, 8), build.node("x", 4, 2, 3), build.node("w", 3, 8)
     copy, small = build.node("copy", 3, 4096), build.node("small", 3)
     sums = build.node("sums", 2, 8)
@@ -120,6 +120,6 @@ def test_staged_code_cannot_hide_the_names_of_its_nodes(build):
     (i,) = build.vars(1)
     meaning = build.loop([(i, 2)], Store(out, (VarIndex(i),), build.load(out, VarIndex(i))))
     staged = Staged("c", "float a0 = $0[1]; $0[0] = a0;", Block((meaning,)))
-    with pytest.raises(CodegenError, match="leaves to the kernel the names"):
+    with pytest.raises(CodegenError, match="must not use the names"):
         build.kernel(staged)
     build.kernel(replace(staged, text="float other = $0[1]; $0[0] = other;"))

@@ -76,7 +76,7 @@ def kernel(call: CallExternal, dialect: Dialect | None = None) -> Any:
 
 
 def body(code: NativeCode, inputs: Sequence[TensorNode], outputs: Sequence[TensorNode]) -> str:
-    """Returns the function of a call, without the one that unpacks its arguments."""
+    """Return the function of a call, without the one that unpacks its arguments."""
     found = kernel(CallExternal(Coded(code), tuple(inputs), tuple(outputs)))
     text: str = found.text.replace(found.symbol, "k")
     return text[: text.index("\n}\n") + 3]

@@ -14,7 +14,7 @@ from ocannl_core.codegen.precedence import (
     cast,
     conditional,
     infix,
-    negated,
+    negate,
 )
 
 A, B, C = CExpr("a"), CExpr("b"), CExpr("c")
@@ -46,9 +46,9 @@ def test_conjunctions_inside_disjunctions_are_shown():
 
 
 def test_two_minus_signs_never_touch():
-    assert negated(negated(A)).code == "-(-a)"
-    assert negated(CExpr("-1.0f", Precedence.UNARY)).code == "-(-1.0f)"
-    assert infix(A, "-", negated(B)).code == "a - -b"
+    assert negate(negate(A)).code == "-(-a)"
+    assert negate(CExpr("-1.0f", Precedence.UNARY)).code == "-(-1.0f)"
+    assert infix(A, "-", negate(B)).code == "a - -b"
 
 
 def test_a_cast_takes_only_the_operand_beside_it():
@@ -67,13 +67,13 @@ def test_a_conditional_is_enclosed_inside_an_operation():
 
 @st.composite
 def trees(draw: st.DrawFn, depth: int = 4) -> tuple[CExpr, str]:
-    """Returns an expression, and the same with every operation in parentheses."""
+    """Return an expression, and the same with every operation in parentheses."""
     if depth == 0 or draw(st.booleans()):
         name = draw(st.sampled_from("abc"))
         return CExpr(name), name
     if draw(st.integers(0, 4)) == 0:
         inner, explicit = draw(trees(depth - 1))
-        return negated(inner), f"(-{explicit})"
+        return negate(inner), f"(-{explicit})"
     symbol = draw(st.sampled_from(["+", "-", "*", "/", "%"]))
     (left, explicit_left), (right, explicit_right) = draw(trees(depth - 1)), draw(trees(depth - 1))
     return infix(left, symbol, right), f"({explicit_left} {symbol} {explicit_right})"

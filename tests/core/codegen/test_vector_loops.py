@@ -235,7 +235,7 @@ def test_how_much_is_left_to_a_compiler(build):
         copy = Store(out, place, build.load(x, *place))
         kind = AxisKind.VECTOR if lanes > 1 else AxisKind.SERIAL
         inner = For(lane, 0, lanes if lanes > 1 else 8, Block((copy,)), kind)
-        return build.kernel(For(i, 0, extent, Block((inner,)))).loops
+        return build.kernel(For(i, 0, extent, Block((inner,)))).vectorisation
 
     assert loops_of(16, 64) is CompilerVectorisation.VECTORS
     assert loops_of(1, 64) is CompilerVectorisation.PLAIN

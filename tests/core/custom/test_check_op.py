@@ -12,7 +12,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.custom import Apply, ObjectType, Op, TensorType, as_variable
 from ocannl_core.testing import check_op
-from ocannl_core.testing.sample_ops import Square
+from tests.support.sample_ops import Square
 
 X = np.array([1.0, 2.0, 3.0])
 ONE, TWO = "n => n", "n; n => n"
@@ -20,7 +20,7 @@ ONE, TWO = "n => n", "n; n => n"
 
 @dataclass(frozen=True)
 class Made(Op):
-    """An op that does what a function says."""
+    """An op that calls a function."""
 
     function: Callable[..., Any]
     spec: str = ONE
@@ -54,7 +54,7 @@ def problems(op: Op, *inputs: Any, **options: Any) -> str:
 
 
 def into(storage: Any, position: int, array: Any) -> None:
-    """Reuses storage, or allocates it."""
+    """Copy into storage, or allocate it."""
     if storage[position][0] is None:
         storage[position][0] = np.empty_like(array)
     storage[position][0][...] = array
@@ -153,7 +153,7 @@ def test_inputs_that_must_not_be_one_array_are_found() -> None:
 
     assert "(inputs 0 and 1 are one array)" not in problems(
         Made(lambda x, z: None, TWO), X, X + 1
-    )  # what is wrong anyway is said once
+    )  # an error that occurs in every run is reported once
 
     def scratch(inputs: Any, storage: Any) -> None:
         x, y = inputs

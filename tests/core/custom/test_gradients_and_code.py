@@ -23,7 +23,7 @@ def message(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 
 class Scale(Op):
-    """Multiplies by a number."""
+    """Multiply by a number."""
 
     __props__ = ("factor",)
     spec = "...|...->... => ...|...->..."
@@ -95,7 +95,7 @@ def test_grad_returns_a_list_with_one_entry_for_each_input() -> None:
 def test_an_exception_in_grad_says_which_application_it_is_about() -> None:
     op = with_grad(lambda self, inputs, gradients: [1 / 0])
     loss = loss_of(op(oc.param("w", output=[3])))
-    for _ in range(2):  # nothing is left half made
+    for _ in range(2):  # the first failure leaves no state
         with pytest.raises(ZeroDivisionError) as error:
             oc.train.grad_update(loss)
         (note,) = error.value.__notes__
@@ -232,4 +232,4 @@ def test_equal_code_under_two_names_is_one_kernel() -> None:
     x = as_variable([1.0, 2.0])
     routine = oc.Context("cpu_c").compile(oc.train.forward(Coded(2.0)(x) + Another(2.0)(x)))
     assert routine.source.count("y[i] = 2.0 *") == 1
-    assert "Another[:] = Another(" in routine.source  # in the list of what runs
+    assert "Another[:] = Another(" in routine.source  # in the list of steps

@@ -1,4 +1,4 @@
-"""Ops made from functions of numbers: what they are equal to, and what they refuse."""
+"""Ops lifted from functions of numbers: equality, and refused functions."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def test_wrong_uses_are_refused() -> None:
         Broadcast(np.hypot)(1.0)
     wrong: list[Any] = [(0,), 0, (), [], "-1", -1.5, [-1.0], None, (-1, -1), [-2, 1]]
     for axes in wrong:
-        with pytest.raises(oc.UsageError, match="positions from the right"):
+        with pytest.raises(oc.UsageError, match="positions from the right") as caught:
             Reduce(np.add, axes)
+        assert caught.value.where.startswith("test_lifted.py:")
     function: Any = "add"
     with pytest.raises(oc.UsageError, match="a function of two numbers"):
         Reduce(function, -1)

@@ -31,7 +31,7 @@ def message(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 
 class Add(Op):
-    """Adds two int64 numbers."""
+    """Add two int64 numbers."""
 
     __props__ = ()
 
@@ -52,7 +52,7 @@ class Add(Op):
 
 
 class Scale(Op):
-    """Multiplies by a number."""
+    """Multiply by a number."""
 
     __props__ = ("factor",)
     spec = "...|...->... => ...|...->..."
@@ -134,7 +134,7 @@ def test_a_number_takes_the_format_of_the_tensor_beside_it() -> None:
 
 def test_the_inputs_of_a_node_may_be_others_than_the_arguments() -> None:
     class Gather(Scale):
-        """Takes an axis that is a parameter of the node among its arguments."""
+        """Take an axis that is an argument of the constructor."""
 
         def make_node(self, x: Any, mode: str) -> Apply:
             assert mode == "wrap"
@@ -169,7 +169,7 @@ def test_an_index_is_an_input_or_a_parameter() -> None:
             return [x]
 
     class Nth(Op):
-        """The cell of a row at a position known when the program is written."""
+        """The cell of a row at a constant position."""
 
         __props__ = ("n",)
         spec = "n => "
@@ -310,7 +310,7 @@ def test_recorded_code_means_a_place_so_that_nothing_is_merged_there() -> None:
 
 def test_equal_ops_on_inputs_of_equal_types_have_outputs_of_equal_types() -> None:
     class Fickle(Op):
-        """Compares equal whatever its format is."""
+        """Compare equal in every format."""
 
         __props__ = ()
 
@@ -433,7 +433,7 @@ def refused(op: Op, *inputs: Any) -> str:
 
 
 def node_of(inputs: Any, outputs: Any, **attributes: Any) -> Op:
-    """An op whose make_node makes this Apply."""
+    """Return an op whose make_node returns this Apply."""
 
     def make_node(self: Op, *_: Any) -> Apply:
         return Apply(self, inputs, outputs)

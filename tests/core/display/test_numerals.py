@@ -1,4 +1,4 @@
-"""How numbers are written in tables and trees."""
+"""Format of numbers in tables and trees."""
 
 from __future__ import annotations
 

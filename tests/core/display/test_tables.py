@@ -1,4 +1,4 @@
-"""What tables look like."""
+"""Layout of tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def session() -> Iterator[oc.Session]:
 
 
 def text(tensor: oc.Tensor, **options: int) -> str:
-    """Returns a table without the spaces that end its lines."""
+    """Return a table without the spaces that end its lines."""
     lines = str(oc.table(tensor, **options)).splitlines()
     return "\n".join(line.rstrip() for line in lines)
 
@@ -153,7 +153,7 @@ def test_tensors_are_printed(show: Callable[[object], object]) -> None:
 
 
 class Balance(HTMLParser):
-    """Collects tags that are open and the texts between tags."""
+    """Collector of open tags and the texts between tags."""
 
     def __init__(self) -> None:
         super().__init__()

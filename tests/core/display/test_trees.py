@@ -1,4 +1,4 @@
-"""What trees look like without values; printing never influences inference."""
+"""Layout of trees without values; printing never influences inference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins made on the fly: a module and the metadata of a distribution in a temporary directory."""
+"""Temporary plugins: a module and the metadata of a distribution in a temporary directory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_plugin(
     version: str = "1.0",
     group: str = "ocannl.backends",
 ) -> None:
-    """Writes a module and the metadata of a distribution whose entry point names it."""
+    """Write a module and the metadata of a distribution whose entry point names it."""
     module = module or f"plugin_{name}"
     distribution = distribution or f"dist-{name}"
     folder.mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def write_plugin(
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Installs a plugin for the duration of a test: `install(name, code, ...)`."""
+    """Install a plugin for the duration of a test: `install(name, code, ...)`."""
     folder = tmp_path / "site"
     folder.mkdir()
     for variable in [each for each in os.environ if each.startswith("OCANNL_")]:
@@ -74,7 +74,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Excludes every plugin but the named ones, whatever else is installed."""
+    """Disable all plugins except the named ones."""
 
     def only(*names: str) -> None:
         monkeypatch.setenv("OCANNL_LOAD_PLUGINS", ",".join(names) or ",")

@@ -1,4 +1,4 @@
-"""The typed methods of a backend: what they make of the answers of its hooks."""
+"""The typed methods of a backend: handling of the results of its hooks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _fresh_plugins() -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class ListBuffer:
     """Memory of one of the devices below."""
 
     array: np.ndarray[Any, Any]
@@ -64,7 +64,7 @@ class Copying(Minimal):
 
     @hookimpl
     def ocannl_allocate(self, info: NodeInfo, target: Target) -> Buffer:
-        return Cells(np.zeros(info.buffer_dims, info.dtype.numpy), info, target)
+        return ListBuffer(np.zeros(info.buffer_dims, info.dtype.numpy), info, target)
 
     @hookimpl
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
@@ -72,7 +72,7 @@ class Copying(Minimal):
         foreign = [each for each in ends if each.target != self.target]
         if all(isinstance(each, HostBuffer) for each in foreign) and len(foreign) < 2:
             to_array, from_array = (
-                each.array for each in ends if isinstance(each, Cells | HostBuffer)
+                each.array for each in ends if isinstance(each, ListBuffer | HostBuffer)
             )
             np.copyto(to_array, from_array)
             self.copies.append(f"{source.target} to {destination.target}")
@@ -225,7 +225,7 @@ def test_the_destination_is_asked_before_the_source_and_both_before_the_host() -
 
 def test_a_transfer_that_nobody_serves_is_an_error_naming_who_was_asked() -> None:
     left, right = registered(Minimal("left")), registered(Copying("right"))
-    source = Cells(np.zeros((2, 3), np.float32), INFO, Target("left"))
+    source = ListBuffer(np.zeros((2, 3), np.float32), INFO, Target("left"))
     destination = right.allocate(INFO, Target("right"))
     with pytest.raises(TransferError) as caught:
         manager.transfer(right, left, destination, source)
@@ -291,7 +291,7 @@ def test_a_wrapper_that_could_answer_for_a_backend_is_not_used(
     plugin = Copying("left")
     with pytest.warns(RuntimeWarning, match="greedy"):
         registered(plugin).allocate(INFO, plugin.target)
-    assert [entry.error for entry in manager.wrappers()] == snapshot(
+    assert [entry.error for entry in manager.wrapper_entries()] == snapshot(
         [
             "ocannl_allocate must be marked with hookimpl(wrapper=True): a wrapper observes a backend and never answers for it"
         ]

@@ -1,4 +1,4 @@
-"""Discovery, loading and choice of backends, with plugins made on the fly."""
+"""Discovery, loading and choice of backends, with temporary plugins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNAVAILABLE = """
 
 
 def status_of(name: str) -> Status:
-    return next(entry.status for entry in manager.discovered() if entry.name == name)
+    return next(entry.status for entry in manager.backend_entries() if entry.name == name)
 
 
 def error_of(name: str) -> str:
@@ -49,7 +49,7 @@ def error_of(name: str) -> str:
 
 def test_listing_imports_no_plugin(install: Install) -> None:
     install("lazy", distribution="dist-lazy", version="2.5")
-    entry = next(entry for entry in manager.discovered() if entry.name == "lazy")
+    entry = next(entry for entry in manager.backend_entries() if entry.name == "lazy")
     assert (entry.distribution, entry.version, entry.status) == (
         "dist-lazy",
         "2.5",
@@ -69,7 +69,7 @@ def test_a_plugin_is_loaded_once(install: Install) -> None:
 def test_refresh_forgets_registrations_and_finds_new_plugins(install: Install) -> None:
     manager.register("mine", types.ModuleType("mine"))
     install("late")
-    names = {entry.name for entry in manager.discovered()}
+    names = {entry.name for entry in manager.backend_entries()}
     assert "late" in names
     assert "mine" not in names
 

@@ -38,7 +38,7 @@ def pip(*arguments: str) -> None:
 
 
 def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python in a process that finds the distributions in a folder, and no settings."""
+    """Run Python in a process that finds the distributions in a folder, and no settings."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("OCANNL_")}
     path = os.pathsep.join(part for part in (str(folder), env.get("PYTHONPATH", "")) if part)
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""What counts as an equal kernel, and what its copy is called."""
+"""Deduplication of kernels, and the names of their copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that move to those whose results they read, and stores that nobody needs."""
+"""Motion of kernels to those whose results they read, and elimination of dead stores."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
 
 
 def joined(plan: Plan, target: Target | None = None) -> Plan:
-    """Joins kernels and gives none a schedule."""
+    """Fuse kernels without schedules."""
     return schedule_by_rule(plan, lambda nest, nodes: None)
 
 
 def kernels(draft: Draft, *stmts: Stmt) -> list[str]:
-    """Returns the kernels of statements as text, only the lines that store something."""
+    """Return the kernels of statements as text, only the lines that store something."""
     program = draft.program(*stmts)
     plan = joined(split_kernels(program))
     found = []
@@ -41,7 +41,7 @@ def kernels(draft: Draft, *stmts: Stmt) -> list[str]:
     return found
 
 
-class Training:
+class TrainingNests:
     """A weight's gradient, a use of the weight, the weight's update, as statements."""
 
     def __init__(self, *, is_kept: bool = False) -> None:
@@ -73,7 +73,7 @@ class Training:
 
 
 def test_a_gradient_moves_behind_a_use_of_its_weight_to_the_update() -> None:
-    step = Training(is_kept=True)
+    step = TrainingNests(is_kept=True)
     found = kernels(step.draft, *step.start, step.gradient(), step.use(), step.update())
     assert found == snapshot(
         [
@@ -84,7 +84,7 @@ def test_a_gradient_moves_behind_a_use_of_its_weight_to_the_update() -> None:
 
 
 def test_an_update_moves_up_where_nothing_uses_the_weight_before() -> None:
-    step = Training(is_kept=True)
+    step = TrainingNests(is_kept=True)
     other = step.product(step.e, step.a, step.b, 6)
     found = kernels(step.draft, *step.start, step.gradient(), other, step.update())
     assert found == snapshot(
@@ -96,20 +96,20 @@ def test_an_update_moves_up_where_nothing_uses_the_weight_before() -> None:
 
 
 def test_kernels_stay_where_both_would_overtake_what_they_depend_on() -> None:
-    step = Training(is_kept=True)
+    step = TrainingNests(is_kept=True)
     reader = step.product(step.e, step.g, step.w, 4)
     found = kernels(step.draft, *step.start, step.gradient(), reader, step.update())
     assert len(found) == 3
 
 
 def test_a_number_that_one_kernel_alone_reads_is_not_stored() -> None:
-    step = Training()
+    step = TrainingNests()
     found = kernels(step.draft, *step.start, step.gradient(), step.update())
     assert found == snapshot(["sums = 0.0 | sums += a[i, k] * b[k, j] | w[i, j] -= sums * 0.5"])
 
 
 def test_a_number_that_another_kernel_reads_is_stored() -> None:
-    step = Training()
+    step = TrainingNests()
     reader = step.product(step.e, step.g, step.g, 4)
     found = kernels(step.draft, *step.start, step.gradient(), step.update(), reader)
     assert "g[i, j] = " in found[0]

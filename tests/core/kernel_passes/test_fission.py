@@ -38,7 +38,7 @@ I, K = fresh_var("i"), fresh_var("k")  # noqa: E741
 
 
 def total(number: int, term: Expr) -> Scoped:
-    """Returns the sum of a term over k, inlined."""
+    """Return the sum of a term over k, inlined."""
     local = Local(number, float32)
     more = SetLocal(local, Binary(BinaryOp.ADD, LocalRead(local), term, float32))
     start = SetLocal(local, Const(0.0, float32))

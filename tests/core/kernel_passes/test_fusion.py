@@ -28,7 +28,7 @@ def joined(plan: Plan, target: Target | None = None) -> Plan:
 
 
 def kernels(draft: Draft, *stmts: Stmt) -> list[str]:
-    """Returns the kernels of statements as text."""
+    """Return the kernels of statements as text."""
     plan = joined(split_kernels(draft.program(*stmts)))
     found = []
     for step in plan.steps:

@@ -1,4 +1,4 @@
-"""Kernels as phases whose iterations several threads share."""
+"""Kernels as phases whose iterations run in parallel."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
 from ocannl_core.testing.strategies import loop_programs
+from tests.support.reductions import random_reductions
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 
@@ -51,7 +51,7 @@ def load(node: TensorNode, *places: AxisIndex) -> Load:
 
 
 def squares(target: TensorNode, source: TensorNode, rows: int = SIDE, start: int = 0) -> For:
-    """Returns `target[i, j] = source[i, j] * source[i, j]`."""
+    """Return `target[i, j] = source[i, j] * source[i, j]`."""
     i, j = fresh_var("i"), fresh_var("j")
     cell = VarIndex(i), VarIndex(j)
     value = Binary(BinaryOp.MUL, load(source, *cell), load(source, *cell), float32)
@@ -60,7 +60,7 @@ def squares(target: TensorNode, source: TensorNode, rows: int = SIDE, start: int
 
 
 def sums(target: TensorNode, source: TensorNode) -> For:
-    """Returns `target[0, j] += source[i, j]`, whose rows depend on each other."""
+    """Return `target[0, j] += source[i, j]`, whose rows depend on each other."""
     i, j = fresh_var("i"), fresh_var("j")
     cell = ZERO, VarIndex(j)
     total = Binary(
@@ -198,7 +198,7 @@ def test_memory_of_the_iteration_is_not_shared_by_loops_inside() -> None:
 
 
 def product_plan(rows: int, terms: int, columns: int) -> Plan:
-    """Returns a scheduled matrix product, cut into phases."""
+    """Return a scheduled matrix product, cut into phases."""
     nodes = {
         A: NodeInfo(float32, (rows, terms)),
         B: NodeInfo(float32, (terms, columns)),
@@ -217,7 +217,7 @@ def product_plan(rows: int, terms: int, columns: int) -> Plan:
 
 
 def outline(plan: Plan) -> list[tuple[bool, list[int], list[int]]]:
-    """Returns, for each kernel, if it is parallel, and how many iterations can be dealt out."""
+    """Return, for each kernel, if it is parallel, and how many iterations can be dealt out."""
     rows = []
     for step in plan.steps:
         assert isinstance(step, Kernel)
@@ -252,7 +252,7 @@ def test_a_long_sum_has_parts() -> None:
 
 
 def scrambled(body: Block) -> Block:
-    """Returns the body of a parallel kernel with its loops in the opposite order, backwards."""
+    """Return the body of a parallel kernel with its loops in the opposite order, backwards."""
 
     def mirrored(stmt: Stmt) -> Stmt:
         if not isinstance(stmt, For) or stmt.kind is not AxisKind.PARALLEL:
@@ -266,7 +266,9 @@ def scrambled(body: Block) -> Block:
 
 
 def check_every_order(example: Example, interpret: Interpret, plan: Plan) -> int:
-    """Checks that phases give the same bits in another order; returns how many are parallel."""
+    """Check that phases give the same bits in another order; return the number of parallel
+    phases.
+    """
     marked = mark_parallel(plan, least_work=0)
     program = example.program
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in marked.scratch]

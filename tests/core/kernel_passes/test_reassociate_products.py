@@ -1,4 +1,4 @@
-"""Sums of products of several factors, one after the other."""
+"""Sum of products of several factors, one after the other."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
+from tests.support.reductions import random_reductions
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 
 
 def contraction(spec: str, extents: Mapping[str, int]) -> tuple[LoopProgram, dict[TensorNode, Any]]:
-    """Returns the sum of products that NumPy calls `spec`, and arrays of small integers."""
+    """Return the sum of products that NumPy calls `spec`, and arrays of small integers."""
     inputs, output = spec.split("->")
     draft, variables = Draft("contraction"), {name: fresh_var(name) for name in extents}
     numbers = np.random.default_rng(0)
@@ -50,7 +50,7 @@ def _times(left: Expr, right: Expr) -> Expr:
 
 
 def stages(spec: str, **extents: int) -> list[tuple[str, str]] | None:
-    """Returns the axes of cells, and those that are summed over, of each stage."""
+    """Return the axes of cells, and those that are summed over, of each stage."""
     program, _ = contraction(spec, extents)
     nest = kernel_nest(program.body)
     assert nest is not None
@@ -102,7 +102,7 @@ def test_little_work_stays_whole() -> None:
 
 
 def joined(program: LoopProgram, found: ReassociatedNest) -> LoopProgram:
-    """Returns stages as a program."""
+    """Return stages as a program."""
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in found.made]
     nodes: dict[TensorNode, NodeInfo] = {**program.nodes, **found.made}
     for each in found.nests:
@@ -113,7 +113,7 @@ def joined(program: LoopProgram, found: ReassociatedNest) -> LoopProgram:
 
 
 def always(nest: KernelNest | None, program: LoopProgram) -> ReassociatedNest | None:
-    """Returns the best stages even where one nest is better."""
+    """Return the best stages even where one nest is better."""
     if nest is None:
         return None
     return reassociate_nest(nest, program.nodes, least_saved=-(1 << 62), most_left=float("inf"))
@@ -141,7 +141,7 @@ def test_stages_of_any_reduction_give_what_the_whole_does(interpret: Interpret) 
     )
     @given(random_reductions(int32, (1, 2, 3, 4, 7)))
     def check(example: Example) -> None:
-        """Small integers are exact in whatever order they are added and multiplied."""
+        """Compare with exact results: small integers add and multiply exactly in any order."""
         nonlocal staged_nests
         program = example.program
         found = always(kernel_nest(program.body), program)

@@ -1,4 +1,4 @@
-"""Nests that run together: their loops, what they refuse, and that they compute the same."""
+"""Row fusion: loops, refusals, and equal results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from ocannl_core.indexing import affine, fresh_var
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
 from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
-from ocannl_core.kernel_passes.row_fusion.apply import fuse_rows
+from ocannl_core.kernel_passes.row_fusion.apply import fuse_group, fuse_rows
 from ocannl_core.kernel_passes.row_fusion.choose import group_rows
-from ocannl_core.kernel_passes.row_fusion.fused_kernel import fuse_group
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.kernels.nest_plan import RowGroup
@@ -34,8 +33,8 @@ from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.rows import random_row_programs
 from ocannl_core.testing.subject import Scheduler, subject_named
+from tests.support.rows import random_row_programs
 
 I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
 
@@ -72,7 +71,7 @@ def nest_of(stmt: Stmt) -> KernelNest:
 
 
 def text_of(draft: Draft, nests: Sequence[KernelNest], schedule: str) -> str:
-    """Returns the loops of nests together as text."""
+    """Return the loops of nests together as text."""
     result = fuse_rows(nests, parse_schedule(schedule), draft.nodes)
     draft.nodes.update(result.nodes)
     text = program_text(draft.program(*result.body.stmts))
@@ -264,7 +263,7 @@ def test_nodes_are_numbered_in_the_order_in_which_they_are_written() -> None:
 
 
 def by_rows(near: int, far: int = 1) -> Scheduler:
-    """Returns what schedules plans for a processor with these caches, and wide vectors."""
+    """Return the scheduler for a processor with these caches, and wide vectors."""
 
     def schedule(plan: Plan, target: Target) -> Plan:
         wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
@@ -274,7 +273,7 @@ def by_rows(near: int, far: int = 1) -> Scheduler:
 
 
 def kernels(stmts: Sequence[Stmt], draft: Draft, scratch: Sequence[TensorNode], far: int) -> int:
-    """Returns how many kernels statements become."""
+    """Return how many kernels statements become."""
     allocations = [Allocate(node, Scope.ROUTINE) for node in scratch]
     plan = split_kernels(draft.program(*allocations, *stmts))
     target = subject_named("interp").target
@@ -308,6 +307,30 @@ def test_a_kernel_that_leaves_rows_out_keeps_its_own_loops() -> None:
     np.testing.assert_allclose(found[y], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("stride", "width"), [(2, 2), (1, 3), (2, 3), (3, 2)])
+def test_kernels_over_windows_of_rows_join(stride: int, width: int) -> None:
+    """The maximum of each window, and how many cells of the window have it."""
+    draft = Draft("windows")
+    k, m = fresh_var("k"), fresh_var("m")
+    size = stride * (ROWS - 1) + width
+    x = draft.node("x", float32, size, LENGTH, 2)
+    top, count = (draft.node(name, float32, ROWS, LENGTH) for name in ("top", "count"))
+    cell = draft.load(x, affine([(stride, I), (1, k)]), J, m)
+    equal = Binary(BinaryOp.EQ, cell, draft.load(top, I, J), float32)
+    updates = [
+        draft.accumulate(top, I, J, op=BinaryOp.MAX, value=cell),
+        draft.accumulate(count, I, J, op=BinaryOp.ADD, value=equal),
+    ]
+    nests = [loop(I, ROWS, loop(J, LENGTH, loop(k, width, loop(m, 2, each)))) for each in updates]
+    assert kernels(nests, draft, [], far=64) == 1
+    interp = subject_named("interp")
+    cells = np.random.default_rng(size).integers(1, 3, (size, LENGTH, 2)).astype(np.float32)
+    program, arrays = draft.program(*nests), {x: cells}
+    before, after = interp.run(program, arrays), interp.run(program, arrays, (), by_rows(64, 64))
+    for node in (top, count):
+        np.testing.assert_array_equal(after[node], before[node])
+
+
 def test_a_contraction_keeps_its_own_blocks() -> None:
     softmax = Softmax()
     draft = softmax.draft
@@ -323,7 +346,7 @@ def test_a_contraction_keeps_its_own_blocks() -> None:
     assert kernels(stmts, draft, scratch, far=64) == 2
 
 
-# ----- what they compute --------------------------------------------------------------------------
+# ----- results ------------------------------------------------------------------------------------
 
 GENERATED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CACHES = st.sampled_from([256, 1024, 4096, 1 << 16, 1 << 20])

@@ -18,13 +18,13 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
+from tests.support.reductions import random_reductions
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 
 
 def column_sums(rows: int, columns: int) -> KernelNest:
-    """Returns `c[j] += a[i, j]`."""
+    """Return `c[j] += a[i, j]`."""
     draft, i, j = Draft("sums"), fresh_var("i"), fresh_var("j")
     a, c = draft.node("a", float32, rows, columns), draft.node("c", float32, columns)
     body = draft.accumulate(c, j, op=BinaryOp.ADD, value=draft.load(a, i, j))
@@ -34,7 +34,7 @@ def column_sums(rows: int, columns: int) -> KernelNest:
 
 
 def extents(divided: SplitNest | None) -> list[list[int]]:
-    """Returns the extents of the axes of each nest: cells, then those that are reduced."""
+    """Return the extents of the axes of each nest: cells, then those that are reduced."""
     assert divided is not None
     return [[axis.extent for axis in (*nest.cells, *nest.reduced)] for nest in divided.nests]
 
@@ -80,7 +80,7 @@ def test_parts_give_what_the_whole_does(interpret: Interpret) -> None:
     )
     @given(random_reductions(int32, (1, 2, 3, 9, 17, 40)))
     def check(example: Example) -> None:
-        """Small integers are exact in whatever order they are added."""
+        """Compare with exact results: small integers add exactly in any order."""
         nonlocal divided_nests
         program = example.program
         nest = kernel_nest(program.body)

@@ -1,4 +1,4 @@
-"""Sums of narrow floats in float32, and products of pairs."""
+"""Sum of narrow floats in float32, and products of pairs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, Place, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format, random_reductions
+from tests.support.reductions import in_format, random_reductions
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
@@ -47,7 +47,7 @@ PAIRS = Target(
 def product(
     rows: int, terms: int, columns: int, dtype: DType = bfloat16, first: str = "ik"
 ) -> tuple[Draft, KernelNest]:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`, the first operand maybe transposed."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`, the first operand maybe transposed."""
     draft = Draft("product")
     extents = {"i": rows, "k": terms}
     places: dict[str, Place] = {"i": I, "k": K}
@@ -201,7 +201,7 @@ def test_sums_in_float32_are_those_of_the_interpreter_rounded(interpret: Interpr
         random_reductions(float32), st.sampled_from([each for each in NARROW if each.nbytes > 1])
     )
     def check(example: Example, dtype: DType) -> None:
-        """Small integers are exact in float32 in whatever order they are added."""
+        """Compare with exact results: small integers add exactly in float32 in any order."""
         nonlocal through_memory
         narrow = in_format(example, dtype)
         program = narrow.program

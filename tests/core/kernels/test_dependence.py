@@ -1,4 +1,4 @@
-"""Which iterations and statements touch cells of their own."""
+"""Dependences between iterations and between statements."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_statements_that_may_meet_are_not_apart(name: str) -> None:
 
 
 def backwards(stmt: Stmt) -> Stmt:
-    """Returns a top-level loop with its iterations in the opposite order, if they are independent."""
+    """Return a top-level loop with its iterations in the opposite order, if they are independent."""
     if not isinstance(stmt, For) or not has_independent_iterations(stmt):
         return stmt
     mirrored = affine([(-1, stmt.var)], stmt.start + stmt.stop - 1)

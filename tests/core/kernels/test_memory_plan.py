@@ -13,15 +13,9 @@ from ocannl_core.kernels.memory_plan import ALIGNMENT, memory_plan
 from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
 from ocannl_core.loopir.nodes import Block, CallExternal, Fill, For, Load, Store
 from ocannl_core.node import Margin, NodeInfo, TensorNode
+from tests.support.external_calls import CopyCall
 
 A, B, C, D = (TensorNode(number, (name,)) for number, name in enumerate("abcd"))
-
-
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs, outputs) -> None:
-        outputs[0][...] = inputs[0]
 
 
 def copy(target: TensorNode, source: TensorNode) -> Kernel:
@@ -57,7 +51,7 @@ def test_what_a_step_reads_and_what_it_writes_do_not_overlap() -> None:
 
 
 def test_external_calls_keep_their_operands_alive() -> None:
-    call = HostCall(CallExternal(_Copy(), (B,), (C,)))
+    call = HostCall(CallExternal(CopyCall(), (B,), (C,)))
     places = memory_plan(plan((copy(B, A), call, copy(D, C)), (B, C))).places
     assert (places[B].first, places[B].last) == (0, 1)
     assert (places[C].first, places[C].last) == (1, 2)
@@ -82,7 +76,7 @@ def test_a_node_that_no_step_mentions_takes_no_part_in_errors() -> None:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Plan:
-    """Nodes of any size, each mentioned by a few of the steps."""
+    """Plans with nodes of any size, each used by a few steps."""
     sizes = draw(st.lists(st.integers(0, 400), min_size=1, max_size=12))
     nodes = {TensorNode(n, (f"n{n}",)): NodeInfo(uint8, (size,)) for n, size in enumerate(sizes)}
     mentions = draw(st.lists(st.lists(st.sampled_from(list(nodes)), max_size=4), max_size=10))

@@ -1,4 +1,4 @@
-"""Which nests are read as independent cells, and how."""
+"""Kernel nests read from loops, and loops that are refused."""
 
 from __future__ import annotations
 

@@ -36,14 +36,14 @@ from ocannl_core.loopir.verify import verify
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.testing import group_programs, number_programs, programs
-from ocannl_core.testing.blocks import random_block_programs
-from ocannl_core.testing.chains import chain_programs
 from ocannl_core.testing.primitives import primitives
-from ocannl_core.testing.products import random_products
 from ocannl_core.testing.programs import Example, RunningSum
-from ocannl_core.testing.reductions import random_reductions
-from ocannl_core.testing.rows import random_row_programs
 from ocannl_core.testing.strategies import loop_programs, random_programs
+from tests.support.blocks import random_block_programs
+from tests.support.chains import chain_programs
+from tests.support.products import random_products
+from tests.support.reductions import random_reductions
+from tests.support.rows import random_row_programs
 
 RUNNING_SUM = RunningSum()
 

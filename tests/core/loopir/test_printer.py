@@ -49,7 +49,7 @@ STEP = StaticIndex("step", 10)
 V, U = Local(7, float32, A), Local(3, float32)
 
 
-class _Sort:
+class _SortCall:
     name = "sort"
 
     def perform(self, inputs: object, outputs: object) -> None:
@@ -111,7 +111,7 @@ def everything() -> LoopProgram:
                 I, 0, 2, Block((For(J, 0, 2, Block((Barrier(),)), AxisKind.BLOCK),)), AxisKind.GRID
             ),
             Prefetch(C, (FixedIndex(9),)),
-            CallExternal(_Sort(), (A, S), (C,)),
+            CallExternal(_SortCall(), (A, S), (C,)),
             Staged("c", "c[0] = 1;", Block((Fill(C, 1.0),))),
             For(I, 0, 2, Block(())),
         )

@@ -1,4 +1,4 @@
-"""What a loop program reads and writes, and what its static indices must satisfy."""
+"""Reads and writes of a loop program, and the bounds of its static indices."""
 
 from __future__ import annotations
 

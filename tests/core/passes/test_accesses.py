@@ -1,4 +1,4 @@
-"""What tracing finds: order, coverage and cost, compared with running the loops."""
+"""Traced accesses: order, coverage and cost, compared with running the loops."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.node import Margin, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.access_counts import AccessCount
-from ocannl_core.passes.accesses import NodeAccesses, trace
+from ocannl_core.passes.accesses import NodeAccesses, analyse_accesses
 from ocannl_core.passes.definite_assignment import DefiniteAssignment
 from ocannl_core.passes.inline.zeros import nodes_without_negative_zero
 from ocannl_core.passes.statement_accesses import AccessSite, analyse_statements
-from ocannl_core.testing.chains import chain_programs
 from ocannl_core.testing.drafts import Draft, at, loop
 from ocannl_core.testing.programs import Example
+from tests.support.chains import chain_programs
+from tests.support.external_calls import CopyCall
 
 I, J, K, L = (fresh_var(name) for name in "ijkl")  # noqa: E741
 ONE = Const(1.0, float32)
@@ -44,7 +45,7 @@ ONE = Const(1.0, float32)
 
 def facts(draft: Draft, name: str, *stmts: Stmt) -> NodeAccesses:
     """Returns what a program does to a node."""
-    found = trace(draft.program(*stmts))
+    found = analyse_accesses(draft.program(*stmts))
     return next(each for node, each in found.nodes.items() if node.name == name)
 
 
@@ -59,7 +60,7 @@ def test_a_variable_in_no_index_multiplies_the_visits() -> None:
     d = Draft("p")
     x, c = d.node("x", float32, 4), d.node("c", float32, 4, 30)
     nest = loop(I, 4, loop(J, 30, d.store(c, I, J, value=d.load(x, I))))
-    assert facts(d, "x", nest).visits(5) == AccessCount(30, 30)
+    assert facts(d, "x", nest).count_reads(5) == AccessCount(30, 30)
 
 
 def test_a_window_is_counted_exactly_however_large() -> None:
@@ -68,8 +69,8 @@ def test_a_window_is_counted_exactly_however_large() -> None:
     value = d.load(x, affine([(1, I), (1, K)]))
     nest = loop(I, 298, loop(K, 3, d.accumulate(c, I, op=BinaryOp.ADD, value=value)))
     found = facts(d, "x", nest)
-    assert found.visits(5) == AccessCount(1, 3)
-    counted = found.visit_counts()
+    assert found.count_reads(5) == AccessCount(1, 3)
+    counted = found.count_reads_per_cell()
     assert counted is not None
     assert counted.tolist() == [1, 2, *[3] * 296, 2, 1]
 
@@ -83,14 +84,16 @@ def test_a_convolution_over_seven_loops_is_two_histograms() -> None:
     body: Stmt = d.accumulate(c, b, h, w, co, op=BinaryOp.ADD, value=window)
     for var, extent in ((ci, 32), (kw, 3), (kh, 3), (co, 128), (w, 56), (h, 56), (b, 64)):
         body = loop(var, extent, body)
-    assert facts(d, "x", body).visits(5) == AccessCount(0, 2 * 2 * 128)
+    assert facts(d, "x", body).count_reads(5) == AccessCount(0, 2 * 2 * 128)
 
 
 def test_reads_of_different_cells_do_not_add_up() -> None:
     d = Draft("p")
     x, c = d.node("x", float32, 6), d.node("c", float32, 3)
     halves = plus(d.load(x, I), d.load(x, affine([(1, I)], 3)))
-    assert facts(d, "x", loop(I, 3, d.store(c, I, value=halves))).visits(5) == AccessCount(1, 1)
+    assert facts(d, "x", loop(I, 3, d.store(c, I, value=halves))).count_reads(5) == AccessCount(
+        1, 1
+    )
 
 
 def test_counting_that_would_take_too_long_is_an_estimate() -> None:
@@ -98,7 +101,7 @@ def test_counting_that_would_take_too_long_is_an_estimate() -> None:
     x, c = d.node("x", float32, 4000), d.node("c", float32, 1)
     cell = affine([(1, I), (1, J), (1, K)])
     body = d.accumulate(c, 0, op=BinaryOp.ADD, value=d.load(x, cell))
-    found = facts(d, "x", loop(I, 1300, loop(J, 1300, loop(K, 1300, body)))).visits(5)
+    found = facts(d, "x", loop(I, 1300, loop(J, 1300, loop(K, 1300, body)))).count_reads(5)
     assert not found.is_exact
     assert found.most == 27  # (i, j, k) below 6 with the most frequent sum
 
@@ -108,8 +111,8 @@ def test_a_loop_that_is_not_to_be_traced_counts_once() -> None:
     x, c = d.node("x", float32, 4), d.node("c", float32, 4)
     nest = loop(I, 4, d.accumulate(c, I, op=BinaryOp.ADD, value=d.load(x, 0)))
     untraced = type(nest)(nest.var, 0, 4, nest.body, traced=False)
-    assert facts(d, "x", nest).visits(5).most == 4
-    assert facts(d, "x", untraced).visits(5).most == 1
+    assert facts(d, "x", nest).count_reads(5).most == 4
+    assert facts(d, "x", untraced).count_reads(5).most == 1
 
 
 def test_reading_the_cell_that_is_written_is_no_visit() -> None:
@@ -121,7 +124,7 @@ def test_reading_the_cell_that_is_written_is_no_visit() -> None:
 
 
 def run_order(program: LoopProgram) -> list[tuple[AccessSite, tuple[int, ...]]]:
-    """Returns every access of a program with its cell, in order: the slow and certain way."""
+    """Return every access of a program with its cell, in order: the slow and certain way."""
     happened: list[tuple[AccessSite, tuple[int, ...]]] = []
     for unit in analyse_statements(program):
         sites = [*unit.reads, *unit.writes]
@@ -147,21 +150,21 @@ def test_counts_agree_with_running_the_loops(example: Example) -> None:
     written: set[tuple[TensorNode, tuple[int, ...]]] = set()
     read_first: set[TensorNode] = set()
     for site, cell in run_order(example.program):
-        if isinstance(site.by, Store | Fill):
+        if isinstance(site.access, Store | Fill):
             written.add((site.node, cell))
             continue
         if (site.node, cell) not in written:
             read_first.add(site.node)
         if not site.is_own:
             reads[site.node, cell] += 1
-    for node, found in trace(example.program).nodes.items():
-        counts = found.visit_counts()
+    for node, found in analyse_accesses(example.program).nodes.items():
+        counts = found.count_reads_per_cell()
         assert counts is not None
         cells = {cell: number for (each, cell), number in reads.items() if each is node}
         assert {cell: n for cell, n in np.ndenumerate(counts) if n} == cells
-        assert found.visits(5).most == max(cells.values(), default=0)
+        assert found.count_reads(5).most == max(cells.values(), default=0)
         assert found.is_read_before_write >= (node in read_first)
-        ever = found.write_counts()
+        ever = found.count_writes_per_cell()
         assert ever is not None
         assert {cell for cell, n in np.ndenumerate(ever) if n} == {
             cell for each, cell in written if each is node
@@ -220,7 +223,7 @@ def test_a_position_given_at_a_call_covers_nothing() -> None:
     assert coverage.read_first == {t}
 
 
-# ----- the rest of what tracing notes -------------------------------------------------------------
+# ----- other traced facts -------------------------------------------------------------------------
 
 
 def test_zeroing_is_noted() -> None:
@@ -247,7 +250,7 @@ def test_constants_accesses_and_complexity_are_told_apart() -> None:
 
     def traits(name: str) -> tuple[bool, bool, bool]:
         found = facts(d, name, *stmts)
-        return found.is_constant, found.is_accessing, found.is_complex
+        return found.is_constant, found.depends_on_memory, found.is_complex
 
     assert traits("number") == (True, False, False)
     assert traits("total") == (True, True, True)
@@ -262,22 +265,16 @@ def test_an_accumulation_over_a_loop_is_complex() -> None:
     assert facts(d, "c", Fill(c, 0.0), total).is_complex
 
 
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs: object, outputs: object) -> None: ...
-
-
 def test_whole_nodes_and_vectors_are_accesses_too() -> None:
     d = Draft("p")
     x, t = d.node("x", float32, 4), d.node("t", float32, 4, padding=(Margin(1, 1),))
     v, word = d.node("v", float32, 8), d.node("word", uint4x32)
     stmts = (
-        CallExternal(_Copy(), (x,), (t,)),
+        CallExternal(CopyCall(), (x,), (t,)),
         Staged("c", "", Block((StoreVector(v, at(4), 4, Load(word, (), uint4x32)),))),
     )
     inside, vector = facts(d, "t", *stmts), facts(d, "v", *stmts)
-    written = inside.write_counts(), vector.write_counts()
+    written = inside.count_writes_per_cell(), vector.count_writes_per_cell()
     assert written[0] is not None
     assert written[1] is not None
     assert written[0].tolist() == [0, 1, 1, 1, 1, 0]
@@ -291,4 +288,4 @@ def test_sums_hold_no_negative_zero_unless_they_started_from_one() -> None:
     x, t = d.node("x", float32, 4), d.node("t", float32, 4)
     update = loop(I, 4, d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(x, I)))
     for stmts, expected in (((Fill(t, 0.0), update), {t}), ((update,), set())):
-        assert nodes_without_negative_zero(trace(d.program(*stmts))) - {x} == expected
+        assert nodes_without_negative_zero(analyse_accesses(d.program(*stmts))) - {x} == expected

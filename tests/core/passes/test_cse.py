@@ -1,4 +1,4 @@
-"""Common subexpressions: what is shared, where it is computed, and what keeps it apart."""
+"""Common subexpressions: shared values, their places, and barriers to sharing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.verify import verify
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.cse import eliminate_common_subexpressions
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import RunningSum
 
@@ -57,19 +57,19 @@ def mul(x: Expr, y: Expr) -> Expr:
 def shared(*body: Stmt) -> list[str]:
     program = D.program(*body)
     verify(program)
-    found = share_subexpressions(program)
+    found = eliminate_common_subexpressions(program)
     verify(found)
-    assert to_text(share_subexpressions(found)) == to_text(found)
+    assert to_text(eliminate_common_subexpressions(found)) == to_text(found)
     return [line.removeprefix("    ") for line in to_text(found).splitlines()[1:]]
 
 
 def unshared(*body: Stmt) -> bool:
     program: LoopProgram = D.program(*body)
-    return share_subexpressions(program) is program
+    return eliminate_common_subexpressions(program) is program
 
 
 def row_sum(number: int) -> Scoped:
-    """Returns the sum of a row of `w`, with variables of its own."""
+    """Return the sum of a row of `w`, with variables of its own."""
     total, k = Local(number, float32), fresh_var("k")
     step = SetLocal(total, add(LocalRead(total), D.load(W, I, k)))
     return Scoped(total, Block((SetLocal(total, Const(0.0, float32)), loop(k, 4, step))))

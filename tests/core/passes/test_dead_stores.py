@@ -1,8 +1,6 @@
-"""Initial values that are read once, and stores of which nobody sees the result."""
+"""Elimination of initial values that are read once, and of dead stores."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from inline_snapshot import snapshot
 
@@ -30,6 +28,7 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin
 from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.testing.drafts import Draft, loop
+from tests.support.external_calls import CopyCall
 
 D = Draft("p")
 A, B, C = (D.node(name, float32, 4) for name in "abc")
@@ -37,13 +36,6 @@ P = D.node("padded", float32, 4, padding=(Margin(1, 1),))
 T, U = D.scratch("t", float32, 4), D.scratch("u", float32, 4)
 I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
 OWN = Allocate(T, Scope.ROUTINE)
-
-
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs: Any, outputs: Any) -> None:
-        outputs[0][...] = inputs[0]
 
 
 def lines(program: LoopProgram) -> list[str]:
@@ -165,9 +157,9 @@ def test_cells_that_are_read_or_kept_in_part_are_written() -> None:
 
 
 def test_a_call_of_foreign_code_writes_all_of_its_outputs() -> None:
-    call = CallExternal(_Copy(), (A,), (C,))
+    call = CallExternal(CopyCall(), (A,), (C,))
     assert kept(Fill(C, 1.0), call) == lines(D.program(call))
-    assert stays(Fill(C, 1.0), CallExternal(_Copy(), (A, C), (C,)))
+    assert stays(Fill(C, 1.0), CallExternal(CopyCall(), (A, C), (C,)))
 
 
 def test_a_cell_stored_twice_in_a_row_is_stored_once() -> None:

@@ -1,4 +1,4 @@
-"""Fused multiply-adds and powers as products: what they compute and how far it is off."""
+"""Fused multiply-adds and powers as products: results and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops are cut where conditions on their variables change, and compute the same."""
+"""Loops split where conditions on their variables change give the same results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ocannl_core.loopir.verify import verify
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Location, Origin
-from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.cse import eliminate_common_subexpressions
 from ocannl_core.passes.index_set_splitting import split_index_sets
 from ocannl_core.passes.simplify import simplify
 from ocannl_core.testing.drafts import Draft, loop
@@ -168,10 +168,10 @@ def test_variables_of_a_part_are_its_own(interpret: Run) -> None:
     square = Binary(BinaryOp.MUL, sine, sine, float32)
     nest = loop(I, 10, d.store(c, I, value=where(compare(BinaryOp.LT, I, 4), square, d.load(x, I))))
     whole = d.program(nest)
-    shared = share_subexpressions(whole)
+    shared = eliminate_common_subexpressions(whole)
     found = split_index_sets(shared)
     verify(found)
-    verify(share_subexpressions(found))
+    verify(eliminate_common_subexpressions(found))
     cells = np.linspace(-2, 2, 10)
     assert interpret(found, {x: cells})[c].tobytes() == interpret(whole, {x: cells})[c].tobytes()
 
@@ -181,7 +181,7 @@ FORMATS = (int64, float32, dtypes.uint8, dtypes.int32, dtypes.float16, dtypes.fl
 
 @st.composite
 def conditions(draw: st.DrawFn, depth: int = 2) -> Expr:
-    """Conditions on the positions of two loops, made of comparisons."""
+    """Conditions on the positions of two loops, composed of comparisons."""
     if depth and draw(st.booleans()):
         if draw(st.booleans()):
             return Unary(UnaryOp.NOT, draw(conditions(depth - 1)), int64)
@@ -198,7 +198,9 @@ def conditions(draw: st.DrawFn, depth: int = 2) -> Expr:
 
 @st.composite
 def guarded_nests(draw: st.DrawFn) -> tuple[LoopProgram, TensorNode, TensorNode]:
-    """Nests of two loops that choose by position; with the node they read and the one they write."""
+    """Nests of two loops that select by position; with the node they read and the one they
+    write.
+    """
     d = Draft("p")
     rows, columns = draw(st.integers(1, 12)), draw(st.integers(1, 12))
     x, c = d.node("x", float32, 12, 12), d.node("c", float32, 12, 12)

@@ -1,4 +1,4 @@
-"""Definitions go where their nodes are read, and nothing else changes."""
+"""Inlined definitions replace reads, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from ocannl_core.loopir.traverse import allocated, writes
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import Margin, MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.passes.inline.decide import Inlined, Policy, inline
-from ocannl_core.testing.chains import chain_programs
+from ocannl_core.passes.inline.decide import InliningResult, Policy, inline
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.inlining import KEPT, inlined, plus, times
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs
+from tests.support.chains import chain_programs
+from tests.support.inlining import KEPT, inlined, plus, times
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 I, J, K, A, B = (fresh_var(name) for name in "ijkab")  # noqa: E741
 
 
-def body(found: Inlined) -> str:
+def body(found: InliningResult) -> str:
     lines = to_text(found.program).splitlines()[1:]
     return "\n".join(["", *lines, ""])
 
 
-# ----- what is inlined ----------------------------------------------------------------------------
+# ----- inlined definitions ------------------------------------------------------------------------
 
 
 def test_a_pointwise_definition_goes_into_its_reader() -> None:
@@ -510,7 +510,7 @@ def check(
     *,
     request: bool = False,
 ) -> None:
-    """Raises AssertionError unless inlining leaves the cells of some stored nodes as they are."""
+    """Raise AssertionError unless inlining leaves the cells of some stored nodes as they are."""
     program = example.program
     written = [node for node in writes(program.body) if node in program.params]
     kept = {*written[-1:], *data.draw(st.lists(st.sampled_from(written or [None]), max_size=1))}

@@ -1,4 +1,4 @@
-"""What is not inlined, and why: every reason, with a program that brings it about."""
+"""Refusals of inlining: every reason, with a program that causes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ocannl_core.node import Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.inline.decide import Policy
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.inlining import inlined, plus, times
+from tests.support.inlining import inlined, plus, times
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 I, J, K = (fresh_var(name) for name in "ijk")  # noqa: E741

@@ -1,4 +1,4 @@
-"""Which reads count as visits, where inlining asks whether work would be repeated."""
+"""Reads that count as visits when inlining estimates repeated work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.node import Reason, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.inlining import inlined, plus, times
+from tests.support.external_calls import CopyCall
+from tests.support.inlining import inlined, plus, times
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 I, J, K, A, B = (fresh_var(name) for name in "ijkab")  # noqa: E741
@@ -55,13 +56,6 @@ def test_equal_reads_in_one_value_count_once(interpret: Run) -> None:
     assert refusal(read, loop(K, 4, d.store(e, K, value=d.load(t, K)))) is often
 
 
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs: Any, outputs: Any) -> None:
-        outputs[0][...] = inputs[0]
-
-
 def test_reads_of_what_is_assigned_anew_do_not_add_up() -> None:
     d = Draft("p")
     x, t, c, e = (d.node(name, float32, 4) for name in ("x", "t", "c", "c2"))
@@ -75,7 +69,7 @@ def test_reads_of_what_is_assigned_anew_do_not_add_up() -> None:
         )
 
     anew = loop(I, 4, d.store(t, I, value=Unary(UnaryOp.EXP, d.load(x, I), float32)))
-    called = CallExternal(_Copy(), (x,), (t,))
+    called = CallExternal(CopyCall(), (x,), (t,))
     updated = loop(I, 4, d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(x, I)))
     assert t in inlined(d, *stmts(anew)).virtual
     assert inlined(d, *stmts(called)).refused[t] is Reason.VISITED_TOO_OFTEN

@@ -1,4 +1,4 @@
-"""Loop-invariant code: what leaves its loops, and what must stay."""
+"""Loop-invariant code motion: hoisted code, and code that must stay."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from ocannl_core.loopir.traverse import walk
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.passes.one_hot import read_one_hot
+from ocannl_core.passes.one_hot import gather_one_hot
 from ocannl_core.testing.drafts import Draft, loop
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
@@ -60,7 +60,7 @@ def times(left: Expr, right: Expr) -> Expr:
 
 
 def summed(term: Expr, *inner: For, extent: int = 5) -> Stmt:
-    """Returns `c[i] += term` for all `i` and `k`."""
+    """Return `c[i] += term` for all `i` and `k`."""
     update: Stmt = D.accumulate(C, I, op=BinaryOp.ADD, value=term)
     for each in inner:
         update = loop(each.var, each.stop, update)
@@ -74,15 +74,15 @@ def lines(program: LoopProgram) -> list[str]:
 def found(*body: Stmt, **options: bool) -> LoopProgram:
     program = D.program(*body)
     verify(program)
-    rewritten = read_one_hot(program, **options)
+    rewritten = gather_one_hot(program, **options)
     verify(rewritten)
-    assert read_one_hot(rewritten, **options) is rewritten
+    assert gather_one_hot(rewritten, **options) is rewritten
     return rewritten
 
 
 def stays(*body: Stmt) -> bool:
     program = D.program(*body)
-    return read_one_hot(program) is program
+    return gather_one_hot(program) is program
 
 
 def test_a_selection_by_where_is_one_guarded_read(interpret: Run) -> None:
@@ -203,4 +203,4 @@ def test_a_counter_that_wraps_or_rounds_selects_several_entries(dtype: DType, ex
     flag = Binary(BinaryOp.EQ, IndexValue(VarIndex(K), dtype), Const(1, dtype), float32)
     update = draft.accumulate(c, op=BinaryOp.ADD, value=where(flag, draft.load(table, K)))
     program = draft.program(loop(K, extent, update))
-    assert read_one_hot(program) is program
+    assert gather_one_hot(program) is program

@@ -1,4 +1,4 @@
-"""Which nodes belong to the routine, and why the others do not."""
+"""Nodes in memory of the routine, and reasons against it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.pipeline import core_passes, run_passes
 from ocannl_core.passes.placement import allocate_scratch
+from tests.support.external_calls import CopyCall
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 X, T, C, P, W = (TensorNode(n, (name,)) for n, name in enumerate("xtcpw"))
@@ -52,13 +53,6 @@ STORED = {
     C: Placement(MemoryMode.MATERIALIZED, Reason.KEPT),
 }
 ONE = Const(1.0, float32)
-
-
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs: Any, outputs: Any) -> None:
-        outputs[0][...] = inputs[0]
 
 
 def loop(var: LoopVar, start: int, stop: int, *body: Stmt) -> For:
@@ -115,7 +109,7 @@ OWN: dict[str, tuple[Stmt, ...]] = {
         READ,
     ),
     "written as a vector": (StoreVector(T, (FixedIndex(0),), 4, Load(W, (), uint4x32)), READ),
-    "written by an external call": (CallExternal(_Copy(), (X,), (T,)), READ),
+    "written by an external call": (CallExternal(CopyCall(), (X,), (T,)), READ),
     "written by staged code": (Staged("c", "", Block((each(store(T)),))), READ),
     "written in a block": (Block((Block((each(store(T)),)), READ)),),
     "written and never read": (loop(I, 0, 2, store(T)),),
@@ -197,9 +191,9 @@ def test_every_node_has_a_place_and_a_reason() -> None:
         each(store(T, doubled)),
         each(store(X, load(T))),
     )
-    findings = Decisions({X: STORED[X]})
-    result = run_passes(whole, core_passes(findings))
-    assert findings.placements(whole.nodes, result) == {
+    decisions = Decisions({X: STORED[X]})
+    result = run_passes(whole, core_passes(decisions))
+    assert decisions.placements(whole.nodes, result) == {
         X: STORED[X],
         T: Placement(MemoryMode.LOCAL, Reason.VECTOR_STORE),
         C: Placement(MemoryMode.ON_DEVICE, Reason.READ_BEFORE_WRITE),
@@ -217,32 +211,32 @@ def test_a_backend_is_asked_about_nodes_that_could_be_local() -> None:
 
     twice = Binary(BinaryOp.MUL, load(T), MIRRORED, float32)
     exp = Unary(UnaryOp.EXP, load(X), float32)
-    findings = Decisions(STORED, prefers_device)
+    decisions = Decisions(STORED, prefers_device)
     whole = program(each(store(T, exp)), each(store(C, twice)))
-    result = run_passes(whole, core_passes(findings))
+    result = run_passes(whole, core_passes(decisions))
     assert asked == [T]
     assert T in result.params
-    reasons = findings.placements(whole.nodes, result)
+    reasons = decisions.placements(whole.nodes, result)
     assert reasons[T] == Placement(MemoryMode.ON_DEVICE, Reason.BACKEND_CHOICE)
 
 
 def test_without_memory_of_the_routine_everything_stays_on_the_device() -> None:
     exp = Unary(UnaryOp.EXP, load(X), float32)
     twice = Binary(BinaryOp.MUL, load(T), MIRRORED, float32)
-    findings = Decisions(STORED)
+    decisions = Decisions(STORED)
     with settings.overrides(enable_device_only=False):
         whole = program(each(store(T, exp)), each(store(C, twice)))
-        result = run_passes(whole, core_passes(findings))
+        result = run_passes(whole, core_passes(decisions))
     assert T in result.params
-    place = findings.placements(whole.nodes, result)[T]
+    place = decisions.placements(whole.nodes, result)[T]
     assert place == Placement(MemoryMode.ON_DEVICE, Reason.LOCAL_MEMORY_DISABLED)
 
 
 def test_the_passes_run_in_order_and_observers_see_every_program() -> None:
     seen: list[tuple[str, LoopProgram]] = []
     whole = program(each(store(T, Binary(BinaryOp.MUL, load(X), ONE, float32))), READ)
-    findings = Decisions(STORED)
-    result = run_passes(whole, core_passes(findings), [lambda *now: seen.append(now)])
+    decisions = Decisions(STORED)
+    result = run_passes(whole, core_passes(decisions), [lambda *now: seen.append(now)])
     assert [name for name, _ in seen] == [
         "lower",
         "inline",

@@ -1,4 +1,4 @@
-"""Every reason for a memory mode: a program that brings it about, a sentence, and what to do.
+"""Reasons for memory modes: each has a program that causes it, a sentence and an advice.
 
 A reason without such a program fails here.
 """
@@ -41,9 +41,10 @@ from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.expression_cost import MOST_DEPTH
-from ocannl_core.passes.inline.decide import Inlined, inline
+from ocannl_core.passes.inline.decide import InliningResult, inline
 from ocannl_core.passes.pipeline import core_passes, run_passes
 from ocannl_core.testing.drafts import Draft, at, loop
+from tests.support.external_calls import CopyCall
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
@@ -59,11 +60,11 @@ def plus(left: Expr, right: Expr) -> Expr:
 
 
 def folded(read: Load) -> Expr:
-    """Returns a cell plus the one that mirrors it."""
+    """Return a cell plus the one that mirrors it."""
     return plus(read, replace(read, indices=(affine([(-1, J)], 3),)))
 
 
-def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> Inlined:
+def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> InliningResult:
     """Returns a program after inlining; nodes whose names begin with these letters are kept."""
     program = draft.program(*stmts)
     verify(program)
@@ -76,15 +77,8 @@ def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> Inlined:
 # ----- refusals to inline -------------------------------------------------------------------------
 
 
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs: Any, outputs: Any) -> None:
-        outputs[0][...] = inputs[0]
-
-
 def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
-    """Returns, for every reason, statements after which node `t` needs memory for it.
+    """Return, for every reason, statements after which node `t` needs memory for it.
 
     Node `x` has four cells and `c` keeps four; `t` has four unless the statements make another.
     """
@@ -210,7 +204,7 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
 
     def external_call(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)
-        return [CallExternal(_Copy(), (x,), (t,)), read(d, t, c)]
+        return [CallExternal(CopyCall(), (x,), (t,)), read(d, t, c)]
 
     def read_within_definition(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)
@@ -278,7 +272,7 @@ def read_only(keep: str) -> Reason:
 
 
 def concatenated_index() -> Reason:
-    """Axes in sequence; lowering makes a nest of each part, so this program is not verified."""
+    """Axes in sequence; lowering splits each part into a nest, so this program is not verified."""
     d = Draft("p")
     t, c = d.node("t", float32, 4), d.node("c", float32, 4)
     store = Store(t, (ConcatIndex((I, J)),), Const(1.0, float32))
@@ -298,19 +292,19 @@ def _place(
     value: Callable[[Load], Expr] = lambda read: read,
     **keywords: Any,
 ) -> Reason | None:
-    """Returns why node `t` is where it is, after all passes.
+    """Return the reason for the placement of node `t` after all passes.
 
     Args:
-        definition: Gives the statements that compute it, from a draft, `x` and `t`.
-        value: What is computed from it.
-        keywords: What the passes are told.
+        definition: A function from a draft, `x` and `t` to the statements that compute `t`.
+        value: An expression of it.
+        keywords: Options of the passes.
     """
     d = Draft("p")
     x, t, c = (d.node(name, float32, 4) for name in "xtc")
     whole = d.program(*definition(d, x, t), loop(J, 4, d.store(c, J, value=value(d.load(t, J)))))
-    findings = Decisions({x: KEPT, c: KEPT}, **keywords)
-    result = run_passes(whole, core_passes(findings))
-    return findings.placements(whole.nodes, result)[t].reason
+    decisions = Decisions({x: KEPT, c: KEPT}, **keywords)
+    result = run_passes(whole, core_passes(decisions))
+    return decisions.placements(whole.nodes, result)[t].reason
 
 
 def _sine(d: Draft, x: TensorNode, t: TensorNode) -> list[Stmt]:
@@ -400,9 +394,9 @@ def read_only_in_a_routine() -> Reason | None:
     d = Draft("p")
     t, c = d.node("t", float32, 4), d.node("c", float32, 4)
     whole = d.program(loop(I, 4, d.store(c, I, value=d.load(t, I))))
-    findings = Decisions({c: KEPT})
-    result = run_passes(whole, core_passes(findings))
-    return findings.placements(whole.nodes, result)[t].reason
+    decisions = Decisions({c: KEPT})
+    result = run_passes(whole, core_passes(decisions))
+    return decisions.placements(whole.nodes, result)[t].reason
 
 
 PRODUCERS: dict[Reason, Callable[[], Reason | None]] = {

@@ -1,4 +1,4 @@
-"""Every pass, alone and in sequence, keeps what random programs compute, bit for bit."""
+"""Every pass, alone and in sequence, preserves the results of random programs, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ocannl_core import dtypes
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import TensorNode
-from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.cse import eliminate_common_subexpressions
 from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.passes.fma_contraction import contract_to_fma
 from ocannl_core.passes.index_set_splitting import split_index_sets
 from ocannl_core.passes.licm import hoist_invariants
-from ocannl_core.passes.one_hot import read_one_hot
+from ocannl_core.passes.one_hot import gather_one_hot
 from ocannl_core.passes.placement import allocate_scratch
 from ocannl_core.passes.simplify import simplify
 from ocannl_core.testing.compare import assert_same
@@ -31,12 +31,12 @@ Pass = Callable[[LoopProgram], LoopProgram]
 
 EXACT: dict[str, Pass] = {
     "simplify": simplify,
-    "read one-hot": read_one_hot,
+    "read one-hot": gather_one_hot,
     "forward fills": forward_fills,
     "hoist invariants": hoist_invariants,
     "hoist everything": partial(hoist_invariants, least_cost=1),
-    "share subexpressions": share_subexpressions,
-    "share everything": partial(share_subexpressions, least_saved=1),
+    "share subexpressions": eliminate_common_subexpressions,
+    "share everything": partial(eliminate_common_subexpressions, least_saved=1),
     "split at guards": split_index_sets,
     "remove dead stores": remove_dead_stores,
 }
@@ -48,7 +48,7 @@ FORMATS = {
 
 
 def assert_same_cells(interpret: Run, example: Example, found: LoopProgram) -> None:
-    """Checks a program against the one that it was made of; a parameter may only go unwritten."""
+    """Check a program against its original; only parameters may be unwritten."""
     before = interpret(example.program, example.arrays, example.indices)
     by_name = dict(zip((i.name for i in example.program.indices), example.indices, strict=True))
     after = interpret(found, example.arrays, [by_name[i.name] for i in found.indices])

@@ -1,4 +1,4 @@
-"""Simplification of loops, variables and comparisons, and that it keeps what programs compute."""
+"""Simplification of loops, variables and comparisons preserves results."""
 
 from __future__ import annotations
 

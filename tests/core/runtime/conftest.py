@@ -72,7 +72,7 @@ class ToyTensor:
 
 @dataclass(frozen=True, eq=False)
 class ToyComputation:
-    """Assignments together with the tensors that they mention."""
+    """Assignments with their tensors."""
 
     statements: tuple[Assignment, ...]
     used: tuple[ToyTensor, ...]
@@ -109,7 +109,7 @@ class ToyComputation:
 
 
 class Toy:
-    """Makes tensors, assignments over them, and computations."""
+    """Factory of tensors, assignments over them, and computations."""
 
     def __init__(self) -> None:
         self._ids = count()
@@ -138,7 +138,7 @@ class Toy:
         return ToyTensor(node, info, "literal", literal=array)
 
     def parameter(self, name: str, *dims: int, value: float) -> ToyTensor:
-        """Returns a parameter that starts as one number everywhere."""
+        """Return a parameter that starts as one number everywhere."""
         node = TensorNode(next(self._ids), (name,))
         info = NodeInfo(dtypes.float32, dims)
         return ToyTensor(node, info, "parameter", initial_value=value)
@@ -153,9 +153,9 @@ class Toy:
         reset: bool = False,
         **statics: StaticIndex,
     ) -> Accumulate:
-        """Returns `target = target combine op(*args)` with index maps such as `"ik,kj->ij"`.
+        """Return `target = target combine op(*args)` with index maps such as `"ik,kj->ij"`.
 
-        A letter given as a keyword is a static index; an empty operand stands for a number.
+        A letter given as a keyword is a static index; an empty operand is a number.
         """
         inputs, output = spec.split("->")
         operands = inputs.split(",")
@@ -198,7 +198,7 @@ class Toy:
         name: str = "routine",
         infos: Mapping[ToyTensor, NodeInfo] | None = None,
     ) -> ToyComputation:
-        """Returns a computation; by default what it defines are its results."""
+        """Return a computation; its results default to the nodes that it defines."""
         return ToyComputation(
             statements,
             tuple(dict.fromkeys([*uses, *defines])),

@@ -1,4 +1,4 @@
-"""The call that is written for the indices of a routine does what the general one does."""
+"""The call generated for the indices of a routine equals the general one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NAMES = ["i", "self", "type", "int", "others", "missing", "_i", "__i", "_self", 
 NAMES += ["range", "\N{LATIN SMALL LIGATURE FI}", "None"]
 
 
-class Recording:
-    """Notes what a call comes to."""
+class CallRecorder:
+    """Recorder of the arguments of a call."""
 
     __slots__ = ("_history", "_run", "found", "last")
 
@@ -37,7 +37,7 @@ class Recording:
         self.found: list[object] = []
 
     def __call__(self, /, **indices: Any) -> None:
-        """Takes whatever is given."""
+        """Accept any arguments."""
         self.found.append(("general", indices))
 
     def _launch(self, values: Sequence[int]) -> None:
@@ -56,7 +56,7 @@ VALUES = st.one_of(
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[Accepted, tuple[str, ...], dict[str, Any]]:
-    """Returns indices, the order of those that the code uses, and what a call gives."""
+    """Return indices, the order of those that the code uses, and the arguments of a call."""
     accepted = draw(ACCEPTED)
     used = draw(st.sets(st.sampled_from(sorted(accepted)))) if accepted else set()
     order = tuple(draw(st.permutations(sorted(used))))
@@ -72,14 +72,14 @@ def test_calls_take_the_short_way_or_are_the_general_one(
     call: tuple[Accepted, tuple[str, ...], dict[str, Any]], ran_last: bool
 ) -> None:
     accepted, order, indices = call
-    routine = callable_class(Recording, accepted, order)(ran_last=ran_last)
+    routine = callable_class(CallRecorder, accepted, order)(ran_last=ran_last)
     routine(**indices)
     is_plain = indices.keys() == dict(accepted).keys() and all(
         type(indices[name]) is int and (bounds is None or indices[name] in bounds)
         for name, bounds in accepted
     )
     (found,) = routine.found
-    if type(routine) is Recording:
+    if type(routine) is CallRecorder:
         assert not {"class", "None", "\N{LATIN SMALL LIGATURE FI}"}.isdisjoint(dict(accepted))
     elif is_plain:
         assert found == ("launch" if ran_last else "start", tuple(indices[name] for name in order))
@@ -88,19 +88,21 @@ def test_calls_take_the_short_way_or_are_the_general_one(
 
 
 def test_readers_see_the_class_and_the_indices() -> None:
-    made = callable_class(Recording, (("first", range(3)), ("second", None)), ("second", "first"))
-    assert issubclass(made, Recording)
-    assert repr(made) == repr(Recording)
-    assert made.__doc__ == Recording.__doc__
-    assert made.__call__.__doc__ == Recording.__call__.__doc__
+    made = callable_class(
+        CallRecorder, (("first", range(3)), ("second", None)), ("second", "first")
+    )
+    assert issubclass(made, CallRecorder)
+    assert repr(made) == repr(CallRecorder)
+    assert made.__doc__ == CallRecorder.__doc__
+    assert made.__call__.__doc__ == CallRecorder.__call__.__doc__
     signature = inspect.signature(made(ran_last=True))
     assert str(signature) == "(*, first: 'SupportsIndex', second: 'SupportsIndex') -> 'None'"
-    with pytest.raises(TypeError, match=r"Recording.__call__\(\) takes 1 positional argument"):
+    with pytest.raises(TypeError, match=r"CallRecorder.__call__\(\) takes 1 positional argument"):
         made(ran_last=True)(3)
 
 
 def test_its_frame_is_one_of_the_package() -> None:
-    class Failing(Recording):
+    class Failing(CallRecorder):
         __slots__ = ()
 
         def _start(self, values: Sequence[int]) -> None:
@@ -109,7 +111,7 @@ def test_its_frame_is_one_of_the_package() -> None:
     with pytest.raises(RuntimeError) as caught:
         callable_class(Failing, (("i", range(4)),), ("i",))(ran_last=False)(i=1)
     _, between, _ = caught.traceback
-    # so that whoever looks for the line of the user passes it over
+    # the search for the user's line skips this file
     assert Path(ocannl_core.__file__).parent in Path(between.path).parents
 
 

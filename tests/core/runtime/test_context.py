@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 X = np.array([[1, -2, 3], [0.5, 4, -1]], np.float32)
 
 
-class Model:
+class StepModel:
     """`y = relu(x @ w)`, and a step that moves `w`."""
 
     def __init__(self, toy: Toy) -> None:
@@ -56,8 +56,8 @@ class Model:
 
 
 @pytest.fixture
-def model(toy: Toy) -> Model:
-    return Model(toy)
+def model(toy: Toy) -> StepModel:
+    return StepModel(toy)
 
 
 def message(error: pytest.ExceptionInfo[Exception]) -> str:
@@ -67,7 +67,7 @@ def message(error: pytest.ExceptionInfo[Exception]) -> str:
 # ----- compiling and running --------------------------------------------------------------------
 
 
-def test_a_routine_computes_its_results(context: Context, model: Model) -> None:
+def test_a_routine_computes_its_results(context: Context, model: StepModel) -> None:
     forward = context.compile(model.forward())
     context.init_params(model.y)
     context[model.x] = X
@@ -75,7 +75,7 @@ def test_a_routine_computes_its_results(context: Context, model: Model) -> None:
     assert np.allclose(context[model.y], np.maximum(X @ np.full((3, 2), 0.5), 0))
 
 
-def test_a_routine_sees_new_host_data_at_each_call(context: Context, model: Model) -> None:
+def test_a_routine_sees_new_host_data_at_each_call(context: Context, model: StepModel) -> None:
     forward = context.compile(model.forward())
     context.init_params(model.y)
     for scale in (1, 2):
@@ -84,13 +84,13 @@ def test_a_routine_sees_new_host_data_at_each_call(context: Context, model: Mode
         assert np.allclose(context[model.y], np.maximum(scale * X @ np.full((3, 2), 0.5), 0))
 
 
-def test_a_routine_knows_what_it_reads_and_writes(context: Context, model: Model) -> None:
+def test_a_routine_knows_what_it_reads_and_writes(context: Context, model: StepModel) -> None:
     forward = context.compile(model.forward())
     assert forward.reads == {model.x.node, model.w.node}
     assert forward.writes == {model.y.node}
 
 
-def test_a_routine_shows_what_was_compiled(context: Context, model: Model) -> None:
+def test_a_routine_shows_what_was_compiled(context: Context, model: StepModel) -> None:
     forward = context.compile(model.forward(), name="predict")
     assert forward.name == "predict"
     assert "relu" in forward.assignments
@@ -100,13 +100,13 @@ def test_a_routine_shows_what_was_compiled(context: Context, model: Model) -> No
     assert repr(context) == "<context on interp:0: 3 tensors, 64 bytes>"
 
 
-def test_the_name_of_a_routine_is_an_identifier(context: Context, model: Model) -> None:
+def test_the_name_of_a_routine_is_an_identifier(context: Context, model: StepModel) -> None:
     with pytest.raises(UsageError):
         context.compile(model.forward(), name="a b")
 
 
 def test_two_routines_share_what_the_context_stores(
-    context: Context, model: Model, toy: Toy
+    context: Context, model: StepModel, toy: Toy
 ) -> None:
     forward = context.compile(model.forward(model.h, model.y))
     after = context.compile(model.after_h())
@@ -117,14 +117,16 @@ def test_two_routines_share_what_the_context_stores(
     assert np.allclose(context[model.y], np.exp(X @ np.full((3, 2), 0.5)))
 
 
-def test_a_routine_stores_again_what_an_earlier_one_stored(context: Context, model: Model) -> None:
+def test_a_routine_stores_again_what_an_earlier_one_stored(
+    context: Context, model: StepModel
+) -> None:
     context.compile(model.forward(model.h, model.y))
     again = context.compile(model.forward(model.y))
     assert model.h.node in again.writes
 
 
 def test_a_later_routine_has_its_own_memory_for_what_an_earlier_one_kept_private(
-    context: Context, model: Model
+    context: Context, model: StepModel
 ) -> None:
     private = context.compile(model.forward())
     public = context.compile(model.forward(), keep=[model.h])
@@ -139,25 +141,25 @@ def test_a_later_routine_has_its_own_memory_for_what_an_earlier_one_kept_private
 
 
 def test_the_results_of_earlier_routines_stay_stored_without_keep(
-    context: Context, model: Model
+    context: Context, model: StepModel
 ) -> None:
     context.compile(model.forward())
     again = context.compile(model.forward(), keep=())
     assert model.y.node in again.writes
 
 
-def test_an_empty_keep_stores_no_result(context: Context, model: Model) -> None:
+def test_an_empty_keep_stores_no_result(context: Context, model: StepModel) -> None:
     routine = context.compile(model.forward(), keep=())
     assert routine.writes == frozenset()
     assert model.y not in context
 
 
-def test_keep_replaces_the_results(context: Context, model: Model) -> None:
+def test_keep_replaces_the_results(context: Context, model: StepModel) -> None:
     routine = context.compile(model.forward(), keep=[model.h])
     assert routine.writes == {model.h.node}
 
 
-def test_keep_names_tensors_of_the_code(context: Context, model: Model, toy: Toy) -> None:
+def test_keep_names_tensors_of_the_code(context: Context, model: StepModel, toy: Toy) -> None:
     with pytest.raises(UsageError) as caught:
         context.compile(model.forward(), keep=[toy.tensor("other", 2)])
     assert message(caught) == snapshot("""\
@@ -168,7 +170,7 @@ keep= names tensors that the compiled code computes.
 """)
 
 
-def test_a_compilation_that_fails_leaves_no_trace(context: Context, model: Model) -> None:
+def test_a_compilation_that_fails_leaves_no_trace(context: Context, model: StepModel) -> None:
     with pytest.raises(LinkError):
         context.compile(model.after_h())
     assert repr(context) == "<context on interp:0: 0 tensors, 0 bytes>"
@@ -178,7 +180,7 @@ def test_a_compilation_that_fails_leaves_no_trace(context: Context, model: Model
 
 
 def test_code_that_reads_what_nothing_computes_is_not_linked(
-    context: Context, model: Model
+    context: Context, model: StepModel
 ) -> None:
     with pytest.raises(LinkError) as caught:
         context.compile(model.after_h())
@@ -192,7 +194,7 @@ Every node that code reads is computed by it or stored in the context.
 
 
 def test_code_that_reads_what_another_routine_keeps_private_is_not_linked(
-    context: Context, model: Model
+    context: Context, model: StepModel
 ) -> None:
     with settings.overrides(max_visits=0):  # nothing is inlined, so h is in the routine's memory
         context.compile(model.forward())
@@ -206,7 +208,7 @@ Every node that code reads is computed by it or stored in the context.
 """)
 
 
-def test_a_value_from_the_host_replaces_missing_code(context: Context, model: Model) -> None:
+def test_a_value_from_the_host_replaces_missing_code(context: Context, model: StepModel) -> None:
     context[model.h] = np.zeros((2, 2))
     context.compile(model.after_h())()
     assert context[model.y].tolist() == [[1, 1], [1, 1]]
@@ -237,7 +239,9 @@ def test_declared_nodes_start_at_zero_and_keep_their_values(context: Context, to
 # ----- initial values ---------------------------------------------------------------------------
 
 
-def test_running_is_refused_until_every_node_has_a_value(context: Context, model: Model) -> None:
+def test_running_is_refused_until_every_node_has_a_value(
+    context: Context, model: StepModel
+) -> None:
     forward = context.compile(model.forward())
     with pytest.raises(LinkError) as caught:
         forward()
@@ -263,7 +267,7 @@ A routine runs when every node that it reads has a value.
 
 
 def test_running_is_refused_until_the_routine_before_has_run(
-    context: Context, model: Model
+    context: Context, model: StepModel
 ) -> None:
     context.compile(model.forward(model.h))
     after = context.compile(model.after_h())
@@ -277,7 +281,7 @@ A routine runs when every node that it reads has a value.
 """)
 
 
-def test_parameters_that_have_a_value_keep_it(context: Context, model: Model) -> None:
+def test_parameters_that_have_a_value_keep_it(context: Context, model: StepModel) -> None:
     context[model.w] = np.ones((3, 2))
     context.init_params(model.y)
     assert context[model.w].tolist() == [[1, 1]] * 3
@@ -331,7 +335,9 @@ def test_training_agrees_with_numpy(context: Context, toy: Toy) -> None:
 # ----- host access ------------------------------------------------------------------------------
 
 
-def test_reading_a_private_node_tells_why_and_what_to_do(context: Context, model: Model) -> None:
+def test_reading_a_private_node_tells_why_and_what_to_do(
+    context: Context, model: StepModel
+) -> None:
     context.compile(model.forward())
     with pytest.raises(LinkError) as caught:
         context[model.h]
@@ -343,7 +349,7 @@ Only tensors that a context stores can be read from it.
 """)
 
 
-def test_reading_before_running_is_an_error(context: Context, model: Model) -> None:
+def test_reading_before_running_is_an_error(context: Context, model: StepModel) -> None:
     context.compile(model.forward())
     with pytest.raises(LinkError) as caught:
         context[model.y]
@@ -363,7 +369,7 @@ A tensor is read after something has given it a value.
 """)
 
 
-def test_reading_what_was_never_compiled_is_an_error(context: Context, model: Model) -> None:
+def test_reading_what_was_never_compiled_is_an_error(context: Context, model: StepModel) -> None:
     with pytest.raises(LinkError) as caught:
         context[model.y]
     assert message(caught) == snapshot("""\
@@ -374,7 +380,7 @@ Only tensors that a context stores can be read from it.
 """)
 
 
-def test_an_array_of_other_extents_is_an_error(context: Context, model: Model) -> None:
+def test_an_array_of_other_extents_is_an_error(context: Context, model: StepModel) -> None:
     with pytest.raises(ShapeError) as caught:
         context[model.x] = X.T
     assert message(caught) == snapshot("""\
@@ -412,7 +418,7 @@ def test_only_tensors_index_a_context(context: Context) -> None:
             access()
 
 
-def test_a_context_contains_what_has_memory(context: Context, model: Model) -> None:
+def test_a_context_contains_what_has_memory(context: Context, model: StepModel) -> None:
     assert model.x not in context
     context.compile(model.forward())
     assert model.x in context
@@ -422,7 +428,7 @@ def test_a_context_contains_what_has_memory(context: Context, model: Model) -> N
 # ----- lineage ----------------------------------------------------------------------------------
 
 
-def test_a_child_shares_what_its_parent_has(context: Context, model: Model) -> None:
+def test_a_child_shares_what_its_parent_has(context: Context, model: StepModel) -> None:
     context[model.x] = X
     child = context.child()
     assert np.array_equal(child[model.x], X)
@@ -430,7 +436,7 @@ def test_a_child_shares_what_its_parent_has(context: Context, model: Model) -> N
     assert np.array_equal(context[model.x], 2 * X)
 
 
-def test_what_a_child_adds_stays_its_own(context: Context, model: Model) -> None:
+def test_what_a_child_adds_stays_its_own(context: Context, model: StepModel) -> None:
     context[model.w] = 1
     first, second = context.child(), context.child()
     first[model.x] = X
@@ -444,7 +450,7 @@ def test_what_a_child_adds_stays_its_own(context: Context, model: Model) -> None
 # ----- margins ----------------------------------------------------------------------------------
 
 
-def padded(model: Model, margin: int) -> ToyComputation:
+def padded(model: StepModel, margin: int) -> ToyComputation:
     toy = model.toy
     info = NodeInfo(float32, (2, 3), (Margin(), Margin(margin, margin)))
     y = toy.tensor("copy", 2, 3)
@@ -453,7 +459,7 @@ def padded(model: Model, margin: int) -> ToyComputation:
     )
 
 
-def test_host_data_survives_a_change_of_margins(context: Context, model: Model) -> None:
+def test_host_data_survives_a_change_of_margins(context: Context, model: StepModel) -> None:
     context[model.x] = X
     routine = context.compile(padded(model, 2))
     routine()
@@ -462,7 +468,7 @@ def test_host_data_survives_a_change_of_margins(context: Context, model: Model) 
     assert np.array_equal(context[model.x], 2 * X)
 
 
-def test_margins_cannot_change_under_a_linked_routine(context: Context, model: Model) -> None:
+def test_margins_cannot_change_under_a_linked_routine(context: Context, model: StepModel) -> None:
     context.compile(padded(model, 1))
     with pytest.raises(LinkError) as caught:
         context.compile(padded(model, 2))
@@ -474,7 +480,7 @@ All routines of a context agree on the margins around a node's cells.
 """)
 
 
-def test_margins_of_a_parent_cannot_change_under_it(context: Context, model: Model) -> None:
+def test_margins_of_a_parent_cannot_change_under_it(context: Context, model: StepModel) -> None:
     context[model.x] = X
     with pytest.raises(LinkError):
         context.child().compile(padded(model, 2))

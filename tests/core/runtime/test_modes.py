@@ -1,4 +1,4 @@
-"""Who decides where tensors are: the code that compiles, and the backend where that is open."""
+"""Memory modes: decided by the compiled code, or by the backend if several are left."""
 
 from __future__ import annotations
 

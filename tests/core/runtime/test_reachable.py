@@ -1,4 +1,4 @@
-"""What a program drops is freed: cells, arrays of the host, routines. What it holds stays."""
+"""Unreachable cells, host arrays and routines are freed, and reachable ones are not."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def is_gone(*references: weakref.ref[Any]) -> bool:
 
 
 def memory_of(ctx: oc.Context, tensor: oc.Tensor) -> Any:
-    """Returns the array in which a context has the cells of a tensor."""
+    """Return the array in which a context has the cells of a tensor."""
     stored = ctx._store.find(tensor.node)
     assert stored is not None
     return stored.buffer.array
 
 
 def array_of(tensor: oc.Tensor) -> weakref.ref[Array]:
-    """Returns a reference to the host's array behind a literal."""
+    """Return a reference to the host's array behind a literal."""
     assert isinstance(tensor.definition, Literal)
     return weakref.ref(tensor.definition.array)
 
@@ -70,7 +70,7 @@ def test_an_entry_lives_as_long_as_its_node_and_its_table() -> None:
     assert other.get(node) is second() is not None
 
 
-# ----- what a program drops -----------------------------------------------------------------------
+# ----- unreachable objects ------------------------------------------------------------------------
 
 
 def literal() -> oc.Tensor:
@@ -173,7 +173,7 @@ def test_what_a_program_holds_keeps_its_cells() -> None:
     assert ctx[p].tolist() == [1 - 6, 2 - 6]
     stored = ctx._store.find(p.node)
     assert stored is not None
-    assert len(stored.runs) <= 2  # the last one, and what is there while another one is added
+    assert len(stored.runs) <= 2  # the last one, and one that is being added
 
 
 def test_notes_about_code_keep_no_tensor_alive(session: oc.Session) -> None:
@@ -233,7 +233,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def rebuilt(times: int) -> list[bool]:
-    """Returns which literals are left of programs that were built one after the other."""
+    """Return which literals are left of programs that were built one after the other."""
     ctx = oc.Context("interp")
     arrays = []
     for _ in range(times):

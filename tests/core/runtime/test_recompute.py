@@ -1,4 +1,4 @@
-"""What an earlier routine left virtual is computed again, or the reason why not is told."""
+"""Virtual nodes of an earlier routine are recomputed, or the reason is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 X = np.array([1.0, 2.0, 3.0], np.float32)
 
 
-class Model:
+class VirtualModel:
     """`t = x * w` and `y = exp(t)` in one routine; `z = relu(t)` in another."""
 
     def __init__(self, toy: Toy) -> None:
@@ -29,7 +29,7 @@ class Model:
         self.t, self.y, self.z = (toy.tensor(name, 3, needs=[self.w]) for name in "tyz")
 
     def first(self, *, updates: bool = False, name: str = "first") -> ToyComputation:
-        """Returns the code of `t` and `y`; with an update of `w` at its end on request."""
+        """Return the code of `t` and `y`; with an update of `w` at its end on request."""
         toy = self.toy
         statements = [
             toy.statement("i,i->i", self.t, BinaryOp.MUL, self.x, self.w),
@@ -53,21 +53,23 @@ class Model:
         return self.toy.code(self._update(), uses=[self.w], name="update")
 
     def second(self) -> ToyComputation:
-        """Returns code that reads `t` and does not compute it."""
+        """Return code that reads `t` and does not compute it."""
         statement = self.toy.statement("i->i", self.z, UnaryOp.NEG, self.t)
         return self.toy.code(statement, uses=[self.t], defines=[self.z], name="second")
 
 
 @pytest.fixture
-def model(toy: Toy) -> Model:
-    return Model(toy)
+def model(toy: Toy) -> VirtualModel:
+    return VirtualModel(toy)
 
 
 def message(error: pytest.ExceptionInfo[Exception]) -> str:
     return str(error.value)
 
 
-def test_a_later_routine_computes_a_virtual_node_again(context: Context, model: Model) -> None:
+def test_a_later_routine_computes_a_virtual_node_again(
+    context: Context, model: VirtualModel
+) -> None:
     first = context.compile(model.first())
     assert first.placements[model.t.node].mode is MemoryMode.VIRTUAL
     second = context.compile(model.second())
@@ -79,7 +81,7 @@ def test_a_later_routine_computes_a_virtual_node_again(context: Context, model: 
     assert context[model.z].tolist() == (-0.5 * X).tolist()
 
 
-def test_a_child_knows_what_its_parent_left_virtual(context: Context, model: Model) -> None:
+def test_a_child_knows_what_its_parent_left_virtual(context: Context, model: VirtualModel) -> None:
     first = context.compile(model.first())
     child = context.child()
     second = child.compile(model.second())
@@ -90,7 +92,9 @@ def test_a_child_knows_what_its_parent_left_virtual(context: Context, model: Mod
     assert child[model.z].tolist() == (-0.5 * X).tolist()
 
 
-def test_a_later_routine_may_keep_what_it_computes_again(context: Context, model: Model) -> None:
+def test_a_later_routine_may_keep_what_it_computes_again(
+    context: Context, model: VirtualModel
+) -> None:
     first = context.compile(model.first())
     second = context.compile(model.second(), keep=[model.t])
     assert second.placements[model.t.node].reason is Reason.KEPT
@@ -102,7 +106,7 @@ def test_a_later_routine_may_keep_what_it_computes_again(context: Context, model
 
 
 def test_a_virtual_node_has_no_value_before_its_routine_runs(
-    context: Context, model: Model
+    context: Context, model: VirtualModel
 ) -> None:
     context.compile(model.first())
     second = context.compile(model.second())
@@ -118,7 +122,7 @@ What a routine computes and does not store can be read later while what it is co
 """)
 
 
-def test_new_host_data_makes_a_virtual_node_stale(context: Context, model: Model) -> None:
+def test_new_host_data_makes_a_virtual_node_stale(context: Context, model: VirtualModel) -> None:
     first, second = context.compile(model.first()), context.compile(model.second())
     context.init_params(model.y)
     context[model.x] = X
@@ -139,7 +143,7 @@ What a routine computes and does not store can be read later while what it is co
 
 
 def test_a_routine_that_writes_an_operand_makes_a_virtual_node_stale(
-    context: Context, model: Model
+    context: Context, model: VirtualModel
 ) -> None:
     first, second = context.compile(model.first()), context.compile(model.second())
     update = context.compile(model.update())
@@ -152,7 +156,7 @@ def test_a_routine_that_writes_an_operand_makes_a_virtual_node_stale(
 
 
 def test_a_definition_does_not_move_past_a_write_in_its_own_routine(
-    context: Context, model: Model
+    context: Context, model: VirtualModel
 ) -> None:
     context.compile(model.first(updates=True))
     with pytest.raises(LinkError) as caught:

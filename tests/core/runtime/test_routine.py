@@ -24,7 +24,7 @@ ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
 def row_of(toy: Toy, index: StaticIndex) -> tuple[ToyComputation, Any]:
-    """Returns code that copies one row of a table, and the row."""
+    """Return code that copies one row of a table, and the row."""
     table, row = toy.literal("table", ROWS), toy.tensor("row", 3)
     statement = toy.statement("si->i", row, UnaryOp.IDENTITY, table, s=index)
     return toy.code(statement, uses=[table], defines=[row], name="pick"), row

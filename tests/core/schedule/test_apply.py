@@ -1,4 +1,4 @@
-"""Every schedule of a nest computes what the nest computes, by the reference interpreter."""
+"""Schedules preserve the results of a nest, by the reference interpreter."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import fitting_schedules, random_reductions
 from ocannl_core.testing.subject import subject_named
+from tests.support.reductions import fitting_schedules, random_reductions
 
 
 def scheduled(program: LoopProgram, schedule: Schedule) -> LoopProgram:
@@ -58,7 +58,7 @@ def test_a_schedule_changes_no_result(example: Example, data: st.DataObject) -> 
 
 
 def _with_other_ends(nest: KernelNest, number: float | None, additions: int) -> KernelNest:
-    """Returns a nest whose sums start from a number, and with additions in its finish."""
+    """Return a nest whose sums start from a number, and with additions in its finish."""
     assert nest.reduction is not None
     reduction, (store,) = nest.reduction, nest.finish
     if number is not None:
@@ -103,7 +103,7 @@ def test_sums_start_and_finish_as_they_should_by_every_schedule(
 
 
 def _result_of(nest: KernelNest, draft: Draft, schedule: str) -> object:
-    """Returns the cells of `c` after a nest over ones."""
+    """Return the cells of `c` after a nest over ones."""
     result = apply_schedule(nest, parse_schedule(schedule))
     nodes = {**draft.nodes, **result.nodes}
     body = Block((loop(fresh_var(), 1, result.body),))
@@ -129,7 +129,7 @@ def test_sums_of_ones_are_their_start_their_number_and_what_the_finish_adds(sche
 def product(
     rows: int = 6, terms: int = 7, columns: int = 5, draft: Draft | None = None
 ) -> KernelNest:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`."""
     draft = draft if draft is not None else Draft("product")
     i, j, k = (fresh_var(name) for name in "ijk")
     a, b = draft.node("a", float32, rows, terms), draft.node("b", float32, terms, columns)

@@ -1,4 +1,4 @@
-"""Contractions whose results are used block by block: attention without its matrix of scores."""
+"""Contractions whose results are used block by block: attention without a matrix of scores."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ocannl_core.loopir.nodes import Allocate, Binary, Block, Expr, Fill, LoopPr
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
-from ocannl_core.testing.blocks import block_program, random_block_programs
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.blocks import block_program, random_block_programs
 
 BATCH, HEADS, KEYS, DEPTH = 4, 3, 8, 5
 
@@ -105,7 +105,7 @@ def by_blocks(plan: Plan, target: Target) -> Plan:
 
 
 def joined_kernels(attention: Attention) -> list[Kernel]:
-    """Returns the kernels of several nests."""
+    """Return the kernels of several nests."""
     plan = by_blocks(split_kernels(attention.program), subject_named("interp").target)
     steps = [step for step in plan.steps if isinstance(step, Kernel)]
     return [step for step in steps if sum(isinstance(t, FuseRows) for t in step.schedule) > 1]
@@ -157,7 +157,7 @@ def planned(example: Example) -> Plan:
 
 
 def in_blocks(plan: Plan) -> list[Kernel]:
-    """Returns the kernels that run together a block of rows at a time."""
+    """Return the kernels that run together a block of rows at a time."""
     steps = [step for step in plan.steps if isinstance(step, Kernel) and step.schedule]
     return [s for s in steps if isinstance(s.schedule[0], FuseRows) and s.schedule[0].size > 1]
 

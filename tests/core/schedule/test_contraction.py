@@ -1,4 +1,4 @@
-"""Which schedules are chosen: one rule for everything that multiplies and sums."""
+"""Default schedules of contractions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def chosen(
     target: Target = WIDE,
     dtype: object = float32,
 ) -> str | None:
-    """Returns the schedule of a sum of products."""
+    """Return the schedule of a sum of products."""
     draft = Draft("contraction")
     kind = float64 if dtype is float64 else float32
     cell = draft.node("c", kind, *result[1])
@@ -148,7 +148,7 @@ def test_a_convolution_packs_its_weights_and_reads_the_image_in_place() -> None:
 
 
 def gradient_of_weights(cores: int, *, stride: int = 1, window: int = 3) -> str | None:
-    """Returns the schedule of a sum over images of which threads take a share."""
+    """Return the schedule of a sum over images of which threads take a share."""
     axes = [(V, window), (U, window), (J, 64), (K, 64), (B, 8), (Y, 28), (X, 28)]
     rows, columns = affine([(stride, Y), (1, V)]), affine([(stride, X), (1, U)])
     size = 28 * stride + window
@@ -223,7 +223,7 @@ SMALL = Target(
 
 @st.composite
 def sums_over_windows(draw: st.DrawFn) -> Example:
-    """Returns `c[v, i, j] += x[b, y, i] * z[b, stride * y + v, j]` over small integers."""
+    """Return `c[v, i, j] += x[b, y, i] * z[b, stride * y + v, j]` over small integers."""
     extents = {B: (1, 3), Y: (3, 40), V: (1, 2, 3), I: (7, 48, 51), J: (3, 5)}
     batch, height, window, rows, columns = (
         draw(st.sampled_from(extents[var])) for var in (B, Y, V, I, J)

@@ -1,4 +1,4 @@
-"""What is done with sums: for all accumulators at once, or for one after the other from a copy."""
+"""Epilogues of sums: for all accumulators at once, or one after the other from a copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCKS = "split j 16; split i 6; order i0 j0 k i1 j1; unroll i1; vectorise j1; a
 
 
 def product(draft: Draft, terms: int, *, turned: bool = False) -> KernelNest:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`, or with the result's axes the other way round."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`, or with the result's axes the other way round."""
     i, j, k = (fresh_var(name) for name in "ijk")
     a, b = draft.node("a", float32, 48, terms), draft.node("b", float32, terms, 32)
     c = draft.node("c", float32, *((32, 48) if turned else (48, 32)))
@@ -32,7 +32,7 @@ def product(draft: Draft, terms: int, *, turned: bool = False) -> KernelNest:
 
 
 def with_update(draft: Draft, nest: KernelNest) -> KernelNest:
-    """Returns a nest that also moves a state along its result, as an optimiser does."""
+    """Return a nest that also moves a state along its result, as an optimiser does."""
     (store,) = nest.finish
     state = draft.node("state", float32, 48, 32)
     place = Load(state, store.indices, float32)
@@ -47,7 +47,7 @@ def with_update(draft: Draft, nest: KernelNest) -> KernelNest:
 
 
 def written_out(body: Block, node_name: str) -> bool:
-    """True if the stores to a node are inside of unrolled loops."""
+    """Return True if the stores to a node are inside of unrolled loops."""
 
     def kinds(stmt: Stmt, around: tuple[AxisKind, ...]) -> set[bool]:
         match stmt:

@@ -1,4 +1,4 @@
-"""Tiles: what a schedule with them means, and where they are chosen."""
+"""Schedules with matrix tiles: their semantics, and their choice."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule, tile_sch
 from ocannl_core.schedule.tuning.candidates import first_candidates
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.products import random_products
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format
+from tests.support.products import random_products
+from tests.support.reductions import in_format
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
@@ -49,7 +49,7 @@ TILES = Target(
 def product(
     rows: int, terms: int, columns: int, dtype: DType = bfloat16, *, may_pair: bool = True
 ) -> tuple[Draft, KernelNest]:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`, with sums in float32."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`, with sums in float32."""
     draft = Draft("product")
     a, b = draft.node("a", dtype, rows, terms), draft.node("b", dtype, terms, columns)
     c = draft.node("c", dtype, rows, columns)
@@ -273,7 +273,7 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
     )
     @given(random_products(most_steps=4000))
     def check(example: Example) -> None:
-        """Small integers are exact in whatever order they are added."""
+        """Compare with exact results: small integers add exactly in any order."""
         nonlocal tiled
         program = in_format(example, bfloat16).program
         nest = kernel_nest(program.body)
@@ -335,8 +335,8 @@ def test_a_search_begins_with_tiles_and_goes_on_from_vectors() -> None:
     draft, nest = product(512, 512, 512)
     first, second, last = first_candidates(nest, draft.nodes, TILES)
     assert first.schedule == tile_schedule(nest, draft.nodes, TILES)
-    assert (first.form, last.form, last.schedule) == (None, None, ())
-    assert second.form is not None
+    assert (first.parameters, last.parameters, last.schedule) == (None, None, ())
+    assert second.parameters is not None
 
 
 def test_only_fast_accumulation_allows_tiles() -> None:

@@ -20,7 +20,7 @@ TARGET = Target("test", 0, vector_bytes=64, vector_registers=32)
 def schedule(
     rows: int, columns: int, op: UnaryOp = UnaryOp.NEG, dtype: DType = float32, turned: bool = False
 ) -> str:
-    """Returns the schedule of `y[i, j] = op(x[i, j])`, or of `y[i, j] = op(x[j, i])`."""
+    """Return the schedule of `y[i, j] = op(x[i, j])`, or of `y[i, j] = op(x[j, i])`."""
     draft, i, j = Draft("cells"), fresh_var("i"), fresh_var("j")
     x = draft.node("x", dtype, *((columns, rows) if turned else (rows, columns)))
     y = draft.node("y", dtype, rows, columns)

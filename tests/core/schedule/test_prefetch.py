@@ -1,4 +1,4 @@
-"""Cells come near while a sum runs, before they are needed."""
+"""Prefetches of cells during a reduction."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ocannl_core.loopir.nodes import Binary, Block, For, Load, Prefetch, Stmt
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.apply.prefetch import epilogue_cells
+from ocannl_core.schedule.apply.prefetch import epilogue_loads
 from ocannl_core.testing.drafts import Draft, loop
 
 
 def product(
     draft: Draft, rows: int, terms: int, columns: int, *, turned: bool = False
 ) -> KernelNest:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`, or with the result's axes the other way round."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`, or with the result's axes the other way round."""
     i, j, k = (fresh_var(name) for name in "ijk")
     a, b = draft.node("a", float32, rows, terms), draft.node("b", float32, terms, columns)
     c = draft.node("c", float32, *((columns, rows) if turned else (rows, columns)))
@@ -46,7 +46,7 @@ def scheduled(nest: KernelNest, options: str) -> Block:
 
 
 def fetched(stmt: Stmt, env: Mapping[IndexVar, int]) -> Iterator[tuple[int, ...]]:
-    """Yields the cells that a statement asks for, running its loops."""
+    """Yield the cells that a statement prefetches, running its loops."""
     match stmt:
         case For(var, start, stop, body):
             for value in range(start, stop):
@@ -121,4 +121,4 @@ def test_what_all_rows_share_is_near_already() -> None:
     for each in addends:
         value = Binary(BinaryOp.ADD, value, each, float32)
     nest = replace(nest, finish=(replace(store, value=value),))
-    assert [load.node.name for load in epilogue_cells(nest)] == ["c", "before"]
+    assert [load.node.name for load in epilogue_loads(nest)] == ["c", "before"]

@@ -22,14 +22,13 @@ from ocannl_core.loopir.nodes import Binary, Block, Stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.heuristics.contraction import contraction_schedule
-from ocannl_core.schedule.tuning.cached_rule import CachedRule
 from ocannl_core.schedule.tuning.candidates import Candidate, first_candidates, neighbours
-from ocannl_core.schedule.tuning.tuning_cache import TuningCache
+from ocannl_core.schedule.tuning.tuning_cache import CachedRule, TuningCache
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
 from ocannl_core.testing.subject import subject_named
+from tests.support.reductions import random_reductions
 
 WIDE = Target(
     "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
@@ -45,7 +44,7 @@ def product(
     op: BinaryOp = BinaryOp.ADD,
     start: int = 0,
 ) -> tuple[KernelNest, Nodes]:
-    """Returns `c[i, j] += a[i, k] * b[start + k, j]` over nodes of these labels."""
+    """Return `c[i, j] += a[i, k] * b[start + k, j]` over nodes of these labels."""
     draft, body = drafted(*labels, rows=rows, dtype=dtype, op=op, start=start)
     nest = kernel_nest(Block((body,)))
     assert nest is not None
@@ -55,7 +54,7 @@ def product(
 def drafted(
     *labels: str, rows: int, dtype: DType, op: BinaryOp = BinaryOp.ADD, start: int = 0
 ) -> tuple[Draft, Stmt]:
-    """Returns the loops of a product and their nodes."""
+    """Return the loops of a product and their nodes."""
     draft = Draft("product")
     first, second, result = labels or ("a", "b", "c")
     i, j, k = fresh_var(first), fresh_var("j"), fresh_var("k")
@@ -154,7 +153,7 @@ def test_both_orders_of_blocks_and_packed_operands_are_among_the_candidates() ->
         assert any(part in text for text in texts), part
 
 
-# ----- what a kernel is remembered by ---------------------------------------------------------------
+# ----- keys of the tuning cache ---------------------------------------------------------------------
 
 
 def test_equal_kernels_have_one_text_whatever_their_names_are() -> None:

@@ -1,8 +1,8 @@
-"""Patterns of einops, written in the notation: the whole road, on the interpreter.
+"""Patterns of einops in the notation, from expressions to cells, on the interpreter.
 
-A group `(a b)` is an axis of which `b` is the fast part: a window of `b` cells whose positions `a`
-are as far apart as it is long, `3*a<+b`. It reads as well as it writes, so that merging, splitting,
-pooling and repeating are one form.
+A group `(a b)` is an axis whose fast part is `b`: a window of `b` cells at positions `a` that are
+its length apart, `3*a<+b`. The notation is the same for reading and writing, so that merging,
+splitting, pooling and repeating are one form.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Groups = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """Axes made of one or two labels, before and after."""
+class EinopsPattern:
+    """Axes of one or two labels, before and after."""
 
     left: Groups
     right: Groups
@@ -37,7 +37,7 @@ class Pattern:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The sizes that the operand does not tell."""
+        """The sizes that do not follow from the operand."""
         known = {group[0] for group in self.left if len(group) == 1}
         return {label: n for label, n in self.sizes if label not in known}
 
@@ -65,7 +65,7 @@ def _grouped(groups: Groups) -> str:
 
 
 @st.composite
-def _patterns(draw: st.DrawFn, *, drops: bool = False, adds: bool = False) -> Pattern:
+def _patterns(draw: st.DrawFn, *, drops: bool = False, adds: bool = False) -> EinopsPattern:
     labels = draw(st.permutations("abcd"))[: draw(st.integers(1, 4))]
     sizes = {label: draw(st.integers(1, 3)) for label in "abcdefgh"}
 
@@ -85,11 +85,13 @@ def _patterns(draw: st.DrawFn, *, drops: bool = False, adds: bool = False) -> Pa
     if adds:
         kept = draw(st.permutations([*kept, *"ef"[: draw(st.integers(1, 2))]]))
     used = {*labels, *kept}
-    return Pattern(left, groups(list(kept)), tuple((k, n) for k, n in sizes.items() if k in used))
+    return EinopsPattern(
+        left, groups(list(kept)), tuple((k, n) for k, n in sizes.items() if k in used)
+    )
 
 
 def computed(build: Any) -> Array:
-    """Returns the cells of a tensor that is built in a session of its own."""
+    """Return the cells of a tensor that is built in a session of its own."""
     with project.overrides(warn_summed_once=False), oc.Session(seed=1, dtype="float64"):
         tensor = build()
         context = oc.Context("interp")
@@ -98,7 +100,7 @@ def computed(build: Any) -> Array:
         return cells
 
 
-def check(pattern: Pattern, operation: Any, right: Array) -> None:
+def check(pattern: EinopsPattern, operation: Any, right: Array) -> None:
     array = pattern.array()
     found = computed(lambda: operation(pattern.spec, oc.tensor(array), values=pattern.lengths))
     np.testing.assert_array_equal(found, right)
@@ -106,21 +108,21 @@ def check(pattern: Pattern, operation: Any, right: Array) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(_patterns())
-def test_axes_are_rearranged_merged_and_split(pattern: Pattern) -> None:
+def test_axes_are_rearranged_merged_and_split(pattern: EinopsPattern) -> None:
     right = einops.rearrange(pattern.array(), pattern.einops, **dict(pattern.sizes))
     check(pattern, oc.einsum, right)
 
 
 @settings(max_examples=80, deadline=None)
 @given(_patterns(drops=True), st.sampled_from(["sum", "max"]))
-def test_axes_are_reduced(pattern: Pattern, reduction: str) -> None:
+def test_axes_are_reduced(pattern: EinopsPattern, reduction: str) -> None:
     right = einops.reduce(pattern.array(), pattern.einops, reduction, **dict(pattern.sizes))
     check(pattern, oc.einsum if reduction == "sum" else oc.einmax, right)
 
 
 @settings(max_examples=80, deadline=None)
 @given(_patterns(adds=True))
-def test_cells_are_repeated_along_new_axes(pattern: Pattern) -> None:
+def test_cells_are_repeated_along_new_axes(pattern: EinopsPattern) -> None:
     right = einops.repeat(pattern.array(), pattern.einops, **dict(pattern.sizes))
     check(pattern, oc.einsum, right)
 
@@ -128,7 +130,7 @@ def test_cells_are_repeated_along_new_axes(pattern: Pattern) -> None:
 @settings(max_examples=50, deadline=None)
 @given(_patterns(), st.data())
 def test_the_gradient_of_a_rearrangement_is_the_rearrangement_back(
-    pattern: Pattern, data: st.DataObject
+    pattern: EinopsPattern, data: st.DataObject
 ) -> None:
     array = pattern.array()
     there = einops.rearrange(array, pattern.einops, **dict(pattern.sizes))

@@ -1,4 +1,4 @@
-"""Specs of output axes alone mean what NumPy's einsum says: the whole road, on the interpreter.
+"""Specs of output axes agree with NumPy's einsum, from expressions to cells, on the interpreter.
 
 Cells are small integers in float64, so that sums are exact in any order.
 """
@@ -22,8 +22,8 @@ LABELS = "ijklm"
 
 
 @dataclass(frozen=True)
-class Example:
-    """What to contract; each label has one size."""
+class EinsumExample:
+    """Operands of a contraction; each label has one size."""
 
     operands: tuple[str, ...]
     result: str
@@ -39,12 +39,14 @@ class Example:
         ]
 
     def numpy(self) -> Array:
-        """Returns what NumPy makes of it."""
+        """Return the result of NumPy."""
         return np.asarray(np.einsum(f"{','.join(self.operands)}->{self.result}", *self.arrays()))
 
 
 @st.composite
-def _examples(draw: st.DrawFn, most_operands: int = 3, *, is_diagonal: bool = True) -> Example:
+def _examples(
+    draw: st.DrawFn, most_operands: int = 3, *, is_diagonal: bool = True
+) -> EinsumExample:
     """Operands of at most three axes; the result has some of their labels, each once."""
     sizes = {label: draw(st.sampled_from([1, 2, 3, 4])) for label in LABELS}
     axes = st.lists(st.sampled_from(LABELS), max_size=3, unique=not is_diagonal).map("".join)
@@ -53,11 +55,11 @@ def _examples(draw: st.DrawFn, most_operands: int = 3, *, is_diagonal: bool = Tr
     order = draw(st.permutations(used)) if used else []
     result = "".join(order[: draw(st.integers(0, len(order)))])
     known = tuple((label, sizes[label]) for label in used)
-    return Example(operands, result, known, draw(st.integers(0, 999)))
+    return EinsumExample(operands, result, known, draw(st.integers(0, 999)))
 
 
 def _value(build: Any) -> Array:
-    """Returns the cells of a tensor that is built in a session of its own."""
+    """Return the cells of a tensor that is built in a session of its own."""
     with project.overrides(warn_summed_once=False), oc.Session(seed=1, dtype="float64"):
         tensor = build()
         context = oc.Context("interp")
@@ -68,7 +70,7 @@ def _value(build: Any) -> Array:
 
 @settings(max_examples=150, deadline=None)
 @given(_examples())
-def test_letters_mean_what_numpy_says(example: Example) -> None:
+def test_letters_mean_what_numpy_says(example: EinsumExample) -> None:
     spec = f"{';'.join(example.operands)}=>{example.result}"
     arrays = example.arrays()
     found = _value(lambda: oc.einsum(spec, *map(oc.tensor, arrays)))
@@ -77,7 +79,7 @@ def test_letters_mean_what_numpy_says(example: Example) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(_examples())
-def test_words_mean_what_numpy_says_of_letters(example: Example) -> None:
+def test_words_mean_what_numpy_says_of_letters(example: EinsumExample) -> None:
     def words(labels: str) -> str:
         return "".join(f"axis_{label}, " for label in labels)
 
@@ -91,7 +93,7 @@ def test_words_mean_what_numpy_says_of_letters(example: Example) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(_examples(1))
-def test_maxima_are_those_of_numpy(example: Example) -> None:
+def test_maxima_are_those_of_numpy(example: EinsumExample) -> None:
     (labels,), (array,) = example.operands, example.arrays()
     found = _value(lambda: oc.einmax(f"{labels}=>{example.result}", oc.tensor(array)))
     kept = "".join(dict.fromkeys(labels))
@@ -106,7 +108,7 @@ def test_maxima_are_those_of_numpy(example: Example) -> None:
 @settings(max_examples=60, deadline=None)
 @given(_examples(2, is_diagonal=False), st.lists(st.sampled_from([1, 2, 3]), max_size=2), st.data())
 def test_ellipses_broadcast_like_those_of_numpy(
-    example: Example, more: list[int], data: st.DataObject
+    example: EinsumExample, more: list[int], data: st.DataObject
 ) -> None:
     random = np.random.default_rng(example.seed)
     sizes = dict(example.sizes)
@@ -125,8 +127,10 @@ def test_ellipses_broadcast_like_those_of_numpy(
 
 @settings(max_examples=60, deadline=None)
 @given(_examples(2), st.data())
-def test_the_rows_that_axes_are_in_do_not_matter(example: Example, data: st.DataObject) -> None:
-    """`batch|input->output` only says where axes are: buffers hold batch, output, input."""
+def test_the_rows_that_axes_are_in_do_not_matter(
+    example: EinsumExample, data: st.DataObject
+) -> None:
+    """`batch|input->output` only assigns axes to rows: buffers hold batch, output, input."""
 
     def split(labels: str) -> tuple[str, str, str]:
         first, last = sorted(data.draw(st.integers(0, len(labels))) for _ in range(2))
@@ -188,7 +192,7 @@ class Slide:
         return f"{self.stride}*{over}{mark}+{shift}{self.dilation}*{kernel}"
 
     def touched(self) -> Array:
-        """Returns which cell each position and window cell touch: `position, kernel, size`, 0 or 1."""
+        """Return which cell each position and window cell touch: `position, kernel, size`, 0 or 1."""
         span = 1 + (self.kernel - 1) * self.dilation
         left = span - (span + 1) // 2 if self.padded else 0
         found = np.zeros((self.positions, self.kernel, self.size))

@@ -1,4 +1,4 @@
-"""How constraints that leave freedom are closed."""
+"""Closing of constraints that leave sizes open."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORIGIN = Origin("test", detail="output row")
 A, B, C = DimVar(10_001, "a"), DimVar(10_002, "b"), DimVar(10_003, "c")
 
 
-class Model:
+class ClosingModel:
     """An expression being built."""
 
     def __init__(self) -> None:
@@ -71,14 +71,14 @@ class Model:
         return self.apply(Compose(), one, two)
 
     def closed(self, *shapes: Shape) -> list[str]:
-        """Closes what the first shape was computed from; returns all shapes."""
+        """Close the leaves of the first shape; return all shapes."""
         self.environment.close(shapes[:1])
         return [str(self.environment.view(shape)) for shape in shapes]
 
 
 @pytest.fixture
-def model() -> Model:
-    return Model()
+def model() -> ClosingModel:
+    return ClosingModel()
 
 
 def sizes(
@@ -172,13 +172,13 @@ def test_a_circle_of_variables_is_one_variable() -> None:
 # ----- rows ---------------------------------------------------------------------------------------
 
 
-def test_a_leaf_takes_the_shape_of_its_only_use(model: Model) -> None:
+def test_a_leaf_takes_the_shape_of_its_only_use(model: ClosingModel) -> None:
     leaf = model.leaf()
     y = model.add(model.given(output=[3, 4]), leaf)
     assert model.closed(y, leaf) == ["3,4", "3,4"]
 
 
-def test_a_leaf_used_in_rows_of_different_lengths_takes_the_shorter(model: Model) -> None:
+def test_a_leaf_used_in_rows_of_different_lengths_takes_the_shorter(model: ClosingModel) -> None:
     leaf = model.leaf()
     one = model.add(model.given(output=[3, 4]), leaf)
     two = model.add(model.given(output=[4]), leaf)
@@ -186,7 +186,7 @@ def test_a_leaf_used_in_rows_of_different_lengths_takes_the_shorter(model: Model
     assert model.closed(one, two, leaf) == ["3,4", "4", "4"]
 
 
-def test_a_leaf_used_with_different_sizes_is_1(model: Model) -> None:
+def test_a_leaf_used_with_different_sizes_is_1(model: ClosingModel) -> None:
     leaf = model.leaf()
     one = model.add(model.given(output=[3]), leaf)
     two = model.add(model.given(output=[4]), leaf)
@@ -194,18 +194,18 @@ def test_a_leaf_used_with_different_sizes_is_1(model: Model) -> None:
     assert model.closed(one, two, leaf) == ["3", "4", "1"]
 
 
-def test_a_leaf_without_uses_is_a_scalar(model: Model) -> None:
+def test_a_leaf_without_uses_is_a_scalar(model: ClosingModel) -> None:
     assert model.closed(model.leaf()) == ["()"]
 
 
-def test_a_leaf_learns_its_axes_through_intermediate_results(model: Model) -> None:
+def test_a_leaf_learns_its_axes_through_intermediate_results(model: ClosingModel) -> None:
     leaf = model.leaf()
     middle = model.add(model.add(leaf))
     y = model.apply(Pointwise(), middle, result=model.given(output=[2, 3]))
     assert model.closed(y, middle, leaf) == ["2,3", "2,3", "2,3"]
 
 
-def test_leaves_that_learn_from_each_other_close_one_after_the_other(model: Model) -> None:
+def test_leaves_that_learn_from_each_other_close_one_after_the_other(model: ClosingModel) -> None:
     leaves = [model.leaf() for _ in range(30)]
     pairs = [model.add(one, two) for one, two in pairwise(leaves)]
     model.apply(Pointwise(), leaves[0], result=model.given(output=[5, 6]))
@@ -213,13 +213,13 @@ def test_leaves_that_learn_from_each_other_close_one_after_the_other(model: Mode
     assert {str(model.environment.view(shape)) for shape in [*leaves, *pairs]} == {"5,6"}
 
 
-def test_a_result_is_not_enlarged_by_its_use(model: Model) -> None:
+def test_a_result_is_not_enlarged_by_its_use(model: ClosingModel) -> None:
     scale = model.add(model.given(output=[8]))
     y = model.add(model.given(batch=[32], output=[2, 8]), scale)
     assert model.closed(y, scale) == ["32|2,8", "8"]
 
 
-def test_a_reduction_is_not_enlarged_by_its_use(model: Model) -> None:
+def test_a_reduction_is_not_enlarged_by_its_use(model: ClosingModel) -> None:
     x = model.given(batch=[32], output=[512])
     mean = model.apply("...|...c => ...|...0", x)
     total = model.apply("...|... => 0", x)
@@ -227,27 +227,27 @@ def test_a_reduction_is_not_enlarged_by_its_use(model: Model) -> None:
     assert model.closed(y, mean, total) == ["32|512", "32|1", "1"]
 
 
-def test_an_axis_only_in_the_result_follows_its_use(model: Model) -> None:
+def test_an_axis_only_in_the_result_follows_its_use(model: ClosingModel) -> None:
     outer = model.apply("j=>ij", model.given(output=[4]))
     y = model.add(model.given(output=[3, 4]), outer)
     assert model.closed(y, outer) == ["3,4", "3,4"]
 
 
-def test_an_axis_only_in_the_result_is_1_without_uses(model: Model) -> None:
+def test_an_axis_only_in_the_result_is_1_without_uses(model: ClosingModel) -> None:
     assert model.closed(model.apply("j=>ij", model.given(output=[4]))) == ["1,4"]
 
 
-def test_a_new_axis_is_long_enough_for_the_position_written(model: Model) -> None:
+def test_a_new_axis_is_long_enough_for_the_position_written(model: ClosingModel) -> None:
     assert model.closed(model.apply("... => ...2", model.given(output=[4]))) == ["4,3"]
 
 
-def test_a_row_variable_carries_batch_axes_to_outputs(model: Model) -> None:
+def test_a_row_variable_carries_batch_axes_to_outputs(model: ClosingModel) -> None:
     x = model.given(batch=[5], output=[2, 3, 4])
     assert model.closed(model.apply("..v..|ijk => ..v..kji", x)) == ["5,4,3,2"]
 
 
 @pytest.mark.parametrize("spec", ["...|...->... => 0", "...|... => 0", "... => 0"])
-def test_axes_that_are_not_mentioned_are_reduced(model: Model, spec: str) -> None:
+def test_axes_that_are_not_mentioned_are_reduced(model: ClosingModel, spec: str) -> None:
     x = model.given(batch=[5], input=[2], output=[3])
     assert model.closed(model.apply(spec, x)) == ["1"]
 
@@ -264,19 +264,19 @@ def test_axes_that_are_not_mentioned_are_reduced(model: Model, spec: str) -> Non
         ("...|c => ...|0", "5,6|1"),
     ],
 )
-def test_the_examples_of_the_notation(model: Model, spec: str, shape: str) -> None:
+def test_the_examples_of_the_notation(model: ClosingModel, spec: str, shape: str) -> None:
     x = model.given(batch=[5, 6], input=[2], output=[3])
     assert model.closed(model.apply(spec, x)) == [shape]
 
 
-def test_slicing_a_leaf_leaves_it_its_sliced_axis(model: Model) -> None:
+def test_slicing_a_leaf_leaves_it_its_sliced_axis(model: ClosingModel) -> None:
     x = model.leaf(batch=None, input=[])
     y = model.apply(BatchSlice((2,)), x)
     z = model.add(y, model.given(batch=[6], output=[4]))
     assert model.closed(z, y, x) == ["6|4", "6|4", "3,6|4"]
 
 
-def test_shifted_equations_of_one_variable_close_it_to_nothing(model: Model) -> None:
+def test_shifted_equations_of_one_variable_close_it_to_nothing(model: ClosingModel) -> None:
     tail = model.environment.fresh_shape().output.tail
     assert tail is not None
     shifted = RowEqual(Row((Size(3),), tail), Row(tail=tail, trailing=(Size(3),)), ORIGIN)
@@ -295,7 +295,7 @@ def test_shifted_equations_of_one_variable_close_it_to_nothing(model: Model) -> 
     [((3,), (3,), ("()", "()")), ((2, 3), (3,), ("()", "2")), ((3,), (3, 4), ("4", "()"))],
 )
 def test_axes_at_opposite_ends_of_equal_rows_are_the_same_if_nothing_else_is_known(
-    model: Model, ahead: tuple[int, ...], behind: tuple[int, ...], closed: tuple[str, str]
+    model: ClosingModel, ahead: tuple[int, ...], behind: tuple[int, ...], closed: tuple[str, str]
 ) -> None:
     v, w = RowVar(99_998), RowVar(99_999)
     left = Row(tuple(map(Size, ahead)), v)
@@ -305,7 +305,7 @@ def test_axes_at_opposite_ends_of_equal_rows_are_the_same_if_nothing_else_is_kno
 
 
 def test_axes_at_opposite_ends_of_equal_rows_are_different_if_the_rows_are_long(
-    model: Model,
+    model: ClosingModel,
 ) -> None:
     v, w = RowVar(99_998), RowVar(99_999)
     equation = RowEqual(Row((Size(3),), v), Row(tail=w, trailing=(Size(5),)), ORIGIN)
@@ -316,13 +316,13 @@ def test_axes_at_opposite_ends_of_equal_rows_are_different_if_the_rows_are_long(
 # ----- parameters ---------------------------------------------------------------------------------
 
 
-def test_a_weight_gets_its_axes_from_the_data_and_the_bias(model: Model) -> None:
+def test_a_weight_gets_its_axes_from_the_data_and_the_bias(model: ClosingModel) -> None:
     x, w, b = model.given(output=[3]), model.param("w"), model.param("b", output=[8])
     y = model.add(model.matmul(w, x), b)
     assert model.closed(y, w, b) == ["8", "3->8", "8"]
 
 
-def test_a_network_without_a_hidden_size_is_an_error(model: Model) -> None:
+def test_a_network_without_a_hidden_size_is_an_error(model: ClosingModel) -> None:
     x, w1, b1 = model.given(batch=[32], output=[3]), model.param("w1"), model.param("b1")
     h = model.add(model.add(model.matmul(w1, x), b1))
     y = model.matmul(model.param("w2", output=[2]), h)
@@ -330,7 +330,7 @@ def test_a_network_without_a_hidden_size_is_an_error(model: Model) -> None:
         model.closed(y)
 
 
-def test_a_network_with_a_hidden_size_is_inferred(model: Model) -> None:
+def test_a_network_with_a_hidden_size_is_inferred(model: ClosingModel) -> None:
     x, w1, b1 = (
         model.given(batch=[32], output=[3]),
         model.param("w1"),
@@ -342,24 +342,24 @@ def test_a_network_with_a_hidden_size_is_inferred(model: Model) -> None:
     assert model.closed(y, w1, b1, w2, h) == ["32|2", "3->8", "8", "8->2", "32|8"]
 
 
-def test_a_weight_on_data_of_one_feature_has_one_input(model: Model) -> None:
+def test_a_weight_on_data_of_one_feature_has_one_input(model: ClosingModel) -> None:
     w = model.param("w", output=[4])
     y = model.matmul(w, model.given(output=[1]))
     assert model.closed(y, w) == ["4", "1->4"]
 
 
-def test_a_weight_on_a_scalar_has_no_input(model: Model) -> None:
+def test_a_weight_on_a_scalar_has_no_input(model: ClosingModel) -> None:
     w = model.param("w", output=[4])
     y = model.matmul(w, model.given(output=[]))
     assert model.closed(y, w) == ["4", "4"]
 
 
-def test_parameters_that_meet_axis_by_axis_only_are_scalars(model: Model) -> None:
+def test_parameters_that_meet_axis_by_axis_only_are_scalars(model: ClosingModel) -> None:
     a, b = model.param("a"), model.param("b")
     assert model.closed(model.add(a, b), a, b) == ["()", "()", "()"]
 
 
-def test_a_parameter_named_by_a_spec_must_get_its_sizes(model: Model) -> None:
+def test_a_parameter_named_by_a_spec_must_get_its_sizes(model: ClosingModel) -> None:
     p = model.param("p")
     y = model.apply("i;ij=>j", model.given(output=[4]), p)
     with pytest.raises(ShapeError, match="hidden dimension"):
@@ -370,7 +370,7 @@ def test_a_parameter_named_by_a_spec_must_get_its_sizes(model: Model) -> None:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_row_that_must_be_as_long_as_a_parameters_is_not_guessed(
-    model: Model, order: tuple[int, int]
+    model: ClosingModel, order: tuple[int, int]
 ) -> None:
     w, v = model.param("w"), model.param("v", input=[4, 2])
     x = model.matmul(w, v)
@@ -384,28 +384,28 @@ def test_a_row_that_must_be_as_long_as_a_parameters_is_not_guessed(
     assert "parameter w: its output axes can be anything" in caught.value.found
 
 
-def _open_size(model: Model) -> Shape:
+def _open_size(model: ClosingModel) -> Shape:
     return model.apply("i;ij=>j", model.given(output=[4]), model.param("p"))
 
 
-def _counted_row(model: Model) -> Shape:
+def _counted_row(model: ClosingModel) -> Shape:
     p = model.param("p")
     model.environment.total_elements(p, 6)
     return model.apply(Transpose(), p)
 
 
-def _counted_size(model: Model) -> Shape:
+def _counted_size(model: ClosingModel) -> Shape:
     p, numbers = model.param("p"), model.leaf(input=())
     count = TotalElements((numbers.output,), Strided(4, A), ORIGIN)
     model.environment.constrain([RowEqual(p.output, Row(trailing=(A,)), ORIGIN), count])
     return p
 
 
-def _open_row(model: Model) -> Shape:
+def _open_row(model: ClosingModel) -> Shape:
     return model.matmul(model.param("p"), model.given(output=[3]))
 
 
-def _computed_size(model: Model) -> Shape:
+def _computed_size(model: ClosingModel) -> Shape:
     return model.apply("o<+k; k => o", model.given(output=[9]), model.param("p"))
 
 
@@ -420,7 +420,7 @@ def _computed_size(model: Model) -> Shape:
     ],
 )
 def test_a_hidden_dimension_is_told_with_the_part_that_is_open(
-    model: Model, make: Callable[[Model], Shape], part: str
+    model: ClosingModel, make: Callable[[ClosingModel], Shape], part: str
 ) -> None:
     y = make(model)
     with pytest.raises(ShapeError, match="hidden dimension") as caught:
@@ -428,17 +428,17 @@ def test_a_hidden_dimension_is_told_with_the_part_that_is_open(
     assert f"parameter p: {part} can be anything" in caught.value.found
 
 
-def test_a_transposed_weight_can_be_shared(model: Model) -> None:
+def test_a_transposed_weight_can_be_shared(model: ClosingModel) -> None:
     w = model.param("w", output=[8])
     h = model.matmul(w, model.given(output=[3]))
     back = model.matmul(model.apply(Transpose(), w), h)
     assert model.closed(back, w, h) == ["3", "3->8", "8"]
 
 
-# ----- what formulas compute ----------------------------------------------------------------------
+# ----- computed sizes -----------------------------------------------------------------------------
 
 
-def test_a_size_does_not_wait_for_what_is_computed_from_it(model: Model) -> None:
+def test_a_size_does_not_wait_for_what_is_computed_from_it(model: ClosingModel) -> None:
     table = model.given(input=[2], output=[3, 1])
     scalar = model.apply("=>", table)
     x = model.add(scalar, table)
@@ -448,17 +448,17 @@ def test_a_size_does_not_wait_for_what_is_computed_from_it(model: Model) -> None
     assert model.closed(z, y) == ["2,3->1,3", "2,3->1,3"]
 
 
-def test_a_later_position_beyond_a_computed_axis_of_size_1_is_refused(model: Model) -> None:
+def test_a_later_position_beyond_a_computed_axis_of_size_1_is_refused(model: ClosingModel) -> None:
     x = model.apply("row,k1,|=>k1,row|", model.given(batch=[1, 2]))
     y = model.apply("i^i,j|=>2*j<+i,|", x)
     with pytest.raises(ShapeError, match="Position 1 is accessed"):
         model.closed(model.apply("1,|=>", y), y, x)
 
 
-# ----- what is touched ----------------------------------------------------------------------------
+# ----- variables that closing changes -------------------------------------------------------------
 
 
-def test_closing_leaves_unconnected_tensors_open(model: Model) -> None:
+def test_closing_leaves_unconnected_tensors_open(model: ClosingModel) -> None:
     x = model.given(output=[3])
     here, there = model.param("here"), model.param("there")
     y, other = model.matmul(here, x), model.matmul(there, x)
@@ -468,7 +468,7 @@ def test_closing_leaves_unconnected_tensors_open(model: Model) -> None:
     assert not model.environment.view(there).is_closed
 
 
-def test_closing_leaves_unconnected_numbers_of_cells_open(model: Model) -> None:
+def test_closing_leaves_unconnected_numbers_of_cells_open(model: ClosingModel) -> None:
     counted = model.leaf(input=())
     model.environment.total_elements(counted, 12)
     assert model.closed(model.add(model.leaf(), model.given(output=[2]))) == ["2"]
@@ -476,14 +476,14 @@ def test_closing_leaves_unconnected_numbers_of_cells_open(model: Model) -> None:
     assert model.closed(model.add(counted, model.given(output=[3, 4])), counted)[1] == "3,4"
 
 
-def test_what_is_built_later_starts_from_closed_shapes(model: Model) -> None:
+def test_what_is_built_later_starts_from_closed_shapes(model: ClosingModel) -> None:
     leaf = model.leaf()
     assert model.closed(model.add(leaf, model.given(output=[3])), leaf) == ["3", "3"]
     y = model.add(leaf, model.given(output=[2, 3]))
     assert model.closed(y, leaf) == ["2,3", "3"]
 
 
-def test_a_thousand_operations_close(model: Model) -> None:
+def test_a_thousand_operations_close(model: ClosingModel) -> None:
     h, weights = model.given(batch=[32], output=[4]), []
     for _ in range(334):
         w, b = model.param("w"), model.param("b", output=[8])
@@ -492,7 +492,7 @@ def test_a_thousand_operations_close(model: Model) -> None:
     assert model.closed(h, *weights[:3]) == ["32|8", "4->8", "8->8", "8->8"]
 
 
-def test_an_equation_decides_a_leaf(model: Model) -> None:
+def test_an_equation_decides_a_leaf(model: ClosingModel) -> None:
     leaf = model.leaf()
     tail = leaf.output.tail
     assert tail is not None

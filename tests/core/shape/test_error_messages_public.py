@@ -1,5 +1,5 @@
-"""What shape errors say to someone who uses the public interface: operation, axis, both sizes, the
-lines concerned, and what to do.
+"""Shape errors of the public interface: operation, axis, both sizes, the lines concerned, and a
+fix.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.testing.messages import complaint
+from tests.support.messages import complaint
 
 
 @pytest.fixture(autouse=True)

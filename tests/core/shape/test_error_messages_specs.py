@@ -1,4 +1,4 @@
-"""What errors say of positions, formulas and bases in specifications."""
+"""Errors of positions, formulas and bases in specifications."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.testing.messages import complaint
+from tests.support.messages import complaint
 
 
 @pytest.fixture(autouse=True)

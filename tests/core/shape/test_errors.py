@@ -1,4 +1,4 @@
-"""What shape errors say."""
+"""Messages of shape errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import Row, Shape, Size, closed_shape
 
 
-class Model:
+class TracedModel:
     """An expression with a source line for every operation."""
 
     def __init__(self) -> None:
@@ -54,15 +54,15 @@ class Model:
 
 
 @pytest.fixture
-def model() -> Model:
-    return Model()
+def model() -> TracedModel:
+    return TracedModel()
 
 
 def complaint(caught: pytest.ExceptionInfo[OcannlError]) -> str:
     return str(caught.value)
 
 
-def test_sizes_of_two_operands(model: Model) -> None:
+def test_sizes_of_two_operands(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
         model.apply("a + b", Pointwise(), model.given(2, 3), model.given(2, 4))
     assert complaint(caught) == snapshot("""\
@@ -74,7 +74,7 @@ Axes that meet must have the same size, unless the operand's size is 1.
 """)
 
 
-def test_sizes_from_two_operations_name_both_lines(model: Model) -> None:
+def test_sizes_from_two_operations_name_both_lines(model: TracedModel) -> None:
     hidden = model.apply("a + b", Pointwise(), model.given(2, 3), model.given(3))
     weight = model.given(4, input=(2, 5))
     with pytest.raises(OcannlError) as caught:
@@ -88,7 +88,7 @@ Axes that meet must have the same size, unless the operand's size is 1.
 """)
 
 
-def test_sizes_of_an_einsum_axis(model: Model) -> None:
+def test_sizes_of_an_einsum_axis(model: TracedModel) -> None:
     spec = "ij;jk=>ik"
     with pytest.raises(OcannlError) as caught:
         model.apply(
@@ -103,7 +103,7 @@ Axes that meet must have the same size, unless the operand's size is 1.
 """)
 
 
-def test_two_bases(model: Model) -> None:
+def test_two_bases(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
         model.apply("a * b", Pointwise(), model.given(Size(3, "rgb")), model.given(Size(3, "hsv")))
     assert complaint(caught) == snapshot("""\
@@ -115,7 +115,7 @@ Axes that meet must have the same basis.
 """)
 
 
-def test_an_operand_with_more_axes_than_a_fixed_result(model: Model) -> None:
+def test_an_operand_with_more_axes_than_a_fixed_result(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
         model.apply(
             "c[:] = a * b", Pointwise(), model.given(3), model.given(2, 3), result=model.given(3)
@@ -129,7 +129,7 @@ An operand must not have more axes than the result that it is repeated to.
 """)
 
 
-def test_a_position_beyond_an_axis(model: Model) -> None:
+def test_a_position_beyond_an_axis(model: TracedModel) -> None:
     spec = Einsum(parse_spec("i3=>i"))
     with pytest.raises(OcannlError) as caught:
         model.apply("einsum", spec, model.given(2, 3))
@@ -141,7 +141,7 @@ Position 3 is accessed, so the axis needs at least 4 positions.
 """)
 
 
-def test_a_slice_beyond_an_axis(model: Model) -> None:
+def test_a_slice_beyond_an_axis(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
         model.apply("x[10]", BatchSlice((10,)), model.given(2, batch=(10,)))
     assert complaint(caught) == snapshot("""\
@@ -152,7 +152,7 @@ Position 10 is accessed, so the axis needs at least 11 positions.
 """)
 
 
-def test_a_slice_with_an_index_of_another_range(model: Model) -> None:
+def test_a_slice_with_an_index_of_another_range(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
         model.apply("x[i]", BatchSlice((StaticIndex("i", 8),)), model.given(2, batch=(10,)))
     assert complaint(caught) == snapshot("""\
@@ -164,7 +164,7 @@ Axes that are the same must have the same size.
 """)
 
 
-def test_a_slice_of_nothing(model: Model) -> None:
+def test_a_slice_of_nothing(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
         model.apply("x[0]", BatchSlice((0,)), model.given(2))
     assert complaint(caught) == snapshot("""\
@@ -175,7 +175,7 @@ Rows that must be equal have different numbers of axes.
 """)
 
 
-def test_hidden_dimensions(model: Model) -> None:
+def test_hidden_dimensions(model: TracedModel) -> None:
     w1, b1 = model.param("w1"), model.param("b1")
     product = model.apply("w1 @ x", Compose(), w1, model.given(3, batch=(32,)))
     hidden = model.apply("relu", Pointwise(), model.apply("w1 @ x + b1", Pointwise(), product, b1))
@@ -192,7 +192,7 @@ You forgot to specify the hidden dimension(s): nothing fixes the shape of a para
 """)
 
 
-def test_a_hidden_size_of_a_known_axis(model: Model) -> None:
+def test_a_hidden_size_of_a_known_axis(model: TracedModel) -> None:
     spec = Einsum(parse_spec("i;ij=>j"))
     y = model.apply("einsum", spec, model.given(4), model.param("p"))
     with pytest.raises(OcannlError) as caught:
@@ -205,7 +205,7 @@ You forgot to specify the hidden dimension(s): nothing fixes the shape of a para
 """)
 
 
-def test_a_hidden_input_row(model: Model) -> None:
+def test_a_hidden_input_row(model: TracedModel) -> None:
     p = model.environment.fresh_shape(batch=[], output=[2])
     model.environment.leaf(p, model.origin("parameter p"), parameter=True)
     y = model.apply("p.T", Transpose(), p)
@@ -219,7 +219,7 @@ You forgot to specify the hidden dimension(s): nothing fixes the shape of a para
 """)
 
 
-def test_a_row_that_contains_itself(model: Model) -> None:
+def test_a_row_that_contains_itself(model: TracedModel) -> None:
     v = model.environment.fresh_shape().output
     longer = Row(tail=v.tail, trailing=(Size(3),))
     with pytest.raises(OcannlError) as caught:
@@ -232,7 +232,7 @@ A row cannot contain itself and further axes: it would have infinitely many.
 """)
 
 
-def test_a_circle_of_rows(model: Model) -> None:
+def test_a_circle_of_rows(model: TracedModel) -> None:
     fresh = model.environment.fresh_shape
     v, w = fresh().output, fresh().output
     circle = [
@@ -250,7 +250,7 @@ Rows that each need more axes than the next, in a circle, would have infinitely 
 """)
 
 
-def test_rows_of_different_lengths(model: Model) -> None:
+def test_rows_of_different_lengths(model: TracedModel) -> None:
     two, one = Row(trailing=(Size(2), Size(3))), Row(trailing=(Size(3),))
     with pytest.raises(OcannlError) as caught:
         model.environment.constrain([RowEqual(two, one, model.origin("custom"))])
@@ -262,7 +262,7 @@ Rows that must be equal have different numbers of axes.
 """)
 
 
-def test_bare_sizes(model: Model) -> None:
+def test_bare_sizes(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
         model.environment.constrain([DimEqual(Size(2), Size(3), model.origin("custom"))])
     assert complaint(caught) == snapshot("""\
@@ -281,7 +281,7 @@ Position 2 is accessed, so the axis needs at least 3 positions.
 """)
 
 
-def test_a_negative_size(model: Model) -> None:
+def test_a_negative_size(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
         model.environment.fresh_shape(output=[2, -1], name="x")
     assert complaint(caught) == snapshot("""\
@@ -371,7 +371,7 @@ The parts of a concatenated axis must not exceed its size.
     ],
 )
 def test_axes_that_do_not_fit_their_formula(
-    model: Model, spec: str, operands: list[int], message: str
+    model: TracedModel, spec: str, operands: list[int], message: str
 ) -> None:
     shapes = [model.given(n) for n in operands]
     with pytest.raises(OcannlError) as caught:
@@ -379,7 +379,7 @@ def test_axes_that_do_not_fit_their_formula(
     assert complaint(caught) == message
 
 
-def test_the_kernel_of_a_window_that_does_not_fit(model: Model) -> None:
+def test_the_kernel_of_a_window_that_does_not_fit(model: TracedModel) -> None:
     result = model.given(4)
     with pytest.raises(OcannlError) as caught:
         model.apply("windows", Einsum(parse_spec("2*o<+k, => o")), model.given(5), result=result)
@@ -428,7 +428,7 @@ def test_a_logic_for_another_number_of_operands(text: str, operands: int, messag
     assert complaint(caught) == message
 
 
-def test_projections_of_contradicting_shapes(model: Model) -> None:
+def test_projections_of_contradicting_shapes(model: TracedModel) -> None:
     shapes = [closed_shape(output=(2, 3)), closed_shape(output=(2, 4))]
     with pytest.raises(OcannlError) as caught:
         project(Pointwise(), closed_shape(output=(2, 3)), shapes, model.origin("a + b"))

@@ -45,7 +45,7 @@ ORIGIN = Origin("formula", detail="output row")
 def solved(
     constraints: Sequence[Constraint], *dims: Dim, leaves: Sequence[Dim] = (), close: bool = False
 ) -> list[str]:
-    """Returns what is known of sizes after adding constraints one by one."""
+    """Return the known sizes after adding constraints one by one."""
     environment = Environment()
     environment._state.fresh.dims(20)
     if leaves:
@@ -74,7 +74,7 @@ def inferred(
     values: dict[str, int] | None = None,
     padded: bool | None = None,
 ) -> str:
-    """Returns the closed shapes of operands (output axes; None to infer) and result."""
+    """Return the closed shapes of operands (output axes; None to infer) and result."""
     environment = Environment()
     shapes = [environment.fresh_shape(batch=[], input=[], output=axes) for axes in operands]
     for position, shape in enumerate(shapes):
@@ -265,7 +265,7 @@ def test_an_operand_of_size_1_is_repeated_along_a_formula() -> None:
 
 
 def steps_until_settled(constraints: Sequence[Constraint]) -> int:
-    """Returns the steps that solving takes, whether or not there is a solution."""
+    """Return the steps that solving takes, whether or not there is a solution."""
     state = State()
     state.fresh.dims(20)
     state.agenda.extend(constraints)

@@ -1,4 +1,4 @@
-"""What errors say about sizes that were guessed when earlier code was closed."""
+"""Errors about sizes that were guessed when earlier code was closed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.testing.messages import complaint
+from tests.support.messages import complaint
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The order in which operations are told to the environment must not matter."""
+"""Inference does not depend on the order of operations."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _BINARY: list[Logic] = [
 _TERNARY: list[Logic] = [ComposeAccumulate(), Pointwise()]
 _POOL = [(_UNARY, 1), (_BINARY, 2), (_BINARY, 2), (_TERNARY, 3)]
 
-# Equations of rows: some know axes at the left end of a row, some at its right end.
+# Equations of rows: some determine axes at the left end of a row, some at its right end.
 _CROSSING: list[tuple[list[Logic], int]] = [
     ([Einsum(parse_spec("a, b^c => a")), Einsum(parse_spec("i^j, ... => i, ..."))], 1),
     ([Compose(), Pointwise()], 2),
@@ -103,14 +103,14 @@ _CROSSING: list[tuple[list[Logic], int]] = [
 
 @dataclass(frozen=True)
 class _Program:
-    """What is told to an environment.
+    """Operations and requirements for an environment.
 
     Attributes:
         shapes: The axes of tensors.
-        leaves: Which of them are leaves, and whether they are parameters.
+        leaves: The leaves, each with True for a parameter.
         operations: The logic, the result and the operands of each operation.
         captures: For some operations, a name of the specification and a reference.
-        requires: What is required of references: a number, or a multiple of another one.
+        requires: Requirements on references: a number, or a multiple of another one.
     """
 
     shapes: list[tuple[Axes, Axes, Axes]]
@@ -129,7 +129,7 @@ _axes = st.none() | st.lists(st.sampled_from([0, 1, 1, 2, 2, 3, 3, 3, 3, 3]), ma
 
 @st.composite
 def _programs(draw: st.DrawFn, pool: Sequence[tuple[list[Logic], int]] = _POOL) -> _Program:
-    """Leaves, then results of operations on what is there."""
+    """Leaves, then results of operations on earlier tensors."""
     number = draw(st.integers(1, 3))
     shapes: list[tuple[Axes, Axes, Axes]] = [
         draw(st.tuples(st.just([]) | _axes, st.just([]) | _axes, _axes)) for _ in range(number)
@@ -155,7 +155,7 @@ def _names(spec: Spec) -> list[str]:
 
 @st.composite
 def _requiring(draw: st.DrawFn) -> _Program:
-    """Operations whose names are captured, and what is required of these."""
+    """Operations with captured names, and requirements on these."""
     program = draw(_programs())
     captures: dict[int, tuple[str, int]] = {}
     for position, (logic, _, _) in enumerate(program.operations):
@@ -175,7 +175,7 @@ def _requiring(draw: st.DrawFn) -> _Program:
 
 
 def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
-    """Returns the closed shapes, or None when there is a contradiction."""
+    """Return the closed shapes, or None when there is a contradiction."""
     environment = Environment()
     shapes = [environment.fresh_shape(batch=b, input=i, output=o) for b, i, o in program.shapes]
     references = [DimRef(), DimRef(), DimRef()]
@@ -200,7 +200,7 @@ def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
         return step
 
     def require(*added: tuple[int, int, int | None]) -> None:
-        """Require what is required of references that are captured."""
+        """Add requirements on captured references."""
         pending.extend(added)
         for each in list(pending):
             first, number, second = each
@@ -224,7 +224,7 @@ def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
             raise
         return None
     except UsageError:
-        return None  # a reference stands for axes and for rows
+        return None  # a reference is of axes and of rows
     views = [environment.view(shape) for shape in shapes]
     assert all(view.is_closed for view in views)
     sizes = [environment.size_of(each) for each in references if each.term is not None]
@@ -381,7 +381,7 @@ def _solution(
 ) -> list[str] | None:
     environment = Environment()
     for _ in range(len(dims) + len(rows)):
-        environment.fresh_shape()  # so that the environment's own variables differ from the given ones
+        environment.fresh_shape()  # the environment's own variables must differ from the given ones
     shapes = [Shape(output=Row(trailing=tuple(dims[:2]))), Shape(output=Row(tail=rows[0]))]
     others = [Shape(output=Row(trailing=tuple(dims[2:])))]
     others += [Shape(output=Row(tail=row)) for row in rows[1:]]

@@ -54,7 +54,7 @@ def output(*sizes: int) -> Shape:
 
 
 def infer(logic: Logic, *operands: Shape) -> Shape:
-    """Returns the closed shape of a result."""
+    """Return the closed shape of a result."""
     environment = Environment()
     result = environment.fresh_shape()
     environment.relate(logic, result, operands, ORIGIN)
@@ -65,7 +65,7 @@ def infer(logic: Logic, *operands: Shape) -> Shape:
 def run(
     projections: Projections, operands: Sequence[Array], statics: dict[IndexVar, int] | None = None
 ) -> Array:
-    """Returns the sum of products that the index maps describe, cell by cell."""
+    """Return the sum of products that the index maps describe, cell by cell."""
     result = np.zeros(projections.lhs_dims, dtype=np.int64)
     names = [var for var, _ in projections.domain]
     for values in product(*(range(extent) for _, extent in projections.domain)):
@@ -79,12 +79,12 @@ def run(
 
 
 def filled(shape: Shape, seed: int = 0) -> Array:
-    """Returns an array whose cells are distinct small numbers, in buffer order."""
+    """Return an array whose cells are distinct small numbers, in buffer order."""
     return (np.arange(shape.size, dtype=np.int64) * 7 + seed + 1).reshape(shape.dims)
 
 
 def text(projections: Projections) -> str:
-    """Returns the index maps as text, loop variables numbered in order of appearance."""
+    """Return the index maps as text, loop variables numbered in order of appearance."""
     names: dict[IndexVar, str] = {}
 
     def show(index: AxisIndex) -> str:
@@ -278,10 +278,10 @@ _sizes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
 
 @st.composite
 def _einsums(draw: st.DrawFn) -> tuple[str, str, list[Shape]]:
-    """Returns a spec, the same for NumPy over axes in buffer order, and shapes of operands.
+    """Return a spec, the same for NumPy over axes in buffer order, and shapes of operands.
 
-    Each operand has an axis of its label's size or of size 1; the axes of `...` stand for A and B,
-    or only B.
+    Each operand has an axis of its label's size or of size 1; the axes of `...` are A and B, or
+    only B.
     """
     extents = {label: draw(st.integers(1, 3)) for label in "ijkAB"}
     specs, labels, shapes = [], [], []
@@ -336,7 +336,7 @@ def test_einsum_agrees_with_numpy(problem: tuple[str, str, list[Shape]]) -> None
 
 
 def _aligned(shape: Shape, ranks: Sizes) -> Array:
-    """Returns a filled array with axes of size 1 inserted, so that each row has a given number of axes."""
+    """Return a filled array with axes of size 1 inserted, so that each row has a given number of axes."""
     rows = [row.sizes for _, row in shape.rows()]
     padded = [(1,) * (rank - len(row)) + row for rank, row in zip(ranks, rows, strict=True)]
     return filled(shape).reshape([size for row in padded for size in row])

@@ -1,4 +1,4 @@
-"""What constraints imply, before anything is guessed."""
+"""Consequences of constraints, before any guess."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Scene:
         self.environment = Environment()
 
     def dims(self, number: int) -> list[DimVar]:
-        """Returns fresh axis sizes."""
+        """Return fresh axis sizes."""
         axes = RowBelow(Row(tail=self.rows(1)[0]), Row(), ORIGIN)
         self.environment.constrain([axes])
         start = self.rows(1)[0].id + 1000
         return [DimVar(start + offset, f"d{offset}") for offset in range(number)]
 
     def rows(self, number: int) -> list[RowVar]:
-        """Returns fresh row variables."""
+        """Return fresh row variables."""
         shapes = [self.environment.fresh_shape() for _ in range(number)]
         return [shape.output.tail for shape in shapes if shape.output.tail is not None]
 
@@ -74,7 +74,7 @@ class Scene:
         return result
 
     def sizes(self, shape: Shape) -> str:
-        """Returns the known trailing output axes."""
+        """Return the known trailing output axes."""
         return ",".join(map(str, self.environment.view(shape).output.trailing))
 
 

@@ -1,4 +1,4 @@
-"""Every spec that the documents print parses, and infers what they say."""
+"""Specs printed in the documents parse, and infer the stated shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equations of sizes that determine together what none of them does alone."""
+"""Equations of sizes that determine sizes only together."""
 
 from __future__ import annotations
 

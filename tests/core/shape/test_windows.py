@@ -56,7 +56,7 @@ def projected(
 
 
 def points(projections: Projections) -> list[dict[IndexVar, int]]:
-    """Returns the values of the loop variables, iteration by iteration."""
+    """Return the values of the loop variables, iteration by iteration."""
     names = [var for var, _ in projections.domain]
     ranges = (range(extent) for _, extent in projections.domain)
     return [dict(zip(names, values, strict=True)) for values in product(*ranges)]
@@ -71,7 +71,7 @@ def padded_operand(array: Array, margins: Sequence[Margin]) -> Array:
 
 
 def correlate(projections: Projections, *operands: Array) -> Array:
-    """Returns the sum of products over the domain; every cell must lie in the padded buffers."""
+    """Return the sum of products over the domain; every cell must lie in the padded buffers."""
     margins = projections.margins or tuple((Margin(),) * array.ndim for array in operands)
     buffers = [padded_operand(a, m) for a, m in zip(operands, margins, strict=True)]
     found = np.zeros(projections.lhs_dims, dtype=np.int64)
@@ -221,7 +221,7 @@ def test_one_part_is_taken_at_its_offset() -> None:
 
 
 def nests(projections: Projections, operand: int) -> dict[Sizes, Sizes]:
-    """Returns which cell of an operand goes to which cell of the result, part by part."""
+    """Return the cell of the result for each cell of an operand, part by part."""
     indices = (projections.lhs, projections.rhs[operand])
     parts = {i.parts for m in indices for i in m if isinstance(i, ConcatIndex)}
     (components,) = parts
@@ -273,7 +273,7 @@ def test_a_spec_with_three_operands_agrees_with_numpy(sizes: tuple[int, int, int
 
 
 def _derived(first: AffineDim, second: AffineDim | None, pin: int | None = None) -> Projections:
-    """Projects a relation in which one axis of 6 has two formulas, over an axis of 3."""
+    """Project a relation in which one axis of 6 has two formulas, over an axis of 3."""
     state = State()
     i, whole = Size(3, axis_id=0), Size(6, axis_id=1)
     label = state.fresh.dim("i")

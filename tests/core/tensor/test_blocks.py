@@ -1,4 +1,4 @@
-"""Blocks: when parameters are made, and who shares them."""
+"""Blocks: creation and sharing of parameters."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_asking_for_one_parameter_twice_in_an_application_is_an_error(x: oc.Tens
     def twice(x: oc.Tensor) -> oc.Tensor:
         return x * oc.param("a", init=1.0) * oc.param("a", init=1.0)
 
-    with pytest.raises(oc.UsageError, match="each parameter once"):
+    with pytest.raises(oc.UsageError, match="each parameter name once"):
         twice(x)
 
 

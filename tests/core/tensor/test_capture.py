@@ -1,4 +1,4 @@
-"""Sizes of the axes that specifications name, as numbers to calculate with and to say more of."""
+"""Captured sizes of named axes, in arithmetic and in requirements."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_the_size_of_a_padded_window_can_be_required(kernel: int) -> None:
 
 
 def refusal(act: Any) -> str:
-    """Returns an error's text without its place."""
+    """Return an error's text without its place."""
     with pytest.raises(oc.OcannlError) as caught:
         act()
     error = caught.value

@@ -1,4 +1,4 @@
-"""Operations that users define: what slots are, and what is refused."""
+"""User-defined operations: slots, and refusals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import ocannl_core as oc
 from ocannl_core.assign.nodes import Accumulate, Merge
 from ocannl_core.assign.traverse import leaves
 from ocannl_core.ops import UnaryOp
-from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.registry import operations
+from ocannl_core.tensor.operators import primitive_operations
 
 
 def computed(tensor: oc.Tensor) -> np.ndarray[Any, Any]:
@@ -23,7 +22,7 @@ def computed(tensor: oc.Tensor) -> np.ndarray[Any, Any]:
 
 
 def test_every_operation_of_the_package_is_defined_by_functions_of_slots() -> None:
-    defined = [each for each in operations.values() if isinstance(each, Operation)]
+    defined = primitive_operations()
     assert len(defined) > 30
     assert all(callable(each.forward) for each in defined)
 

@@ -14,7 +14,7 @@ HERE = Origin("mul")
 
 
 def printed(text: str, operands: int) -> str:
-    """Returns stated maps in the same notation, with the normal form of every index."""
+    """Return stated maps in the same notation, with the normal form of every index."""
     maps = index_maps(text, operands, "")
     names = PrintedNames()
     sides = [", ".join(map(names.index, side)) for side in (*maps.operands, maps.result)]

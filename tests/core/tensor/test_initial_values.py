@@ -1,4 +1,4 @@
-"""Parameters: their names, what may be their first value, and what that says of their shapes."""
+"""Parameters: names, initial values, and shapes inferred from them."""
 
 from __future__ import annotations
 

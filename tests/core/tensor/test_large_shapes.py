@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.testing.messages import complaint
+from tests.support.messages import complaint
 
 
 def _placed(*sizes: int) -> oc.Tensor:
@@ -56,6 +56,33 @@ def test_a_tensor_that_cannot_be_addressed_is_refused(
 def test_the_largest_shapes_are_inferred() -> None:
     assert _placed(2**61 - 1).info.nbytes == 2**63 - 4
     assert _placed(2**40, 0).info.size == 0
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+def test_a_tensor_that_memory_has_no_room_for_is_named(backend: str) -> None:
+    w, x = oc.param("w", output=[2**58]), oc.placeholder("x", output=[2**58])
+    context = oc.Context(backend)
+    with pytest.raises(oc.LinkError, match="no room for 1,152,921,504,606,846,976 bytes") as caught:
+        context.compile(oc.train.forward(oc.einsum("i=>", w)))
+    assert caught.value.where.startswith("parameter w (test_large_shapes.py:")
+    with pytest.raises(oc.LinkError, match="fits into the memory of its device") as caught:
+        context[x] = 1.0
+    assert caught.value.where.startswith("placeholder x (test_large_shapes.py:")
+    assert x not in context
+
+
+@pytest.mark.parametrize("size", [2**19, 2**20])
+def test_memory_that_a_routine_keeps_for_itself_is_limited(size: int) -> None:
+    x = oc.placeholder("x", output=[size])
+    cells = oc.exp(oc.einsum("i;j;k=>ijk", x, x, x))
+    total = oc.einsum("...=>", cells * oc.einmax("ijk=>i00", cells))
+    with (
+        oc.settings.overrides(max_visits=0),
+        pytest.raises(oc.LinkError, match="a routine keeps for itself") as caught,
+    ):
+        oc.Context("cpu_c").compile(oc.train.forward(total))
+    assert caught.value.found.startswith("no room for ")
+    assert caught.value.where == "compiling forward"
 
 
 def test_the_error_names_the_tensor_and_its_line() -> None:

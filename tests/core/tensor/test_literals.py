@@ -1,4 +1,4 @@
-"""Literals: which container is which kind of axis, and what is refused."""
+"""Literals: the axis kinds of containers, and refusals."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_the_basis_of_a_single_position_concerns_nobody_who_stretches_it(first: 
 def test_two_bases_of_single_positions_do_not_meet() -> None:
     y = oc.number(2.0, basis="q") + oc.number(1.0, basis="p")
     with pytest.raises(oc.ShapeError) as caught:
-        y.info  # noqa: B018 - asks for the shape
+        y.info  # noqa: B018 - closes the shape
     assert caught.value.found == "basis 'q' (size 1) and basis 'p' (size 1)"
     assert "first operand of add" in caught.value.where
     assert "second operand of add" in caught.value.where

@@ -1,4 +1,4 @@
-"""Margins: who asks for them, and when they are final."""
+"""Margins: the operations that require them, and the time at which they are final."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_gradient_has_the_margins_of_its_tensor() -> None:
 def test_asking_for_margins_decides_nothing() -> None:
     x, w = data(), oc.param("w")
     y = oc.einsum("i=+k; k => i", x, w)
-    assert x.info.padding == ()  # nothing says how wide the window is
+    assert x.info.padding == ()  # nothing determines the width of the window
     oc.einsum("i => i", w + ones(5))
     assert x.info.padding == (Margin(2, 3),)
     assert not y.shape.is_closed

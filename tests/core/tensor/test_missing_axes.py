@@ -1,4 +1,4 @@
-"""Axes that a specification names and an operand lacks, or that nothing gives a size."""
+"""Axes that a specification names and an operand lacks, or whose size nothing determines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.testing.messages import complaint, run
+from tests.support.messages import complaint, run
 
 Array = np.ndarray[Any, Any]
 
@@ -210,7 +210,7 @@ oc.train.forward(e).resolve()
     assert lines == [4, 5, 6]
 
 
-# ----- what named axes meet -----------------------------------------------------------------------
+# ----- matches of named axes ----------------------------------------------------------------------
 
 
 def _value(tensor: oc.Tensor) -> Array:

@@ -1,4 +1,4 @@
-"""Which parts of concatenated axes are visited: values, and specifications that visit none."""
+"""Visited parts of concatenated axes: values, and specifications that visit none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions that specifications give as numbers: they are there, or the operation is refused."""
+"""Constant positions in specifications exist, or the operation is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Number formats: what is stated, what follows from operands, what follows from uses."""
+"""Number formats: stated, inferred from operands, and inferred from uses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_operation_can_state_the_format_of_its_result() -> None:
     assert oc.mul(a, a, dtype="float32").dtype is oc.float32
     assert oc.matmul(oc.param("w"), a, dtype=oc.float64).dtype is oc.float64
     assert oc.cast(w, "bfloat16").dtype is oc.bfloat16
-    assert w.dtype is oc.float32  # what an operation states is not what it computes from
+    assert w.dtype is oc.float32  # an operation's stated format is not that of its operands
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_results_that_rested_on_the_default_follow_what_uses_decide_later() -> N
     fixed = oc.add(w, b, dtype="float32")
     _ = w * make("float64")
     assert [t.dtype for t in (w, first, second, fixed)] == [oc.float64] * 3 + [oc.float32]
-    assert b.dtype is oc.float64  # as it would be if that had been known at first
+    assert b.dtype is oc.float64  # as if it had been known at first
 
 
 def test_compiled_code_keeps_its_formats() -> None:
@@ -303,7 +303,9 @@ def test_numbers_in_the_code_of_an_operation_take_the_format_of_the_branches() -
     choose = oc.define_operation("choose", forward=forward)
     condition, cells = make("float32", "h"), make("int64")
     chosen = choose(condition, cells)
-    assert chosen.dtype is oc.float32  # the operation is no primitive: both operands have a say
+    assert (
+        chosen.dtype is oc.float32
+    )  # the operation is no primitive: both operands determine the format
     chosen = choose(condition, cells, dtype="int64")
     ctx = oc.Context("interp")
     step = ctx.compile(oc.train.forward(chosen))

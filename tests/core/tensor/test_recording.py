@@ -1,4 +1,4 @@
-"""Recorded code: what is absorbed into one assignment, what becomes an intermediate tensor, what is refused."""
+"""Recorded code: absorbed operations, intermediate tensors, and refusals."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_misuse_is_explained(p: oc.Tensor, q: oc.Tensor) -> None:
     def returns() -> oc.Tensor:  # type: ignore[misc]
         return p
 
-    with pytest.raises(oc.UsageError, match=r"c \+= e to add to what c holds"):
+    with pytest.raises(oc.UsageError, match=r"c \+= e to add to c"):
         accumulates_into_all()
     with pytest.raises(oc.UsageError, match="neutral element"):
         accumulates_by_less()

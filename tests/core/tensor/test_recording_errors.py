@@ -176,7 +176,7 @@ def test_a_message_says_what_must_hold_what_was_found_where_and_what_to_do(case:
 
 
 def message(text: str) -> str:
-    """Returns the error of a program whose lines messages show as those of program.py."""
+    """Return the error of a program whose lines messages show as those of program.py."""
     before = """\
 import ocannl_core as oc
 c = oc.declare("c", output=[2])
@@ -228,7 +228,7 @@ An operation whose reduction an assignment states is read by that assignment.
 Assignments are recorded inside functions decorated with @oc.cd.
   found  an assignment to <declared c: ..c.batch..|..c.input..->2> outside of one
   where  program.py:4: c[:] = 1.0
-  try    put the assignment into a function decorated with @oc.cd and compile what it returns\
+  try    put the assignment into a function decorated with @oc.cd and compile its result\
 """,
         "assignment in another session": """\
 Tensors of different sessions do not mix.
@@ -240,7 +240,7 @@ Tensors of different sessions do not mix.
 Assignments take tensors, merge buffers and numbers.
   found  None
   where  program.py:6: c[:] = oc.tensor([1.0]).grad
-  try    a tensor that needs no gradient has None as its .grad: assign gradients of parameters and of what depends on them\
+  try    a tensor that needs no gradient has None as its .grad: assign gradients of parameters and of tensors that depend on them\
 """,
         "no gradient in an operation": """\
 Operands are tensors and numbers.
@@ -272,7 +272,7 @@ Stated projections stay inside the axes.
   where  assignment to c, at program.py:6: c[:] = oc.exp(x, projections="1*i + 1 => i over i<2")\
 """,
         "a plain assignment that reduces": """\
-A plain assignment writes each cell once: what is reduced is accumulated.
+A plain assignment writes each cell once: reductions accumulate.
   found  an assignment whose operands have axes that the target has not
   where  assignment to c, at program.py:6: c[:] = oc.exp(x, logic="i => 0")
   try    write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum\

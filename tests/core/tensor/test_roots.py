@@ -1,4 +1,4 @@
-"""Whose code contains a tensor's code: pieces inside recorded functions, consumed and lost code."""
+"""Owners of code: pieces inside recorded functions, consumed and lost code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ocannl_core.assign.traverse import leaves
 
 
 def targets(computation: oc.Computation) -> list[str]:
-    """Returns the names of what a computation writes, in program order."""
+    """Return the names of the nodes that a computation writes, in program order."""
     return [each.target.name for each in leaves(computation.resolve().body)]
 
 
@@ -84,7 +84,7 @@ def test_recorded_code_reads_what_a_compiled_computation_contains(loss: oc.Tenso
     def code() -> None:
         c[:] = loss
 
-    assert targets(code()) == ["einsum", "loss", "c_loss"]  # resolving is what compiling does first
+    assert targets(code()) == ["einsum", "loss", "c_loss"]  # compiling resolves first
     assert targets(code()) == ["c_loss"]
 
 
@@ -214,7 +214,7 @@ def test_a_gradient_that_two_losses_share_is_not_passed_on_twice() -> None:
 
 
 def backpropagating() -> tuple[oc.Context, oc.Tensor, oc.Tensor, Callable[[], None]]:
-    """Returns a context, a parameter, a loss, and what sets the gradients of both."""
+    """Return a context, a parameter, a loss, and a function that sets the gradients of both."""
     p = oc.param("p", init=[3.0])
     loss = oc.einsum("i=>0", p * p)
 

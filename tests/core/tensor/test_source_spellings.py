@@ -1,4 +1,4 @@
-"""Specifications in recorded code, where the assignment says how cells accumulate."""
+"""Specifications in recorded code, where the assignment states the accumulation."""
 
 from __future__ import annotations
 

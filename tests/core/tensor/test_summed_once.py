@@ -18,7 +18,7 @@ c = oc.einsum("ij;k=>i", a, b)
 
 
 def warned(text: str) -> list[warnings.WarningMessage]:
-    """Returns the warnings of a program whose lines messages show as those of program.py."""
+    """Return the warnings of a program whose lines messages show as those of program.py."""
     text = "import ocannl_core as oc\n" + text
     lines = text.splitlines(keepends=True)
     linecache.cache["program.py"] = (len(text), None, lines, "program.py")

@@ -256,7 +256,7 @@ def test_ids_grow_and_a_gradient_has_the_one_after_its_tensor() -> None:
     assert z.operands[1].id == p.id + 6
 
 
-# ----- what is no operand -------------------------------------------------------------------------
+# ----- refused operands ---------------------------------------------------------------------------
 
 
 def test_lists_arrays_and_nothing_are_no_operands() -> None:

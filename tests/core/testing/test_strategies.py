@@ -24,7 +24,7 @@ from ocannl_core.loopir.traverse import walk, writes
 from ocannl_core.loopir.verify import verify
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.testing import group_programs, number_programs, programs
-from ocannl_core.testing.primitives import exact_primitives, primitives, telling_values
+from ocannl_core.testing.primitives import exact_primitives, primitives, special_values
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import INDEPENDENT_KINDS, loop_programs, random_programs
 
@@ -122,7 +122,7 @@ def test_hand_made_programs_keep_the_invariants_of_the_language() -> None:
 
 def test_telling_values_are_numbers_of_their_format() -> None:
     for dtype in NUMBERS:
-        values = telling_values(dtype)
+        values = special_values(dtype)
         assert len({repr(value) for value in values}) == len(values)
         for value in values:
             assert repr(dtypes.round_to(value, dtype)) == repr(value)

@@ -1,4 +1,4 @@
-"""Writes random programs whose axes have sizes at which schedules cut, pack and share."""
+"""Write random programs whose axes have sizes at which schedules cut, pack and share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from ..chains import links_of, rounds_of
 from ..contraction import Undetermined
-from ..notation import ALONE, Context, Invalid, Row, Rows
+from ..notation import ALONE, Invalid, Row, Rows, SpecContext
 from ..programs import Program, Statement, pool_spec, used_operands
 from ..reference import Call
 from .bounds import FORMATS, promoted
-from .drafts import LABELS, Draft, text_of
-from .programs import Case, Given, Operation, Training, cells_of, shape_of
+from .drafts import LABELS, CaseDraft, text_of
+from .programs import CaseOperation, Given, SizedCase, UpdateRule, cells_of, shape_of
 
 T = TypeVar("T")
 
@@ -31,13 +31,13 @@ COMPARISONS = ("less", "less_equal", "equal", "not_equal")
 
 
 @dataclass
-class Author:
-    """Writes one case.
+class CaseAuthor:
+    """Author of one case.
 
     Attributes:
-        random: Where choices come from.
-        most_cells: How large tensors may be.
-        most_work: How many products an operation may sum.
+        random: The source of choices.
+        most_cells: The largest number of cells of a tensor.
+        most_work: The largest number of products of an operation.
     """
 
     random: Random
@@ -50,8 +50,8 @@ class Author:
     shapes: dict[str, Rows] = field(default_factory=dict)
     formats: dict[str, str] = field(default_factory=dict)
 
-    def case(self) -> Case:
-        """Returns a program of a few operations, in many cases with gradients and updates."""
+    def case(self) -> SizedCase:
+        """Return a program of a few operations, in many cases with gradients and updates."""
         form = self.random.choices([*FLOATS, "int32", "uint8"], [12, 2, 2, 2, 2, 2, 1, 1])[0]
         self.format = form
         self.is_exact = self._chance(0.5) or FORMATS[form].is_integer
@@ -61,16 +61,16 @@ class Author:
         program = Program(tuple(self.statements)).pruned
         training = self._training(program)
         calls = self.random.choice([1, 2]) if training is not None else 1
-        return Case(program, training, calls)
+        return SizedCase(program, training, calls)
 
-    def _training(self, program: Program) -> Training | None:
+    def _training(self, program: Program) -> UpdateRule | None:
         if FORMATS[self.format].is_integer or self._chance(0.25):
             return None
         rules = ["none", "sgd", "adam"]
         candidates = [
             step.name
             for step in program.steps
-            if Case(program, Training((step.name,))).params
+            if SizedCase(program, UpdateRule((step.name,))).params
             and not FORMATS[self.formats[step.name]].is_integer
         ]
         roots = [name for name in candidates if name in program.roots]
@@ -79,7 +79,7 @@ class Author:
         losses = [self.random.choice(roots)]
         for _ in range(self.random.choice([0, 0, 0, 1, 1, 2])):
             losses.append(self.random.choice(candidates))
-        return Training(tuple(dict.fromkeys(losses)), self.random.choice(rules))
+        return UpdateRule(tuple(dict.fromkeys(losses)), self.random.choice(rules))
 
     def _chance(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -98,7 +98,7 @@ class Author:
         return self._dealt(sizes)
 
     def _dealt(self, axes: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
-        """Returns axes dealt out to three rows, in their order."""
+        """Return axes dealt out to three rows, in their order."""
         first, second = sorted(self.random.randint(0, len(axes)) for _ in range(2))
         if self._chance(0.5):
             first = 0
@@ -137,9 +137,9 @@ class Author:
         operation: str,
         operands: Sequence[str],
         spec: str = "",
-        context: Context = ALONE,
+        context: SpecContext = ALONE,
     ) -> str | None:
-        """Adds an operation; returns the name of its result, or None if it is not possible."""
+        """Add an operation; return the name of its result, or None if it is not possible."""
         call = Call(operation, spec, (), context)
         try:
             rows = shape_of(call, [self.shapes[name] for name in operands])
@@ -152,7 +152,7 @@ class Author:
         if operation == "cast":
             form = spec
         name = f"x{len(self.statements)}"
-        step = Operation(name, operation, tuple(operands), spec, context=context)
+        step = CaseOperation(name, operation, tuple(operands), spec, context=context)
         return self._added(step, rows, form)
 
     def _pick(self) -> str:
@@ -180,7 +180,7 @@ class Author:
         self._apply(operation, [name], "0.5" if operation == "times" else "")
 
     def _partner(self, name: str) -> str:
-        """Returns a tensor that broadcasts with another one: an earlier one, or a new one."""
+        """Return a tensor that broadcasts with another one: an earlier one, or a new one."""
         candidates = [
             each
             for each in self.shapes
@@ -217,7 +217,7 @@ class Author:
         return FORMATS[self.formats[name]].is_integer
 
     def _mask(self) -> None:
-        """A comparison, of whole numbers or of what was computed, that chooses cells."""
+        """Add a comparison, of integers or of computed cells, and a choice by it."""
         name = self._pick()
         rows = self.shapes[name]
         if self._chance(0.6) and not self._is_integer(name):
@@ -247,7 +247,7 @@ class Author:
         rows = shape_of(Call("add"), [self.shapes[each] for each in used])
         rounds = rounds_of(self.random, len(links), LONGEST_CHAIN)
         name = f"x{len(self.statements)}"
-        chain = Operation(name, "chain", used, links=links, rounds=rounds)
+        chain = CaseOperation(name, "chain", used, links=links, rounds=rounds)
         self._added(chain, rows, self.formats[used[0]])
 
     def _cast(self) -> None:
@@ -268,7 +268,7 @@ class Author:
         return self.random.choice(["batch", "output", "input"])
 
     def _rows(self) -> None:
-        """What softmax and the normalisation of rows do."""
+        """Add a softmax or a normalisation of rows."""
         name = self._pick()
         if self._is_integer(name):
             return
@@ -316,7 +316,7 @@ class Author:
             self._unary(result)
 
     def _attention(self) -> None:
-        """Products with keys, a softmax, products with values: for one batch or more."""
+        """Add products with keys, a softmax and products with values, for one batch or more."""
         if FORMATS[self.format].is_integer:
             return
         heads, width = self.random.choice([1, 2, 7]), self.random.choice([3, 16, 17, 31])
@@ -370,18 +370,18 @@ class Author:
         _, (height, width, _), _ = self.shapes[result]
         if height % 2 == 0 and width % 2 == 0:
             if self._chance(0.7):
-                values = Context(None, (("kh", 2), ("kw", 2)))
+                values = SpecContext(None, (("kh", 2), ("kw", 2)))
                 self._apply("max_pool2d", [result], pool_spec((2, 2), padded=False), values)
             else:
-                values = Context(None, (("k", 2), ("l", 2)))
+                values = SpecContext(None, (("k", 2), ("l", 2)))
                 pooled = "b|->2*y<+k, 2*x<+l, c => b|->y, x, c"
                 self._apply("einsum", [result], pooled, values)
         elif height > 2 and width > 2:
-            values = Context(None, (("kh", 3), ("kw", 2)))
+            values = SpecContext(None, (("kh", 3), ("kw", 2)))
             self._apply("max_pool2d", [result], pool_spec((1, 1), padded=True), values)
 
     def _tamed(self, name: str, terms: int) -> str:
-        """Returns a tensor whose cells are not much larger than the terms of the sums."""
+        """Return a tensor whose cells are not much larger than the terms of the sums."""
         if self._is_integer(name):
             return name
         if self.is_exact:
@@ -391,7 +391,7 @@ class Author:
         return found or name
 
     def _parts(self) -> None:
-        """Concatenates, takes axes apart, or turns their parts around."""
+        """Add concatenations, slices of axes or a reversal of parts."""
         name = self._pick()
         rows = self.shapes[name]
         places = [(k, a) for k, row in enumerate(rows) for a, n in enumerate(row) if n > 2]
@@ -417,7 +417,7 @@ class Author:
                 self._apply("concat", [name, second], spec)
             case "turn":
                 spec = f"{written('a^b')} => {written('b^a')}"
-                self._apply("einsum", [name], spec, Context(None, (("a", cut),)))
+                self._apply("einsum", [name], spec, SpecContext(None, (("a", cut),)))
             case "first":
                 self._apply("einsum", [name], f"{written(f'a^{cut}')} => {written('a')}")
             case _:
@@ -430,7 +430,7 @@ class Author:
             ["einsum", "einmax", "outer_sum", "tropical"], [9, 3, 1, 2]
         )[0]
         for _ in range(20):
-            draft = Draft(self, operation)
+            draft = CaseDraft(self, operation)
             statements, shapes, formats = (
                 list(self.statements),
                 dict(self.shapes),
@@ -446,8 +446,8 @@ class Author:
             self.statements, self.shapes, self.formats = statements, shapes, formats
 
 
-def case_of(seed: int, number: int) -> Case:
-    """Returns one of the cases of a seed: most are small, some large."""
+def case_of(seed: int, number: int) -> SizedCase:
+    """Return one of the cases of a seed: most are small, some large."""
     random = Random(f"sized {seed} {number}")
     most_cells, most_work = random.choice(
         [
@@ -459,9 +459,9 @@ def case_of(seed: int, number: int) -> Case:
         ]
     )
     while True:
-        case = Author(random, most_cells, most_work).case()
+        case = CaseAuthor(random, most_cells, most_work).case()
         if case.program.steps:
             return case
 
 
-__all__ = ["Author", "Row", "case_of"]
+__all__ = ["CaseAuthor", "Row", "case_of"]

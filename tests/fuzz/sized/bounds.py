@@ -1,11 +1,10 @@
-"""Numbers with a bound of how far a computed value may be from them.
+"""Interval arithmetic: numbers with a bound of the error of computed values.
 
-The bounds follow the computation: every operation passes on the errors of its operands, as much as
-its slope makes of them, and adds what its own roundings may do. A sum of n terms adds n roundings
-of the sum of all magnitudes, so the bound holds for each order of the terms and whether products
-are rounded or not. Where a comparison may come out either way, both ways are within the bound; where
-all partial results are multiples of one number that the format holds, nothing is rounded and the
-bound is 0.
+The bounds follow the computation: every operation propagates the errors of its operands by its
+slope, and adds those of its own roundings. A sum of n terms adds n roundings of the sum of all
+magnitudes, so the bound holds for each order of the terms and whether products are rounded or not.
+Where a comparison may have either result, both are within the bound; where all partial results are
+multiples of one number that the format holds, nothing is rounded and the bound is 0.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Format:
+class NumberFormat:
     """A number format.
 
     Attributes:
-        name: What the project and NumPy or ml_dtypes call it.
+        name: Its name in the project and in NumPy or ml_dtypes.
         digits: Significant bits of a float; all bits of an integer.
         least: The least positive number.
         greatest: The greatest number.
@@ -43,8 +42,8 @@ class Format:
 
     @property
     def rounds_of_functions(self) -> float:
-        """How many roundings make up for the error of `exp` and the like: 4 units, or what
-        rounding a float32 adds.
+        """The error of `exp` and similar functions in roundings: 4 units, or the rounding of a
+        float32.
         """
         return 9.0 if self.digits >= 24 else 1.1
 
@@ -52,14 +51,14 @@ class Format:
 FORMATS = {
     each.name: each
     for each in (
-        Format("float64", 53, 2.0**-1074, 1.7e308),
-        Format("float32", 24, 2.0**-149, 3.4e38),
-        Format("bfloat16", 8, 2.0**-133, 3.3e38),
-        Format("float16", 11, 2.0**-24, 65504.0),
-        Format("float8_e5m2", 3, 2.0**-16, 57344.0),
-        Format("float8_e4m3fn", 4, 2.0**-9, 448.0),
-        Format("int32", 32, 1.0, 2.0**31 - 1, is_integer=True),
-        Format("uint8", 8, 1.0, 255.0, is_integer=True),
+        NumberFormat("float64", 53, 2.0**-1074, 1.7e308),
+        NumberFormat("float32", 24, 2.0**-149, 3.4e38),
+        NumberFormat("bfloat16", 8, 2.0**-133, 3.3e38),
+        NumberFormat("float16", 11, 2.0**-24, 65504.0),
+        NumberFormat("float8_e5m2", 3, 2.0**-16, 57344.0),
+        NumberFormat("float8_e4m3fn", 4, 2.0**-9, 448.0),
+        NumberFormat("int32", 32, 1.0, 2.0**31 - 1, is_integer=True),
+        NumberFormat("uint8", 8, 1.0, 255.0, is_integer=True),
     )
 }
 PROMOTION = (
@@ -68,38 +67,38 @@ PROMOTION = (
 """The format of a result is the first of these that an operand has."""
 
 
-def promoted(*formats: Format) -> Format:
+def promoted(*formats: NumberFormat) -> NumberFormat:
     return FORMATS[min((each.name for each in formats), key=PROMOTION.index)]
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """Cells, and how far what is computed may be from each.
+    """Cells, and bounds of the errors of computed cells.
 
     Attributes:
         value: The cells: 64-bit floats, or integers for a format of integers.
-        error: The bound; infinite where nothing is promised.
-        step: All cells and what is computed for them are multiples of it; 0 if that is not known.
+        error: The bound; infinite where there is none.
+        step: All cells and computed values are multiples of it; 0 if unknown.
         format: The number format that they are computed in.
     """
 
     value: Array
     error: Array
     step: float
-    format: Format
+    format: NumberFormat
 
     @property
     def magnitude(self) -> Array:
         return np.abs(self.value) + self.error
 
 
-def exact(value: Array, form: Format) -> Bounded:
-    """Returns cells that the format holds."""
+def exact(value: Array, form: NumberFormat) -> Bounded:
+    """Return cells that the format holds."""
     value = value.astype(np.int64 if form.is_integer else np.float64)
     return Bounded(value, np.zeros(value.shape), _step(value, form), form)
 
 
-def _step(value: Array, form: Format) -> float:
+def _step(value: Array, form: NumberFormat) -> float:
     if form.is_integer:
         return 1.0
     for step in (1.0, 2.0**-1, 2.0**-2, 2.0**-4, 2.0**-8):
@@ -109,7 +108,7 @@ def _step(value: Array, form: Format) -> float:
 
 
 def rounded(
-    form: Format,
+    form: NumberFormat,
     value: Array,
     error: Array,
     *,
@@ -117,15 +116,15 @@ def rounded(
     rounds: Array | float,
     step: float = 0.0,
 ) -> Bounded:
-    """Returns what a format makes of results.
+    """Return results rounded to a format.
 
     Args:
         form: The format.
         value: The exact results.
-        error: What the errors of operands make of them, at most.
-        magnitude: What the magnitudes of all partial results stay below.
-        rounds: How many roundings each may have suffered.
-        step: What all partial results are multiples of, if that is known.
+        error: A bound of their errors from those of operands.
+        magnitude: A bound of the magnitudes of all partial results.
+        rounds: The largest number of roundings of each.
+        step: A common divisor of all partial results; 0 if unknown.
     """
     if form.is_integer:
         return Bounded(wrapped(value, form), error, 1.0, form)
@@ -143,7 +142,7 @@ def rounded(
 
 
 def summed(
-    form: Format, value: Array, error: Array, *, magnitude: Array, rounds: Array, step: float
+    form: NumberFormat, value: Array, error: Array, *, magnitude: Array, rounds: Array, step: float
 ) -> Bounded:
     """Return sums of a narrow format that were added up in float32 and rounded once; the arguments
     are those of `rounded`.
@@ -154,13 +153,13 @@ def summed(
     return rounded(form, found.value, found.error, magnitude=far, rounds=1, step=found.step)
 
 
-def wrapped(value: Array, form: Format) -> Array:
-    """Returns whole numbers modulo the width of a format of integers."""
+def wrapped(value: Array, form: NumberFormat) -> Array:
+    """Return whole numbers modulo the width of a format of integers."""
     return value.astype(form.name).astype(np.int64)
 
 
-def converted(a: Bounded, form: Format) -> Bounded:
-    """Returns the cells in another format; from floats to integers there is no way."""
+def converted(a: Bounded, form: NumberFormat) -> Bounded:
+    """Return the cells in another format; from floats to integers there is no way."""
     if form == a.format:
         return a
     assert not (form.is_integer and not a.format.is_integer)
@@ -168,8 +167,8 @@ def converted(a: Bounded, form: Format) -> Bounded:
     return rounded(form, value, a.error, magnitude=np.abs(value), rounds=1, step=a.step)
 
 
-def widened(a: Bounded, form: Format) -> Bounded:
-    """Returns the cells in a format that holds them."""
+def widened(a: Bounded, form: NumberFormat) -> Bounded:
+    """Return the cells in a format that holds them."""
     return converted(a, form)
 
 
@@ -202,7 +201,7 @@ def mul(a: Bounded, b: Bounded) -> Bounded:
 
 
 def product_error(a: Array, error_a: Array, b: Array, error_b: Array) -> Array:
-    """Returns how far a product may be from that of the exact factors."""
+    """Return how far a product may be from that of the exact factors."""
     with np.errstate(invalid="ignore"):
         error = np.abs(a) * error_b + np.abs(b) * error_a + error_a * error_b
     return np.where(np.isnan(error), np.inf, error)
@@ -256,7 +255,7 @@ def _unsure(distance: Array, error: Array) -> Array:
     return (error > 0) & (np.abs(distance) <= error)
 
 
-def _truth(form: Format, value: Array, unsure: Array) -> Bounded:
+def _truth(form: NumberFormat, value: Array, unsure: Array) -> Bounded:
     cells = value.astype(np.int64 if form.is_integer else np.float64)
     return Bounded(cells, unsure.astype(np.float64), 1.0, form)
 
@@ -278,7 +277,7 @@ def not_equal(a: Bounded, b: Bounded) -> Bounded:
 
 
 def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
-    """Returns `a` where the condition is not 0, else `b`; both bounds where it may be either."""
+    """Return `a` where the condition is not 0, else `b`; both bounds where it may be either."""
     chosen = condition.value != 0
     error = np.where(chosen, a.error, b.error)
     either = np.maximum(a.error, b.error) + np.abs(a.value - b.value)
@@ -302,7 +301,9 @@ def _zeros(a: Bounded) -> Bounded:
 # ----- functions ----------------------------------------------------------------------------------
 
 
-def _function(form: Format, value: Array, error: Array, rounds: float | None = None) -> Bounded:
+def _function(
+    form: NumberFormat, value: Array, error: Array, rounds: float | None = None
+) -> Bounded:
     with np.errstate(all="ignore"):
         error = np.where(np.isfinite(value), error, np.inf)
         value = np.where(np.isfinite(value), value, 0.0)

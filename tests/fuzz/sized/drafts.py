@@ -1,4 +1,4 @@
-"""Writes specifications of contractions, with operands that fit them."""
+"""Write specifications of contractions, with operands that fit them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..notation import Context, Rows
+from ..notation import Rows, SpecContext
 
 if TYPE_CHECKING:
-    from .author import Author
+    from .author import CaseAuthor
 
 LABELS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -21,18 +21,18 @@ def text_of(rows: Sequence[Sequence[str]]) -> str:
 
 
 @dataclass
-class Draft:
+class CaseDraft:
     """One specification, with operands that fit it."""
 
-    author: Author
+    author: CaseAuthor
     operation: str
     sizes: dict[str, int] = field(default_factory=dict)
     values: dict[str, int] = field(default_factory=dict)
     padded: bool | None = None
     terms: int = 1
 
-    def written(self) -> tuple[list[str], str, Context] | None:
-        """Returns the operands, the specification, and what is stated beside it."""
+    def written(self) -> tuple[list[str], str, SpecContext] | None:
+        """Return the operands, the specification, and its context."""
         author, random = self.author, self.author.random
         count = random.choice([1, 2, 2, 2, 3]) if self.operation == "einsum" else 1
         if self.operation in ("outer_sum", "tropical"):
@@ -60,7 +60,7 @@ class Draft:
             return None
         result = self._result(texts)
         spec = f"{'; '.join(texts)} => {text_of(result)}"
-        context = Context(self.padded, tuple(sorted(self.values.items())))
+        context = SpecContext(self.padded, tuple(sorted(self.values.items())))
         used = context.used_in(spec)
         return (
             operands,
@@ -77,7 +77,7 @@ class Draft:
         return label
 
     def _given(self, rows: Rows, *, may_window: bool = True) -> str:
-        """Returns how an operand with a shape is written."""
+        """Return how an operand with a shape is written."""
         own: set[str] = set()
         return text_of([[self._axis(n, own, may_window=may_window) for n in row] for row in rows])
 
@@ -103,7 +103,7 @@ class Draft:
         return label
 
     def _formula(self, size: int) -> str:
-        """Returns a window or a stride over an axis."""
+        """Return a window or a stride over an axis."""
         random = self.author.random
         stride = random.choice([1, 1, 1, 2, 3])
         dilation = random.choice([1, 1, 2])
@@ -127,7 +127,7 @@ class Draft:
         return f"{over_axis}{label}{mark}+{f'{dilation}*' if dilation > 1 else ''}{window}"
 
     def _other(self, windows: set[str]) -> list[list[str]]:
-        """Returns the rows of a new operand: some labels, and perhaps new ones."""
+        """Return the rows of a new operand: some labels, and perhaps new ones."""
         author, random = self.author, self.author.random
         labels = [k for k in self.sizes if k in windows or random.random() < 0.5]
         work = prod(self.sizes.values())
@@ -143,7 +143,7 @@ class Draft:
         return [list(row) for row in author._dealt(labels)]
 
     def _result(self, texts: Sequence[str]) -> list[list[str]]:
-        """Returns the rows of the result; labels that it does not mention are summed."""
+        """Return the rows of the result; labels that it does not mention are summed."""
         author, random = self.author, self.author.random
         seen = {k: sum(k in text for text in texts) for k in self.sizes}
         kept = [k for k in self.sizes if random.random() < (0.8 if seen[k] == 1 else 0.4)]
@@ -161,7 +161,7 @@ class Draft:
         return [list(row) for row in author._dealt(axes)]
 
     def _scattered(self, axes: list[str]) -> list[str]:
-        """Returns the axes of a result that is written with strides, on a diagonal or in windows."""
+        """Return the axes of a result that is written with strides, on a diagonal or in windows."""
         random = self.author.random
         if not axes:
             return axes

@@ -1,7 +1,7 @@
-"""What operations of a program compute, and their gradients, with bounds of the error.
+"""Operations of a program and their gradients, with bounds of the error.
 
-Operations with a specification enumerate the products that the texts say, as the reference of small
-programs does; everything else is written down here from the tables of the documentation.
+Operations with a specification enumerate its products, as the reference of small programs does; the
+others are written here from the tables of the documentation.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401 - gives NumPy the narrow formats
+import ml_dtypes  # noqa: F401 - registers the narrow formats in NumPy
 import numpy as np
 
 from ..contraction import Contraction, Points
 from ..notation import Rows
 from ..reference import MAXIMA, Call, Value, rearranged, stretched
 from . import bounds
-from .bounds import FUNCTIONS, Array, Bounded, Format, promoted, rounded, summed
+from .bounds import FUNCTIONS, Array, Bounded, NumberFormat, promoted, rounded, summed
 
 LARGEST_DOMAIN = 1 << 22
 SPECIFIED = ("einsum", "einmax", "outer_sum", "tropical", "concat", "max_pool2d")
@@ -27,8 +27,8 @@ REARRANGING = ("transpose", "stack", "slice")
 
 
 @dataclass(frozen=True)
-class Cells:
-    """Cells with bounds, and which of their axes belong to which row."""
+class BoundedCells:
+    """Cells with bounds, and the row of each of their axes."""
 
     cells: Bounded
     rows: Rows
@@ -38,21 +38,23 @@ def _dims(rows: Rows) -> tuple[int, ...]:
     return tuple(n for row in rows for n in row)
 
 
-def _spread(operand: Cells, rows: Rows) -> Bounded:
-    """Returns the cells repeated along what the rows have more."""
+def _spread(operand: BoundedCells, rows: Rows) -> Bounded:
+    """Return the cells repeated along the additional axes of `rows`."""
     own = operand.cells
     value, error = (stretched(Value(each, operand.rows), rows) for each in (own.value, own.error))
     return Bounded(value, error, own.step, own.format)
 
 
-def evaluate(call: Call, operands: Sequence[Cells], rows: Rows, *, is_wide: bool = False) -> Cells:
-    """Returns the value of an operation whose result has the given rows.
+def evaluate(
+    call: Call, operands: Sequence[BoundedCells], rows: Rows, *, is_wide: bool = False
+) -> BoundedCells:
+    """Return the value of an operation whose result has the given rows.
 
     Args:
         call: The operation.
         operands: The operands.
         rows: The shape of the result.
-        is_wide: Sums of narrow floats are added up in float32 and rounded once.
+        is_wide: True if sums of narrow floats accumulate in float32 and are rounded once.
 
     Raises:
         TooLarge: if there are too many products to enumerate.
@@ -60,19 +62,19 @@ def evaluate(call: Call, operands: Sequence[Cells], rows: Rows, *, is_wide: bool
     form = promoted(*(each.cells.format for each in operands))
     call = _specified(call)
     if call.operation in SPECIFIED:
-        wide = [Cells(bounds.widened(each.cells, form), each.rows) for each in operands]
-        return Cells(_contracted(call, wide, rows, form, is_wide=is_wide), rows)
+        wide = [BoundedCells(bounds.widened(each.cells, form), each.rows) for each in operands]
+        return BoundedCells(_contracted(call, wide, rows, form, is_wide=is_wide), rows)
     if call.operation in REARRANGING:
-        return Cells(_rearranged(call, operands, rows, form), rows)
-    return Cells(_pointwise(call, [_spread(each, rows) for each in operands], form), rows)
+        return BoundedCells(_rearranged(call, operands, rows, form), rows)
+    return BoundedCells(_pointwise(call, [_spread(each, rows) for each in operands], form), rows)
 
 
 def _specified(call: Call) -> Call:
-    """Returns a composition as what its specification says."""
+    """Return a composite operation as the call of its specification."""
     return Call("einsum", COMPOSITION) if call.operation == "matmul" else call
 
 
-def _pointwise(call: Call, operands: Sequence[Bounded], form: Format) -> Bounded:
+def _pointwise(call: Call, operands: Sequence[Bounded], form: NumberFormat) -> Bounded:
     match call.operation:
         case "cast":
             return bounds.converted(operands[0], bounds.FORMATS[call.spec])
@@ -103,7 +105,9 @@ def _constant(number: float, like: Bounded) -> Bounded:
     return bounds.exact(cells, like.format)
 
 
-def _rearranged(call: Call, operands: Sequence[Cells], rows: Rows, form: Format) -> Bounded:
+def _rearranged(
+    call: Call, operands: Sequence[BoundedCells], rows: Rows, form: NumberFormat
+) -> Bounded:
     wide = [bounds.widened(each.cells, form) for each in operands]
     parts = [
         rearranged(
@@ -118,7 +122,7 @@ def _rearranged(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
 
 
 def _summed(size: int, at: Array, parts: Array) -> Array:
-    """Returns what falls on each of so many cells, added up."""
+    """Return the sum of the parts that belong to each of `size` cells."""
     if parts.dtype == np.int64:
         found = np.zeros(size, dtype=np.int64)
         np.add.at(found, at, parts)
@@ -137,7 +141,7 @@ def _read(points: Points, operands: Sequence[Bounded], beyond: float) -> list[Bo
 
 
 def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
-    """Returns the products, and their errors but for what rounding them adds."""
+    """Return the products, and their errors without those of rounding them."""
     value, error = terms[0].value, terms[0].error
     for term in terms[1:]:
         error = bounds.product_error(value, error, term.value, term.error)
@@ -146,7 +150,7 @@ def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
 
 
 def _contracted(
-    call: Call, operands: Sequence[Cells], rows: Rows, form: Format, *, is_wide: bool
+    call: Call, operands: Sequence[BoundedCells], rows: Rows, form: NumberFormat, *, is_wide: bool
 ) -> Bounded:
     size = prod(_dims(rows))
     shapes = [each.rows for each in operands]
@@ -199,23 +203,23 @@ def _contracted(
 
 @dataclass
 class Slope:
-    """The gradient of a tensor while it is being added up.
+    """The gradient of a tensor during accumulation.
 
     Attributes:
         shape: The shape of the tensor.
-        narrow: The format of the tensor where what each use contributes is added up in float32 and
+        narrow: The format of the tensor if the contributions of uses accumulate in float32 and are
             rounded once.
     """
 
     shape: tuple[int, ...]
-    narrow: Format | None = None
+    narrow: NumberFormat | None = None
     value: Array = field(init=False)
     error: Array = field(init=False)
     magnitude: Array = field(init=False)
     rounds: Array = field(init=False)
     step: float = np.inf
     digits: int = 0
-    """Of the widest format of what is added."""
+    """Significant bits of the widest format of the terms."""
 
     def __post_init__(self) -> None:
         self.value, self.error, self.magnitude, self.rounds = (
@@ -223,12 +227,12 @@ class Slope:
         )
 
     def add(self, at: Array, part: Bounded, more_rounds: float = 0.0) -> None:
-        """Adds what falls on cells.
+        """Add parts to cells.
 
         Args:
             at: The cells, flat.
-            part: What is added to each.
-            more_rounds: How many roundings made each part.
+            part: The terms.
+            more_rounds: The number of roundings of each term.
         """
         size = len(self.value)
         at = at.ravel()
@@ -243,7 +247,7 @@ class Slope:
         self.step = min(self.step, part.step)
         self.digits = max(self.digits, part.format.digits)
 
-    def _add_once(self, form: Format, at: Array, part: Bounded, more_rounds: float) -> None:
+    def _add_once(self, form: NumberFormat, at: Array, part: Bounded, more_rounds: float) -> None:
         size = len(self.value)
         value, error, magnitude = (
             _summed(size, at, cells.ravel()) for cells in (part.value, part.error, part.magnitude)
@@ -266,7 +270,7 @@ class Slope:
         self.rounds += count > 0
         self.step = min(self.step, part.step)
 
-    def total(self, form: Format) -> Bounded:
+    def total(self, form: NumberFormat) -> Bounded:
         rounds = np.maximum(self.rounds - (0 if self.digits > form.digits else 1), 0)
         step = self.step if np.isfinite(self.step) else 1.0
         found = rounded(
@@ -277,9 +281,13 @@ class Slope:
 
 
 def pull_back(
-    call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded, slopes: Sequence[Slope]
+    call: Call,
+    operands: Sequence[BoundedCells],
+    result: BoundedCells,
+    gradient: Bounded,
+    slopes: Sequence[Slope],
 ) -> None:
-    """Adds to the gradient of each operand what that of the result makes of it."""
+    """Add to the gradient of each operand its share of the gradient of the result."""
     call = _specified(call)
     if call.operation in SPECIFIED:
         _pull_contraction(call, operands, result, gradient, slopes)
@@ -309,7 +317,11 @@ def _at(cells: Bounded, inside: Array) -> Bounded:
 
 
 def _pull_contraction(
-    call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded, slopes: Sequence[Slope]
+    call: Call,
+    operands: Sequence[BoundedCells],
+    result: BoundedCells,
+    gradient: Bounded,
+    slopes: Sequence[Slope],
 ) -> None:
     shapes = [each.rows for each in operands]
     is_greatest = call.operation in MAXIMA
@@ -391,9 +403,9 @@ class Greatest:
 
 
 def _pointwise_slopes(
-    call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded
+    call: Call, operands: Sequence[BoundedCells], result: BoundedCells, gradient: Bounded
 ) -> tuple[Bounded | None, ...]:
-    """Returns the gradient of each operand, in the shape of the result."""
+    """Return the gradient of each operand, in the shape of the result."""
     form = gradient.format
     g = gradient
     wide = [

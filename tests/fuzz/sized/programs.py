@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
+import ml_dtypes  # noqa: F401 - registers bfloat16 in NumPy
 import numpy as np
 
 from ..contraction import Undetermined
@@ -25,7 +25,7 @@ DATA = {
     "normal": "standard_normal({dims})",
     "positive": "uniform(0.5, 2.0, {dims})",
 }
-"""What cells may be, as methods of NumPy's generators."""
+"""Distributions of cells, as methods of NumPy's generators."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Given(Leaf):
         return f"{self.name} = oc.{self.kind}({self.name!r}, {rows}{start}, dtype={self.format!r})"
 
 
-class Operation(Step):
+class CaseOperation(Step):
     """An operation on earlier tensors; some have a number or a format in place of a specification."""
 
     def expression(self) -> str:
@@ -90,8 +90,8 @@ class Operation(Step):
 
 
 @dataclass(frozen=True)
-class Training:
-    """Gradients, and what follows: SGD with momentum, or Adam.
+class UpdateRule:
+    """Update after the gradients: SGD with momentum, or Adam.
 
     Attributes:
         losses: The results the gradients of whose sum are computed.
@@ -112,11 +112,11 @@ def adam(p):
 
 
 @dataclass(frozen=True)
-class Case:
-    """A program, what is trained, and how often the routine runs."""
+class SizedCase:
+    """A program, its training, and the number of calls of the routine."""
 
     program: Program
-    training: Training | None = None
+    training: UpdateRule | None = None
     calls: int = 1
 
     @property
@@ -142,7 +142,7 @@ class Case:
         return [s.name for s in self.program.leaves if s.kind == "param" and s.name in needed]
 
     def source(self) -> str:
-        """Returns the statements that build the tensors and `code`, which is to be compiled."""
+        """Return the statements that build the tensors and `code`, which is to be compiled."""
         lines = [self.program.source()]
         training = self.training
         losses = () if training is None else training.losses
@@ -160,7 +160,7 @@ class Case:
         return "\n".join([*lines, f"code = {' + '.join(codes)}"])
 
     def script(self, overrides: dict[str, object], keep: Sequence[str] | None) -> str:
-        """Returns a whole program that runs and prints."""
+        """Return a whole program that runs and prints."""
         stated = "".join(f", {name}={value!r}" for name, value in overrides.items())
         names = None if keep is None else f"[{', '.join(keep)}]"
         fills = [
@@ -190,7 +190,7 @@ def _operands(step: Step) -> tuple[str, ...]:
 
 
 def differentiable(step: Step) -> tuple[str, ...]:
-    """Returns the operands that a gradient flows into."""
+    """Return the operands that a gradient flows into."""
     match step.operation:
         case "less" | "less_equal" | "equal" | "not_equal" | "stop_gradient":
             return ()
@@ -201,7 +201,7 @@ def differentiable(step: Step) -> tuple[str, ...]:
 
 
 def shapes_of(program: Program) -> dict[str, Rows]:
-    """Returns the shapes of all tensors.
+    """Return the shapes of all tensors.
 
     Raises:
         Invalid: if operands do not fit.
@@ -223,7 +223,7 @@ def shapes_of(program: Program) -> dict[str, Rows]:
 
 
 def shape_of(call: Call, operands: Sequence[Rows]) -> Rows:
-    """Returns the shape of a result; raises Invalid or Undetermined."""
+    """Return the shape of a result; raises Invalid or Undetermined."""
     expected = expected_rows(call, operands)
     if not all(row.is_certain for row in expected):
         raise Undetermined
@@ -236,8 +236,8 @@ def shape_of(call: Call, operands: Sequence[Rows]) -> Rows:
 _SMALLER_SIZES = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 256, 257)
 
 
-def smaller_cases(case: Case) -> list[Case]:
-    """Returns cases that are simpler in one way."""
+def smaller_cases(case: SizedCase) -> list[SizedCase]:
+    """Return cases that are simpler in one way."""
     found = []
     if case.calls > 1:
         found.append(replace(case, calls=case.calls - 1))
@@ -266,7 +266,7 @@ def smaller_cases(case: Case) -> list[Case]:
     return [each for each in found if _is_whole(each)]
 
 
-def _is_whole(case: Case) -> bool:
+def _is_whole(case: SizedCase) -> bool:
     try:
         shapes_of(case.program)
     except (Invalid, Undetermined, ValueError, IndexError):
@@ -275,7 +275,7 @@ def _is_whole(case: Case) -> bool:
 
 
 def _cut(program: Program) -> list[Program]:
-    """Returns programs in which a result is given instead of computed."""
+    """Return programs in which a result is a given tensor instead of computed."""
     try:
         shapes = shapes_of(program)
     except (Invalid, Undetermined):
@@ -297,7 +297,7 @@ def _cut(program: Program) -> list[Program]:
 
 
 def formats_of(program: Program) -> dict[str, str]:
-    """Returns the number formats of all tensors."""
+    """Return the number formats of all tensors."""
     formats: dict[str, str] = {}
     for statement in program.statements:
         if isinstance(statement, Given):
@@ -312,7 +312,7 @@ def formats_of(program: Program) -> dict[str, str]:
 
 
 def _shrunk(program: Program) -> list[Program]:
-    """Returns programs in which all axes of some size are shorter."""
+    """Return programs in which all axes of some size are shorter."""
     sizes = {n for leaf in program.leaves for row in leaf.rows for n in row or ()}
     sizes |= {n for step in program.steps for _, n in step.context.values}
     found = []

@@ -1,4 +1,4 @@
-"""Random programs with long axes: what C computes is within a bound of the exact result.
+"""Random programs with long axes: results of C are within a bound of the exact ones.
 
     python -m tests.fuzz.run --sized --count 1000 --seed 1
     python -m tests.fuzz.run --sized --count 100 --seed 2 --sanitize
@@ -47,31 +47,31 @@ from ..grid import TooLarge
 from . import bounds
 from .author import case_of
 from .bounds import FORMATS, Array, Bounded
-from .operations import Cells, Slope, evaluate, pull_back
-from .programs import Case, Given, differentiable, shapes_of, smaller_cases
+from .operations import BoundedCells, Slope, evaluate, pull_back
+from .programs import Given, SizedCase, differentiable, shapes_of, smaller_cases
 
 SECONDS = 240
 SECONDS_TO_SHRINK = 240
 PROGRESS = 100
-"""After so many cases a line tells how far a run is."""
+"""The number of cases between two lines of progress."""
 CACHES = ((2 << 10, 16 << 10, 64 << 10), (1 << 10, 4 << 10, 8 << 10), (8 << 10, 64 << 10, 1 << 20))
-"""Small ones, so that what large tensors need happens to smaller ones."""
+"""Small caches, so that the schedules of large tensors apply to smaller ones."""
 MOST_TRIED = 20
 SHORT_OF_RANGE = "Arithmetic on what lies beyond an axis needs a format with infinities."
 """The refusal of maxima over windows that leave an axis, in integers and `float8_e4m3fn`."""
 FARTHEST = 2
-"""How many steps a search takes from the default schedule to a drawn one."""
+"""The largest number of steps from the default schedule to a drawn one."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a case is compiled.
+    """Settings and schedules of a compilation.
 
     Attributes:
         overrides: Settings.
         keep: `default`, `all` or `none`.
-        caches: The sizes of the caches that schedules are for; None for those of this machine.
-        drawn: The seed of schedules drawn from all that a search would try; None for the default
+        caches: The sizes of the caches for schedules; None for those of this machine.
+        drawn: The seed of schedules drawn from the candidates of a search; None for the default
             ones.
     """
 
@@ -85,12 +85,12 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a case; `agrees`, `too large` and `refused` are fine.
+class CaseOutcome:
+    """Result of a case; `agrees`, `too large` and `refused` are no failures.
 
     Attributes:
-        kind: What is wrong, in a word.
-        detail: What is wrong.
+        kind: The kind of failure.
+        detail: The failure.
         tight: The share of the compared cells whose bound is small beside the tensor.
     """
 
@@ -109,7 +109,7 @@ class Outcome:
 
 
 def setups_of(seed: int, number: int) -> list[Setup]:
-    """Returns how a case is compiled: with a schedule, and in other ways."""
+    """Return how a case is compiled: with a schedule, and in other ways."""
     random = Random(f"setups {seed} {number}")
     chosen: dict[str, object] = {
         "threads": random.choice([1, 2]),
@@ -155,15 +155,15 @@ def _limited(seconds: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What a case computes: tensors after the last call, and shapes."""
+class ExpectedResults:
+    """Expected results of a case: tensors after the last call, and shapes."""
 
     values: dict[str, Bounded]
     gradients: dict[str, Bounded]
 
 
-def expected_of(case: Case, *, is_wide: bool = True) -> Expected:
-    """Returns the results of a case with their bounds.
+def expected_of(case: SizedCase, *, is_wide: bool = True) -> ExpectedResults:
+    """Return the results of a case with their bounds.
 
     Args:
         case: The case.
@@ -174,12 +174,12 @@ def expected_of(case: Case, *, is_wide: bool = True) -> Expected:
     """
     shapes = shapes_of(case.program)
     leaves = {
-        leaf.name: Cells(bounds.exact(leaf.array(), FORMATS[leaf.format]), leaf.shape)
+        leaf.name: BoundedCells(bounds.exact(leaf.array(), FORMATS[leaf.format]), leaf.shape)
         for leaf in case.program.leaves
         if isinstance(leaf, Given)
     }
     state: dict[str, Bounded] = {}
-    values: dict[str, Cells] = {}
+    values: dict[str, BoundedCells] = {}
     gradients: dict[str, Bounded] = {}
     for _ in range(case.calls):
         values = dict(leaves)
@@ -195,10 +195,12 @@ def expected_of(case: Case, *, is_wide: bool = True) -> Expected:
                 leaves[name] = replace(own, cells=updated)
     found = {name: cells.cells for name, cells in values.items()}
     found |= {name: leaves[name].cells for name in case.updated}
-    return Expected(found, gradients)
+    return ExpectedResults(found, gradients)
 
 
-def _gradients(case: Case, values: dict[str, Cells], *, is_wide: bool) -> dict[str, Bounded]:
+def _gradients(
+    case: SizedCase, values: dict[str, BoundedCells], *, is_wide: bool
+) -> dict[str, Bounded]:
     assert case.training is not None
     slopes = {}
     for name, value in values.items():
@@ -249,25 +251,25 @@ def _updated(
 # ----- running ------------------------------------------------------------------------------------
 
 
-def outcome_of(case: Case, setups: Sequence[Setup], seconds: int = SECONDS) -> Outcome:
-    """Returns what becomes of a case that is compiled in some ways."""
+def outcome_of(case: SizedCase, setups: Sequence[Setup], seconds: int = SECONDS) -> CaseOutcome:
+    """Return the outcome of a case that is compiled in several ways."""
     try:
         with _limited(seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # labels that are summed at once are meant here
             return _judged(case, setups)
     except _Late:
-        return Outcome("hang", f"more than {seconds} seconds")
+        return CaseOutcome("hang", f"more than {seconds} seconds")
     except (TooLarge, Undetermined):
-        return Outcome("too large")
+        return CaseOutcome("too large")
     except oc.LoweringError as error:
         if SHORT_OF_RANGE in str(error):
-            return Outcome("refused")
-        return Outcome("exception", f"{type(error).__name__}: {error}")
+            return CaseOutcome("refused")
+        return CaseOutcome("exception", f"{type(error).__name__}: {error}")
     except Exception as error:
-        return Outcome("exception", f"{type(error).__name__}: {error}")
+        return CaseOutcome("exception", f"{type(error).__name__}: {error}")
 
 
-def _judged(case: Case, setups: Sequence[Setup]) -> Outcome:
+def _judged(case: SizedCase, setups: Sequence[Setup]) -> CaseOutcome:
     models = {is_wide: expected_of(case, is_wide=is_wide) for is_wide in map(_sums_wide, setups)}
     tight = total = 0
     found: list[dict[str, Array]] = []
@@ -279,7 +281,7 @@ def _judged(case: Case, setups: Sequence[Setup]) -> Outcome:
             right = _right(case, expected, name)
             wrong = difference(name, cells, right)
             if wrong:
-                return Outcome("shape" if "shape" in wrong else "value", f"{setup}\n{wrong}")
+                return CaseOutcome("shape" if "shape" in wrong else "value", f"{setup}\n{wrong}")
             tight += int((right.error <= 2.0**-8 * _scale(right)).sum())
             total += right.value.size
     for setup, results in zip(setups[1:], found[1:], strict=True):
@@ -287,8 +289,10 @@ def _judged(case: Case, setups: Sequence[Setup]) -> Outcome:
             for name, cells in results.items():
                 if cells.tobytes() != found[0][name].tobytes():
                     count = int((cells != found[0][name]).sum())
-                    return Outcome("bits", f"{setups[0]}\n{setup}\n{name}: {count} cells differ")
-    return Outcome("agrees", tight=tight / max(1, total))
+                    return CaseOutcome(
+                        "bits", f"{setups[0]}\n{setup}\n{name}: {count} cells differ"
+                    )
+    return CaseOutcome("agrees", tight=tight / max(1, total))
 
 
 def _sums_wide(setup: Setup) -> bool:
@@ -297,14 +301,14 @@ def _sums_wide(setup: Setup) -> bool:
     return stated.get("accumulation") != "exact" and stated.get("schedule") != "none"
 
 
-def _must_be_same_bits(case: Case, one: Setup, other: Setup) -> bool:
+def _must_be_same_bits(case: SizedCase, one: Setup, other: Setup) -> bool:
     """True where all that two ways of compiling differ in changes no bits."""
     here, there = dict(one.overrides), dict(other.overrides)
     differ = {name for name in here | there if here.get(name) != there.get(name)}
     return differ <= {"threads"} and replace(one, overrides=()) == replace(other, overrides=())
 
 
-def _right(case: Case, expected: Expected, name: str) -> Bounded:
+def _right(case: SizedCase, expected: ExpectedResults, name: str) -> Bounded:
     base, _, what = name.partition(".")
     return expected.gradients[base] if what else expected.values[base]
 
@@ -315,7 +319,7 @@ def _scale(right: Bounded) -> float:
 
 
 def difference(name: str, cells: Array, right: Bounded) -> str:
-    """Returns what is wrong with cells; empty if nothing is."""
+    """Return the difference of cells as text; empty if there is none."""
     if cells.shape != right.value.shape:
         return f"{name} has the shape {cells.shape} instead of {right.value.shape}"
     if cells.dtype.name != right.format.name:
@@ -338,8 +342,8 @@ def difference(name: str, cells: Array, right: Bounded) -> str:
     )
 
 
-def run(case: Case, setup: Setup) -> dict[str, Array]:
-    """Returns all that can be read after the last call, by name; gradients as `name.grad`."""
+def run(case: SizedCase, setup: Setup) -> dict[str, Array]:
+    """Return all that can be read after the last call, by name; gradients as `name.grad`."""
     names: dict[str, Any] = {"oc": oc, "np": np}
     with ExitStack() as stack:
         stack.enter_context(oc.Session(seed=7))
@@ -348,7 +352,7 @@ def run(case: Case, setup: Setup) -> dict[str, Array]:
             path = "ocannl_cpu_c.devices._cache_bytes"
             stack.enter_context(mock.patch(path, return_value=setup.caches))
         if setup.drawn is not None:
-            # what is kept on disk was made by other schedules
+            # cached code has other schedules
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             stack.enter_context(settings.overrides(cache_dir=folder))
             path = "ocannl_core.kernel_passes.schedule_kernels.contraction_schedule"
@@ -374,7 +378,7 @@ def run(case: Case, setup: Setup) -> dict[str, Array]:
 
 
 def drawn_schedules(seed: int) -> Callable[[KernelNest, NodeInfos, Target], Schedule | None]:
-    """Returns a rule that takes any of the schedules near the default one."""
+    """Return a rule that takes any of the schedules near the default one."""
     random = Random(seed)
 
     def schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
@@ -390,7 +394,7 @@ def drawn_schedules(seed: int) -> Callable[[KernelNest, NodeInfos, Target], Sche
     return schedule
 
 
-def _wanted(case: Case, keep: str) -> list[str]:
+def _wanted(case: SizedCase, keep: str) -> list[str]:
     if keep == "none":
         return (
             [] if case.training is not None and case.training.rule != "none" else case.program.roots
@@ -403,11 +407,13 @@ def _wanted(case: Case, keep: str) -> list[str]:
 # ----- reducing -----------------------------------------------------------------------------------
 
 
-def reduced(case: Case, setups: Sequence[Setup], outcome: Outcome) -> tuple[Case, list[Setup]]:
-    """Returns the smallest case found, and the fewest settings, that fail in the same way."""
+def reduced(
+    case: SizedCase, setups: Sequence[Setup], outcome: CaseOutcome
+) -> tuple[SizedCase, list[Setup]]:
+    """Return the smallest case found, and the fewest settings, that fail in the same way."""
     until = time.monotonic() + SECONDS_TO_SHRINK
 
-    def fails(candidate: Case, ways: Sequence[Setup]) -> bool:
+    def fails(candidate: SizedCase, ways: Sequence[Setup]) -> bool:
         if time.monotonic() > until:
             return False
         found = outcome_of(candidate, ways, 30)
@@ -428,8 +434,8 @@ def reduced(case: Case, setups: Sequence[Setup], outcome: Outcome) -> tuple[Case
     return case, _plainest(case, ways, fails)
 
 
-def _plainest(case: Case, ways: list[Setup], fails: Any) -> list[Setup]:
-    """Returns ways to compile with fewer settings that still fail."""
+def _plainest(case: SizedCase, ways: list[Setup], fails: Any) -> list[Setup]:
+    """Return ways to compile with fewer settings that still fail."""
     for name in {name for setup in ways for name, _ in setup.overrides}:
         if name != "tune":
             without = [
@@ -444,8 +450,10 @@ def _plainest(case: Case, ways: list[Setup], fails: Any) -> list[Setup]:
     return ways
 
 
-def report(seed: int, number: int, case: Case, setups: Sequence[Setup], outcome: Outcome) -> str:
-    """Returns a failure as text: what is wrong with the smallest case, and the case."""
+def report(
+    seed: int, number: int, case: SizedCase, setups: Sequence[Setup], outcome: CaseOutcome
+) -> str:
+    """Return a failure as text: the failure of the smallest case, and the case."""
     small, ways = reduced(case, setups, outcome)
     again = outcome_of(small, ways, 60)
     told = again if again.is_failure else outcome
@@ -456,7 +464,7 @@ def report(seed: int, number: int, case: Case, setups: Sequence[Setup], outcome:
 
 
 def run_many(seed: int, first: int, count: int, stop_after: int, *, reduce: bool = True) -> int:
-    """Runs cases, prints failures and counts; returns how many failed."""
+    """Run cases and print failures and counts; return how many failed."""
     kinds: Counter[str] = Counter()
     tight = 0.0
     failures = 0
@@ -485,7 +493,7 @@ def run_many(seed: int, first: int, count: int, stop_after: int, *, reduce: bool
 
 
 def run_sanitized(seed: int, first: int, count: int, stop_after: int) -> int:
-    """Runs cases in a process whose kernels the address and undefined-behaviour sanitizers watch.
+    """Run cases in a process whose kernels the address and undefined-behaviour sanitizers watch.
 
     Little is optimised there: the compiler takes several times as long with sanitizers.
     """
@@ -524,7 +532,7 @@ def run_sanitized(seed: int, first: int, count: int, stop_after: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the cases that the command line asks for; returns 1 if there were failures."""
+    """Run the cases that the command line selects; return 1 if there were failures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

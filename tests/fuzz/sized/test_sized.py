@@ -1,4 +1,4 @@
-"""Random programs with long axes compute what they should, whatever their schedule."""
+"""Random programs with long axes give results within their bounds under any schedule."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..programs import Program
 from ..reference import MAXIMA, Call
 from . import bounds
 from .author import case_of
-from .bounds import FORMATS, Array, Bounded, Format, exact
-from .operations import Cells, Greatest, Slope, evaluate, pull_back
-from .programs import Case, Given, Operation, Training, cells_of, shapes_of
+from .bounds import FORMATS, Array, Bounded, NumberFormat, exact
+from .operations import BoundedCells, Greatest, Slope, evaluate, pull_back
+from .programs import CaseOperation, Given, SizedCase, UpdateRule, cells_of, shapes_of
 from .run import (
     Setup,
     difference,
@@ -46,7 +46,7 @@ def test_random_programs_with_long_axes_are_within_their_bounds(part: int) -> No
         outcome = outcome_of(case, setups)
         assert not outcome.is_failure, report(0, number, case, setups, outcome)
         shares.append(outcome.tight)
-    assert sum(shares) > 0.5 * len(shares)  # or the bounds are so wide that nothing is told
+    assert sum(shares) > 0.5 * len(shares)  # or the bounds are too wide to detect errors
 
 
 def test_random_programs_with_long_axes_stay_inside_their_memory(
@@ -68,7 +68,7 @@ def test_random_programs_with_long_axes_stay_inside_their_memory(
 # ----- a wrong result is told ---------------------------------------------------------------------
 
 
-class Wrong(Operation):
+class WrongCase(CaseOperation):
     """An operation that the program gets wrong."""
 
     def expression(self) -> str:
@@ -81,12 +81,12 @@ LEAVES = tuple(
 )
 
 
-@pytest.mark.parametrize("kind", [Operation, Wrong])
-def test_a_wrong_comparison_of_whole_numbers_is_told(kind: type[Operation]) -> None:
+@pytest.mark.parametrize("kind", [CaseOperation, WrongCase])
+def test_a_wrong_comparison_of_whole_numbers_is_told(kind: type[CaseOperation]) -> None:
     mask = kind("x4", "less", ("x0", "x1"))
-    chosen = Operation("x5", "where", ("x4", "x2", "x3"))
-    outcome = outcome_of(Case(Program((*LEAVES, mask, chosen))), [PLAIN])
-    assert outcome.kind == ("agrees" if kind is Operation else "value"), outcome
+    chosen = CaseOperation("x5", "where", ("x4", "x2", "x3"))
+    outcome = outcome_of(SizedCase(Program((*LEAVES, mask, chosen))), [PLAIN])
+    assert outcome.kind == ("agrees" if kind is CaseOperation else "value"), outcome
 
 
 NARROW = [form for form in FORMATS.values() if form.is_narrow]
@@ -102,15 +102,15 @@ def test_all_narrow_formats_have_bounds() -> None:
 
 
 @pytest.mark.parametrize("form", NARROW, ids=lambda form: form.name)
-def test_gradients_in_narrow_formats_are_within_tight_bounds(form: Format) -> None:
+def test_gradients_in_narrow_formats_are_within_tight_bounds(form: NumberFormat) -> None:
     weights = Given("x0", "param", ((), (7,), (16,)), 1, format=form.name, data="normal")
     x = Given("x1", "tensor", ((5,), (16,), ()), 2, format=form.name, data="normal")
     steps = (
-        Operation("x2", "matmul", ("x0", "x1")),
-        Operation("x3", "tanh", ("x2",)),
-        Operation("x4", "einmax", ("x3",), "...|->... => ...|->0"),
+        CaseOperation("x2", "matmul", ("x0", "x1")),
+        CaseOperation("x3", "tanh", ("x2",)),
+        CaseOperation("x4", "einmax", ("x3",), "...|->... => ...|->0"),
     )
-    case = Case(Program((weights, x, *steps)), Training(("x4", "x3"), "sgd"), calls=2)
+    case = SizedCase(Program((weights, x, *steps)), UpdateRule(("x4", "x3"), "sgd"), calls=2)
     outcome = outcome_of(case, [PLAIN, PLAIN.with_override("accumulation", "exact")])
     assert not outcome.is_failure, outcome
     assert "x0" in expected_of(case).gradients
@@ -120,14 +120,14 @@ def test_gradients_in_narrow_formats_are_within_tight_bounds(form: Format) -> No
 
 @pytest.mark.parametrize("rule", ["none", "sgd", "adam"])
 def test_several_losses_train_what_they_share(rule: str) -> None:
-    pooled = Operation("x4", "einmax", ("x0",), "...->... => 0")
-    product = Operation("x5", "mul", ("x0", "x1"))
-    shifted = Operation("x6", "add", ("x5", "x0"))
+    pooled = CaseOperation("x4", "einmax", ("x0",), "...->... => 0")
+    product = CaseOperation("x5", "mul", ("x0", "x1"))
+    shifted = CaseOperation("x6", "add", ("x5", "x0"))
     program = Program((*LEAVES[:2], pooled, product, shifted))
-    case = Case(program, Training(("x6", "x5", "x4"), rule), calls=2)
+    case = SizedCase(program, UpdateRule(("x6", "x5", "x4"), rule), calls=2)
     assert outcome_of(case, [PLAIN]).kind == "agrees"
     right = expected_of(case).gradients["x0"]
-    alone = expected_of(Case(program, Training(("x6",), rule), calls=2)).gradients["x0"]
+    alone = expected_of(SizedCase(program, UpdateRule(("x6",), rule), calls=2)).gradients["x0"]
     assert not np.array_equal(right.value, alone.value)
 
 
@@ -143,7 +143,7 @@ def each_equal_cell(
     return Bounded(value, error, arriving.step, arriving.format)
 
 
-def ties_decide(case: Case) -> bool:
+def ties_decide(case: SizedCase) -> bool:
     """Return whether the rule for equal cells decides about a gradient."""
     right = expected_of(case).gradients
     with mock.patch.object(Greatest, "reached", each_equal_cell):
@@ -170,7 +170,7 @@ def test_ties_in_maxima_decide_about_gradients_of_some_programs() -> None:
 def test_the_first_of_equal_cells_gets_the_gradient_as_far_as_that_is_sure(error: float) -> None:
     form = FORMATS["float32"]
     cells = replace(exact(np.array([1.0, 2.0, 2.0, 0.0]), form), error=np.full(4, error))
-    call, operand = Call("einmax", "a => 0"), Cells(cells, ((), (4,), ()))
+    call, operand = Call("einmax", "a => 0"), BoundedCells(cells, ((), (4,), ()))
     result = evaluate(call, [operand], ((), (1,), ()))
     slope = Slope((4,))
     pull_back(call, [operand], result, exact(np.array([5.0]), form), [slope])
@@ -180,11 +180,11 @@ def test_the_first_of_equal_cells_gets_the_gradient_as_far_as_that_is_sure(error
     assert found.error == pytest.approx(right, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Operation, Wrong])
-def test_a_wrong_sum_is_told(kind: type[Operation]) -> None:
+@pytest.mark.parametrize("kind", [CaseOperation, WrongCase])
+def test_a_wrong_sum_is_told(kind: type[CaseOperation]) -> None:
     total = kind("x4", "add", ("x2", "x3"))
-    outcome = outcome_of(Case(Program((*LEAVES[2:], total))), [PLAIN])
-    assert outcome.kind == ("agrees" if kind is Operation else "value"), outcome
+    outcome = outcome_of(SizedCase(Program((*LEAVES[2:], total))), [PLAIN])
+    assert outcome.kind == ("agrees" if kind is CaseOperation else "value"), outcome
 
 
 def test_one_wrong_cell_of_whole_numbers_is_told() -> None:
@@ -225,7 +225,7 @@ def test_sums_in_every_order_are_within_the_bound(seed: int, name: str) -> None:
 @settings(max_examples=40)
 @given(seed=NUMBERS, form=st.sampled_from(NARROW))
 def test_sums_in_float32_that_are_rounded_once_are_within_the_bound(
-    seed: int, form: Format
+    seed: int, form: NumberFormat
 ) -> None:
     random = np.random.default_rng(seed)
     terms = random.standard_normal(int(random.integers(1, 60))).astype(form.name)
@@ -286,6 +286,6 @@ def test_whole_numbers_are_exact_until_the_format_is_full() -> None:
 
 def test_products_with_unknown_factors_carry_their_errors() -> None:
     form = FORMATS["float64"]
-    one = Cells(replace(exact(np.array([3.0]), form), error=np.array([0.5])), ((), (1,), ()))
+    one = BoundedCells(replace(exact(np.array([3.0]), form), error=np.array([0.5])), ((), (1,), ()))
     found = bounds.mul(one.cells, one.cells)
     assert found.error[0] >= 3.25  # 3.5 * 3.5 - 9

@@ -55,11 +55,11 @@ class BackgroundCompilation:
         if identity in self._known or self._is_there(kernel):
             return
         self._known.add(identity)
-        alike = self._waiting[kernel.loops]
+        alike = self._waiting[kernel.vectorisation]
         alike.append(kernel)
         is_worth_it = sum(map(estimated_seconds, alike)) >= _LEAST_SECONDS
         if is_worth_it and _count_running() < self._processors - 1:
-            self._waiting[kernel.loops] = []
+            self._waiting[kernel.vectorisation] = []
             start(self._cache, [file_of(alike)])
 
     def close(self) -> None:

@@ -23,11 +23,11 @@ from ocannl_core.backend_api import CompileError, dataclass, settings
 from ocannl_core.backend_api.c_family import CompilerVectorisation
 from ocannl_core.backend_api.files import (
     PrivateDirectory,
+    add_json_digest,
     private_directory,
-    sealed_json,
+    strip_json_digest,
     temporary_directory,
     unfinished_name,
-    unsealed_json,
 )
 from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
 from ocannl_cpu_c.object_files import defect_of
@@ -127,7 +127,7 @@ class DiskCache:
         """Return the location of a kernel; None if it is not cached, or its digest differs."""
         name = f"{key}.json"
         content = self._kernels.read(name, limit=_LARGEST_RECORD)
-        record = None if content is None else unsealed_json(name, content)
+        record = None if content is None else strip_json_digest(name, content)
         if record is not None:
             found = self._intact(str(record.get("object")))
             if found is not None:
@@ -218,7 +218,7 @@ class DiskCache:
         self._objects.write(name, content)
         for key in building.unit.keys:
             record = f"{key}.json"
-            self._kernels.write(record, sealed_json(record, {"object": name}))
+            self._kernels.write(record, add_json_digest(record, {"object": name}))
         return {key: CachedKernel(key, name, content, self._objects) for key in building.unit.keys}
 
     def _intact(self, name: str) -> bytes | None:
@@ -246,7 +246,7 @@ class DiskCache:
         left = {name for _, name in every[len(every) // 2 :]}
         for place in self._places("kernels"):
             for name in place.names():
-                record = unsealed_json(name, place.read(name, limit=_LARGEST_RECORD) or b"")
+                record = strip_json_digest(name, place.read(name, limit=_LARGEST_RECORD) or b"")
                 if record is None or record.get("object") not in left:
                     place.remove(name)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from ocannl_core.backend_api import LinkError, overlapping
+from ocannl_core.backend_api import LinkError, raise_overlap
 from ocannl_cpu_c.bindings import ffi
 
 _FUNCTIONS = {
@@ -48,7 +48,7 @@ def launcher(
         kept: The objects whose addresses the routine has; they live as long as the function.
     """
     method, address = (int(ffi.cast("intptr_t", each)) for each in (library.ocannl_method, routine))
-    refusals = partial(refuse, routine.index_count), partial(overlapping, name)
+    refusals = partial(refuse, routine.index_count), partial(raise_overlap, name)
     receiver = (address, *refusals, routine, kept)
     made: Callable[[Sequence[int]], None] = _new_function(method, receiver, None)
     return made

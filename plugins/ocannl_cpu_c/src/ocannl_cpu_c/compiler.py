@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core.backend_api import CompileError, DType, bfloat16, dataclass, settings
-from ocannl_core.backend_api.c_family import EMULATED, CompilerVectorisation
+from ocannl_core.backend_api.c_family import EMULATED_TILES, CompilerVectorisation
 from ocannl_core.backend_api.files import PrivateDirectory
 from ocannl_cpu_c import amx_permission
 from ocannl_cpu_c.processes import Process
@@ -386,7 +386,7 @@ def _query(command: list[str]) -> tuple[int, str]:
 
 def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:
     """Return the formats of products of tiles, with a remark about them for reports."""
-    if EMULATED in macros:
+    if EMULATED_TILES in macros:
         return (bfloat16,), "emulated tiles of bfloat16"
     if not macros.keys() >= _TILES:
         return (), ""

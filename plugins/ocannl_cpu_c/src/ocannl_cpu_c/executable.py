@@ -14,8 +14,8 @@ from ocannl_core.backend_api import (
     Target,
     TensorNode,
     dataclass,
-    exclusive,
     interior,
+    make_exclusive,
     memory_plan,
     settings,
 )
@@ -98,7 +98,7 @@ class _Linker:
             for part in parts:
                 part(values)
 
-        return exclusive(launch, self._name)
+        return make_exclusive(launch, self._name)
 
     def _parts(self) -> list[Part]:
         """Return calls of kernels and calls into Python, in turn."""

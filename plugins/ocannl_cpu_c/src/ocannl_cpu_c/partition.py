@@ -7,7 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from ocannl_core.backend_api import ALIGNMENT, dataclass
-from ocannl_core.backend_api.parallel import LEAST_WORK, ParallelIterations, UniformIterations
+from ocannl_core.backend_api.parallel import (
+    MIN_THREAD_CYCLES,
+    ParallelIterations,
+    UniformIterations,
+)
 
 _PER_THREAD = 4
 """The number of parts for each thread: threads do not progress alike where other processes use the
@@ -32,7 +36,7 @@ def partition(shares: ParallelIterations, threads: int) -> list[Bounds]:
     whole iterations of the outer ones cannot be distributed evenly: such parts repeat the code in
     front of the inner loops.
     """
-    most = min(_PER_THREAD * threads, shares.work // LEAST_WORK, _MOST) if threads > 1 else 1
+    most = min(_PER_THREAD * threads, shares.work // MIN_THREAD_CYCLES, _MOST) if threads > 1 else 1
     inner = _count(shares.inner)
     levels = 2 if shares.inner else 1
     best: list[_Part] = []

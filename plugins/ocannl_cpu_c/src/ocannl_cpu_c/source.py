@@ -33,7 +33,7 @@ from ocannl_core.backend_api.parallel import ParallelIterations, parallel_iterat
 class ThreadedC(Dialect):
     """C whose large kernels several threads share."""
 
-    cuts_parallel = True
+    partitions_loops = True
     signed_wraps = True
 
 

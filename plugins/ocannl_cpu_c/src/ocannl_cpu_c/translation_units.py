@@ -36,7 +36,7 @@ def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUni
     share = max(total / processors, _LEAST_SECONDS)
     found: list[TranslationUnit] = []
     for loops in reversed(CompilerVectorisation):
-        alike = [each for each in kernels if each.loops is loops]
+        alike = [each for each in kernels if each.vectorisation is loops]
         count = ceil(sum(map(estimated_seconds, alike)) / share - 0.2)
         found += [file_of(part) for part in _divide(alike, max(1, count)) if part]
     return found
@@ -52,7 +52,7 @@ def key(kernel: KernelText) -> str:
 def estimated_seconds(kernel: KernelText) -> float:
     """Return the estimated compile time in seconds; only the proportions matter."""
     size = len(kernel.text)
-    match kernel.loops:
+    match kernel.vectorisation:
         case CompilerVectorisation.VECTORS:
             return 0.002 + 2e-6 * size
         case CompilerVectorisation.MIXED:
@@ -62,7 +62,7 @@ def estimated_seconds(kernel: KernelText) -> float:
         case CompilerVectorisation.PLAIN:
             return 0.01 + 6e-6 * size
         case _:
-            assert_never(kernel.loops)
+            assert_never(kernel.vectorisation)
 
 
 def _divide(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]]:
@@ -82,7 +82,7 @@ def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
     text = "\n".join([unit(kernels), exported, keys_text(keys)])
-    most = max((kernel.loops for kernel in kernels), key=list(CompilerVectorisation).index)
+    most = max((kernel.vectorisation for kernel in kernels), key=list(CompilerVectorisation).index)
     libraries = MATH in headers_of(helper for kernel in kernels for helper in kernel.helpers)
     return TranslationUnit(keys, text, most, libraries)
 

@@ -16,7 +16,7 @@ from ocannl_core.backend_api import (
     Step,
     TensorNode,
     dataclass,
-    exclusive,
+    make_exclusive,
     merge_reads,
 )
 from ocannl_core.backend_api.loops import Allocate, Block, LoopProgram, Scope, Stmt, to_text
@@ -100,7 +100,7 @@ class Interpretation:
             for action in self._actions:
                 action(own)
 
-        return exclusive(launch, self._plan.name)
+        return make_exclusive(launch, self._plan.name)
 
 
 def _cells(

@@ -1,0 +1,104 @@
+"""Backpropagation through user-written operations: their `grad` as tensor expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from numbers import Real
+from typing import Any
+
+from ocannl_core.custom.protocols import ApplyInterface
+from ocannl_core.errors import MissingGradientError, OpError
+from ocannl_core.origin import Origin
+from ocannl_core.shape.logic import Pointwise
+from ocannl_core.tensor.definitions import Backward, GradientOf, ancestors
+from ocannl_core.tensor.specifications import describe_operands
+from ocannl_core.tensor.tensor import Tensor
+
+
+def backward(node: ApplyInterface) -> Backward[Tensor]:
+    """Return the gradients of an application, built once and shared by all backpropagations.
+
+    Raises:
+        MissingGradientError: if the op does not define `grad`.
+        OpError: if it does not return one entry for each input: an expression, a number, or None.
+    """
+    if not any(variable.requires_grad for variable in node.inputs):
+        return Backward()
+    contributions = tuple(_contributions(node, _gradients(node)))
+    found = [value for _, value in contributions if isinstance(value, Tensor)]
+    code = tuple(ancestors(found))
+    return Backward(code, _gradient_dependents(code), contributions)
+
+
+def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
+    grad = getattr(node.op, "grad", None)
+    if grad is None:
+        raise MissingGradientError(
+            "Gradients flow through an op that defines `grad`.",
+            found=f"{node.op!r} defines none",
+            where=str(node.origin),
+            fix="def grad(self, inputs, output_gradients), which returns one entry for each "
+            "input,\nor stop the gradient: oc.stop_gradient(x)",
+        )
+    session = node.results[0].session
+    given = [output.grad if isinstance(output, Tensor) else None for output in node.outputs]
+    recorder, session.recorder = session.recorder, None
+    try:
+        with session:
+            found = grad(list(node.inputs), given)
+    except Exception as error:
+        error.add_note(f"while `grad` of {node.origin} was asked")
+        raise
+    finally:
+        session.recorder = recorder
+    if not isinstance(found, list | tuple):
+        raise _error(
+            node,
+            f"a {type(found).__name__}",
+            "return gx, (with a comma) or [gx] where there is one input",
+        )
+    if len(found) != len(node.inputs):
+        raise _error(node, f"{len(found)} entries for {len(node.inputs)} inputs")
+    return found
+
+
+def _contributions(
+    node: ApplyInterface, found: list[Any] | tuple[Any, ...]
+) -> Iterator[tuple[Tensor, Tensor | float]]:
+    for position, (variable, value) in enumerate(zip(node.inputs, found, strict=True)):
+        if value is None or variable.grad is None:
+            continue
+        if isinstance(value, Real):
+            yield variable, float(value)
+            continue
+        if not isinstance(value, Tensor):
+            raise _error(node, f"{type(value).__name__} {value!r} for input {position}")
+        origin = Origin(f"gradient of {node.op!r} for input {position}", node.origin.location)
+        with describe_operands([value], variable):
+            environment = variable.session.environment
+            if node.op.broadcasts:
+                repeated = environment.fresh_shape()
+                shapes = [variable.grad.terms, value.terms]
+                environment.relate(Pointwise(), repeated, shapes, origin)
+            else:
+                environment.relate(Pointwise(), variable.grad.terms, [value.terms], origin)
+        yield variable, value
+
+
+def _error(node: ApplyInterface, found: str, fix: str = "") -> OpError:
+    return OpError(
+        "`grad` returns a list or tuple with one entry for each input: a tensor expression, a "
+        "number, or None.",
+        found=found,
+        where=f"{node.op!r}.grad, for {node.origin}",
+        fix=fix,
+    )
+
+
+def _gradient_dependents(code: tuple[Tensor, ...]) -> frozenset[Tensor]:
+    """Return the tensors that depend on gradients."""
+    depends: set[Tensor] = set()
+    for tensor in code:
+        if isinstance(tensor.definition, GradientOf) or depends.intersection(tensor.operands):
+            depends.add(tensor)
+    return frozenset(t for t in depends if not isinstance(t.definition, GradientOf))

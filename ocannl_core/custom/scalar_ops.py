@@ -1,0 +1,283 @@
+"""Ops made from functions of numbers: cell by cell, as reductions, or fused into one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.assign.nodes import Constant
+from ocannl_core.custom.op import Apply, Op
+from ocannl_core.custom.protocols import Aliases, Array, Storage
+from ocannl_core.custom.variables import TensorType, as_variables
+from ocannl_core.dtypes import DType, promote, round_to
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.ops import Op as Primitive
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.constraints import Constraint, RowEqual
+from ocannl_core.shape.fresh_variables import FreshVariables
+from ocannl_core.shape.logic import Pointwise, constraints_of
+from ocannl_core.shape.terms import Shape
+from ocannl_core.tensor.definitions import Applied, Filled, ancestors
+from ocannl_core.tensor.parameters import placeholder
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.tensor import Tensor
+
+Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
+"""As `grad` of an op: from inputs and gradients of outputs to gradients of inputs."""
+
+
+class _Pointwise(Op):
+    """Base class of ops that treat each cell by itself: operands broadcast."""
+
+    gradient: Gradient | None = None
+    inplace: bool = False
+    broadcasts = True
+
+    @property
+    def grad(self) -> Gradient | None:
+        """The gradient function; None means an op without `grad`."""
+        return self.gradient
+
+    @property
+    def destroy_map(self) -> Aliases:  # type: ignore[override]
+        return {0: [0]} if self.inplace else {}
+
+    def apply(self, count: int, inputs: Sequence[Any]) -> Apply:
+        """Return the op applied to `count` inputs of any shapes that broadcast."""
+        if len(inputs) != count:
+            raise UsageError(
+                f"{self!r} takes {count} inputs.",
+                found=f"{len(inputs)} are given",
+                where=str(caller_location() or ""),
+            )
+        variables = as_variables(inputs)
+        return Apply(self, variables, [TensorType(promote(*(x.dtype for x in variables)))])
+
+    def constraints(
+        self,
+        inputs: Sequence[Shape],
+        outputs: Sequence[Shape],
+        origin: Origin,
+        fresh: FreshVariables,
+    ) -> Sequence[Constraint]:
+        said = constraints_of(Pointwise(), outputs[0], inputs, origin, fresh)
+        if self.inplace:
+            for kind, row in outputs[0].rows():
+                said.append(RowEqual(row, inputs[0].row(kind), origin))
+        return said
+
+    def arrays(self, node: Apply, inputs: Sequence[Array]) -> list[Array]:
+        """Return the inputs with the axes of the output, of size 1 where they are repeated."""
+        (result,) = node.results
+        return [
+            align_axes(array, variable.shape, result.shape)
+            for array, variable in zip(inputs, node.inputs, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Broadcast(_Pointwise):
+    """A function of numbers, applied to every cell of tensors that broadcast.
+
+    Attributes:
+        scalar: The function: a NumPy ufunc, or any function of Python numbers.
+        inplace: The result takes over the memory of the first input.
+        gradient: As `grad` of an op; without it no gradient can flow.
+    """
+
+    scalar: Callable[..., Any]
+    inplace: bool = False
+    gradient: Gradient | None = None
+
+    def make_node(self, *inputs: Any) -> Apply:
+        if isinstance(self.scalar, np.ufunc):
+            return self.apply(self.scalar.nin, inputs)
+        return self.apply(len(inspect.signature(self.scalar).parameters), inputs)
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        arrays = self.arrays(node, inputs)
+        dtype = node.results[0].dtype.numpy
+        function = self.scalar
+        if not isinstance(function, np.ufunc):
+            function = np.vectorize(function, otypes=[dtype])
+        if self.inplace:
+            inputs[0][...] = np.asarray(function(*arrays), dtype)
+            output_storage[0][0] = inputs[0]
+        else:
+            found = np.asarray(function(*arrays), dtype)
+            shape = np.broadcast_shapes(*(array.shape for array in arrays))
+            output_storage[0][0] = found.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Reduce(Op):
+    """A reduction over output axes with a function of two numbers.
+
+    Attributes:
+        scalar: The function: a NumPy ufunc, or any function of two Python numbers.
+        axes: The reduced output axes, counted from the right: -1 is the last. One, or several, of
+            which the first is the slowest; kept as a tuple.
+        gradient: As `grad` of an op; without it no gradient can flow.
+    """
+
+    scalar: Callable[..., Any]
+    axes: int | Sequence[int]
+    gradient: Gradient | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.scalar):
+            raise UsageError(
+                "Reduce applies a function of two numbers.",
+                found=f"{self.scalar!r}",
+                where=str(caller_location() or ""),
+                fix="custom.Reduce(np.add, -1)",
+            )
+        object.__setattr__(self, "axes", _positions(self.axes))
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        assert isinstance(self.axes, tuple)
+        return self.axes
+
+    @property
+    def spec(self) -> str:  # type: ignore[override]
+        known = range(min(self._axes), 0)
+        before = ", ".join(f"a{-axis}" for axis in known)
+        after = ", ".join(f"a{-axis}" for axis in known if axis not in self._axes)
+        return f"...|... -> ..., {before} => ...|... -> ..., {after}"
+
+    @property
+    def grad(self) -> Gradient | None:
+        return self.gradient
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        shape = node.inputs[0].shape
+        end = len(shape.batch.sizes) + len(shape.output.sizes)
+        array, axes = inputs[0], tuple(end + axis for axis in self._axes)
+        if isinstance(self.scalar, np.ufunc):
+            found = self.scalar.reduce(array, axis=axes)
+        else:
+            moved = np.moveaxis(array, axes, range(len(axes)))
+            cells = moved.reshape(-1, *moved.shape[len(axes) :])
+            found = functools.reduce(np.vectorize(self.scalar, otypes=[array.dtype]), cells)
+        output_storage[0][0] = np.asarray(found, array.dtype)
+
+
+def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
+    """Return positions of axes from the right, in the order given.
+
+    Raises:
+        UsageError: for anything but distinct negative integers.
+    """
+    found: list[int] = []
+    with suppress(TypeError):
+        found = [operator.index(axis) for axis in np.atleast_1d(np.asarray(axes, object))]
+    if not found or max(found) >= 0 or len(set(found)) < len(found):
+        raise UsageError(
+            "Reduce names output axes by their positions from the right, each once.",
+            found=f"axes={axes!r}",
+            where=str(caller_location() or ""),
+            fix="axes=-1 for the last one, axes=(-2, -1) for the last two",
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _ScalarStep:
+    """One number of a composite: an input, a constant, or a primitive of numbers before it."""
+
+    primitive: Primitive | None = None
+    operands: tuple[int, ...] = ()
+    constant: str = ""
+
+
+class Composite(_Pointwise):
+    """One op from a graph of operations on numbers.
+
+        Composite(lambda x, y: oc.exp(x) * y)
+
+    Composites of the same graph are equal.
+
+    Args:
+        function: A function of tensors that consists of pointwise primitives.
+        gradient: As `grad` of an op; without it no gradient can flow.
+    """
+
+    __props__ = ("steps", "gradient")
+
+    def __init__(self, function: Callable[..., Tensor], gradient: Gradient | None = None) -> None:
+        self.gradient = gradient
+        with Session():
+            names = inspect.signature(function).parameters
+            inputs = [placeholder(name) for name in names]
+            self.steps = _steps(function(*inputs), inputs)
+
+    def __repr__(self) -> str:
+        primitives = (each.primitive for each in self.steps)
+        return f"Composite({', '.join(each.value.name for each in primitives if each)})"
+
+    def make_node(self, *inputs: Any) -> Apply:
+        return self.apply(sum(each == _ScalarStep() for each in self.steps), inputs)
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        dtype = node.results[0].dtype
+
+        def value(*numbers: Any) -> Any:
+            return _value(self.steps, [round_to(number, dtype) for number in numbers], dtype)
+
+        arrays = [array.astype(dtype.numpy) for array in self.arrays(node, inputs)]
+        found = np.vectorize(value, otypes=[dtype.numpy])(*(a.astype(object) for a in arrays))
+        output_storage[0][0] = np.asarray(found, dtype.numpy)
+
+
+def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_ScalarStep, ...]:
+    """Return the graph of a result, its inputs first."""
+    steps = [_ScalarStep() for _ in inputs]
+    positions = {tensor: position for position, tensor in enumerate(inputs)}
+    for tensor in ancestors([result]):
+        if tensor in positions:
+            continue
+        positions[tensor] = len(steps)
+        match tensor.definition:
+            case Filled(source) if isinstance(number := source(), Constant):
+                steps.append(_ScalarStep(constant=float(number.value).hex()))
+            case Applied(operation, operands, Pointwise()) if operation.primitive is not None:
+                at = tuple(positions[operand] for operand in operands)
+                steps.append(_ScalarStep(operation.primitive, at))
+            case _:
+                raise UsageError(
+                    "A composite is made of pointwise primitives, its inputs and numbers.",
+                    found=f"{tensor.origin.operation}",
+                    where=str(tensor.origin),
+                )
+    if positions[result] != len(steps) - 1:
+        raise UsageError("A composite computes something from its inputs.", found=repr(result))
+    return tuple(steps)
+
+
+def _value(steps: Sequence[_ScalarStep], numbers: list[Any], dtype: DType) -> Any:
+    """Return the last number of a graph; every step is rounded to the format."""
+    known = list(numbers)
+    for step in steps[len(numbers) :]:
+        if step.primitive is None:
+            known.append(round_to(float.fromhex(step.constant), dtype))
+        else:
+            operands = [known[position] for position in step.operands]
+            known.append(round_to(step.primitive.value.meaning(*operands), dtype))
+    return known[-1]
+
+
+def align_axes(array: Array, shape: Shape, result: Shape) -> Array:
+    """Return an array with the axes of a result that it is repeated over, of size 1."""
+    dims: tuple[int, ...] = ()
+    for kind, row in result.rows():
+        sizes = shape.row(kind).sizes
+        dims += (1,) * (len(row.sizes) - len(sizes)) + sizes
+    return array.reshape(dims)

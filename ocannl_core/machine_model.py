@@ -1,0 +1,353 @@
+"""The machine model: every cost and limit that is assumed of processors.
+
+Passes and heuristics choose among kernels that compute the same, up to the order in which sums are
+rounded; the constants here are the only assumptions about processors on which they base these
+choices. `MachineModel` has the properties of one processor, made from its `Target`; the module
+constants hold for all of them. Limits of a search, and tolerances that another processor would not
+change, stay beside the code that uses them.
+
+Units are part of the docstrings. A *cycle* is one of a core; an *operation* is the time of one
+addition of vectors at full rate. Constants without a stated source were tuned on the workloads in
+`benchmarks/`, on x86-64 servers: their values matter as far as they order schedules by their times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ocannl_core import settings
+from ocannl_core.dtypes import DType
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.target import Target
+
+# ----- arithmetic ---------------------------------------------------------------------------------
+
+OPERATIONS_PER_CYCLE = 2
+"""Vector operations, and vector loads, that start in one cycle: Intel since Haswell, AMD since
+Zen 2.
+"""
+MULTIPLY_ADD_LATENCY = 4
+"""Cycles from the start of a multiply-add to its result: Intel since Skylake, AMD since Zen 3."""
+ACCUMULATOR_CHAINS = MULTIPLY_ADD_LATENCY * OPERATIONS_PER_CYCLE
+"""Independent accumulations with which no multiply-add waits for the one before."""
+
+DIVISION_COST = 4
+"""Operations that a division, a remainder, a reciprocal or a square root takes."""
+FUNCTION_COST = 10
+"""Operations that an elementary function takes. Also the cost from which on an epilogue needs so
+many registers that it runs after the reduction, from a copy of the accumulators.
+"""
+HASH_COST = 40
+"""Operations that Threefry takes for a block of random bits."""
+
+OPERATION_COSTS: Mapping[UnaryOp | BinaryOp, int] = {
+    **dict.fromkeys((UnaryOp.SQRT, UnaryOp.RECIP, BinaryOp.DIV, BinaryOp.MOD), DIVISION_COST),
+    **dict.fromkeys(
+        (
+            UnaryOp.EXP,
+            UnaryOp.LOG,
+            UnaryOp.EXP2,
+            UnaryOp.LOG2,
+            UnaryOp.SIN,
+            UnaryOp.COS,
+            UnaryOp.TANH,
+            UnaryOp.RECIP_SQRT,
+            BinaryOp.POW,
+        ),
+        FUNCTION_COST,
+    ),
+    BinaryOp.THREEFRY4X32: HASH_COST,
+}
+"""Costs of the primitives that take more than one operation."""
+
+STORE_AND_LOAD_COST = 4
+"""Operations that storing a number to memory and loading it again takes. Cheaper computations are
+repeated rather than stored.
+"""
+MAX_RECOMPUTED_OPERATIONS = 12
+"""Operations, none of them a division or a function, that take as long as loading a row of a fused
+kernel: they depend on no memory, so that vectors of them overlap.
+"""
+
+# ----- vectors ------------------------------------------------------------------------------------
+
+NOMINAL_LANES = 16
+"""Numbers in a vector, in estimates that must not depend on the machine."""
+AUTOVECTORISED_LANES = 4
+"""The same for innermost loops that a C compiler vectorises, or does not."""
+MIN_REGISTERS = 8
+"""Vector registers for which tiles are chosen if a target has fewer."""
+MAX_TILE_VECTORS = 4
+"""Vectors along the rows of a register tile: more of them leave registers for too few rows."""
+
+LOAD_CYCLES = 0.02
+"""Cycles of one step of a register tile for each number or vector that it loads, beyond those of
+the load units: some loads miss the nearest cache.
+"""
+STEP_CYCLES = 0.1
+"""Cycles of the loop around one step of a register tile."""
+REMAINDER_FACTOR = 1.02
+"""Cost of a nest that has a second copy of its code for a remainder, relative to one without."""
+SCATTERED_STORE_CYCLES = 6.0
+"""Cycles for each result whose neighbours in a vector are not neighbours in memory. The store takes
+fewer, but its code is long.
+"""
+GATHER_CYCLES = 1.5
+"""Cycles for each number that is loaded into a vector whose other numbers are elsewhere."""
+TRANSPOSE_CYCLES = 0.5
+"""The same where squares of vectors can be loaded and transposed in registers."""
+HORIZONTAL_CYCLES = 2.5
+"""Cycles for each lane of a vector of accumulators that is reduced to one number."""
+
+MIN_SCHEDULED_STEPS = 64
+"""Iterations of a reduction below which plain loops take as long as any schedule."""
+MIN_PAIRED_TERMS = 8
+"""Terms of a sum below which an instruction for pairs of terms does not pay."""
+MIN_ACCUMULATED_TERMS = 64
+"""Terms that accumulators collect between two stores of partial results, if there are as many."""
+
+# ----- copies of operands -------------------------------------------------------------------------
+
+MIN_PACK_REUSE = 32
+"""Uses of each number of an operand from which on packing it pays."""
+MIN_GATHER_REUSE = 8
+"""The same for an operand whose vectors would otherwise be gathered along an output axis."""
+MIN_COMPACTION_REUSE = 192
+"""The same for an operand whose vectors are contiguous, but far from each other."""
+MIN_BLOCKING_REUSE = 48
+"""Uses of each number of an operand from which on a reduction is cut so that it stays in the second
+cache.
+"""
+MIN_CONVERSION_REUSE = 3
+"""Register tiles that use a vector of another format, from which on a converted copy pays."""
+MIN_BLOCK_ROWS = 24
+"""Rows that a block of a fused contraction has at least: with fewer, its other operand is loaded
+more often than multiply-adds can hide.
+"""
+
+# ----- caches -------------------------------------------------------------------------------------
+
+CACHE_LINE_BYTES = 64
+"""Bytes of a cache line, the unit of transfers from memory: x86-64, and most processors of Arm."""
+CACHE_WAY_BYTES = 4096
+"""Bytes of one way of the nearest cache: addresses that differ by a multiple of it share a set. 64
+sets of lines, as in all x86-64 processors whose nearest cache is indexed by offsets in a page.
+"""
+PADDED_STRIDE_BYTES = CACHE_WAY_BYTES // 4
+"""Rows of a packed operand that are a multiple of this apart are padded by a line: without, they
+share at most four sets.
+"""
+MEMORY_STREAMS = 8
+"""Rows of memory that are read or written side by side at full bandwidth."""
+MEMORY_BYTES_PER_CYCLE = 8
+"""Bandwidth of memory behind the caches for one thread."""
+DEFAULT_CACHE_BYTES = (32 << 10, 512 << 10)
+"""Sizes of the first and second cache where a target does not state them."""
+DEFAULT_LAST_CACHE_BYTES = 32 << 20
+"""Size of the last cache where a target states fewer than two."""
+
+PREFETCH_MIN_TERMS = 8
+"""Terms of a sum between two groups of prefetches: with fewer, loops take longer than sums."""
+PREFETCH_MIN_BLOCKS = 4
+"""Iterations of a loop over register tiles from which on a tile prefetches for the next one."""
+
+# ----- threads ------------------------------------------------------------------------------------
+
+MIN_THREAD_CYCLES = 1 << 13
+"""Cycles of work that are worth another thread: some two microseconds.
+
+Measured with parts of known length on two processors of 3.7 GHz: a part that a waiting thread takes
+over costs 0.1 to 0.2 microseconds, the same for two and for eight parts. The rest is for what the
+estimate of the work is off, and for the caches that the other thread has to fill.
+"""
+STACK_BYTES = 1 << 15
+"""Bytes of a buffer on the stack of a thread; larger ones are elsewhere."""
+PARTIAL_SUMS = 16
+"""Partial results of a reduction that several threads share: enough for equal shares of the common
+numbers of threads. Fixed, so that bits do not depend on the number of threads.
+"""
+MIN_PARTIAL_TERMS = 400
+"""Terms of a partial result: storing and loading it costs a few hundredths of as many."""
+MIN_SPLIT_TERMS = 1 << 18
+"""Terms of a reduction, those of all cells together, that are worth partial results."""
+MIN_SAVED_OPERATIONS = 1 << 13
+"""Multiplications that are worth another kernel."""
+SUM_TILE_CELLS = 64
+"""Results that one register tile holds if no operand is used twice."""
+PRODUCT_TILE_CELLS = 400
+"""The same if axes of cells share operands: 24 accumulators of 16 lanes, and some."""
+
+# ----- tile registers -----------------------------------------------------------------------------
+# Intel AMX. The cycles follow from products of matrices of 64 to 2048 rows, written by hand and
+# timed on such a processor; schedules have not been timed on one.
+
+TILE_ROWS = TILE_COLUMNS = 16
+"""Rows and columns of a tile of results."""
+TILE_TERMS = 32
+"""Terms of bfloat16 that one instruction multiplies and adds for each result."""
+TILE_ACCUMULATORS = 4
+"""Tile registers, of eight, that hold results; the others hold operands."""
+TILE_SETUP_CYCLES = 400.0
+"""Cycles to configure the tile registers for a kernel, and to release them."""
+TILE_PRODUCT_CYCLES = 21.0
+"""Cycles of one product of tiles. The processor starts one every 16; the rest waits for memory."""
+TILE_COPY_CYCLES: Mapping[int, float] = {1: 0.5, 3: 1.0}
+"""Cycles to copy one number of an operand, by the numbers of bfloat16 that it is split into."""
+TILE_TRANSPOSE_CYCLES = 0.3
+"""Cycles, in addition, for a number of an operand that is transposed while it is copied. Less than
+`TRANSPOSE_CYCLES`, because whole tiles of fixed size are transposed.
+"""
+TILE_STORE_CYCLES = 1.0
+"""Cycles to store one result."""
+MAX_TILE_TERMS: Mapping[int, int] = {1: 1024, 3: 512}
+"""Terms of a sum that runs in one piece, by the parts of a number: the tiles of a block of rows and
+of columns stay in the caches.
+"""
+TILE_BLOCK_ROWS = 256
+"""Rows of a block of partial results."""
+
+# ----- C compilers --------------------------------------------------------------------------------
+
+MAX_STRAIGHT_LINE_STATEMENTS = 128
+"""Statements of a kernel without loops: compilers take more than linear time for a function."""
+MAX_UNROLLED_EPILOGUE = 10
+"""Loads, stores and operations of an epilogue below which it is unrolled for every accumulator: a
+compiler takes milliseconds for longer ones.
+"""
+MIN_OUTLINED_TERMS = 256
+"""Terms of a sum from which on a long epilogue is a loop: loading accumulators from memory takes
+a hundredth of the time of as many.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineModel:
+    """The properties of one processor that schedules depend on.
+
+    Attributes:
+        vector_bytes: Width of a vector register; 0 if there is none.
+        registers: Vector registers.
+        has_fma: True if one instruction multiplies and adds with one rounding.
+        pair_products: Formats of which one instruction adds two products to a float32.
+        cache_bytes: Sizes of the data caches, nearest first; fewer if unknown.
+        threads: Threads that may share a kernel.
+    """
+
+    vector_bytes: int
+    registers: int
+    has_fma: bool
+    pair_products: tuple[DType, ...]
+    cache_bytes: tuple[int, ...]
+    threads: int
+
+    @classmethod
+    def of(cls, target: Target) -> MachineModel:
+        """Return the model of a target, with the number of threads that the settings give it."""
+        return cls(
+            target.vector_bytes,
+            max(target.vector_registers, MIN_REGISTERS),
+            target.has_fma,
+            target.pair_products,
+            target.cache_bytes,
+            settings.current().threads or target.cores,
+        )
+
+    # ----- vectors --------------------------------------------------------------------------
+
+    def lanes(self, nbytes: int) -> int:
+        """Return how many numbers of a size a vector register holds; 1 without vectors."""
+        return max(1, self.vector_bytes // nbytes)
+
+    def max_accumulators(self, vectors: int) -> int:
+        """Return the most registers that accumulate beside the vectors of a step.
+
+        The vectors and one broadcast number need registers, or an accumulator would be spilled in
+        every step; a quarter is left for the epilogue, or accumulators would be spilled for it.
+        """
+        return min(self.registers * 3 // 4, self.registers - vectors - 1)
+
+    @property
+    def max_tile_rows(self) -> int:
+        """The most rows that several short axes together contribute to a register tile."""
+        return self.registers // 2
+
+    @property
+    def reduction_tile_extent(self) -> int:
+        """The most cells along an axis of a register tile that is vectorised along a reduced axis:
+        the squares of 4 and 3 are somewhat more than half of 32 and 16 registers.
+        """
+        return 4 if self.registers >= 32 else 3
+
+    # ----- caches ---------------------------------------------------------------------------
+
+    def _cache(self, level: int) -> int:
+        known = self.cache_bytes if level < len(self.cache_bytes) else DEFAULT_CACHE_BYTES
+        return known[min(level, len(known) - 1)]
+
+    @property
+    def l1_bytes(self) -> int:
+        """The size of the nearest cache."""
+        return self._cache(0)
+
+    @property
+    def l1_ways(self) -> int:
+        """The lines of each set of the nearest cache."""
+        return max(4, self.l1_bytes // CACHE_WAY_BYTES)
+
+    @property
+    def l1_working_set(self) -> int:
+        """Bytes that stay in the nearest cache beside the data that passes through it."""
+        return self.l1_bytes // 2
+
+    @property
+    def l1_block(self) -> int:
+        """Bytes of a block of rows that several kernels use one after the other."""
+        return self.l1_bytes // 4
+
+    @property
+    def l2_bytes(self) -> int:
+        """The size of the second cache."""
+        return self._cache(1)
+
+    @property
+    def l2_working_set(self) -> int:
+        """Bytes of contiguous data that stay in the second cache."""
+        return self.l2_bytes // 2
+
+    @property
+    def l2_copy(self) -> int:
+        """Bytes that stay in the second cache beside the operand that they are copied from."""
+        return self.l2_bytes // 4
+
+    @property
+    def l2_strided(self) -> int:
+        """Bytes of strided data that stay in the second cache, whose sets they fill unevenly."""
+        return self.l2_bytes // 8
+
+    @property
+    def l2_negligible(self) -> int:
+        """Bytes of a node below which its transfers to the second cache do not matter."""
+        return -(-self.l2_bytes // 32)
+
+    @property
+    def sequential_bytes(self) -> int:
+        """Bytes of packed operands that stay near enough if they are read in order: up to four
+        times the second cache, if they are an eighth of the third one.
+        """
+        return max(self.l2_working_set, min(4 * self.l2_bytes, self._cache(2) // 8))
+
+    @property
+    def last_bytes(self) -> int:
+        """The size of the last cache, which all threads share."""
+        return self.cache_bytes[-1] if len(self.cache_bytes) > 1 else DEFAULT_LAST_CACHE_BYTES
+
+    @property
+    def last_share(self) -> int:
+        """Bytes that one of several threads keeps in the last cache."""
+        return self.last_bytes // 4
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes of a node from which on no cache holds it until a later kernel loads it."""
+        return -(-self.last_bytes // 2)

@@ -1,0 +1,71 @@
+"""Late bindings of the operators and methods of tensors.
+
+Operations create tensors, and operators of tensors apply operations. The classes, which come first,
+reach the operations through `operations` and `code`; `ocannl_core.tensor.operators` fills both when
+the package is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+class Operations:
+    """The operations behind the operators of expressions."""
+
+    __slots__ = (
+        "add",
+        "div",
+        "equal",
+        "identity",
+        "less",
+        "less_equal",
+        "logical_and",
+        "logical_or",
+        "matmul",
+        "mod",
+        "mul",
+        "neg",
+        "not_equal",
+        "power",
+        "slice_batch",
+        "sub",
+        "transpose",
+    )
+
+    add: Function
+    div: Function
+    equal: Function
+    identity: Function
+    less: Function
+    less_equal: Function
+    logical_and: Function
+    logical_or: Function
+    matmul: Function
+    mod: Function
+    mul: Function
+    neg: Function
+    not_equal: Function
+    power: Function
+    slice_batch: Function
+    sub: Function
+    transpose: Function
+
+
+class TensorCode:
+    """The functions behind the methods of tensors that return code."""
+
+    __slots__ = ("backprop", "consume_backprop", "consume_forward", "forward", "zero_grads")
+
+    backprop: Function
+    consume_backprop: Function
+    consume_forward: Function
+    forward: Function
+    zero_grads: Function
+
+
+operations = Operations()
+code = TensorCode()

@@ -1,0 +1,92 @@
+"""Definitions of helpers in the files of the package."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from importlib.resources import files
+
+import pytest
+
+from ocannl_core.codegen.helper import EMULATED_TILES, HAS_FMA, read_helpers
+from ocannl_core.codegen.prelude import closure, helper_names, prelude
+
+FILES = sorted(each.name for each in (files("ocannl_core.codegen") / "c").iterdir())
+LEAST_FAR = 22
+
+
+def test_definitions_are_read_by_name_without_their_markers():
+    found = read_helpers("scalars.h")["float16_bits"]
+    assert found.needs == ("half_bits",)
+    assert found.text == ("INLINE uint16_t float16_bits(float x) {\n  return half_bits(x, 13);\n}")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_marker_of_a_file_is_understood(file):
+    text = (files("ocannl_core.codegen") / "c" / file).read_text()
+    assert len(read_helpers(file)) == text.count("///") > 0
+    assert not any("///" in each.text for each in read_helpers(file).values())
+
+
+def test_a_helper_needs_every_other_one_that_it_mentions():
+    names = set(helper_names())
+    for name in names:
+        mentioned = set(re.findall(r"\w+", definition(name))) & names - {name}
+        assert mentioned <= set(closure([name])), name
+
+
+def test_a_definition_follows_those_that_it_needs():
+    order = closure(["sin_float32", "float8_e5m2_round", "threefry4x32"])
+    for position, name in enumerate(order):
+        needed = set(closure([name])) - {name}
+        assert needed <= set(order[:position])
+
+
+def test_numbers_and_vectors_fuse_under_the_same_condition():
+    assert f"#if {HAS_FMA}\n" in definition("madd_float32")
+    assert f"#if {HAS_FMA}\n" in definition("float32x8_madd")
+
+
+def test_tiles_are_emulated_where_the_macro_is_defined():
+    for name, helper in read_helpers("tiles.h").items():
+        assert f"!defined({EMULATED_TILES})" in helper.text, name
+
+
+def test_far_angles_are_reduced_by_two_over_pi_modulo_four():
+    quarters = 2 / pi(256)
+    high, low = [], []
+    for exponent in range(LEAST_FAR, 128):
+        rest = quarters * Fraction(2) ** (exponent - 23)
+        rest -= 4 * ((rest + 2) // 4)
+        # 29 bits, whose products with the 24 bits of a float32 are exact, and a remainder
+        high.append(float(Fraction(round(rest * 2**27), 2**27)))
+        low.append(float(rest - Fraction(high[-1])))
+    text = read_helpers("float32_math.h")["quarters"].text
+    found = [
+        [float.fromhex(each) for each in part.split(",")] for part in re.findall(r"{([^}]*)}", text)
+    ]
+    assert found == [high, low]
+    assert text.count(f"[{128 - LEAST_FAR}]") == 2
+
+
+def definition(name: str) -> str:
+    """Return the text of a helper without those that it needs."""
+    *needed, _ = closure([name])
+    return prelude([name]).removeprefix(prelude(needed)).strip()
+
+
+def pi(bits: int) -> Fraction:
+    """Return pi to a number of bits, by Machin's formula."""
+    one = 1 << (bits + 16)
+
+    def arctangent_of_reciprocal(n: int) -> int:
+        total = term = one // n
+        divisor, sign = 1, -1
+        while term:
+            term //= n * n
+            divisor += 2
+            total += sign * (term // divisor)
+            sign = -sign
+        return total
+
+    return Fraction(16 * arctangent_of_reciprocal(5) - 4 * arctangent_of_reciprocal(239), one)
