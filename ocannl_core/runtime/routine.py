@@ -154,8 +154,7 @@ class Routine:
         build = self._build
         found = search_schedules(build.optimised, build.backend, build.target, budget, again=again)
         self._build = compile_again(build)
-        buffers = {node: stored.buffer for node, stored in self._memory.items()}
-        self._launch = self._build.executable.link(buffers)
+        self._launch = link.launcher_of(self._build, self._memory)
         return found
 
     @property

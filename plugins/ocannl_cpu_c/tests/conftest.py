@@ -35,14 +35,14 @@ def own_cache(shared_cache: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def run() -> Run:
-    """Runs a plan once over new memory."""
+    """Run a plan once over new memory."""
     return run_plan
 
 
 def run_plan(
     plan: Plan, inputs: Mapping[TensorNode, Array], values: Sequence[int] = ()
 ) -> dict[TensorNode, Array]:
-    """Returns the cells of every parameter after one run; those not given start at zero."""
+    """Return the cells of every parameter after one run; those not given start at zero."""
     executable = backend.ocannl_compile(
         backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET
     )

@@ -49,7 +49,7 @@ _COUNT = 2**18
 
 @contextmanager
 def compiled(function: Callable[..., Any], *counts: int) -> Iterator[Run]:
-    """Yields a function of so many numbers each, run by generated C."""
+    """Yield a function of so many numbers each, run by generated C."""
     with oc.Session(), oc.settings.overrides(allow_nan=True):
         inputs = [oc.placeholder(f"x{i}", output=[count]) for i, count in enumerate(counts)]
         result = function(*inputs)
@@ -67,16 +67,16 @@ def compiled(function: Callable[..., Any], *counts: int) -> Iterator[Run]:
 
 
 def computed(function: Callable[..., Any], *operands: Array) -> Array:
-    """Returns a function of these numbers, run by generated C."""
+    """Return a function of these numbers, run by generated C."""
     with compiled(function, *map(len, operands)) as run:
         return run(*operands)
 
 
 def errors(found: Array, exact: Array) -> Array:
-    """Returns how far numbers are from exact results, in units in the last place of those.
+    """Return how far numbers are from exact results, in units in the last place of those.
 
     Raises:
-        AssertionError: if they differ in what is NaN, infinite or zero, or in the sign of a zero.
+        AssertionError: if they differ in cells that are NaN, infinite or zero, or in the sign of a zero.
     """
     with np.errstate(over="ignore", under="ignore"):
         rounded = exact.astype(np.float32)
@@ -93,7 +93,7 @@ def errors(found: Array, exact: Array) -> Array:
 
 
 def largest_error(name: str) -> tuple[float, float, float]:
-    """Returns the largest error of all numbers, where it is, and how many are rounded right."""
+    """Return the largest error of all numbers, where it is, and how many are rounded right."""
     ours, exact = FUNCTIONS[name]
     largest, place, rounded_right = 0.0, 0.0, 0
     with compiled(ours, _COUNT) as run, np.errstate(all="ignore"):
@@ -112,7 +112,7 @@ def largest_error(name: str) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Prints the largest errors of functions, and fails if one is larger than it may be."""
+    """Print the largest errors of functions, and fails if one is larger than it may be."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

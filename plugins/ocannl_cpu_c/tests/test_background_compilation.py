@@ -1,4 +1,4 @@
-"""What is compiled while code is generated is what is loaded afterwards."""
+"""Background compilation: loading takes the files that were compiled during generation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rejected() -> KernelText:
 
 @pytest.fixture(autouse=True)
 def two_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache of its own, and a second processor whatever the machine has."""
+    """A cache of its own, and a second processor on every machine."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(background_compilation, "_running", {})

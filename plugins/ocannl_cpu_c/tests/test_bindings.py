@@ -1,4 +1,4 @@
-"""What Python calls in compiled code is declared once."""
+"""Functions of compiled code that Python calls are declared once."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def kernel(number: float) -> KernelText:
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Callable[[], int]:
-    """Makes a compiler that notes its runs the one of this test; returns how many compiled something."""
+    """Make a compiler that notes its runs the one of this test; returns how many compiled something."""
     log = tmp_path / "log"
     script = tmp_path / "counting-cc"
     script.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec cc "$@"\n')
@@ -48,7 +48,7 @@ def counted(tmp_path: Path) -> Callable[[], int]:
 
 
 def forget() -> None:
-    """Brings this process back to where a new one starts."""
+    """Bring this process back to where a new one starts."""
     loader._loaded.clear()
     loader._libraries.clear()
     cache._opened.cache_clear()
@@ -205,7 +205,7 @@ def test_the_files_that_were_not_used_for_longest_go_when_there_are_many(
     assert 0 < len(left) < 3
     records = [each.read_text() for each in tmp_path.rglob("*.json")]
     assert len(records) == len(left)
-    load([kernel(number + 0.5) for number in range(3)])  # what is gone is compiled again
+    load([kernel(number + 0.5) for number in range(3)])  # removed kernels are compiled again
 
 
 def test_many_kernels_are_compiled_side_by_side(counted, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Finding the compiler, and what is said when there is none or it fails."""
+"""Detection of the compiler, and errors if there is none or it fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGET = Target("cpu_c")
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], str]:
-    """Returns a function that makes a program of shell lines."""
+    """Return a function that makes a program of shell lines."""
 
     def make(lines: str) -> str:
         path = tmp_path / "some-cc"
@@ -123,7 +123,7 @@ exit 3"""
     command = script(lines)
     with settings.overrides(cc=command, cache_dir=str(tmp_path / "cache")):
         text = failure()
-    sources = (tmp_path / "cache").rglob("*.c")  # perhaps what runs routines is among them
+    sources = (tmp_path / "cache").rglob("*.c")  # perhaps with the runtime library
     (source,) = (each for each in sources if "void k_" in each.read_text())
     assert str(source) in text
     assert command in text

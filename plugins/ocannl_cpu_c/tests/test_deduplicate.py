@@ -25,7 +25,7 @@ def nothing_is_known(tmp_path: Path) -> Iterator[None]:
 
 
 def trained() -> tuple[list[Kernel], list[Any]]:
-    """Returns the kernels of a step over equal layers, and the gradients."""
+    """Return the kernels of a step over equal layers, and the gradients."""
     rng = np.random.default_rng(1)
 
     def cells(*dims: int) -> Any:

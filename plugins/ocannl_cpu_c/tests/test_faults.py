@@ -45,7 +45,7 @@ def kernel(number: float) -> KernelText:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """Returns a function that makes a compiler of shell lines; `$out` is the object."""
+    """Return a function that makes a compiler of shell lines; `$out` is the object."""
 
     def make(lines: str, *, probe: str = ANSWER) -> str:
         path = tmp_path / f"cc-{len(list(tmp_path.iterdir()))}"
@@ -312,14 +312,24 @@ class Hanging:
         )
 
     def wait(self) -> list[int]:
-        """Returns the compilers and what they started, once there are some."""
+        """Return the compilers and their subprocesses, once there are some."""
         end = time.monotonic() + 3 * PROMPT
         while not self._started.exists():
             assert time.monotonic() < end
             assert self.process.poll() is None, self.process.communicate()[1]
             time.sleep(0.02)
-        time.sleep(0.3)
+        while not self._is_idle():
+            assert time.monotonic() < end
         return [int(each) for each in self._started.read_text().split()]
+
+    def _is_idle(self) -> bool:
+        """Return True if the process sleeps for 0.3 s: it waits for the compiler."""
+        states = []
+        for _ in range(15):
+            time.sleep(0.02)
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+            states.append((stat[0], stat[11], stat[12]))  # state, user time, system time
+        return set(states) == {states[0]} and states[0][0] == "S"
 
     def finish(self) -> str:
         try:
@@ -419,7 +429,7 @@ def test_compilers_end_with_a_process_that_is_killed(
 
 
 def test_what_a_compiler_leaves_running_keeps_nobody_waiting(script: Script) -> None:
-    """As servers of compilers do, which keep what they inherited open."""
+    """As servers of compilers do, which keep inherited descriptors open."""
     started = time.monotonic()
     with settings.overrides(cc=script('(sleep 60; :) & exec cc "$@"')):
         assert load([kernel(1.5)])
@@ -449,7 +459,7 @@ def test_a_watcher_that_was_killed_is_replaced(script: Script) -> None:
     assert processes._watcher != [watcher]
 
 
-# ----- what the settings say ------------------------------------------------------------------------
+# ----- settings ------------------------------------------------------------------------
 
 
 def test_a_command_with_an_open_quote_is_an_error() -> None:

@@ -18,7 +18,7 @@ SPECIAL = np.array([0.0, -0.0, np.nan, *_POSITIVE, *(-x for x in _POSITIVE)], np
 
 
 def everywhere() -> Array:
-    """Returns numbers of all sizes, evenly many of each, and special ones."""
+    """Return numbers of all sizes, evenly many of each, and special ones."""
     bits = np.arange(0, 2**32, 8209, dtype=np.uint64).astype(np.uint32)
     return np.concatenate([bits.view(np.float32), SPECIAL])
 

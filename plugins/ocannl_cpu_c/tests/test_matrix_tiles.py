@@ -46,7 +46,7 @@ FEW = settings(
 
 @pytest.fixture(autouse=True)
 def emulation() -> Iterator[None]:
-    """Has the compiler emulate tiles, whatever the processor has."""
+    """Have the compiler emulate tiles on every processor."""
     command = (*compiler.find().command, f"-D{EMULATED_TILES}")
     with core_settings.overrides(cc=shlex.join(command), accumulation="fast", tune="off"):
         yield
@@ -58,7 +58,7 @@ def emulation() -> Iterator[None]:
 def test_tiles_along_any_axes_are_right(
     dtype: DType, example: Example, data: st.DataObject
 ) -> None:
-    """Small integers are exact in float32 in whatever order they are added."""
+    """Small integers are exact in float32 in every order of addition."""
     expected = subject_named("interp").run(example.program, example.arrays)
     narrow = in_format(example, dtype)
     count = 0
@@ -85,14 +85,14 @@ def test_tiles_along_any_axes_are_right(
 
 
 def flushed(exact: float | Fraction) -> float:
-    """Returns a number of float32, rounded to nearest, or zero if it is below 2**-126 then."""
+    """Return a number of float32, rounded to nearest, or zero if it is below 2**-126 then."""
     if isinstance(exact, Fraction) and abs(exact) < Fraction(2) ** -126 * (1 - Fraction(2) ** -25):
         return 0.0
     return round_to(exact, float32)
 
 
 def tile_product(a: Array, b: Array) -> Array:
-    """Returns what the manual says of a product of 16 rows of 32 terms and 16 columns."""
+    """Return the result by the manual of a product of 16 rows of 32 terms and 16 columns."""
     fma = TernaryOp.FMA.value.meaning
     result = np.zeros((16, 16), np.float32)
     left, right = (np.where(abs(each) < 2.0**-126, 0.0, each) for each in (a, b))

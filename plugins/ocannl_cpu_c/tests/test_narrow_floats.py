@@ -45,12 +45,12 @@ PROCESSORS = {
 def test_sums_of_narrow_floats_are_rounded_once(
     accumulation: str, processor: str, example: Example, dtype: DType
 ) -> None:
-    """Small integers are exact in float32 in whatever order they are added."""
+    """Small integers are exact in float32 in every order of addition."""
     expected = subject_named("interp").run(example.program, example.arrays)
     narrow = in_format(example, dtype)
 
     def schedule(plan: Plan, target: Target) -> Plan:
-        # generated code has functions for pairs whatever the processor is
+        # generated code has functions for pairs on every processor
         described = replace(target, pair_products=(bfloat16,), **PROCESSORS[processor])
         return schedule_for(plan, described).plan()
 

@@ -60,7 +60,7 @@ def test_too_little_work_stays_on_one_thread() -> None:
 
 
 def busiest(shares: ParallelIterations, threads: int) -> float:
-    """Returns how long the busiest thread works, as a multiple of an equal share."""
+    """Return how long the busiest thread works, as a multiple of an equal share."""
     works = [run.work for run in shares.outer for _ in range(run.count)]
     inner = total(shares.inner)
     ready = [0.0] * threads

@@ -1,4 +1,4 @@
-"""Every primitive in every number format computes what the table of primitives says, bit for bit.
+"""Every primitive in every number format agrees with the table of primitives, bit for bit.
 
 Transcendental functions come from the C library and may differ in the last two places.
 """
@@ -42,7 +42,7 @@ PLACES = 2
 
 @cache
 def samples(dtype: DType) -> tuple[Any, ...]:
-    """Returns numbers of a format, its special ones included."""
+    """Return numbers of a format, its special ones included."""
     if dtype.is_float:
         info = np.finfo(np.float32) if dtype is dtypes.float32 else np.finfo(np.float64)
         numbers = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, 3.0, -2.5, 0.1, -7.75, 100.0, 88.0, -104.0]
@@ -96,7 +96,7 @@ def values(dtype: DType) -> list[Any]:
 
 
 def columns(dtype: DType, count: int) -> list[tuple[Any, ...]]:
-    """Returns the operands: every combination of two samples; a third one from the samples in turn."""
+    """Return the operands: every combination of two samples; a third one from the samples in turn."""
     numbers = values(dtype)
     if count == 1:
         return [(number,) for number in numbers]
@@ -118,7 +118,7 @@ def applied(op: Op, operands: list[Expr], dtype: DType) -> Expr:
 
 @pytest.fixture(scope="module")
 def computed(run, shared_cache):
-    """Returns a function from a format to the results of every primitive in it: one compilation each."""
+    """Return a function from a format to the results of every primitive in it: one compilation each."""
     known: dict[DType, dict[Op, list[Any]]] = {}
 
     def results(dtype: DType) -> dict[Op, list[Any]]:
@@ -157,7 +157,7 @@ def compute(run, dtype: DType) -> dict[Op, list[Any]]:
 
 
 def distance(a: float, b: float, dtype: DType) -> float:
-    """Returns how many numbers of a float format lie between two."""
+    """Return how many numbers of a float format lie between two."""
     return abs(_ordinal(a, dtype) - _ordinal(b, dtype))
 
 

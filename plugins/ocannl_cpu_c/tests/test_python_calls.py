@@ -1,4 +1,4 @@
-"""Functions that run routines: what they take, what they refuse, and what they hold on to."""
+"""Functions that run routines: arguments, rejected arguments, and references."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUT, TWO = TensorNode(0, ("out",)), NodeInfo(float32, (2,))
 
 
 def linked(*stmts: Stmt, indices=()):
-    """Returns a launcher, and the cells that it writes."""
+    """Return a launcher, and the cells that it writes."""
     steps = tuple(Kernel(Block((stmt,)), (OUT,), indices) for stmt in stmts)
     plan = Plan("calls", steps, (OUT,), (), indices, {OUT: TWO})
     executable = backend.ocannl_compile(

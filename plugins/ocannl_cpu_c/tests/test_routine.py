@@ -65,7 +65,7 @@ def nest(stmt: Stmt, title: str = "", indices=()) -> Kernel:
 
 
 def add(out: TensorNode, x: TensorNode, number: float, title: str = "") -> Kernel:
-    """Returns `out = x + number` over four cells."""
+    """Return `out = x + number` over four cells."""
     var = fresh_var()
     value = Binary(
         BinaryOp.ADD, Load(x, (VarIndex(var),), float32), Const(number, float32), float32

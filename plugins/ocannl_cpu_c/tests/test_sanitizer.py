@@ -38,7 +38,7 @@ import ocannl_core as oc
 
 context = oc.Context("cpu_c")
 random = np.random.default_rng(0)
-# what one block of lanes needs is too large for the stack, and what all need for the cache
+# one block of lanes is too large for the stack, and all blocks for the cache
 size, outputs = (10, 512) if context.target.vector_bytes > 16 else (30, 256)
 cells = random.standard_normal((1, size, size, 128)).astype(np.float32)
 images = oc.tensor(cells, batch_axes=1)
@@ -95,7 +95,7 @@ def test_threads_that_share_kernels_never_race(tmp_path: Path) -> None:
 
 
 def _run(code: str, sanitizer: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Returns what a program did whose kernels a sanitizer of GCC watched."""
+    """Return the outcome of a program whose kernels run under a sanitizer of GCC."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs gcc")

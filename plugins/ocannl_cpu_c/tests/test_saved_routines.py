@@ -1,4 +1,4 @@
-"""What was generated for a program is read from disk by later processes, if nothing has changed."""
+"""Start from disk: later processes read the generated code of an unchanged program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def directory(tmp_path):
 
 @pytest.fixture
 def generations(monkeypatch):
-    """Counts how often code was generated, by running the real stages."""
+    """Count how often code was generated, by running the real stages."""
     runs: list[str] = []
     real = driver.generate
 
@@ -39,7 +39,7 @@ def generations(monkeypatch):
 
 
 def step(width: int = 5, title: str = "w", backend: str = "cpu_c"):
-    """Trains once; returns the routine, and the weights afterwards."""
+    """Train once; returns the routine, and the weights afterwards."""
     with oc.Session(seed=3):
         x = oc.tensor(
             np.linspace(-1, 1, 4 * width, dtype=np.float32).reshape(4, width), batch_axes=1

@@ -1,4 +1,4 @@
-"""Scheduled reductions in C give what the reference interpreter gives for the plain loops."""
+"""Scheduled reductions in C agree with plain loops on the reference interpreter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REDUCTIONS = random_reductions(int32, LONG, 5000) | random_reductions(float32, L
 
 
 def check(example: Example, schedule: Scheduler) -> None:
-    """Small integers are exact in whatever order they are added."""
+    """Small integers are exact in every order of addition."""
     expected = subject_named("interp").run(example.program, example.arrays)
     found = subject_named("cpu_c").run(example.program, example.arrays, (), schedule)
     for node in example.program.params:
@@ -200,7 +200,7 @@ def test_layer_normalisation_and_its_gradients_are_one_kernel_and_small_sums() -
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("cells", [5, 8, 16])
 def test_windows_that_overlap_add_to_what_others_have_added(cells: int, dtype: str) -> None:
-    """Iterations load what earlier ones stored in two parts: compilers may take one part for all."""
+    """Iterations load cells that earlier ones stored in two parts: compilers may take one part for all."""
     arch = "x86-64" if platform.machine() in ("x86_64", "AMD64") else "native"
     ones = np.ones(cells)
     with (

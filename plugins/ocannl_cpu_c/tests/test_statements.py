@@ -1,4 +1,4 @@
-"""Programs written by hand leave in memory what their statements say."""
+"""Programs written by hand: the memory after their statements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def node(label: str) -> TensorNode:
 
 
 def plan(nodes: dict[TensorNode, NodeInfo], *stmts, indices=()) -> Plan:
-    """Returns the plan of one kernel."""
+    """Return the plan of one kernel."""
     body = Block(stmts)
     own = allocated_nodes(body)
     arguments = tuple(each for each in nodes_of(body) if each not in own)
@@ -129,7 +129,7 @@ def test_threefry_gives_the_published_words(run, key, counter, word):
 
 
 def numbers_of(word: tuple[int, ...], dtype: DType) -> list[Any]:
-    """Returns the cells that a vector store writes, computed from the bytes of the word."""
+    """Return the cells that a vector store writes, computed from the bytes of the word."""
     raw = np.array(word, np.uint32).tobytes()
     if not dtype.is_float or dtype.nbytes == 1:
         return list(np.frombuffer(raw, dtype.numpy))

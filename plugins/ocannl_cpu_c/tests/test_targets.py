@@ -29,14 +29,14 @@ _NEEDED = {
     "x86-64-v3": ("avx2", "fma", "bmi2"),
     "x86-64-v4": ("avx512f", "avx512vl", "avx512bw", "avx512dq"),
 }
-"""What Linux must tell of a processor that runs code for another one."""
+"""The features that a processor needs for code of each target."""
 _CLANG = ("clang", *(f"clang-{version}" for version in range(30, 13, -1)))
 _WIDTHS = (1, 3, 6, 8, 13, 17)
 _POWERS = (lambda x: x**0.3, lambda x: np.power(x, np.float64(np.float32(0.3))))
 
 
 def _flags() -> frozenset[str]:
-    """Returns what Linux tells of the processor."""
+    """Return the features of the processor as Linux reports them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -52,7 +52,7 @@ _TARGETS = [f"{command} {arch}" for command in ("gcc", "clang") for arch in _NEE
     params=_TARGETS if platform.machine() == "x86_64" else ["gcc native", "clang native"],
 )
 def target(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Chooses a compiler and a processor, and returns the processor."""
+    """Choose a compiler and a processor, and returns the processor."""
     command, arch = request.param.split()
     found = next(filter(shutil.which, _CLANG if command == "clang" else (command,)), None)
     if found is None:
@@ -64,7 +64,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def _computed(tensors: dict[str, oc.Tensor]) -> dict[str, Array]:
-    """Returns the cells of several tensors, computed by one routine."""
+    """Return the cells of several tensors, computed by one routine."""
     context = oc.Context("cpu_c")
     code = [oc.train.forward(each) for each in tensors.values()]
     total = code[0]

@@ -44,7 +44,7 @@ NODES = {X: NodeInfo(float32, (ROWS, DEPTH)), Y: NodeInfo(float32, (ROWS, COLUMN
 
 
 def sums(rows: int = ROWS) -> Plan:
-    """Returns `y[i, j] += x[i, k]`, whose outer loop is worth several threads."""
+    """Return `y[i, j] += x[i, k]`, whose outer loop is worth several threads."""
     i, j, k = (fresh_var() for _ in range(3))
     cell, value = (VarIndex(i), VarIndex(j)), Load(X, (VarIndex(i), VarIndex(k)), float32)
     total = Binary(BinaryOp.ADD, Load(Y, cell, float32), value, float32)
@@ -55,7 +55,7 @@ def sums(rows: int = ROWS) -> Plan:
 
 
 def launched(threads: int, plan: Plan | None = None):
-    """Returns the launcher of a routine over new memory, and the array of its results."""
+    """Return the launcher of a routine over new memory, and the array of its results."""
     plan = plan or sums()
     with settings.overrides(threads=threads):
         executable = backend.ocannl_compile(
@@ -105,7 +105,7 @@ def everything_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shared(plan: Plan, target: Target) -> Plan:
-    """Returns a plan all of whose kernels are cut into parts, as small as they may be."""
+    """Return a plan all of whose kernels are cut into parts, as small as they may be."""
     return allocate_workspace(mark_parallel(schedule_for(plan, target).plan(), least_work=0))
 
 
@@ -304,7 +304,7 @@ def test_sanitizers_find_nothing_in_the_pool(sanitizer, tmp_path):
 
 def test_buffers_of_a_thread_are_told_from_places_of_cells() -> None:
     random = np.random.default_rng(0)
-    # what one block of lanes needs is too large for the stack, and what all need for the cache
+    # one block of lanes is too large for the stack, and all blocks for the cache
     is_wide = devices.report().targets[0].vector_bytes > 16
     size, outputs = (10, 512) if is_wide else (30, 256)
     images = random.integers(-3, 4, (1, size, size, 128)).astype(np.float32)

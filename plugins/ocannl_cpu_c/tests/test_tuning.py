@@ -1,4 +1,4 @@
-"""Searching for schedules on this machine: what is found is right, remembered, told and used."""
+"""Search for schedules on this machine: results are right, cached, reported and used."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
 
 @pytest.fixture(autouse=True)
 def nothing_remembered(own_cache: None) -> Iterator[None]:
-    """Objects stay in the shared cache, for speed; schedules are forgotten after each test."""
+    """Object stay in the shared cache, for speed; schedules are forgotten after each test."""
     yield
     tuning_cache(manager.select("cpu_c")[1]).forget()
 
 
 def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
-    """Returns a small layer, compiled, with values for all that it reads."""
+    """Return a small layer, compiled, with values for all that it reads."""
     with oc.Session():
         x = oc.placeholder("x", batch=[rows], output=[20])
         result = oc.relu(oc.param("w", output=[36]) @ x)
@@ -55,7 +55,7 @@ def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
 
 
 def remember(routine: Routine, schedule: str) -> None:
-    """Makes a search appear to have found a schedule for the first kernel of a routine."""
+    """Make a search appear to have found a schedule for the first kernel of a routine."""
     plan = cut_kernels(routine._build.optimised)
     kernel = next(each for each in nest_plan(plan, None).kernels if each.nest.reduction)
     found = TuningResult(parse_schedule(schedule), 1e-6, parse_schedule("unroll k"), 2e-6, 5)

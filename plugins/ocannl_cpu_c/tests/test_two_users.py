@@ -1,4 +1,4 @@
-"""One user's files neither run code as another user nor change what that one computes.
+"""One user's files neither run code as another user nor change the results of that user.
 
 Runs as root, with two user ids that nobody has, as in the continuous integration; elsewhere it is
 skipped.
@@ -66,7 +66,7 @@ class Server:
         assert self._line() == "ready"
 
     def tell(self, order: object) -> int:
-        """Returns the answer to an order."""
+        """Return the answer to an order."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
@@ -88,18 +88,18 @@ class Running:
         self._number = server.tell({**order, "said": str(said)})
 
     def wait_for(self, text: str) -> None:
-        """Returns when it has said something."""
+        """Return when it has said something."""
         end = time.monotonic() + 120
         while text not in self._said.read_text():
             assert time.monotonic() < end, self._said.read_text()
             time.sleep(0.02)
 
     def end(self) -> int:
-        """Returns the exit status."""
+        """Return the exit status."""
         return self._server.tell(self._number)
 
     def finish(self) -> str:
-        """Returns what it has said, when it has ended; it must end well."""
+        """Wait for its successful end; return its output."""
         status = self.end()
         assert status == 0, self._said.read_text()
         return self._said.read_text()
@@ -111,7 +111,7 @@ class World:
     Attributes:
         base: Where they all are; it belongs to root.
         home: The victim's own.
-        shared: Everybody's, where only owners replace what is theirs.
+        shared: A directory of all users, where only owners replace their files.
         loose: Everybody's, where everybody replaces everything.
         trap: What exists if the attacker's code was run.
     """
@@ -141,7 +141,7 @@ class World:
         return Running(self._server, {**order, "variables": env}, said)
 
     def victim(self, folder: Path | None = None, **variables: str) -> str:
-        """Returns what the program of the victim says, which has to compute what is right."""
+        """Return the output of the victim's program, which must compute the right result."""
         said = self.start(VICTIM, COMPUTE, folder or self.home, **variables).finish()
         assert "right\n" in said
         return said
@@ -150,7 +150,7 @@ class World:
         self.start(ATTACKER, program, self.shared, **variables).finish()
 
     def plant(self, user: int, evil: Path, cache: Path) -> None:
-        """Has a user put an object into a cache, under the keys of all kernels there."""
+        """Have a user put an object into a cache, under the keys of all kernels there."""
         program = PLANT.replace("EVIL", str(evil)).replace("CACHE", str(cache))
         self.start(user, program, self.shared).finish()
 
@@ -196,7 +196,7 @@ __attribute__((constructor)) static void spring(void) {{
 
 
 def command(world: World, folder: Path) -> Path:
-    """Has the attacker write a compiler that springs the trap."""
+    """Have the attacker write a compiler that springs the trap."""
     script = folder / "evil-cc"
     world.attacker(
         f"open({str(script)!r}, 'w').write('#!/bin/sh\\n: > {world.trap}\\nexec cc \"$@\"\\n')\n"

@@ -21,7 +21,7 @@ SPECIAL = np.array([0.0, -0.0, np.nan, *_POSITIVE, *(-x for x in _POSITIVE)], np
 
 
 def function(folder: Path, name: str, body: str) -> Run:
-    """Returns C code that is run for some vectors `x`, one after the other, and a number `s`."""
+    """Return C code that is run for some vectors `x`, one after the other, and a number `s`."""
     vector = name.partition("_")[0]
     lanes = int(vector.partition("x")[2])
     source, target = folder / "code.c", folder / "code.so"

@@ -64,7 +64,7 @@ def test_the_whole_prelude_compiles_without_warnings(tmp_path):
 
 
 def kernels_of_all_operations() -> Iterator[KernelText]:
-    """Yields a kernel of each operation on each format of floats, and of constants and fills."""
+    """Yield a kernel of each operation on each format of floats, and of constants and fills."""
     i = fresh_var()
     for dtype in (float32, float64, float16, bfloat16):
         x, y = TensorNode(0, ("x",)), TensorNode(1, ("y",))

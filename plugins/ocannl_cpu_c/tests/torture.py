@@ -4,7 +4,7 @@
     cuts        every file, cut off at every length; large ones at every 61st
     foreign     every file and directory: gone, exchanged with another one, or something else
     compilers   stopped, or writing part of an object
-    disks       file systems of every size up to what is needed (root only)
+    disks       file systems of every size up to the needed one (root only)
     parallel    processes that share a cache, while files are damaged and processes are killed
 
 Each case is a process of its own that compiles and runs a program: it must end well, with the right
@@ -88,7 +88,7 @@ def forget() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where cases take place.
+    """The directory and the program of cases.
 
     Attributes:
         base: A directory for everything.
@@ -128,7 +128,7 @@ class Place:
             os._exit(status)
 
     def run(self, folder: Path, command: Path | None = None) -> str:
-        """Return what is wrong with a run; nothing if it is right."""
+        """Return the defect of a run; empty if it is right."""
         status = os.waitstatus_to_exitcode(os.waitpid(self.start(folder, command), 0)[1])
         return self.told(status, folder)
 
@@ -149,7 +149,7 @@ def place() -> Iterator[Place]:
         command = stub(base, "cc", "")
         with settings.overrides(cache_dir=str(base / "warm"), cc=str(command)):
             expected = compute()
-        gc.freeze()  # forks share what is never collected
+        gc.freeze()  # forks share objects that are never collected
         found = Place(base, command, expected)
         problem = found.run(base / "pristine")
         assert not problem, problem
@@ -159,7 +159,7 @@ def place() -> Iterator[Place]:
 
 
 def stub(base: Path, name: str, fault: str) -> Path:
-    """Return a compiler that remembers what it made, and has a fault."""
+    """Return a compiler that caches its outputs, and has a fault."""
     path = base / name
     path.write_text(_STUB.format(store=base / "store", fault=fault))
     path.chmod(0o755)
@@ -299,7 +299,7 @@ def foreign_of(folder: Path) -> Iterator[Case]:
 
 
 def damaged(where: Place, cases: Sequence[Case], worker: int) -> Iterator[str]:
-    """Yield what is wrong with a run after each damage."""
+    """Yield the defects of a run after each damage."""
     folder = where.base / f"worker-{worker}"
     for case in cases:
         if folder.is_symlink() or folder.exists():
@@ -315,7 +315,7 @@ def damaged(where: Place, cases: Sequence[Case], worker: int) -> Iterator[str]:
 
 
 def compilers(where: Place, sizes: Sequence[int]) -> Iterator[str]:
-    """Yield what is wrong with runs by faulty compilers, which fail once for each file."""
+    """Yield the defects of runs with faulty compilers, which fail once for each file."""
     once = (
         'cache=$(readlink -f "$(dirname "$out")/../.."); mark={base}/mark-{number}-$source; '
         '[ -e "$mark" ] || {{ touch "$mark"; {fault}; }}'
@@ -349,10 +349,10 @@ def compilers(where: Place, sizes: Sequence[int]) -> Iterator[str]:
 
 
 def disks(where: Place, sizes: Sequence[int]) -> Iterator[str]:
-    """Yield what is wrong with runs on small file systems."""
+    """Yield the defects of runs on small file systems."""
     mounted, link = where.base / "disk", where.base / "disk-cache"
     mounted.mkdir()
-    link.symlink_to(mounted / "cache")  # what a run says is beside it
+    link.symlink_to(mounted / "cache")  # the output of a run is beside it
     for size in sizes:
         options = f"size={size}k,mode=0700"
         mount = ["mount", "-t", "tmpfs", "-o", options, "none", str(mounted)]
@@ -369,7 +369,7 @@ def disks(where: Place, sizes: Sequence[int]) -> Iterator[str]:
 
 
 def parallel(where: Place, rounds: int, seed: int) -> Iterator[str]:
-    """Yield what is wrong with runs that share a cache with each other, damage and sudden ends."""
+    """Yield the defects of runs that share a cache with each other, damage and sudden ends."""
     choose = random.Random(seed)
     for number in range(rounds):
         folder = where.base / f"shared-{number}"
@@ -408,7 +408,7 @@ Work = Callable[[int], Iterator[str]]
 
 
 def shared_out(jobs: int, work: Work) -> list[str]:
-    """Return what workers find; each is a fork, given its number."""
+    """Return the defects that workers find; each is a fork with a number."""
     readers = []
     for worker in range(jobs):
         reader, writer = os.pipe()
@@ -478,7 +478,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _other(kind: str, where: Place, sample: int | None, seed: int) -> tuple[int, Work]:
-    """Return how many cases of a kind there are, and what runs them."""
+    """Return the number of cases of a kind, and the function that runs them."""
     match kind:
         case "compilers":
             largest = max(file.stat().st_size for file in (where.base / "store").iterdir())

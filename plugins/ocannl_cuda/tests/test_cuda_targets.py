@@ -26,7 +26,7 @@ int cuDeviceGetName(char *name, int length, int device) {
 
 
 def driver(folder: Path, code: str) -> str:
-    """Compiles a library that answers as a driver does; returns its path."""
+    """Compile a library that answers as a driver does; returns its path."""
     source, library = folder / "driver.c", folder / "libdriver.so"
     source.write_text(code)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)

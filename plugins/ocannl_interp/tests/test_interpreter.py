@@ -66,14 +66,14 @@ Array = np.ndarray[Any, Any]
 
 
 def compiled(program: LoopProgram) -> Any:
-    """Returns the executable of a program as one kernel."""
+    """Return the executable of a program as one kernel."""
     nest = Kernel(program.body, program.params, program.indices)
     plan = Plan(program.name, (nest,), program.params, (), program.indices, program.nodes)
     return plugin.ocannl_compile(plugin.ocannl_generate(KernelStream.of(plan), TARGET), TARGET)
 
 
 def uploaded(program: LoopProgram, arrays: Mapping[TensorNode, Array]) -> dict[TensorNode, Any]:
-    """Returns buffers for the parameters, filled from the arrays or zero."""
+    """Return buffers for the parameters, filled from the arrays or zero."""
     buffers = {}
     for node in program.params:
         info = program.nodes[node]
@@ -87,7 +87,7 @@ def uploaded(program: LoopProgram, arrays: Mapping[TensorNode, Array]) -> dict[T
 def run(
     program: LoopProgram, arrays: Mapping[TensorNode, Array] | None = None, *indices: int
 ) -> dict[TensorNode, Array]:
-    """Returns the parameters' cells after running a program as one kernel."""
+    """Return the parameters' cells after running a program as one kernel."""
     buffers = uploaded(program, arrays or {})
     compiled(program).link(buffers)(indices)
     return {node: buffer.array for node, buffer in buffers.items()}
@@ -174,7 +174,7 @@ def test_statements_give_the_known_result(make: Any) -> None:
 
 
 def evaluated(expr: Any) -> Any:
-    """Returns the value of an expression without operands in memory."""
+    """Return the value of an expression without operands in memory."""
     draft = Draft("value")
     result = draft.node("result", expr.dtype)
     return run(draft.program(draft.store(result, value=expr)))[result].item()
@@ -273,7 +273,7 @@ def test_iterations_of_a_group_meet_at_barriers(make: Any) -> None:
 
 
 def exchange(*between: Any, scope_inside: bool = False) -> Array:
-    """Returns what four threads read of each other's cells after the statements between."""
+    """Return the cells of each other that four threads read after the statements between."""
     draft, t = Draft("exchange"), fresh_var("t")
     shared, result = draft.scratch("shared", float32, 4), draft.node("result", float32, 4)
     allocate = Allocate(shared, Scope.GROUP)

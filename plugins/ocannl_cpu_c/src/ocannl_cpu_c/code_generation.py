@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ocannl_core.backend_api import IdentityMap, Kernel, KernelStream, Step
 from ocannl_core.backend_api.c_family import KernelText
+from ocannl_cpu_c import background_compilation
+from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.loader import begin_compilation
 from ocannl_cpu_c.source import CSource, assemble, kernel_of
 
@@ -17,6 +19,14 @@ def generate(kernels: KernelStream) -> CSource:
         CodegenError: for a statement or number format that C cannot express.
     """
     compilation = begin_compilation()
+    try:
+        return _generate(kernels, compilation)
+    except (KeyboardInterrupt, SystemExit):  # the kernels will not be loaded
+        background_compilation.stop()
+        raise
+
+
+def _generate(kernels: KernelStream, compilation: BackgroundCompilation | None) -> CSource:
     rendered: IdentityMap[Step, KernelText | None] = IdentityMap()
     texts: list[KernelText | None] = []
     for step, nodes in kernels:
