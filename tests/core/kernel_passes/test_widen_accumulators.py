@@ -66,7 +66,7 @@ def plan_of(nest: KernelNest, nodes: NodeInfos) -> NestPlan:
 
 
 def nests(draft: Draft, nest: KernelNest, *, may_pair: bool = False) -> list[KernelNest]:
-    """Returns a nest in float32; adds what that needs to a draft."""
+    """Return a nest in float32; adds what that needs to a draft."""
     found = widen_accumulators(plan_of(nest, draft.nodes), may_pair=may_pair)
     draft.nodes.update(found.nodes)
     return [kernel.nest for kernel in found.kernels]
