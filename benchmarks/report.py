@@ -39,9 +39,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, help="samples of each contender")
     parser.add_argument("--only", default="", help="a part of the names to run")
-    parser.add_argument("--peers", nargs="*", choices=LIBRARIES, help="whom to ask")
-    parser.add_argument("--results", type=Path, help="where results are kept, one in a line")
-    parser.add_argument("--print", action="store_true", help="only print what is there")
+    parser.add_argument(
+        "--peers", nargs="*", choices=LIBRARIES, help="the libraries to compare with"
+    )
+    parser.add_argument("--results", type=Path, help="the file of results, one in a line")
+    parser.add_argument("--print", action="store_true", help="only print the results on file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = options.results or Path(folder) / "results"

@@ -1,4 +1,4 @@
-"""Writes the table of primitives into its reference page: `python docs/primitives_table.py`.
+"""Write the table of primitives into its reference page: `python docs/primitives_table.py`.
 
 Everything in the table is read from `ocannl_core.ops`, and the gradients from the functions that
 define them.
@@ -23,7 +23,7 @@ TITLES = {
 
 
 def table() -> str:
-    """Returns the tables, one for each number of operands."""
+    """Return the tables, one for each number of operands."""
     parts = []
     for kind, title in TITLES.items():
         rows = [_row(op) for op in PRIMITIVES if isinstance(op, kind)]
@@ -50,7 +50,7 @@ def _row(op: Op) -> str:
 
 
 def _gradient(operation: Operation) -> str:
-    """Returns the statements of a gradient function as they are written."""
+    """Return the source of the statements of a gradient function."""
     assert operation.gradient is not None
     lines = inspect.getsource(operation.gradient).splitlines()[1:]
     names = {"v1": "a", "v2": "b", "v3": "c", "_LN2": "ln(2)", "power_primitive": "power"}
@@ -63,7 +63,7 @@ def _gradient(operation: Operation) -> str:
 
 
 def page(text: str) -> str:
-    """Returns the text of the page with the table as it is now."""
+    """Return the text of the page with the table as it is now."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"

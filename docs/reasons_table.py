@@ -1,4 +1,4 @@
-"""Writes the table of reasons into its reference page: `python docs/reasons_table.py`."""
+"""Write the table of reasons into its reference page: `python docs/reasons_table.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 
 
 def table() -> str:
-    """Returns the table, by number."""
+    """Return the table, by number."""
     rows = [f"| {each.value} | {each.text} | {each.advice} |" for each in sorted(Reason)]
     return "\n".join(
         ["| | a tensor is where it is because ... | to change that |", "|---|---|---|", *rows]
@@ -19,7 +19,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """Returns the text of the page with the table as it is now."""
+    """Return the text of the page with the table as it is now."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"

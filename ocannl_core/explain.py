@@ -175,7 +175,7 @@ def explain(subject: object) -> Explanation:
                 "Tensors and routines can be explained.",
                 found=type(subject).__name__,
                 where=str(caller_location() or ""),
-                fix="pass a tensor, or what ctx.compile(...) returned",
+                fix="pass a tensor, or the routine that ctx.compile(...) returned",
             )
 
 
@@ -263,10 +263,10 @@ def _measured_text(found: TuningResult) -> str:
     """Return the tuning result of a kernel, and whether it is used."""
     times = f"{duration(found.seconds)}, best of {found.tried}"
     if found.problem:
-        return f"what is remembered is not used: {found.problem}"
+        return f"the cached schedule is not used: {found.problem}"
     if found.schedule == found.default:
-        return f"this is the default's: {times} that were measured"
-    return f"this is remembered: {times}; the default's took {duration(found.default_seconds)}"
+        return f"tuning chose the default schedule: {times}"
+    return f"cached schedule: {times}; the default's took {duration(found.default_seconds)}"
 
 
 def _node_cells(node: NodeExplanation) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Checks and conversions of host data for tensors, without silent loss, overflow or NaN."""
+"""Check and conversions of host data for tensors, without silent loss, overflow or NaN."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def refuse_mask(value: object, where: str) -> None:
         is_masked = np.array([any(cell) for cell in is_masked.ravel().tolist()])
     if is_masked.any():
         raise TransferError(
-            "Every cell of a tensor is a number: what is masked is none.",
+            "The cells of a tensor are numbers, and none is masked.",
             found=f"{int(is_masked.sum())} of {is_masked.size} cells masked{_first(is_masked)}",
             where=where,
             fix="give numbers for masked cells, as with array.filled(0); a mask is a tensor of its "

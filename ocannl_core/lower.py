@@ -23,7 +23,6 @@ from math import isinf, prod
 from typing import assert_never
 
 from ocannl_core import settings
-from ocannl_core.assign.concatenation import traversals
 from ocannl_core.assign.nodes import (
     Accumulate,
     AssignProgram,
@@ -71,9 +70,10 @@ from ocannl_core.indexing import (
     is_surjective,
     row_major,
     substitute,
+    traversals,
 )
 from ocannl_core.ir_text import PrintedNames
-from ocannl_core.loopir.constants import chosen, constant, index_value, representable
+from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -280,7 +280,7 @@ class _Lowering:
         found = False
         for domain, maps in traversals(projections):
             found = True
-            yield _freshened(domain, maps)
+            yield _with_fresh_variables(domain, maps)
         if not found:
             raise self.error(
                 "Some component of a concatenated axis determines every operand.", "none does"
@@ -465,7 +465,9 @@ class _Lowering:
             )
         constants = [constant(value, info.dtype) for value in values]
         if prod(info.dims) > _MOST_UNROLLED_STORES:
-            self.everywhere(target, lambda cell: chosen(constants, row_major(cell, info.dims)))
+            self.everywhere(
+                target, lambda cell: select_constant(constants, row_major(cell, info.dims))
+            )
             return
         for offset in range(prod(info.dims)):
             cell = self.shifted(target, _position(offset, info.dims))
@@ -506,7 +508,7 @@ class _Lowering:
         """Append fills of the margins that a nest reads, unless they hold the value already."""
         match assignment:
             case Accumulate(combine=combine, beyond=beyond, args=args, op=op):
-                needed = _outside(combine) if beyond is None else beyond
+                needed = _margin_value(combine) if beyond is None else beyond
             case SetVector(arg=arg):
                 args, op, needed = (arg,), UnaryOp.IDENTITY, 0.0
             case _:
@@ -524,11 +526,11 @@ class _Lowering:
             dtype = self.info(arg.node).dtype
             if isinf(needed) and not dtype.has_infinities and op is not UnaryOp.IDENTITY:
                 raise self.error(
-                    "Arithmetic on what lies beyond an axis needs a format with infinities.",
+                    "Arithmetic on margins needs a format with infinities.",
                     f"{arg.node.name}: {dtype}, where {needed} is needed",
                     "convert the tensor to a format with infinities first, such as float32",
                 )
-            value = representable(needed, dtype)
+            value = saturate(needed, dtype)
             if self.margins.get(arg.node) != value:
                 self.stmts += _margin_loops(arg.node, self.info(arg.node), value)
                 self.margins[arg.node] = value
@@ -538,7 +540,7 @@ class _Lowering:
             self.margins.pop(target, None)
 
 
-def _outside(combine: BinaryOp) -> float:
+def _margin_value(combine: BinaryOp) -> float:
     """Return the default value of margins that an accumulation reads."""
     return 0.0 if combine is BinaryOp.SECOND else neutral(combine)
 
@@ -547,7 +549,9 @@ def _writes_each_once(projections: Projections) -> bool:
     return is_surjective(projections) and is_injective(projections)
 
 
-def _freshened(domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ...]) -> _Nest:
+def _with_fresh_variables(
+    domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ...]
+) -> _Nest:
     """Return a nest with fresh loop variables, because assignments may share domains."""
     fresh = {var: fresh_var(var.hint) for var, _ in domain}
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
@@ -597,4 +601,4 @@ def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[St
 
 
 def _neutral_number(op: BinaryOp, dtype: DType) -> float:
-    return representable(neutral(op), dtype)
+    return saturate(neutral(op), dtype)

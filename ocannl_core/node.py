@@ -378,7 +378,7 @@ class Placement:
 
 
 def _why(placement: Placement) -> str:
-    return placement.reason.text if placement.reason is not None else "nothing else was known"
+    return placement.reason.text if placement.reason is not None else "no reason is known"
 
 
 def _advice(placement: Placement) -> str:

@@ -80,17 +80,17 @@ class Primitive:
 
     @property
     def is_real(self) -> bool:
-        """True if the result is a float for all operands."""
+        """Return True if the result is a float for all operands."""
         return self.result is Result.REAL
 
     @property
     def gives_truth(self) -> bool:
-        """True if the result is 1 or 0."""
+        """Return True if the result is 1 or 0."""
         return self.result is Result.TRUTH
 
     @property
     def needs_no_rounding(self) -> bool:
-        """True if the result is a number of the operands' format before any rounding."""
+        """Return True if the result is a number of the operands' format before any rounding."""
         return self.result in (Result.CHOICE, Result.TRUTH)
 
 

@@ -269,7 +269,7 @@ class Settings:
     accumulation: str = _setting(
         "float32",
         _ACCUMULATION,
-        "what sums of narrow floats are added up in, with `schedule = default`: `exact` rounds "
+        "the accumulator of sums of narrow floats, with `schedule = default`: `exact` rounds "
         "after every term, as the interpreter does; `float32` rounds once, at the end; `fast` uses "
         "instructions for products of pairs and of tiles, too, which take numbers below 2**-126 "
         "for zero, and for tiles cuts factors of float32 into three parts",
@@ -316,8 +316,8 @@ class Settings:
     param_dtype: str | None = _setting(
         None,
         _OPTIONAL_FLOAT_FORMAT,
-        "the number format in which parameters that state none are stored; by default what their "
-        "use asks for",
+        "the number format in which parameters that state none are stored; by default the format "
+        "that their uses require",
     )
     half_constant_cutoff: int = _setting(
         16384,

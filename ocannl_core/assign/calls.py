@@ -39,7 +39,7 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class LiveNodes:
     """Nodes that are live before or after the program.
 
     Attributes:
@@ -51,7 +51,7 @@ class Outside:
     kept: Mapping[TensorNode, str]
 
 
-def settle(program: AssignProgram, outside: Outside) -> AssignProgram:
+def bufferise_calls(program: AssignProgram, outside: LiveNodes) -> AssignProgram:
     """Order destroying calls, merge nodes that share memory, and remove margins from calls.
 
     Raises:
@@ -61,14 +61,16 @@ def settle(program: AssignProgram, outside: Outside) -> AssignProgram:
     if not calls:
         return program
     if any(call.destroyed for call in calls):
-        program = _sharing(reorder_assignments(program, outside.persistent, outside.kept), outside)
-    return _without_margins(program)
+        program = _merge_shared(
+            reorder_assignments(program, outside.persistent, outside.kept), outside
+        )
+    return _remove_margins(program)
 
 
 # ----- shared memory ------------------------------------------------------------------------------
 
 
-def _sharing(program: AssignProgram, outside: Outside) -> AssignProgram:
+def _merge_shared(program: AssignProgram, outside: LiveNodes) -> AssignProgram:
     """Merge each destroyed input with the target that takes over its memory.
 
     The merged node is the input if it outlives the program, else the target. Nodes of different
@@ -101,14 +103,14 @@ def _sharing(program: AssignProgram, outside: Outside) -> AssignProgram:
         return program
     return replace(
         program,
-        body=tuple(_mapped(program.body, lambda leaf: (_renamed(leaf, final),))),
+        body=tuple(_map_leaves(program.body, lambda leaf: (_rename(leaf, final),))),
         nodes={final(node): info for node, info in program.nodes.items()},
         embedded=frozenset(map(final, program.embedded)),
         results=frozenset(map(final, program.results)),
     )
 
 
-def _renamed(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
+def _rename(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
     def operand(each: Operand) -> Operand:
         match each:
             case Cells(node):
@@ -139,7 +141,7 @@ def _renamed(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
 # ----- margins ------------------------------------------------------------------------------------
 
 
-def _without_margins(program: AssignProgram) -> AssignProgram:
+def _remove_margins(program: AssignProgram) -> AssignProgram:
     """Replace nodes with margins by unpadded copies in calls.
 
     Destroyed inputs become targets.
@@ -161,12 +163,12 @@ def _without_margins(program: AssignProgram) -> AssignProgram:
         for node in dict.fromkeys(leaf.inputs):
             if node in copies:
                 yield _copy(copies[node], node, program.nodes[node], leaf)
-        yield _renamed(leaf, lambda node: copies.get(node, node))
+        yield _rename(leaf, lambda node: copies.get(node, node))
         for node in leaf.targets:
             if node in copies:
                 yield _copy(node, copies[node], program.nodes[node], leaf)
 
-    body = tuple(_mapped(program.body, plain))
+    body = tuple(_map_leaves(program.body, plain))
     return replace(
         program,
         body=body,
@@ -190,14 +192,14 @@ def _copy(target: TensorNode, source: TensorNode, info: NodeInfo, call: External
     )
 
 
-def _mapped(
+def _map_leaves(
     body: tuple[Assignment, ...], change: Callable[[Leaf], tuple[Leaf, ...] | Iterator[Leaf]]
 ) -> Iterator[Assignment]:
     for each in body:
         match each:
             case Section(title, inner):
-                yield Section(title, tuple(_mapped(inner, change)))
+                yield Section(title, tuple(_map_leaves(inner, change)))
             case Sequence(inner):
-                yield Sequence(tuple(_mapped(inner, change)))
+                yield Sequence(tuple(_map_leaves(inner, change)))
             case _:
                 yield from change(each)

@@ -5,7 +5,7 @@ its views, together with the dependents of the call. In imperative code a call k
 is an assignment to inputs that outlive the program:
 
     p[:] = update_in_place(p)
-    q[:] = p                        # reads what the update wrote
+    q[:] = p                        # reads the updated cells
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def reorder_assignments(
     Raises:
         OpError: if two calls destroy one value, or a destroyed value is read afterwards.
     """
-    places = list(_flat(program.body))
+    places = list(_flatten(program.body))
     order = _AssignmentOrder([leaf for _, leaf in places], program.results, persistent, kept)
     order.scan()
     order.check()
@@ -52,21 +52,21 @@ def reorder_assignments(
     if sequence == sorted(sequence) and not order.unshared:
         return program
     ordered = [(places[position][0], order.leaf(position)) for position in sequence]
-    return replace(program, body=_nested(ordered))
+    return replace(program, body=_nest(ordered))
 
 
-def _flat(body: tuple[Assignment, ...], path: Path = ()) -> Iterator[tuple[Path, Leaf]]:
+def _flatten(body: tuple[Assignment, ...], path: Path = ()) -> Iterator[tuple[Path, Leaf]]:
     for position, each in enumerate(body):
         match each:
             case Section(title, inner):
-                yield from _flat(inner, (*path, (position, title)))
+                yield from _flatten(inner, (*path, (position, title)))
             case Sequence(inner):
-                yield from _flat(inner, (*path, (position, "")))
+                yield from _flatten(inner, (*path, (position, "")))
             case _:
                 yield path, each
 
 
-def _nested(places: list[tuple[Path, Leaf]], depth: int = 0) -> tuple[Assignment, ...]:
+def _nest(places: list[tuple[Path, Leaf]], depth: int = 0) -> tuple[Assignment, ...]:
     """Nest assignments in their sections; an interrupted section occurs twice."""
     found: list[Assignment] = []
     start = 0
@@ -78,7 +78,7 @@ def _nested(places: list[tuple[Path, Leaf]], depth: int = 0) -> tuple[Assignment
         else:
             while stop < len(places) and places[stop][0][: depth + 1] == path[: depth + 1]:
                 stop += 1
-            inner = _nested(places[start:stop], depth + 1)
+            inner = _nest(places[start:stop], depth + 1)
             title = path[depth][1]
             found += [Section(title, inner)] if title else inner
         start = stop
@@ -170,7 +170,7 @@ class _AssignmentOrder:
         return oldest
 
     def _note(self, call: ExternalCall, position: int) -> None:
-        """Note what a call destroys, and of what its targets are views."""
+        """Record the inputs that a call destroys, and the sources of its views."""
         read = [self._value(node) for node in call.inputs]
         taken = {source for _, source in call.shared}
         for node in call.destroyed:
@@ -178,7 +178,7 @@ class _AssignmentOrder:
             if read.count(value) > 1:
                 raise OpError(
                     "An input that an operation destroys is not another of its inputs too.",
-                    found=f"{_described(call)} destroys {node.name} and reads it twice",
+                    found=f"{_describe(call)} destroys {node.name} and reads it twice",
                     where=str(call.origin or ""),
                     fix="give it a copy: a tensor computed from the input",
                 )
@@ -186,7 +186,7 @@ class _AssignmentOrder:
                 other = self.leaves[self.destroyers[value]]
                 raise OpError(
                     "One operation at most destroys a value.",
-                    found=f"{_described(other)} and {_described(call)} both destroy {node.name}",
+                    found=f"{_describe(other)} and {_describe(call)} both destroy {node.name}",
                     where=_places(other, call),
                     fix="give one of them a copy, or the result of the other",
                 )
@@ -204,7 +204,7 @@ class _AssignmentOrder:
         raise OpError(
             f"A {what} keeps its cells"
             + (", unless an output takes its memory over." if what == "parameter" else "."),
-            found=f"{_described(call)} destroys the {what} {member.name}{seen}",
+            found=f"{_describe(call)} destroys the {what} {member.name}{seen}",
             where=str(call.origin or ""),
             fix="give the operation a copy: a tensor computed from it",
         )
@@ -219,8 +219,8 @@ class _AssignmentOrder:
             if position is None or node in self.persistent:
                 continue
             raise OpError(
-                "What an operation destroys is not a result of the computation.",
-                found=f"{_described(self.leaves[position])} destroys {node.name}, which is to be "
+                "A value that an operation destroys is not a result of the computation.",
+                found=f"{_describe(self.leaves[position])} destroys {node.name}, which is to be "
                 "kept",
                 where=str(self.leaves[position].origin or ""),
                 fix="give the operation a copy: a tensor computed from its input",
@@ -235,7 +235,7 @@ class _AssignmentOrder:
             if (target, source) in call.shared and self.readers.get((source, position)):
                 raise OpError(
                     "The output of an update in place is the tensor that was updated.",
-                    found=f"the output of {_described(call)} is read after another assignment to "
+                    found=f"the output of {_describe(call)} is read after another assignment to "
                     f"{source.name}",
                     where=str(call.origin or ""),
                     fix="keep a copy of it before that assignment",
@@ -287,8 +287,8 @@ class _AssignmentOrder:
                     call, other = self.leaves[position], self.leaves[reader]
                     return OpError(
                         "An operation that destroys an input runs after every other reader of it.",
-                        found=f"{_described(call)} destroys {value[0].name}; {_described(other)} "
-                        "reads it, and needs what the former computes",
+                        found=f"{_describe(call)} destroys {value[0].name}; {_describe(other)} "
+                        "reads it, and depends on the result of the former",
                         where=_places(call, other),
                         fix="give the destroying operation a copy: a tensor computed from its "
                         "input",
@@ -296,7 +296,7 @@ class _AssignmentOrder:
         raise AssertionError("only destroying calls can close a circle")
 
 
-def _described(leaf: Leaf) -> str:
+def _describe(leaf: Leaf) -> str:
     if isinstance(leaf, ExternalCall):
         return leaf.origin.operation if leaf.origin else leaf.op.name
     target = ", ".join(node.name for node in targets(leaf))

@@ -1,8 +1,9 @@
-"""Iterative walks over assignments."""
+"""Iterative walks over assignments, and liveness of the nodes that they access."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from ocannl_core.assign.nodes import (
     Accumulate,
@@ -18,7 +19,7 @@ from ocannl_core.assign.nodes import (
     Sequence,
     SetVector,
 )
-from ocannl_core.indexing import AxisIndex, StaticIndex, variables
+from ocannl_core.indexing import AxisIndex, StaticIndex, is_surjective, variables
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
 
@@ -98,3 +99,25 @@ def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
                 if isinstance(var, StaticIndex):
                     found[var] = None
     return tuple(found)
+
+
+def dead_on_entry(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) -> set[TensorNode]:
+    """Return the nodes that are completely written before any of their cells is read."""
+    found: set[TensorNode] = set()
+    pending = set(nodes)
+    for each in leaves(body):
+        pending.difference_update(reads(each))
+        for target in targets(each):
+            if target in pending:
+                pending.discard(target)
+                if _writes_all(each):
+                    found.add(target)
+    return found
+
+
+def _writes_all(assignment: Leaf) -> bool:
+    """Return True if an assignment writes every cell of its target."""
+    if isinstance(assignment, Fetch | ExternalCall):
+        return True
+    is_reset = isinstance(assignment, Accumulate) and assignment.reset
+    return is_reset or is_surjective(assignment.projections)

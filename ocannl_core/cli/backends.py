@@ -18,8 +18,8 @@ def add(subparsers: Subparsers) -> None:
     """Add the command."""
     command = subparsers.add_parser(
         "backends",
-        help="list the installed backends and what keeps each from working",
-        description="Lists the installed backends and what keeps each from working.",
+        help="list the installed backends, and the reasons why they cannot be used",
+        description="Lists the installed backends, and the reasons why they cannot be used.",
     )
     command.add_argument("-v", "--verbose", action="store_true", help="show devices and details")
     command.add_argument("--json", action="store_true", help="print everything as JSON")

@@ -15,8 +15,8 @@ def add(subparsers: Subparsers) -> None:
     """Add the command."""
     command = subparsers.add_parser(
         "config",
-        help="show every setting and where its value came from",
-        description="Shows every setting and where its value came from.",
+        help="show every setting with the source of its value",
+        description="Shows every setting with the source of its value.",
     )
     command.set_defaults(run=run)
 

@@ -60,7 +60,7 @@ def add(subparsers: Subparsers) -> None:
     """Add the command."""
     command = subparsers.add_parser(
         "doctor",
-        help="check the installation and say how to repair it",
+        help="check the installation and suggest repairs",
         description="Checks the installation; compiles and runs a small kernel on every device.",
     )
     command.add_argument("backend", nargs="?", help="check this backend only; it must then work")
@@ -68,7 +68,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the checks as they are made; return 0 if none failed."""
+    """Run and print the checks; return 0 if none failed."""
     failed = 0
     for check in checks(arguments.backend):
         print(check, flush=True)

@@ -44,8 +44,8 @@ def add(subparsers: Subparsers) -> None:
         help="about how long to search for each routine (the setting tune_budget)",
     )
     what = command.add_mutually_exclusive_group()
-    what.add_argument("--show", action="store_true", help="list what is remembered")
-    what.add_argument("--forget", action="store_true", help="remove what is remembered")
+    what.add_argument("--show", action="store_true", help="list the cached schedules")
+    what.add_argument("--forget", action="store_true", help="remove the cached schedules")
     command.add_argument("script", nargs="?", help="the program")
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
     command.set_defaults(run=run)

@@ -17,9 +17,8 @@ from ocannl_core.errors import OpError, SpecError, UsageError
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape.constraints import Constraint
-from ocannl_core.shape.fresh_variables import FreshVariables
-from ocannl_core.shape.statement import Statement, parse_statement, stated
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.statement import Statement, parse_statement, statement_constraints
+from ocannl_core.shape.terms import FreshVariables, Shape
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.definitions import (
@@ -133,7 +132,7 @@ class Op:
         """
         if self.spec is None:
             return ()
-        return stated(self.statement(), inputs, outputs, origin, fresh)
+        return statement_constraints(self.statement(), inputs, outputs, origin, fresh)
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         """Compute the outputs and put each into element 0 of its storage.

@@ -21,9 +21,8 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.ops import Op as Primitive
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.constraints import Constraint, RowEqual
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import Pointwise, constraints_of
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.terms import FreshVariables, Shape
 from ocannl_core.tensor.definitions import Applied, Filled, ancestors
 from ocannl_core.tensor.parameters import placeholder
 from ocannl_core.tensor.session import Session

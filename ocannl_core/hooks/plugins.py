@@ -1,4 +1,4 @@
-"""Checks on plugins, and a plugin manager for each backend.
+"""Check on plugins, and a plugin manager for each backend.
 
 The manager of a backend holds its own plugin, the built-in fallbacks and the wrapper plugins. It
 holds no other backend's plugin, so none can answer in its place.

@@ -56,7 +56,7 @@ from ocannl_core.loopir.nodes import (
     Store,
     StoreVector,
 )
-from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
+from ocannl_core.loopir.traverse import allocated_nodes, nodes_of, static_indices, writes
 from ocannl_core.machine_model import MIN_THREAD_CYCLES
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -221,7 +221,7 @@ def _phase(
 
 def _given(phase: Kernel) -> Kernel:
     """Returns a phase that is given what it mentions."""
-    own = set(allocated(phase.body))
+    own = set(allocated_nodes(phase.body))
     arguments = tuple(node for node in nodes_of(phase.body) if node not in own)
     return replace(phase, arguments=arguments, indices=static_indices(phase.body))
 
@@ -231,7 +231,7 @@ def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
     buffers = set(_top_allocations(nest.body))
     return [
         replace(phase, title=f"copies for {nest.title}" if nest.title else "", schedule=())
-        if buffers.issuperset({*writes(phase.body)}.difference(allocated(phase.body)))
+        if buffers.issuperset({*writes(phase.body)}.difference(allocated_nodes(phase.body)))
         else phase
         for phase in phases
     ]

@@ -31,7 +31,7 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
 )
 from ocannl_core.loopir.traverse import (
-    allocated,
+    allocated_nodes,
     locals_of,
     nodes_of,
     walk,
@@ -120,7 +120,7 @@ class _KernelSplitter:
     def title(self, remarks: list[str], group: tuple[Stmt, ...]) -> str:
         inside = [stmt.text for stmt in group if isinstance(stmt, Remark)]
         body = Block(group)
-        own = set(allocated(body))
+        own = set(allocated_nodes(body))
         written = ", ".join(self.names.node(n) for n in writes(body) if n not in own)
         text = "; ".join([*remarks, *inside])
         return f"{text} (writes {written})" if text else f"writes {written}"

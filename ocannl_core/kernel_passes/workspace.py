@@ -5,7 +5,7 @@ from __future__ import annotations
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepReplacement, map_steps
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
-from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
+from ocannl_core.loopir.traverse import Replacement, allocated_nodes, map_stmts
 from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import TensorNode
 
@@ -23,7 +23,7 @@ def allocate_workspace_of(step: Step, nodes: NodeInfos) -> StepReplacement:
     """Returns a step with large buffers in the routine's memory."""
     if not isinstance(step, Kernel) or step.is_parallel:
         return StepReplacement((step,))
-    large = [node for node in allocated(step.body) if nodes[node].nbytes > STACK_BYTES]
+    large = [node for node in allocated_nodes(step.body) if nodes[node].nbytes > STACK_BYTES]
     return (
         StepReplacement((_without(step, large),), tuple(large))
         if large

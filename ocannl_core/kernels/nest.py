@@ -34,7 +34,7 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.kernels.transforms import AXIS_LETTERS
-from ocannl_core.loopir.constants import representable
+from ocannl_core.loopir.constants import saturate
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Binary,
@@ -125,7 +125,7 @@ class Reduction:
     @property
     def neutral(self) -> Const:
         """The number that changes nothing when it is combined."""
-        return Const(representable(neutral(self.op), self.dtype), self.dtype)
+        return Const(saturate(neutral(self.op), self.dtype), self.dtype)
 
     @property
     def factors(self) -> tuple[Expr, ...]:

@@ -13,7 +13,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import Block, CallExternal
-from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
+from ocannl_core.loopir.traverse import allocated_nodes, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
 
 NodeInfos = Mapping[TensorNode, NodeInfo]
@@ -85,7 +85,7 @@ Step = Kernel | HostCall
 
 def kernel_of(body: Block, title: str = "") -> Kernel:
     """Return the kernel of some statements, with its arguments and indices."""
-    own = set(allocated(body))
+    own = set(allocated_nodes(body))
     arguments = tuple(node for node in nodes_of(body) if node not in own)
     return Kernel(body, arguments, static_indices(body), title)
 

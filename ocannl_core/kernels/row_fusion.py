@@ -1,17 +1,17 @@
-"""Nests that run together, row by row, while a row is near.
+"""Row fusion as a value: nests that run together, row by row, while a row is in the nearest cache.
 
     for i, j: e[i, j] = exp(x[i, j])           for i:
     for i: s[i, 0] = the sum of e[i, j]   -->      for j: row[j] = exp(x[i, j])
     for i, j: y[i, j] = e[i, j] / s[i, 0]          sum = the sum of row[j]
                                                    for j: y[i, j] = row[j] / sum
 
-The axes that the nests share become the outer loops. Inside of them, each nest is one with fewer
-axes, which has a schedule of its own. This is safe where each iteration touches only cells of its
-own among all that the nests write, and that is verified. A node that nothing else reads is
-*contracted* to what one row needs. A nest that sums over the rows adds to partial results while the
-rows run; those of all groups of rows are combined at the end, so its sums are in another order. If
-it sums over the innermost of the shared axes alone, its results are complete after that loop. A
-row of a *streamed* node goes to memory past the caches when it is complete.
+The axes that the nests share become the outer loops. Inside of them, each nest has fewer axes and a
+schedule of its own. This is safe if each iteration accesses only elements of its own row, of all
+nodes that the nests write, and that is verified. A node that no other kernel reads is *folded* to
+the size of one row. A nest that sums over the rows adds to partial results while the rows run;
+those of all groups of rows are combined at the end, so its sums are in another order. If it sums
+over the innermost of the shared axes alone, its results are complete after that loop. A row of a
+*streamed* node is stored past the caches when it is complete.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
 
 
-@dataclass(frozen=True)  # without slots: what is asked again and again is kept
+@dataclass(frozen=True)  # without slots: properties are cached
 class Member:
-    """One of the nests that run together.
+    """One of the nests of a fusion.
 
     Attributes:
         nest: The nest of the program.
@@ -61,13 +61,13 @@ class Member:
 
     @cached_property
     def reduces_rows(self) -> bool:
-        """True if it combines rows, so that its results are complete after the last one."""
+        """Return True if it combines rows, so that its results are complete after the last one."""
         return any(axis.is_reduced for axis in self.axes)
 
     @property
     def reduces_inner_rows(self) -> bool:
-        """True if it combines rows, but not along all of the axes whose loops are shared: its
-        results are complete after the last row of the inner ones.
+        """Return True if it combines rows, but not along all of the shared axes: its results are
+        complete after the last row of the inner ones.
         """
         return self.reduces_rows and not all(axis.is_reduced for axis in self.axes)
 
@@ -78,7 +78,9 @@ class Member:
 
     @cached_property
     def accessed_row_dims(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
-        """For every cell that it reads or writes, along which axes of the node the rows run."""
+        """The axes of the rows in each node that it reads or writes, one entry for each kind of
+        access.
+        """
         found = (
             (access.node, row_dims(access.indices or (), self.vars))
             for access in self.nest.accesses
@@ -88,7 +90,7 @@ class Member:
 
     @cached_property
     def written_row_dims(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
-        """For every cell that it writes row by row, along which axes of the node the rows run."""
+        """The axes of the rows in each node that it writes row by row."""
         if self.reduces_rows:
             return ()
         return tuple((store.node, row_dims(store.indices, self.vars)) for store in self.nest.finish)
@@ -103,16 +105,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class RowFusion:
-    """How nests run together.
+    """A fusion of nests.
 
     Attributes:
         members: The nests.
-        size: How many rows of the last shared axis run together.
+        size: The rows of the last shared axis in a block.
         groups: The parts of the outermost loop that have partial results of their own.
         along: Positions of the nests that run in the loops of the nest before.
-        contracted: Nodes that become as large as what one row needs.
+        folded: Nodes that become as large as one block of rows.
         inlined: Nodes that are computed where they are read.
-        streamed: Nodes that are written past the caches.
+        streamed: Nodes that are stored past the caches.
     """
 
     members: tuple[Member, ...]
@@ -124,11 +126,11 @@ class RowFusion:
     streamed: tuple[TensorNode, ...] = ()
 
     def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
-        """Returns the schedule that says so.
+        """Return the fusion as a schedule.
 
         Args:
-            tails: The schedules of the nests inside of the shared loops, without those that run in
-                the loops of others.
+            schedules: The schedules of the nests inside of the shared loops, without those that run
+                along others.
         """
         pending = list(schedules)
         schedule: list[Transform] = []
@@ -146,10 +148,10 @@ class RowFusion:
 def row_fusion_of(
     nests: Sequence[KernelNest], schedule: Schedule
 ) -> tuple[RowFusion, tuple[Schedule, ...]]:
-    """Returns what a schedule says about how nests run together, and the schedules inside of rows.
+    """Return the fusion that a schedule states, and the schedules inside of rows.
 
     Raises:
-        UsageError: if it is none of so many nests.
+        UsageError: if the schedule is not one of so many nests.
     """
     starts = [at for at, each in enumerate(schedule) if isinstance(each, FuseRows)]
     if len(starts) != len(nests) or starts[:1] != [0]:
@@ -198,15 +200,15 @@ def row_fusion_of(
 
 
 def nodes_written_by_rows(members: Sequence[Member]) -> tuple[TensorNode, ...]:
-    """Returns the nodes that are written row by row, in the order of the program."""
+    """Return the nodes that are written row by row, in the order of the program."""
     return tuple(
         dict.fromkeys(node for each in members if not each.reduces_rows for node in each.written)
     )
 
 
 def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int, ...] | None:
-    """Returns the axes of a node along which variables alone are the position; None if there is
-    not one for each.
+    """Return the axes of a node that are indexed by one variable alone, in the order of some
+    variables; None if there is not one for each.
     """
     found: list[int] = []
     for var in vars:
@@ -218,8 +220,8 @@ def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int
 
 
 def find_row_dims(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]] | None:
-    """Returns where in the index of each node that is written row by row the rows are; None if
-    some node does not have them along axes of its own.
+    """Return the axes of the rows of each node that is written row by row; None if they are not
+    axes of its own in some node.
     """
     written_row_dims: dict[TensorNode, tuple[int, ...]] = {}
     for member in members:

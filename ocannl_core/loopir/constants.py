@@ -10,7 +10,7 @@ from ocannl_core.loopir.nodes import Binary, Const, ConstBits, Expr, IndexValue,
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
 
-def representable(value: float, dtype: DType) -> float:
+def saturate(value: float, dtype: DType) -> float:
     """Return the value in the format; an infinity becomes the extreme of a format without any."""
     if value in (math.inf, -math.inf):
         low, high = extremes(dtype)
@@ -35,7 +35,7 @@ def index_value(index: AxisIndex, dtype: DType) -> Expr:
     return IndexValue(index, dtype)
 
 
-def chosen(constants: list[Expr], offset: AxisIndex) -> Expr:
+def select_constant(constants: list[Expr], offset: AxisIndex) -> Expr:
     """Return the constant whose position is the offset modulo their number."""
     position = Binary(BinaryOp.MOD, IndexValue(offset, int64), Const(len(constants), int64), int64)
     value = constants[-1]

@@ -55,10 +55,10 @@ def are_equivalent(first: Node, second: Node) -> bool:
 
     Remarks, and the indices of `Scoped`, are ignored.
     """
-    return key_of(first) == key_of(second)
+    return canonical_key(first) == canonical_key(second)
 
 
-def key_of(root: Node, version: Callable[[Storage], int] = lambda storage: 0) -> Key:
+def canonical_key(root: Node, version: Callable[[Storage], int] = lambda storage: 0) -> Key:
     """Return a key that two nodes share exactly if they are alpha-equivalent.
 
     Bound variables are numbered in the order of their binding.

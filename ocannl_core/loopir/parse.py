@@ -45,7 +45,7 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
 )
 from ocannl_core.loopir.parse_expression import (
-    NamesInText,
+    SymbolTable,
     read_constant,
     read_expression,
     read_format,
@@ -106,7 +106,7 @@ class _Parser:
     def __init__(self, lines: list[TextLine], externals: Mapping[str, ExternalOp]) -> None:
         self.lines = lines[::-1]
         self.externals = externals
-        self.names = NamesInText()
+        self.names = SymbolTable()
         self.ids = count()
 
     def program(self) -> LoopProgram:

@@ -54,8 +54,8 @@ _NUMBERS = frozenset({"inf", "nan"})
 
 
 @dataclass(slots=True)
-class NamesInText:
-    """Symbol table of a text.
+class SymbolTable:
+    """The names that a text has defined so far.
 
     Attributes:
         nodes: Arrays by name.
@@ -79,7 +79,7 @@ def read_format(cursor: Cursor) -> DType:
     return dtype
 
 
-def read_node(cursor: Cursor, names: NamesInText) -> TensorNode:
+def read_node(cursor: Cursor, names: SymbolTable) -> TensorNode:
     """Consume the name of an array."""
     node = names.nodes.get(cursor.peek().text)
     if node is None:
@@ -88,7 +88,7 @@ def read_node(cursor: Cursor, names: NamesInText) -> TensorNode:
     return node
 
 
-def read_indices(cursor: Cursor, names: NamesInText) -> tuple[AxisIndex, ...]:
+def read_indices(cursor: Cursor, names: SymbolTable) -> tuple[AxisIndex, ...]:
     """Consume the indices of a cell in brackets, or nothing for an array without axes."""
     if not cursor.accept("["):
         return ()
@@ -111,7 +111,7 @@ def read_constant(cursor: Cursor, dtype: DType) -> float:
 
 def read_expression(
     cursor: Cursor,
-    names: NamesInText,
+    names: SymbolTable,
     dtype: DType,
     inlined: Mapping[str, Sequence[Scoped]],
 ) -> Expr:
@@ -132,7 +132,7 @@ def read_expression(
 # ----- indices ----------------------------------------------------------------------------------
 
 
-def _read_index(cursor: Cursor, names: NamesInText) -> AxisIndex:
+def _read_index(cursor: Cursor, names: SymbolTable) -> AxisIndex:
     if cursor.accept("_"):
         return SubAxis()
     if cursor.peek(1).text == "^":
@@ -153,7 +153,7 @@ def _read_index(cursor: Cursor, names: NamesInText) -> AxisIndex:
         sign = 1 if cursor.take().text == "+" else -1
 
 
-def _read_concatenation(cursor: Cursor, names: NamesInText) -> AxisIndex:
+def _read_concatenation(cursor: Cursor, names: SymbolTable) -> AxisIndex:
     parts: list[IndexVar | int] = []
     while True:
         is_number = cursor.peek().kind == "number"
@@ -162,7 +162,7 @@ def _read_concatenation(cursor: Cursor, names: NamesInText) -> AxisIndex:
             return ConcatIndex(tuple(parts))
 
 
-def _read_variable(cursor: Cursor, names: NamesInText) -> IndexVar:
+def _read_variable(cursor: Cursor, names: SymbolTable) -> IndexVar:
     variable = names.variables.get(cursor.peek().text)
     if variable is None:
         raise cursor.error("the variable of an enclosing loop, or a static index")
@@ -170,7 +170,7 @@ def _read_variable(cursor: Cursor, names: NamesInText) -> IndexVar:
     return variable
 
 
-def _try_index(cursor: Cursor, names: NamesInText, ends: Sequence[str]) -> AxisIndex | None:
+def _try_index(cursor: Cursor, names: SymbolTable, ends: Sequence[str]) -> AxisIndex | None:
     """Consume an index in front of one of these tokens; consume nothing if there is none."""
     start = cursor.position
     try:
@@ -192,7 +192,7 @@ class _Number:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stated:
+class _FormatTerm:
     """A conversion, `float32(x)`, or the format of an operand, `x:float32`."""
 
     dtype: DType
@@ -200,7 +200,7 @@ class _Stated:
 
 
 @dataclass(slots=True)
-class _Computed:
+class _GatherTerm:
     """A gather; `axis` is None until its computed position is read."""
 
     node: TensorNode
@@ -210,7 +210,7 @@ class _Computed:
 
 
 _Leaf = Load | LoadMerge | LocalRead | Scoped | IndexValue | _Number
-_Content = _Leaf | _Stated | _Computed | Op
+_Content = _Leaf | _FormatTerm | _GatherTerm | Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class _Frame:
     """
 
     token: Token
-    content: _Stated | _Computed | Op | None
+    content: _FormatTerm | _GatherTerm | Op | None
     level: int
     depth: int
 
@@ -256,7 +256,7 @@ class _Reader:
     """
 
     cursor: Cursor
-    names: NamesInText
+    names: SymbolTable
     inlined: dict[str, list[Scoped]]
     terms: list[_Term] = field(default_factory=list)
     operands: list[int] = field(default_factory=list)
@@ -274,7 +274,9 @@ class _Reader:
         self.terms.append(_Term(token, content, tuple(self.operands[cut:])))
         self.operands[cut:] = [len(self.terms) - 1]
 
-    def open(self, token: Token, content: _Stated | _Computed | Op | None, level: int = 0) -> None:
+    def open(
+        self, token: Token, content: _FormatTerm | _GatherTerm | Op | None, level: int = 0
+    ) -> None:
         self.frames.append(_Frame(token, content, level, len(self.operands)))
 
     # ----- operands -----
@@ -333,7 +335,7 @@ class _Reader:
         if token.text == "gather":
             node = read_node(cursor, self.names)
             cursor.expect("[")
-            self.open(token, _Computed(node, self.names.infos[node].dtype))
+            self.open(token, _GatherTerm(node, self.names.infos[node].dtype))
             return self.positions()
         if (dtype := _FORMATS.get(token.text)) is not None:
             index = _try_index(cursor, self.names, [")"])
@@ -341,7 +343,7 @@ class _Reader:
                 cursor.take()
                 self.push(token, IndexValue(index, dtype))
                 return True
-            self.open(token, _Stated(dtype, True))
+            self.open(token, _FormatTerm(dtype, True))
             return False
         if token.text not in _FUNCTIONS:
             raise cursor.error_at(
@@ -357,7 +359,7 @@ class _Reader:
         one.
         """
         cursor, gather = self.cursor, self.frames[-1].content
-        assert isinstance(gather, _Computed)
+        assert isinstance(gather, _GatherTerm)
         while True:
             index = _try_index(cursor, self.names, [",", "]"])
             if index is None:
@@ -371,7 +373,7 @@ class _Reader:
                 self.close_gather(gather)
                 return True
 
-    def close_gather(self, gather: _Computed) -> None:
+    def close_gather(self, gather: _GatherTerm) -> None:
         if gather.axis is None:
             raise self.cursor.error("a position that is computed")
         self.cursor.expect("]")
@@ -386,7 +388,7 @@ class _Reader:
         while True:
             token = cursor.peek()
             if cursor.accept(":"):
-                self.push(token, _Stated(read_format(cursor), False), 1)
+                self.push(token, _FormatTerm(read_format(cursor), False), 1)
                 continue
             if (level := PRECEDENCE.get(token.text)) is not None:
                 self.reduce(level)
@@ -396,7 +398,7 @@ class _Reader:
             if not self.frames:
                 return False
             frame = self.frames[-1]
-            if isinstance(frame.content, _Computed):
+            if isinstance(frame.content, _GatherTerm):
                 if not cursor.accept(","):
                     self.close_gather(frame.content)
                 else:
@@ -431,8 +433,8 @@ def _is_number(token: Token) -> bool:
     return token.kind == "number" or token.text in _NUMBERS
 
 
-def _arity(content: _Stated | _Computed | Op) -> int:
-    return 1 if isinstance(content, _Stated | _Computed) else arity(content)
+def _arity(content: _FormatTerm | _GatherTerm | Op) -> int:
+    return 1 if isinstance(content, _FormatTerm | _GatherTerm) else arity(content)
 
 
 # ----- number formats ---------------------------------------------------------------------------
@@ -494,7 +496,7 @@ def _agree(cursor: Cursor, term: _Term, wanted: DType | None, stated: DType | No
 def _passed_on(term: _Term, own: DType, stated: Sequence[DType | None]) -> Sequence[DType | None]:
     """Return the formats that the operands of a term get from it."""
     match term.content:
-        case _Stated(dtype, is_conversion):
+        case _FormatTerm(dtype, is_conversion):
             return (None if is_conversion else dtype,)
         case UnaryOp() | BinaryOp() | TernaryOp() as op:
             return operand_formats(op, own, [stated[each] for each in term.operands])
@@ -506,9 +508,9 @@ def _build(cursor: Cursor, term: _Term, dtype: DType, operands: Sequence[Expr]) 
     match term.content, operands:
         case _Number(text), _:
             return _constant(cursor, term.token, text, dtype)
-        case _Stated(_, is_conversion), (arg,):
+        case _FormatTerm(_, is_conversion), (arg,):
             return Unary(UnaryOp.IDENTITY, arg, dtype) if is_conversion else arg
-        case _Computed(node, _, indices, axis), (position,):
+        case _GatherTerm(node, _, indices, axis), (position,):
             assert axis is not None
             return Gather(node, tuple(indices), axis, position, dtype)
         case UnaryOp() as op, (arg,):

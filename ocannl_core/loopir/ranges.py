@@ -48,7 +48,7 @@ Box = tuple[Range, ...]
 """A block of cells: one range per axis."""
 
 
-def certain_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) -> Box | None:
+def covered_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) -> Box | None:
     """Return a box that the indices cover completely; None if that is not provable.
 
     Args:

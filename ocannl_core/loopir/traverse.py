@@ -95,7 +95,7 @@ def operands_of(node: Node) -> tuple[Node, ...]:
     return () if isinstance(node, Scoped) else children(node)
 
 
-def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
+def operands_with_certainty(expr: Expr) -> Iterator[tuple[Expr, bool]]:
     """Yield the operands of an expression; True beside those that are evaluated unconditionally."""
     match expr:
         case Ternary(TernaryOp.WHERE, condition, first, second):
@@ -110,7 +110,7 @@ def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
             pass
 
 
-def computed_surely(expr: Expr) -> Iterator[Expr]:
+def unconditional_subexpressions(expr: Expr) -> Iterator[Expr]:
     """Yield an expression and the subexpressions that it evaluates unconditionally.
 
     Inlined computations are leaves.
@@ -119,7 +119,7 @@ def computed_surely(expr: Expr) -> Iterator[Expr]:
     while pending:
         found = pending.pop()
         yield found
-        pending += [each for each, is_certain in certain_operands(found) if is_certain]
+        pending += [each for each, is_certain in operands_with_certainty(found) if is_certain]
 
 
 # ----- walks and folds --------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def rewrite(
         on_stmt: Replaces a statement with rewritten children; an empty tuple removes it.
         on_expr: Replaces an expression with rewritten children.
     """
-    return _as_block(_rewritten(root, on_stmt, on_expr))
+    return _as_block(_rewrite(root, on_stmt, on_expr))
 
 
 def map_stmts(root: Stmt, function: Callable[[Stmt], Replacement]) -> Block:
@@ -226,19 +226,19 @@ def map_expr(
     on_stmt: Callable[[Stmt], Replacement] | None = None,
 ) -> Expr:
     """Rewrite an expression bottom-up, including inlined computations."""
-    return _as_expr(_rewritten(root, on_stmt, on_expr))
+    return _as_expr(_rewrite(root, on_stmt, on_expr))
 
 
-_Rewritten = tuple[Node, ...]
+_Replacement = tuple[Node, ...]
 """One expression, or the statements that replace one."""
 
 
-def _rewritten(
+def _rewrite(
     root: Node,
     on_stmt: Callable[[Stmt], Replacement] | None,
     on_expr: Callable[[Expr], Expr] | None,
-) -> _Rewritten:
-    results: list[_Rewritten] = []
+) -> _Replacement:
+    results: list[_Replacement] = []
     pending: list[tuple[Node, tuple[Node, ...] | None]] = [(root, None)]
     while pending:
         node, old = pending.pop()
@@ -261,7 +261,7 @@ def _rewritten(
     return results[0]
 
 
-def _with_children(node: Node, old: tuple[Node, ...], new: list[_Rewritten]) -> Node:
+def _with_children(node: Node, old: tuple[Node, ...], new: list[_Replacement]) -> Node:
     """Return the node with other children; the node itself if they are the same objects."""
     if all(len(group) == 1 and group[0] is child for group, child in zip(new, old, strict=True)):
         return node
@@ -293,7 +293,7 @@ def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
     return cast(Expr, rebuilt)
 
 
-def _as_block(stmts: _Rewritten) -> Block:
+def _as_block(stmts: _Replacement) -> Block:
     match stmts:
         case (Block() as block,):
             return block
@@ -301,7 +301,7 @@ def _as_block(stmts: _Rewritten) -> Block:
             return Block(cast(tuple[Stmt, ...], stmts))
 
 
-def _as_expr(rewritten: _Rewritten) -> Expr:
+def _as_expr(rewritten: _Replacement) -> Expr:
     (expr,) = rewritten
     return cast(Expr, expr)
 
@@ -365,7 +365,7 @@ def substitute_in_expr(root: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr
     )
 
 
-def refresh(root: Stmt) -> Block:
+def clone_stmt(root: Stmt) -> Block:
     """Copy a statement with fresh loop variables, and return it as a block."""
     renamed = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in renamed.items()}
@@ -378,7 +378,7 @@ def refresh(root: Stmt) -> Block:
     return rewrite(root, rename, lambda e: _substitute_expr(e, values))
 
 
-def refresh_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
+def clone_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
     """Copy an expression with fresh bound variables; return it with the next unused scalar number.
 
     The scalar variables that the copy declares are numbered from `next_local`; free variables stay.
@@ -507,7 +507,7 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     return tuple(found)
 
 
-def allocated(root: Node) -> tuple[TensorNode, ...]:
+def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes allocated inside a statement, in order."""
     return _distinct(node.node for node in walk(root) if isinstance(node, Allocate))
 
@@ -553,7 +553,7 @@ def rename_local(root: Stmt, old: Local, new: Local) -> Block:
     return rewrite(root, on_stmt, on_expr)
 
 
-def used_only(program: LoopProgram) -> LoopProgram:
+def remove_unused_nodes(program: LoopProgram) -> LoopProgram:
     """Remove unused parameters, nodes and allocations from a program."""
     used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
     if used == program.nodes.keys():

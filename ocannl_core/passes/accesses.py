@@ -42,7 +42,7 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.ranges import Range
-from ocannl_core.loopir.traverse import Node, computed_surely, fold, walk
+from ocannl_core.loopir.traverse import Node, fold, unconditional_subexpressions, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS
 from ocannl_core.passes.access_counts import (
@@ -265,7 +265,7 @@ def _read_key(site: AccessSite) -> Hashable:
 def _is_computed_surely(site: AccessSite) -> bool:
     """Return True if every evaluation of the stored value executes this load."""
     return isinstance(site.store, Store) and any(
-        each == site.access for each in computed_surely(site.store.value)
+        each == site.access for each in unconditional_subexpressions(site.store.value)
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import field
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.identity import IdentityMap
-from ocannl_core.loopir.equivalence import Storage, key_of
+from ocannl_core.loopir.equivalence import Storage, canonical_key
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Barrier,
@@ -47,10 +47,10 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import (
     Node,
-    certain_operands,
-    computed_surely,
     fold,
     operands_of,
+    operands_with_certainty,
+    unconditional_subexpressions,
     walk,
     with_children,
 )
@@ -223,7 +223,7 @@ class _ValueNumbering:
 
         fold(value, combine, operands_of)
         around = self.certain
-        self.certain = frozenset(numbered[each][0] for each in computed_surely(value))
+        self.certain = frozenset(numbered[each][0] for each in unconditional_subexpressions(value))
         yield self.number_expression(value, numbered, True)
         self.certain = around
 
@@ -244,7 +244,7 @@ class _ValueNumbering:
             case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):
                 key = (op, dtype, *operands)
             case Scoped(_, body):
-                key = key_of(node, self.version)
+                key = canonical_key(node, self.version)
                 weight = fold(body, own_cost)
             case _:
                 key = node
@@ -266,7 +266,7 @@ class _ValueNumbering:
         self.occurrences.append((value, True))
         if isinstance(expr, Scoped):
             yield self.number_block(expr.body)
-        for operand, always in certain_operands(expr):
+        for operand, always in operands_with_certainty(expr):
             yield self.number_expression(operand, numbered, is_certain and always)
         if is_certain:
             self.undo_log.append((number, self.available.get(number)))
@@ -315,7 +315,7 @@ class _Rewriter:
             rewritten = replace(expr, body=Block((yield self.rewrite_statements(expr.body.stmts))))
         else:
             operands = []
-            for operand, _ in certain_operands(expr):
+            for operand, _ in operands_with_certainty(expr):
                 operands.append((yield self.rewrite_expression(operand, before)))
             rewritten = with_children(expr, operands)
         if not value.is_shared or value.holder is not None:

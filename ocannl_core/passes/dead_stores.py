@@ -35,13 +35,13 @@ from ocannl_core.loopir.ranges import Box, Range, boxes_cover, index_range
 from ocannl_core.loopir.traverse import (
     Replacement,
     accesses,
-    allocated,
+    allocated_nodes,
     map_expr,
     nodes_of,
     reads,
+    remove_unused_nodes,
     rewrite,
     statements,
-    used_only,
     walk,
 )
 from ocannl_core.node import NodeInfo, TensorNode
@@ -104,7 +104,7 @@ def _sink_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -
 
 def _accessed_nodes(stmt: Stmt) -> Collection[TensorNode]:
     """Return the nodes that a statement reads, writes or allocates."""
-    return dict.fromkeys((*nodes_of(stmt), *allocated(stmt)))
+    return dict.fromkeys((*nodes_of(stmt), *allocated_nodes(stmt)))
 
 
 def _forward_fill(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
@@ -167,11 +167,11 @@ def remove_dead_stores(program: LoopProgram) -> LoopProgram:
     if any(_stores_node_twice(stmt) for stmt in statements(body)):
         body = rewrite(body, on_stmt=_remove_overwritten)
     read = {access.node for access in accesses(body) if not access.writes}
-    useless = frozenset(allocated(body)) - read
+    useless = frozenset(allocated_nodes(body)) - read
     kept = _Liveness(program.nodes, body, useless).live_statements()
     if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
         body = Block(kept)
-    return program if body is program.body else used_only(replace(program, body=body))
+    return program if body is program.body else remove_unused_nodes(replace(program, body=body))
 
 
 def _stores_node_twice(stmt: Stmt) -> bool:

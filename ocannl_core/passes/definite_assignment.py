@@ -26,7 +26,7 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.loopir.nodes import CallExternal, Fill, For, Load, LoadMerge, Store, StoreVector
-from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box
+from ocannl_core.loopir.ranges import Box, Range, boxes_cover, covered_box
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.access_counts import Counts, count_accesses_per_cell
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
@@ -212,10 +212,10 @@ def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
         case Fill():
             return all_cells(info)
         case Store(_, indices):
-            return certain_box(indices, loops)
+            return covered_box(indices, loops)
         case StoreVector(_, indices, length):
             cells, lane = _lanes(indices, length, info)
-            box = certain_box((cells,), {**loops, **lane})
+            box = covered_box((cells,), {**loops, **lane})
             is_all = box is not None and box[0].low <= 0 and box[0].high >= info.size - 1
             return all_cells(info) if is_all else None
         case CallExternal():

@@ -34,7 +34,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
 )
 from ocannl_core.loopir.ranges import Range
-from ocannl_core.loopir.traverse import refresh, rewrite, statements, walk
+from ocannl_core.loopir.traverse import clone_stmt, rewrite, statements, walk
 from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp
 from ocannl_core.passes.algebraic_rules import apply_rules
 from ocannl_core.passes.simplify import simplify
@@ -148,7 +148,7 @@ class _IndexSetSplitter:
         self.budget -= growth
         start = loop.start
         for end in ends:
-            (part,) = refresh(replace(loop, start=start, stop=end)).stmts
+            (part,) = clone_stmt(replace(loop, start=start, stop=end)).stmts
             if isinstance(part, For):
                 yield _fold_comparisons(part)
             start = end

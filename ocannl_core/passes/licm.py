@@ -14,7 +14,7 @@ from operator import is_
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import LoopVar, variables
-from ocannl_core.loopir.equivalence import Key, Storage, key_of
+from ocannl_core.loopir.equivalence import Key, Storage, canonical_key
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Barrier,
@@ -36,12 +36,12 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import (
     Node,
     Replacement,
-    certain_operands,
     fold,
     free_locals,
     free_variables,
     indices_of,
     operands_of,
+    operands_with_certainty,
     reads,
     rewrite,
     walk,
@@ -136,7 +136,7 @@ class _LoopHoister:
 
     def set_before(self, value: Expr, local: Local) -> None:
         """Set a scalar in front of the loop."""
-        known = self.hoisted.setdefault(key_of(value), local)
+        known = self.hoisted.setdefault(canonical_key(value), local)
         self.before.append(DeclareLocal(local))
         self.before += assign_local(local, value if known is local else LocalRead(known))
         self.changed -= {local}
@@ -201,14 +201,14 @@ class _LoopHoister:
             body = self.hoist_from_statements(expr.body.stmts)
             return expr if body is expr.body.stmts else replace(expr, body=Block(body))
         operands = []
-        for operand, is_certain in certain_operands(expr):
+        for operand, is_certain in operands_with_certainty(expr):
             if is_certain:
                 operand = yield self.hoist_from_expression(operand, facts)
             operands.append(operand)
         return with_children(expr, operands)
 
     def scalar(self, expr: Expr) -> Local:
-        key = key_of(expr)
+        key = canonical_key(expr)
         if key not in self.hoisted:
             local = self.known.fresh(expr)
             self.known.sets[local] = 1

@@ -36,9 +36,9 @@ from ocannl_core.loopir.traverse import (
     Replacement,
     locals_of,
     map_expr,
+    remove_unused_nodes,
     rewrite,
     substitute_in_stmt,
-    used_only,
     walk,
     writes,
 )
@@ -78,7 +78,7 @@ def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> 
         if simpler is body:
             break
         body = simpler
-    return used_only(program if body is program.body else replace(program, body=body))
+    return remove_unused_nodes(program if body is program.body else replace(program, body=body))
 
 
 def simplify_expr(expr: Expr) -> Expr:

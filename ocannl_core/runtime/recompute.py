@@ -19,7 +19,7 @@ from collections.abc import Set as AbstractSet
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.loopir.nodes import Block, LoopProgram
-from ocannl_core.loopir.traverse import refresh, static_indices
+from ocannl_core.loopir.traverse import clone_stmt, static_indices
 from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
@@ -87,7 +87,7 @@ def insert_definitions(
             stored = store.find(operand)
             if stored is not None:
                 nodes.setdefault(operand, stored.info)
-    definitions = (refresh(stmt) for recipe in recipes for stmt in recipe.definition.body)
+    definitions = (clone_stmt(stmt) for recipe in recipes for stmt in recipe.definition.body)
     stmts = tuple(stmt for block in definitions for stmt in block.stmts)
     added = sorted(nodes.keys() - set(program.params), key=lambda node: node.id)
     return replace(

@@ -40,7 +40,7 @@ class DimRef:
         return self.term
 
 
-def ties(
+def equate_captures(
     capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar], origin: Origin
 ) -> list[Constraint]:
     """Return equations between labels of a spec and references that are bound already.
@@ -77,7 +77,7 @@ def ties(
     return found
 
 
-def fill(capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar]) -> None:
+def bind_captures(capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar]) -> None:
     """Bind the unbound references to the labels of a spec."""
     for name, ref in capture.items():
         if ref.term is None:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from ocannl_core.origin import Origin
 from ocannl_core.shape import ranks, row_order, scc, systems
 from ocannl_core.shape.close_formulas import (
-    awaiting_counts,
     close_counted_leaf_rows,
     close_counted_rows,
     join_parts,
     refuse_lost_parts,
+    rows_awaiting_counts,
     waiting_dims,
 )
 from ocannl_core.shape.closing_state import Closing, OperandReader
@@ -54,13 +54,13 @@ def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
 # ----- stage 2: circles ---------------------------------------------------------------------------
 
 
-def join_circles(closing: Closing) -> None:
+def unify_cycles(closing: Closing) -> None:
     """Stage 2: unify the variables of each cycle of refinements, and lone pairs of sizes.
 
     First, equations of sizes are solved as a system, as before every stage that guesses sizes.
     """
     state = closing.state
-    closing.demand(systems.consequences(state, closing.formulas()))
+    closing.add_constraints(systems.solve_systems(state, closing.formulas()))
     origin = closing.guess_origin("circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
@@ -71,7 +71,7 @@ def join_circles(closing: Closing) -> None:
     equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(closing, dims)]
     for equation in equations:
         closing.note_guess(equation, "circles")
-    closing.demand(equations)
+    closing.add_constraints(equations)
 
 
 def _open_operands(state: State, var: DimVar) -> Iterator[DimVar]:
@@ -117,7 +117,7 @@ def close_leaves(closing: Closing) -> None:
     state = closing.state
     row_news, row_news_for_uses = closing.row_reader(), closing.row_reader()
     dim_news = closing.dim_reader()
-    awaiting = awaiting_counts(closing)
+    awaiting = rows_awaiting_counts(closing)
     while True:
         progress = _follow_uses(closing, row_news_for_uses)
         leaves = [var for var in closing.open_rows(row_news.take()) if ranks.leaf_of(state, var)]
@@ -144,7 +144,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.demand(systems.consequences(state, closing.formulas()))
+        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
         waiting = waiting_dims(closing)
         guesses = {
             dim: Size(0 if state.optional.get(dim) else 1)
@@ -154,7 +154,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
             and dim not in state.ceilings
             and _floor(state, dim) <= 1
             and _is_dim_ready(state, dim)
-            and not _may_learn_more(state, dim)
+            and not _awaits_information(state, dim)
             and may_be_guessed(state, dim)
         }
         if not closing.decide_dims(guesses, "sizes of leaves"):
@@ -167,9 +167,11 @@ def _follow_uses(closing: Closing, news: OperandReader[RowVar]) -> bool:
     waiting: dict[RowVar, None] = {}
     progress = False
     while True:
-        leaves = [var for var in ranks.reached(state, news.take()) if ranks.leaf_of(state, var)]
+        leaves = [
+            var for var in ranks.reachable_rows(state, news.take()) if ranks.leaf_of(state, var)
+        ]
         waiting.update(dict.fromkeys(leaves))
-        guesses = ranks.limits(state, leaves)
+        guesses = ranks.upper_bounds(state, leaves)
         guesses = {var: guesses[var] for var in leaves if var in guesses}
         if not guesses:
             leaves = closing.open_rows(waiting)
@@ -204,7 +206,7 @@ def _is_awaiting(state: State, dim: DimVar) -> bool:
     )
 
 
-def _may_learn_more(state: State, dim: DimVar) -> bool:
+def _awaits_information(state: State, dim: DimVar) -> bool:
     """Return True while a size, or a result of it, is to be compared with unknown axes."""
     seen: dict[DimVar, None] = {}
     pending = [dim]
@@ -224,8 +226,8 @@ def _floor(state: State, dim: DimVar) -> int:
     A position that is read lengthens an axis only if the axis belongs to a leaf and has no other
     constraint.
     """
-    is_told = dim in state.dim_leaves and dim not in state.units
-    floor = (state.floors if is_told else state.written).get(dim)
+    is_constrained_by_reads = dim in state.dim_leaves and dim not in state.units
+    floor = (state.floors if is_constrained_by_reads else state.written).get(dim)
     return floor.n if floor else 0
 
 
@@ -244,23 +246,25 @@ def close_rows(closing: Closing) -> None:
     state = closing.state
     news = closing.row_reader()
     waiting: dict[RowVar, None] = {}
-    awaiting = awaiting_counts(closing)
+    awaiting = rows_awaiting_counts(closing)
     while True:
         ready = [var for var in closing.open_rows(news.take()) if _is_row_ready(state, var)]
-        guesses = _ended(state, [var for var in ready if var not in awaiting])
+        guesses = _guesses_from_operands(state, [var for var in ready if var not in awaiting])
         waiting.update({var: None for var in ready if var not in guesses})
         if not guesses:
             left = closing.open_rows(waiting) or closing.open_rows()
-            guesses = _from_uses(state, [var for var in left if var not in awaiting] or left)
+            guesses = _guesses_from_uses(
+                state, [var for var in left if var not in awaiting] or left
+            )
             waiting = {var: None for var in left if var not in guesses}
         if not closing.decide_rows(guesses, "rows"):
             return
         if awaiting:
             close_counted_rows(closing)
-            awaiting = awaiting_counts(closing)
+            awaiting = rows_awaiting_counts(closing)
 
 
-def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
+def _guesses_from_operands(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
     """Return guesses for rows above closed operands, and for those that are equally long.
 
     They need no further axes, except between others: the axes before the variable stay the first
@@ -274,11 +278,11 @@ def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
     return guesses
 
 
-def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
+def _guesses_from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
     """Return guesses for the most constrained rows; none only if there are no rows."""
-    if guesses := _ended(state, left):
+    if guesses := _guesses_from_operands(state, left):
         return guesses
-    limits = ranks.limits(state, left)
+    limits = ranks.upper_bounds(state, left)
     if guesses := {var: limits[var] for var in left if var in limits}:
         return guesses
     known = ranks.known_axes(state, left)
@@ -298,7 +302,7 @@ def close_dims_from_uses(closing: Closing) -> None:
     news = closing.dim_reader()
     bounded: dict[DimVar, None] = {}
     while True:
-        closing.demand(systems.consequences(state, closing.formulas()))
+        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
         waiting = waiting_dims(closing)
         found = [dim for dim in closing.open_dims(news.take()) if _is_dim_ready(state, dim)]
         bounded.update({dim: None for dim in found if dim in state.ceilings})
@@ -308,13 +312,13 @@ def close_dims_from_uses(closing: Closing) -> None:
             bounded.clear()
         if not ready:
             ready = [dim for dim in closing.open_dims() if dim in state.ceilings]
-        guesses = {dim: _settled(state, dim) for dim in ready}
+        guesses = {dim: _size_from_uses(state, dim) for dim in ready}
         refuse_guesses(state, (), [dim for dim in ready if dim not in state.ceilings])
         if not closing.decide_dims(guesses, "sizes"):
             return
 
 
-def _settled(state: State, dim: DimVar) -> Size:
+def _size_from_uses(state: State, dim: DimVar) -> Size:
     ceiling, floor = state.ceilings.get(dim), state.floors.get(dim)
     is_first_only = floor is not None and floor.n == 1
     if ceiling is None or is_first_only or dim in state.units:
@@ -331,34 +335,34 @@ def close_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.demand(systems.consequences(state, closing.formulas()))
+        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
         waiting = waiting_dims(closing)
         found = [dim for dim in closing.open_dims(news.take()) if dim not in waiting]
         if not found:
             left = closing.open_dims()
-            found = [dim for dim in left if dim not in waiting] or _lowest(left, waiting)
+            found = [dim for dim in left if dim not in waiting] or _of_lowest_role(left, waiting)
         # operands before results, or two simultaneous guesses could contradict
         found = [dim for dim in found if _is_dim_ready(state, dim)] or found
-        guesses = {dim: _smallest(state, dim) for dim in found}
+        guesses = {dim: _least_size(state, dim) for dim in found}
         refuse_guesses(state, (), [dim for dim in found if dim not in state.ceilings])
         if not closing.decide_dims(guesses, "remaining sizes"):
             return
 
 
-def _lowest(dims: list[DimVar], roles: dict[DimVar, SolutionRole]) -> list[DimVar]:
+def _of_lowest_role(dims: list[DimVar], roles: dict[DimVar, SolutionRole]) -> list[DimVar]:
     """Return the sizes to guess when all wait for each other: parts before their sums."""
     lowest = min((roles[dim] for dim in dims), default=None)
     return [dim for dim in dims if roles[dim] is lowest]
 
 
-def _smallest(state: State, dim: DimVar) -> Size:
+def _least_size(state: State, dim: DimVar) -> Size:
     if dim in state.ceilings:
-        return _settled(state, dim)
+        return _size_from_uses(state, dim)
     return Size(max(0 if state.optional.get(dim) else 1, _floor(state, dim)))
 
 
 STAGES: tuple[Callable[[Closing], None], ...] = (
-    join_circles,
+    unify_cycles,
     close_leaf_rows,
     close_counted_leaf_rows,
     join_parts,

@@ -103,7 +103,7 @@ def refuse_lost_parts(state: State) -> None:
         parts = [part for formula in formulas for part in formula.parts]
         if any(state.size(part) is None for part in parts):
             continue
-        state.journal.remove(state.concatenations, equation)
+        state.undo_log.remove(state.concatenations, equation)
         for part in parts:
             if isinstance(part, DimVar) and not state.optional.get(state.find(part)):
                 known = state.values[state.find(part)]
@@ -133,7 +133,7 @@ def join_parts(closing: Closing) -> None:
             ]
     for equation in equations:
         closing.note_guess(equation, "parts of concatenated axes")
-    closing.demand(equations)
+    closing.add_constraints(equations)
 
 
 def close_counted_leaf_rows(closing: Closing) -> None:
@@ -142,7 +142,9 @@ def close_counted_leaf_rows(closing: Closing) -> None:
     The same holds for rows that leaves follow, which get this axis, too.
     """
     state = closing.state
-    _close_counted(closing, lambda tail: ranks.leaf_of(state, tail) or _tells_leaf(state, tail))
+    _close_counted(
+        closing, lambda tail: ranks.leaf_of(state, tail) or _determines_leaf(state, tail)
+    )
 
 
 def close_counted_rows(closing: Closing) -> None:
@@ -150,10 +152,10 @@ def close_counted_rows(closing: Closing) -> None:
     _close_counted(closing, lambda tail: True)
 
 
-def _tells_leaf(state: State, tail: RowVar) -> bool:
+def _determines_leaf(state: State, tail: RowVar) -> bool:
     """Return True for a row that determines the axes of a leaf, and needs none by itself."""
     return not ranks.is_anchored(state, tail) and any(
-        ranks.leaf_of(state, var) for var in ranks.reached(state, [tail])
+        ranks.leaf_of(state, var) for var in ranks.reachable_rows(state, [tail])
     )
 
 
@@ -245,7 +247,7 @@ def _scale(state: State, formula: Formula) -> tuple[DimVar, int, DimVar] | None:
     return None
 
 
-def awaiting_counts(closing: Closing) -> dict[RowVar, None]:
+def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
     """Return the rows whose number of cells depends on undecided sizes, and the rows that depend on
     them.
     """
@@ -256,7 +258,7 @@ def awaiting_counts(closing: Closing) -> dict[RowVar, None]:
         if isinstance(formula, TotalElements) and (count := Count(state, formula)).var is not None
         for tail in count.tails
     ]
-    return dict.fromkeys(ranks.reached(state, counted))
+    return dict.fromkeys(ranks.reachable_rows(state, counted))
 
 
 def _is_free(state: State, tail: RowVar) -> bool:

@@ -112,7 +112,7 @@ class Closing:
             self._note(dim, stage)
             ceiling = state.ceilings.get(dim)
             if ceiling is not None and ceiling.size == size:
-                dims.learn(state, dim, ceiling)
+                dims.decide(state, dim, ceiling)
             else:
                 leaf = state.dim_leaves.get(dim)
                 origin = leaf.origin if leaf else self.guess_origin(stage)
@@ -120,7 +120,7 @@ class Closing:
                 is_stated = size.n > 1 or (size.n == 1 and unit is not None and unit.stated)
                 is_refused = floor is not None and floor.n > size.n
                 blame = unit.cause if is_refused and unit is not None else None
-                dims.learn(
+                dims.decide(
                     state, dim, Known(size, True, DimEqual(dim, size, origin), is_stated), blame
                 )
         self.run()
@@ -138,9 +138,9 @@ class Closing:
         return Origin(f"closing {stage}", self._origin.location)
 
     def _note(self, var: DimVar | RowVar, stage: str) -> None:
-        self.state.journal.put(self.state.guesses, var, Guessed(stage, self._origin))
+        self.state.undo_log.put(self.state.guesses, var, Guessed(stage, self._origin))
 
-    def demand(self, constraints: Iterable[Constraint]) -> None:
+    def add_constraints(self, constraints: Iterable[Constraint]) -> None:
         """Add constraints and run the solver."""
         self.state.agenda.extend(constraints)
         self.run()

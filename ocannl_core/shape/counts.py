@@ -46,7 +46,7 @@ class Count:
                 self.unknown.append(state.current(dim))
             else:
                 self.known *= size.n
-        self.factor, self.var = _counted(state, count)
+        self.factor, self.var = _split_count(state, count)
         if self.var is not None and self.var in self.unknown:
             self.unknown.remove(self.var)
             self.var = None
@@ -57,7 +57,7 @@ class Count:
         return f"{sizes} cells in place of {self.factor}" + (f"·{self.var}" if self.var else "")
 
 
-def _counted(state: State, count: int | Strided) -> tuple[int, DimVar | None]:
+def _split_count(state: State, count: int | Strided) -> tuple[int, DimVar | None]:
     if isinstance(count, int):
         return count, None
     size = state.size(count.dim)
@@ -68,7 +68,7 @@ def _counted(state: State, count: int | Strided) -> tuple[int, DimVar | None]:
     return count.coefficient, current
 
 
-def total(state: State, constraint: TotalElements) -> None:
+def solve_count(state: State, constraint: TotalElements) -> None:
     """Solve a constraint on the number of cells of rows, as far as its factors are known.
 
     Raises:
@@ -76,7 +76,7 @@ def total(state: State, constraint: TotalElements) -> None:
     """
     count = Count(state, constraint)
     if count.constraint != constraint:
-        state.journal.remove(state.open_formulas, constraint)
+        state.undo_log.remove(state.open_formulas, constraint)
     constraint = count.constraint
     mentioned = [dim for row in constraint.rows for dim in row.dims]
     mentioned += constraint.divided_by
@@ -86,26 +86,26 @@ def total(state: State, constraint: TotalElements) -> None:
     if count.var is None and not _divides(count.known, count.factor):
         raise count_fails(constraint, count.text())
     if not count.known:  # there are no cells, for all values of the unknowns
-        state.journal.remove(state.open_formulas, constraint)
+        state.undo_log.remove(state.open_formulas, constraint)
         if count.var is not None:
-            _learn(state, count.var, 0, constraint)
+            _decide_size(state, count.var, 0, constraint)
     elif count.tails:
         state.wait(constraint)
         if not state.is_suspended(constraint):
             state.suspend(constraint)
         _compare_counts(state, count)
     elif not count.unknown:
-        state.journal.remove(state.open_formulas, constraint)
-        _settle(state, count)
+        state.undo_log.remove(state.open_formulas, constraint)
+        _check_or_solve(state, count)
     elif len(count.unknown) == 1 and count.var is None and count.known:
-        state.journal.remove(state.open_formulas, constraint)
-        _learn(state, count.unknown[0], count.factor // count.known, constraint)
+        state.undo_log.remove(state.open_formulas, constraint)
+        _decide_size(state, count.unknown[0], count.factor // count.known, constraint)
     else:
         state.wait(constraint)
         state.touched_dims.update(dict.fromkeys(state.undecided(tuple(count.unknown))))
 
 
-def _settle(state: State, count: Count) -> None:
+def _check_or_solve(state: State, count: Count) -> None:
     """Check a count without unknown sizes, or solve it for its own size."""
     if count.var is None:
         if count.known != count.factor:
@@ -114,7 +114,7 @@ def _settle(state: State, count: Count) -> None:
     if not _divides(count.factor, count.known):
         raise count_fails(count.constraint, count.text())
     if count.factor:
-        _learn(state, count.var, count.known // count.factor, count.constraint)
+        _decide_size(state, count.var, count.known // count.factor, count.constraint)
 
 
 def _compare_counts(state: State, count: Count) -> None:
@@ -131,7 +131,7 @@ def _compare_counts(state: State, count: Count) -> None:
         if not uncounted and not count.unknown and count.factor:
             if known % count.factor:
                 raise counts_differ(constraint, count.text(), [cause for _, cause in counted])
-            _learn(state, count.var, known // count.factor, constraint)
+            _decide_size(state, count.var, known // count.factor, constraint)
         return
     missing = len(uncounted) + len(count.unknown)
     if missing > 1 or (missing == 1 and not known):
@@ -140,26 +140,26 @@ def _compare_counts(state: State, count: Count) -> None:
         raise counts_differ(constraint, count.text(), [cause for _, cause in counted])
     if uncounted:
         (tail,) = uncounted
-        state.journal.put(state.cells, tail, (count.factor // known, constraint))
+        state.undo_log.put(state.cells, tail, (count.factor // known, constraint))
         state.agenda.extend(
             other for other in state.suspended.get(tail, ()) if isinstance(other, TotalElements)
         )
     elif count.unknown:
-        _learn(state, count.unknown[0], count.factor // known, constraint)
+        _decide_size(state, count.unknown[0], count.factor // known, constraint)
 
 
 def _divides(divisor: int, number: int) -> bool:
     return number % divisor == 0 if divisor else number == 0
 
 
-def _learn(state: State, dim: Dim, n: int, cause: TotalElements) -> None:
+def _decide_size(state: State, dim: Dim, n: int, cause: TotalElements) -> None:
     if isinstance(dim, DimVar):
-        dims.learn(state, dim, Known(Size(n), True, cause))
+        dims.decide(state, dim, Known(Size(n), True, cause))
     else:
         state.agenda.append(DimEqual(dim, Size(n), cause.origin))
 
 
-def exact(state: State, constraint: Exact) -> None:
+def solve_exact(state: State, constraint: Exact) -> None:
     """Solve a constraint that lists the axes of consecutive rows.
 
     Raises:
@@ -197,7 +197,7 @@ def _wrong_axes(constraint: Exact, found: list[Row]) -> ShapeError:
     )
 
 
-def reverse(state: State, constraint: ReverseEqual) -> None:
+def solve_reverse(state: State, constraint: ReverseEqual) -> None:
     """Equate a row with the reverse of another, as soon as one of them is closed."""
     left, right = state.flat(constraint.left), state.flat(constraint.right)
     if left.tail is not None and right.tail is not None:
@@ -208,7 +208,7 @@ def reverse(state: State, constraint: ReverseEqual) -> None:
     state.agenda.append(RowEqual(Row(*other), mirrored, constraint.origin))
 
 
-def cells(state: State, row: Row) -> int | None:
+def count_cells(state: State, row: Row) -> int | None:
     """Return the number of cells of a closed row; None for others."""
     flat = state.flat(row)
     sizes = [state.size(dim) for dim in flat.trailing]

@@ -63,25 +63,25 @@ def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
             known = None if is_symbolic else state.size(dim)
             return Linear({state.find(dim): 1}, 0) if known is None else Linear({}, known.n)
         case AffineDim(stride, over, window):
-            scaled = _combined((stride, linear(state, over, is_symbolic=is_symbolic)))
+            scaled = _combine((stride, linear(state, over, is_symbolic=is_symbolic)))
             if window is None or window.padded:
                 return scaled
             kernel = linear(state, window.kernel, is_symbolic=is_symbolic)
-            terms, constant = _combined((1, scaled), (window.dilation, kernel))
+            terms, constant = _combine((1, scaled), (window.dilation, kernel))
             return Linear(terms, constant + 1 - stride - window.dilation)
         case ConcatDim(parts):
             forms = (linear(state, part, is_symbolic=is_symbolic) for part in parts)
-            return _combined(*((1, form) for form in forms))
+            return _combine(*((1, form) for form in forms))
         case _:
             assert_never(dim)
 
 
 def difference(state: State, equation: DimEqual) -> Linear:
     """Return the left side minus the right side, which is zero."""
-    return _combined((1, linear(state, equation.left)), (-1, linear(state, equation.right)))
+    return _combine((1, linear(state, equation.left)), (-1, linear(state, equation.right)))
 
 
-def _combined(*forms: tuple[int, Linear]) -> Linear:
+def _combine(*forms: tuple[int, Linear]) -> Linear:
     terms: dict[DimVar, int] = {}
     for factor, form in forms:
         for var, coefficient in form.terms.items():
@@ -124,7 +124,7 @@ def solve(state: State, equation: DimEqual) -> SolutionOutcome:
         ShapeError: if it has no solution.
     """
     left, right = linear(state, equation.left), linear(state, equation.right)
-    terms, excess = _combined((1, left), (-1, right))
+    terms, excess = _combine((1, left), (-1, right))
     _check_windows(state, equation)
     if _is_from_itself(state, equation):
         raise messages.too_short(state, equation, itself=True)
@@ -132,7 +132,7 @@ def solve(state: State, equation: DimEqual) -> SolutionOutcome:
     if not terms:
         if excess:
             raise messages.formula_fails(state, equation, left.constant, right.constant)
-        return SolutionOutcome(solved=_basis_news(state, equation, basis))
+        return SolutionOutcome(solved=_propagate_basis(state, equation, basis))
     constant = -excess
     if constant % gcd(*terms.values()):
         raise messages.does_not_divide(state, equation)
@@ -158,7 +158,7 @@ def _is_from_itself(state: State, equation: DimEqual) -> bool:
     left, right = (
         linear(state, side, is_symbolic=True) for side in (equation.left, equation.right)
     )
-    terms, constant = _combined((1, left), (-1, right))
+    terms, constant = _combine((1, left), (-1, right))
     return (
         len(terms) == 1 and not constant and terms.keys() <= left.terms.keys() & right.terms.keys()
     )
@@ -231,7 +231,9 @@ def _basis(state: State, equation: DimEqual) -> str | None:
     return next(iter(bases), None)
 
 
-def _basis_news(state: State, equation: DimEqual, basis: str | None) -> tuple[DimVar, Size] | None:
+def _propagate_basis(
+    state: State, equation: DimEqual, basis: str | None
+) -> tuple[DimVar, Size] | None:
     """Return a size of an equation whose basis follows from the others."""
     if basis is None:
         return None

@@ -22,13 +22,13 @@ def equate(state: State, constraint: DimEqual) -> None:
     left, right = constraint.left, constraint.right
     match left, right:
         case DimVar(), DimVar():
-            _join(state, left, right, constraint)
+            _merge_variables(state, left, right, constraint)
         case DimVar(), Size():
-            learn(state, left, Known(right, True, constraint))
+            decide(state, left, Known(right, True, constraint))
         case Size(), DimVar():
-            learn(state, right, Known(left, True, constraint))
+            decide(state, right, Known(left, True, constraint))
         case Size(), Size():
-            if _merged(left, right) is None:
+            if _merge_sizes(left, right) is None:
                 raise sizes_differ(left, constraint, right, constraint)
         case _:
             _equate_formula(state, constraint)
@@ -38,18 +38,18 @@ def _equate_formula(state: State, equation: DimEqual) -> None:
     """Solve an equation with a computed size; it waits if nothing follows."""
     state.watch(equation, (equation.left, equation.right))
     if isinstance(equation.right, ConcatDim) or isinstance(equation.left, ConcatDim):
-        state.journal.put(state.concatenations, equation, None)
+        state.undo_log.put(state.concatenations, equation, None)
     outcome = derived.solve(state, equation)
     if outcome.waits:
         state.wait(equation)
         state.touched_dims.update(dict.fromkeys(state.undecided((equation.left, equation.right))))
         return
-    state.journal.remove(state.open_formulas, equation)
+    state.undo_log.remove(state.open_formulas, equation)
     if outcome.same is not None:
-        _join(state, *outcome.same, equation)
+        _merge_variables(state, *outcome.same, equation)
     if outcome.solved is not None:
         var, size = outcome.solved
-        learn(state, var, Known(size, True, equation, _is_stated(state, equation, var, size)))
+        decide(state, var, Known(size, True, equation, _is_stated(state, equation, var, size)))
 
 
 def _is_stated(state: State, equation: DimEqual, var: DimVar, size: Size) -> bool:
@@ -78,11 +78,11 @@ def refine(state: State, constraint: DimBelow) -> None:
             if opnd.n == 1:
                 _has_unit_operand(state, state.find(res), Known(opnd, True, constraint))
             else:
-                learn(state, res, Known(opnd, True, constraint))
+                decide(state, res, Known(opnd, True, constraint))
         case Size(), DimVar():
             _bound(state, opnd, Known(res, True, constraint))
         case Size(), Size():
-            if _merged(res, opnd) is None and (opnd.n != 1 or res.n == 1):
+            if _merge_sizes(res, opnd) is None and (opnd.n != 1 or res.n == 1):
                 raise sizes_differ(res, constraint, opnd, constraint)
         case (DimVar() | Size(), _):
             state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
@@ -112,10 +112,10 @@ def propagate(state: State, edge: Edge) -> None:
             _share_basis(state, edge, below, above)
     elif above is not None:
         new = Known(above.size, above.explicit, edge.cause, above.stated)
-        learn(state, res, new, blame=above.cause)
-        learn(state, opnd, replace(new, size=state.values[res].size))
+        decide(state, res, new, blame=above.cause)
+        decide(state, opnd, replace(new, size=state.values[res].size))
     elif not state.may_be_one(opnd):
-        _join(state, res, opnd, edge.cause)
+        _merge_variables(state, res, opnd, edge.cause)
     elif below is not None:
         new = Known(below.size, below.explicit, edge.cause, below.stated)
         _bound(state, opnd, new, blame=below.cause)
@@ -123,7 +123,7 @@ def propagate(state: State, edge: Edge) -> None:
         _bound(state, opnd, Known(ceiling.size, True, edge.cause, ceiling.stated))
 
 
-def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
+def decide(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
     """Decide the size of a variable.
 
     Args:
@@ -138,9 +138,9 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
     var = state.find(dim)
     size, explicit, cause = new.size, new.explicit, new.cause
     if (old := state.values.get(var)) is not None:
-        merged = _merged(old.size, size)
+        merged = _merge_sizes(old.size, size)
         if merged is None:
-            raise _differ(state, old, Known(size, explicit, blame or cause))
+            raise _sizes_differ(state, old, Known(size, explicit, blame or cause))
         is_stated = merged.n <= 1 and new.stated and not old.stated
         if merged.basis == old.size.basis and old.explicit >= explicit and not is_stated:
             return
@@ -149,31 +149,31 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
     else:
         ceiling = state.ceilings.get(var)
         if ceiling is not None and size.n != 1:
-            merged = _merged(ceiling.size, size)
+            merged = _merge_sizes(ceiling.size, size)
             if merged is None:
-                raise _differ(state, ceiling, Known(size, explicit, blame or cause))
+                raise _sizes_differ(state, ceiling, Known(size, explicit, blame or cause))
             size = merged
         floor = state.floors.get(var)
         if floor is not None and size.n < floor.n:
-            raise _lacks(state, Known(size, explicit, blame or cause), floor)
+            raise _too_small(state, Known(size, explicit, blame or cause), floor)
     stated = new.stated or (old is not None and old.stated)
-    state.journal.put(state.values, var, Known(size, explicit, cause, stated))
+    state.undo_log.put(state.values, var, Known(size, explicit, cause, stated))
     state.agenda.extend(state.formulas.get(var, ()))
     state.agenda.extend(
         each for each in state.within.get(var, ()) if each in state.scalars and size.n != 1
     )
-    _tell_results(state, var)
-    _tell_operands(state, var)
+    _notify_results(state, var)
+    _notify_operands(state, var)
     if old is None and size.n == 1:
         _take_unit_bases(state, var)
 
 
-def _differ(state: State, one: Known, other: Known) -> ShapeError:
+def _sizes_differ(state: State, one: Known, other: Known) -> ShapeError:
     causes = sources(state, one.cause, other.cause)
     return sizes_differ(one.size, one.cause, other.size, other.cause, causes)
 
 
-def _lacks(state: State, known: Known, floor: Floor) -> ShapeError:
+def _too_small(state: State, known: Known, floor: Floor) -> ShapeError:
     causes = sources(state, known.cause, floor.cause)
     return too_small(known.size, known.cause, floor.n, floor.cause, causes)
 
@@ -189,7 +189,7 @@ def at_least(state: State, constraint: AtLeast) -> None:
         case DimVar():
             var = state.find(dim)
             if constraint.is_written:
-                _note_written(state, var, Floor(constraint.n, constraint))
+                _record_written(state, var, Floor(constraint.n, constraint))
             _raise_floor(state, var, Floor(constraint.n, constraint))
         case Size():
             if dim.n < constraint.n:
@@ -200,10 +200,10 @@ def at_least(state: State, constraint: AtLeast) -> None:
             state.agenda.append(replace(constraint, dim=fresh))
 
 
-def _note_written(state: State, var: DimVar, floor: Floor) -> None:
+def _record_written(state: State, var: DimVar, floor: Floor) -> None:
     old = state.written.get(var)
     if old is None or old.n < floor.n:
-        state.journal.put(state.written, var, floor)
+        state.undo_log.put(state.written, var, floor)
 
 
 def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
@@ -212,49 +212,49 @@ def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
         return
     known = state.values.get(var)
     if known is not None and known.size.n < floor.n:
-        raise _lacks(state, known, floor)
-    state.journal.put(state.floors, var, floor)
+        raise _too_small(state, known, floor)
+    state.undo_log.put(state.floors, var, floor)
     state.touched_dims[var] = None
     if floor.n > 1 and (old is None or old.n == 1):
-        _tell_results(state, var)
+        _notify_results(state, var)
         state.agenda.extend(each for each in state.within.get(var, ()) if each in state.scalars)
     if known is None and (ceiling := state.ceilings.get(var)) is not None:
-        _settle_between(state, var, floor, ceiling)
+        _decide_between_bounds(state, var, floor, ceiling)
 
 
-def _settle_between(state: State, var: DimVar, floor: Floor, ceiling: Known) -> None:
+def _decide_between_bounds(state: State, var: DimVar, floor: Floor, ceiling: Known) -> None:
     """Decide a variable between bounds: one that is `n` or 1, and not 1, is `n`."""
     if floor.n > 1:
         if ceiling.size.n < floor.n:
-            raise _lacks(state, ceiling, floor)
-        learn(state, var, ceiling)
+            raise _too_small(state, ceiling, floor)
+        decide(state, var, ceiling)
 
 
 def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
     """Solve `size ⊑ variable`: the variable has this size, or 1."""
     var = state.find(dim)
     if new.size.n == 1:
-        learn(state, var, new, blame)
+        decide(state, var, new, blame)
         return
     if (known := state.values.get(var)) is not None:
         if known.size.n != 1:
-            learn(state, var, new, blame)
+            decide(state, var, new, blame)
         return
     old = state.ceilings.get(var)
-    merged = new.size if old is None else _merged(old.size, new.size)
+    merged = new.size if old is None else _merge_sizes(old.size, new.size)
     if merged is None:
-        learn(state, var, Known(Size(1), var in state.units, new.cause))
+        decide(state, var, Known(Size(1), var in state.units, new.cause))
         return
     if old is not None and old.size.basis == merged.basis and old.stated >= new.stated:
         return
     stated = new.stated or (old is not None and old.stated)
     ceiling = Known(merged, True, old.cause if old else new.cause, stated)
-    state.journal.put(state.ceilings, var, ceiling)
+    state.undo_log.put(state.ceilings, var, ceiling)
     state.touched_dims[var] = None
     if (floor := state.floors.get(var)) is not None:
-        _settle_between(state, var, floor, ceiling)
+        _decide_between_bounds(state, var, floor, ceiling)
     if var not in state.values:
-        _tell_operands(state, var)
+        _notify_operands(state, var)
 
 
 def _has_unit_operand(state: State, var: DimVar, unit: Known) -> None:
@@ -267,11 +267,11 @@ def _has_unit_operand(state: State, var: DimVar, unit: Known) -> None:
         _take_unit_bases(state, var)
     earlier = state.units.get(var)
     if earlier is None or (unit.stated and not earlier.stated):
-        state.journal.put(state.units, var, unit)
+        state.undo_log.put(state.units, var, unit)
     state.touched_dims[var] = None
     known = state.values.get(var)
     if known is not None and known.size.n == 1 and not known.explicit:
-        learn(state, var, Known(known.size, True, unit.cause))
+        decide(state, var, Known(known.size, True, unit.cause))
 
 
 def _take_unit_bases(state: State, var: DimVar) -> None:
@@ -280,38 +280,38 @@ def _take_unit_bases(state: State, var: DimVar) -> None:
         known = state.values.get(var)
         if known is None or known.size.n != 1:
             return
-        learn(state, var, Known(Size(1, basis), known.explicit, cause, known.stated))
+        decide(state, var, Known(Size(1, basis), known.explicit, cause, known.stated))
 
 
 def _share_basis(state: State, edge: Edge, below: Known, above: Known) -> None:
     """Unify the bases of both ends of `1 ⊑ 1`."""
     for end, known, other in ((edge.res, below, above), (edge.opnd, above, below)):
         if other.size.basis is not None:
-            told = replace(known, size=other.size, cause=edge.cause)
-            learn(state, end, told, blame=other.cause)
+            unified = replace(known, size=other.size, cause=edge.cause)
+            decide(state, end, unified, blame=other.cause)
 
 
 def _connect(state: State, res: DimVar, opnd: DimVar, cause: Constraint) -> None:
     if res == opnd or opnd in state.operands.get(res, ()):
         return
     if res in state.operands.get(opnd, ()):
-        _join(state, res, opnd, cause)
+        _merge_variables(state, res, opnd, cause)
         return
     state.put_inner(state.operands, res, opnd, cause)
     state.put_inner(state.results, opnd, res, cause)
     propagate(state, Edge(res, opnd, cause))
 
 
-def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
+def _merge_variables(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
     """Merge two variables; the edges of the one with fewer edges move."""
     light, heavy = state.find(left), state.find(right)
     if light == heavy:
         return
     if _degree(state, light) > _degree(state, heavy):
         light, heavy = heavy, light
-    journal = state.journal
-    journal.put(state.parents, light, heavy)
-    journal.put(state.joins, light, cause)
+    undo_log = state.undo_log
+    undo_log.put(state.parents, light, heavy)
+    undo_log.put(state.joins, light, cause)
     _move_edges(state, light, heavy, cause)
     for constraint in state.within.get(light, ()):
         state.put_inner(state.within, heavy, constraint, None)
@@ -320,7 +320,7 @@ def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
         state.agenda.append(formula)
     for marks in (state.optional, state.spanned):
         if marks.get(light) != marks.get(heavy):
-            journal.put(marks, heavy, False)
+            undo_log.put(marks, heavy, False)
     if light in state.units:
         _has_unit_operand(state, heavy, state.units[light])
     for basis, why in state.unit_bases.get(light, {}).items():
@@ -328,20 +328,20 @@ def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
     if (leaf := state.dim_leaves.get(light)) is not None:
         state.mark_dim(heavy, leaf)
     if (written := state.written.get(light)) is not None:
-        _note_written(state, heavy, written)
+        _record_written(state, heavy, written)
     if (floor := state.floors.get(light)) is not None:
         _raise_floor(state, heavy, floor)
     if (known := state.values.get(light)) is not None:
-        learn(state, heavy, replace(known, cause=cause), known.cause)
+        decide(state, heavy, replace(known, cause=cause), known.cause)
     elif (ceiling := state.ceilings.get(light)) is not None:
         _bound(state, heavy, ceiling)
     state.touched_dims[heavy] = None
 
 
 def _move_edges(state: State, light: DimVar, heavy: DimVar, cause: Constraint) -> None:
-    journal = state.journal
+    undo_log = state.undo_log
     for res, why in list(state.results.get(light, {}).items()):
-        journal.remove(state.operands[res], light)
+        undo_log.remove(state.operands[res], light)
         if res != heavy:
             state.put_inner(state.operands, res, heavy, why)
             state.put_inner(state.results, heavy, res, why)
@@ -349,7 +349,7 @@ def _move_edges(state: State, light: DimVar, heavy: DimVar, cause: Constraint) -
             if res in state.operands.get(heavy, ()):
                 state.agenda.append(DimEqual(res, heavy, cause.origin))
     for opnd, why in list(state.operands.get(light, {}).items()):
-        journal.remove(state.results[opnd], light)
+        undo_log.remove(state.results[opnd], light)
         if opnd != heavy:
             state.put_inner(state.results, opnd, heavy, why)
             state.put_inner(state.operands, heavy, opnd, why)
@@ -362,15 +362,15 @@ def _degree(state: State, var: DimVar) -> int:
     return len(state.results.get(var, ())) + len(state.operands.get(var, ()))
 
 
-def _tell_results(state: State, var: DimVar) -> None:
+def _notify_results(state: State, var: DimVar) -> None:
     state.agenda.extend(Edge(res, var, why) for res, why in state.results.get(var, {}).items())
 
 
-def _tell_operands(state: State, var: DimVar) -> None:
+def _notify_operands(state: State, var: DimVar) -> None:
     state.agenda.extend(Edge(var, opnd, why) for opnd, why in state.operands.get(var, {}).items())
 
 
-def _merged(one: Size, other: Size) -> Size | None:
+def _merge_sizes(one: Size, other: Size) -> Size | None:
     """Return the common size, with the basis of either; None if there is none."""
     if one.n != other.n or (one.basis and other.basis and one.basis != other.basis):
         return None

@@ -41,7 +41,6 @@ from ocannl_core.shape.einsum_ast import (
     axis_names,
 )
 from ocannl_core.shape.einsum_parser import spec_error
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import (
     LARGEST_INDEX,
@@ -50,6 +49,7 @@ from ocannl_core.shape.terms import (
     ConcatDim,
     Dim,
     DimVar,
+    FreshVariables,
     Row,
     RowKind,
     RowVar,
@@ -108,7 +108,7 @@ class Relation:
             (state.spanned, self.spanned),
         ):
             for dim in dims:
-                state.journal.put(marks, dim, True)
+                state.undo_log.put(marks, dim, True)
         state.agenda.extend(self.constraints)
 
 
@@ -189,14 +189,14 @@ class Instance:
                 if exact
                 else RowBelow(row, spec_row, origin, is_written=True)
             )
-        self._give_values()
+        self._constrain_values()
         self._relation.optional += [
             self._dims[name] for name in _optional_parts(self._spec) if name in self._dims
         ]
         self._relation.labels = {**self._rows, **self._dims}
         return self._relation
 
-    def _give_values(self) -> None:
+    def _constrain_values(self) -> None:
         constraints = self._relation.constraints
         for name, number in self._values.items():
             if number > LARGEST_INDEX:

@@ -106,7 +106,7 @@ class _Parser:
         while self._accept(";"):
             operands.append(self._shape())
         if self._next.kind != "=>":
-            rule = "Here the notation wants `=>` and the axes of the result, or `;` and another"
+            rule = "Expected `=>` and the axes of the result, or `;` and another"
             raise self._error(self._next.at, f"{rule} operand.", _from_numpy(self._text))
         self._take()
         result = self._shape()
@@ -163,7 +163,7 @@ class _Parser:
 
     def _expect(self, kind: str, expected: str) -> _Token:
         if self._next.kind != kind:
-            raise self._error(self._next.at, f"Here the notation wants {expected}.")
+            raise self._error(self._next.at, f"Expected {expected}.")
         return self._take()
 
     def _error(self, at: int, rule: str, fix: str = "") -> SpecError:
@@ -232,9 +232,7 @@ class _Parser:
         parts = [_coefficient(first)]
         while self._accept("^"):
             if self._next.kind not in ("name", "number"):
-                raise self._error(
-                    self._next.at, "Here the notation wants a part of the axis after `^`."
-                )
+                raise self._error(self._next.at, "Expected a part of the axis after `^`.")
             parts.append(_coefficient(self._take()))
         return Concat(tuple(parts), first.at)
 
@@ -246,9 +244,7 @@ class _Parser:
         kernel: WindowSpec | None = None
         while kernel is None and self._accept("+"):
             if self._next.kind not in ("number", "name"):
-                raise self._error(
-                    self._next.at, "Here the notation wants a number or a name after `+`."
-                )
+                raise self._error(self._next.at, "Expected a number or a name after `+`.")
             term = self._take()
             if self._accept("*"):
                 self._check_factor(_coefficient(term), term.at)

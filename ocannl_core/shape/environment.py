@@ -12,27 +12,27 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.identity import ById
 from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape import solver
-from ocannl_core.shape.capture import DimRef, fill, ties
+from ocannl_core.shape.capture import DimRef, bind_captures, equate_captures
 from ocannl_core.shape.close import close
 from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, TotalElements
-from ocannl_core.shape.counts import cells
+from ocannl_core.shape.counts import count_cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
-from ocannl_core.shape.messages import narrowed, too_many_cells
+from ocannl_core.shape.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.state import LeafTensor, State
 from ocannl_core.shape.terms import (
     AffineDim,
     DimVar,
+    FreshVariables,
     Row,
     RowKind,
     RowVar,
     Shape,
     Size,
-    exceeds,
+    exceeds_address_space,
 )
-from ocannl_core.shape.unmatched import EinsumApplication, application_of, remarks, report
+from ocannl_core.shape.unmatched import EinsumApplication, application_of, find_remarks, report
 
 Axes = Sequence[int | Size | EllipsisType] | None
 """The axes of a row; `...` among them is a row variable, and None is an empty row."""
@@ -63,7 +63,7 @@ class Environment:
             self._row(RowKind.OUTPUT, output, name),
         )
         sizes = [dim.n for _, row in shape.rows() for dim in row.dims if isinstance(dim, Size)]
-        if exceeds(sizes):
+        if exceeds_address_space(sizes):
             raise too_many_cells(str(shape), 1, str(caller_location() or ""), name)
         return shape
 
@@ -95,13 +95,13 @@ class Environment:
             for row in contracted_rows(logic, operands):
                 tail = state.flat(row).tail
                 if tail is not None:
-                    state.journal.put(state.contracted, tail, True)
+                    state.undo_log.put(state.contracted, tail, True)
             relation.enter(state)
             if capture:
-                state.agenda.extend(ties(capture, relation.labels, origin))
+                state.agenda.extend(equate_captures(capture, relation.labels, origin))
             solver.run(state)
             if capture:
-                fill(capture, relation.labels)
+                bind_captures(capture, relation.labels)
             if relation.constraints:
                 # a part of a known axis is connected with no shape, and must be decided, too
                 sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
@@ -134,7 +134,7 @@ class Environment:
             for dim in dims:
                 state.mark_dim(dim, leaf)
         self._leaves += 1
-        state.journal.commit()
+        state.undo_log.commit()
 
     def constrain(self, constraints: Sequence[Constraint]) -> None:
         """Add constraints.
@@ -150,19 +150,19 @@ class Environment:
         self,
         results: Sequence[Shape],
         operands: Sequence[Shape],
-        say: Callable[[FreshVariables], Sequence[Constraint]],
+        relate: Callable[[FreshVariables], Sequence[Constraint]],
     ) -> None:
         """Add constraints between results and operands, all at once.
 
         Args:
             results: The shapes of the results.
             operands: The shapes of the operands.
-            say: Returns the constraints; its argument creates fresh variables.
+            relate: Returns the constraints; its argument creates fresh variables.
 
         Raises:
             ShapeError: if they contradict earlier constraints; then nothing is added.
         """
-        constraints = say(self._state.fresh)
+        constraints = relate(self._state.fresh)
         with self._atomically():
             self._state.agenda.extend(constraints)
             solver.run(self._state)
@@ -229,11 +229,11 @@ class Environment:
     def size_of(self, ref: DimRef) -> int | None:
         """Return the size of a captured axis, or the product of captured ones; None if unknown."""
         if isinstance(ref.captured, RowVar):
-            return cells(self._state, Row(tail=ref.captured))
+            return count_cells(self._state, Row(tail=ref.captured))
         size = self._state.size(ref.captured)
         return size.n if size else None
 
-    def settled(self, logic: Logic, capture: Mapping[str, DimRef]) -> Logic:
+    def with_known_sizes(self, logic: Logic, capture: Mapping[str, DimRef]) -> Logic:
         """Return the logic with the known captured sizes as values.
 
         The size of a padded window, for example, does not always follow from the shapes of one
@@ -244,7 +244,7 @@ class Environment:
         values, rows = dict(logic.values), dict(logic.rows)
         for name, ref in capture.items():
             if isinstance(ref.term, RowVar):
-                row = self._seen(Row(tail=ref.term))
+                row = self._current_row(Row(tail=ref.term))
                 if row.is_closed:
                     rows[name] = row.sizes
             elif (n := self.size_of(ref)) is not None:
@@ -255,10 +255,14 @@ class Environment:
 
     def view(self, shape: Shape) -> Shape:
         """Return the shape as far as it is known, without any effect on inference."""
-        return Shape(self._seen(shape.batch), self._seen(shape.input), self._seen(shape.output))
+        return Shape(
+            self._current_row(shape.batch),
+            self._current_row(shape.input),
+            self._current_row(shape.output),
+        )
 
     def close(
-        self, shapes: Iterable[Shape], refs: Iterable[DimRef] = (), what: str = "its shape"
+        self, shapes: Iterable[Shape], refs: Iterable[DimRef] = (), subject: str = "its shape"
     ) -> None:
         """Decide the shapes, their operands, and all variables connected with them.
 
@@ -269,7 +273,7 @@ class Environment:
         Args:
             shapes: The shapes.
             refs: The captured names.
-            what: The name of the computation in errors.
+            subject: The name of the computation in errors.
 
         Raises:
             ShapeError: if that is impossible, or requires a guess on a parameter; then nothing is
@@ -277,7 +281,7 @@ class Environment:
         """
         with self._atomically():
             captured = [_shape_of(ref.captured) for ref in refs]
-            origin = Origin(what, caller_location())
+            origin = Origin(subject, caller_location())
             unchecked: list[EinsumApplication] = []
             close(self._state, [*self._with_operands(shapes, unchecked), *captured], origin)
             for applied in unchecked:
@@ -295,7 +299,7 @@ class Environment:
             close(state, self._with_operands(shapes, []), Origin("a preview"))
             found = [self.view(shape) for shape in shapes]
             state.agenda.clear()
-            state.journal.rollback()
+            state.undo_log.rollback()
         return found
 
     def reason(self, var: DimVar | RowVar) -> Origin | None:
@@ -306,7 +310,7 @@ class Environment:
             return cause.origin if cause else None
         found = state.find(var)
         known = state.values.get(found) or state.ceilings.get(found)
-        return narrowed(known.cause) if known else None
+        return narrow_origin(known.cause) if known else None
 
     def explain(self, shape: Shape) -> ShapeReport:
         """Return the derivation of a shape, and the bounds of its open parts, without any effect on
@@ -318,7 +322,7 @@ class Environment:
 
     def _check(self, applied: EinsumApplication) -> bool:
         """Report the doubtful parts of an application; return True if more may follow later."""
-        found, is_open = remarks(self._state, applied)
+        found, is_open = find_remarks(self._state, applied)
         for remark in found:
             report(remark, self._reported)
         return is_open
@@ -338,8 +342,8 @@ class Environment:
             for operands in self._made_from.get(key, ()):
                 pending += operands
             unchecked += self._unchecked.get(key, ())
-            self._state.journal.remove(self._unchecked, key)
-            self._state.journal.remove(self._made_from, key)
+            self._state.undo_log.remove(self._unchecked, key)
+            self._state.undo_log.remove(self._made_from, key)
         return found
 
     def _captured_size(self, ref: DimRef, constraints: list[Constraint], origin: Origin) -> DimVar:
@@ -354,19 +358,19 @@ class Environment:
     @contextmanager
     def _atomically(self) -> Iterator[None]:
         state = self._state
-        state.journal.commit()
+        state.undo_log.commit()
         state.scalars_are_decided = False
         state.closing = None
         try:
             yield
         except BaseException:
             state.agenda.clear()
-            state.journal.rollback()
+            state.undo_log.rollback()
             raise
         finally:
             state.touched_dims.clear()
             state.touched_rows.clear()
-        state.journal.commit()
+        state.undo_log.commit()
 
     def _row(self, kind: RowKind, axes: Axes, name: str) -> Row:
         if axes is None:
@@ -396,7 +400,7 @@ class Environment:
         tail = self._state.fresh.row(f"{name}.{kind.value}" if name else "")
         return Row(sizes[: cut[0]], tail, sizes[cut[0] :])
 
-    def _seen(self, row: Row) -> Row:
+    def _current_row(self, row: Row) -> Row:
         flat = self._state.flat(row)
         current = self._state.current
         return Row(

@@ -1,6 +1,6 @@
-"""Why shapes are as they are, and what bounds what is still open.
+"""Derivations of shapes, and bounds of their open parts.
 
-Reads what inference remembers; decides nothing.
+A read-only view of the solver's state.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ocannl_core.shape.constraints import (
     RowEqual,
     TotalElements,
 )
-from ocannl_core.shape.formula_messages import substituted
-from ocannl_core.shape.messages import narrowed
+from ocannl_core.shape.formula_messages import substitute_known
+from ocannl_core.shape.messages import narrow_origin
 from ocannl_core.shape.state import State, sides
 from ocannl_core.shape.terms import (
     AffineDim,
@@ -42,7 +42,7 @@ from ocannl_core.shape.terms import (
 
 
 class Certainty(Enum):
-    """How firm the knowledge of a size, or of a number of axes, is."""
+    """The certainty of a size or of a number of axes."""
 
     STATED = "stated"
     INFERRED = "inferred"
@@ -68,11 +68,11 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Something that limits what is still open.
+    """A bound of an open size or row.
 
     Attributes:
-        text: What it says.
-        origin: What says it; None for a rule of inference itself.
+        text: The bound.
+        origin: The operation that imposes it; None for a rule of inference itself.
     """
 
     text: str
@@ -89,12 +89,11 @@ class AxisReport:
     Attributes:
         axis: The position: from the right, -1 is the last axis; from the left, 0 is the first one,
             for axes to the left of a part that is still open.
-        dim: The size, or the variable that stands for it.
-        certainty: Whether the size is stated, inferred, guessed or open.
-        because: The constraints that decided it: the nearest first, then those from which these
-            followed.
-        guesses: The guesses that it rests on.
-        bounds: What limits a size that is open.
+        dim: The size, or its variable.
+        certainty: Stated, inferred, guessed or open.
+        because: The constraints that decided it: the direct ones first, then their causes.
+        guesses: The guesses that it depends on.
+        bounds: The bounds of an open size.
     """
 
     axis: int
@@ -110,7 +109,7 @@ class RowReport:
     """One row of a shape; certainty, because, guesses and bounds are about its number of axes.
 
     Attributes:
-        kind: Which row.
+        kind: The kind of the row.
         row: The row as far as it is known.
         axes: Its axes, left to right.
         certainty: As in `AxisReport`.
@@ -139,26 +138,26 @@ class ShapeReport:
 
 
 def explain(state: State, shape: Shape) -> ShapeReport:
-    """Return what decided each row and axis of a shape as an operation or a user stated it."""
+    """Return the operations and user statements that decided each row and axis of a shape."""
     return ShapeReport(tuple(_row(state, kind, shape.row(kind)) for kind in RowKind))
 
 
 # ----- guesses ------------------------------------------------------------------------------------
 
 _REASONS = {
-    "circles": "what refines each other in a circle is equal, and so are a size and its only "
+    "circles": "variables in a cycle of refinements are equal, and so are a size and its only "
     "operand, if that has no other use",
-    "rows of leaves": "a tensor that no operation computes has as many axes as its uses leave room "
-    "for, or surely have; none if no use says anything",
-    "sizes of leaves": "a tensor that no operation computes takes sizes from its uses; 1 if no use "
-    "says anything",
-    "parts of concatenated axes": "equally many parts on both sides of an equation are the same, "
-    "one by one",
-    "rows with a number of cells": "a row of which only the number of cells is known has one axis "
-    "for them, or none for one cell",
-    "numbers of cells": "a size is the smallest that makes the number of cells come out",
-    "rows": "a row has no more axes than its operands and uses ask for",
-    "sizes": "a size is 1 like an operand's, else as its uses have it",
+    "rows of leaves": "a tensor that no operation computes has as many axes as its uses allow or "
+    "imply; none without informative uses",
+    "sizes of leaves": "a tensor that no operation computes takes sizes from its uses; 1 without "
+    "informative uses",
+    "parts of concatenated axes": "equally many parts on both sides of an equation are equal, one "
+    "by one",
+    "rows with a number of cells": "a row of which only the number of cells is known has one axis, "
+    "or none for one cell",
+    "numbers of cells": "a size is the smallest that satisfies the number of cells",
+    "rows": "a row has no more axes than its operands and uses require",
+    "sizes": "a size is 1 like an operand's, else as in its uses",
     "remaining sizes": "a size is as small as the accessed positions allow",
 }
 
@@ -166,17 +165,17 @@ _REASONS = {
 def _guesses(state: State, guessed: Iterable[DimVar | RowVar]) -> tuple[Guess, ...]:
     """Return the guesses about variables, one of each stage."""
     stages = dict.fromkeys(state.guesses[var].stage for var in guessed)
-    kept_small = "what the constraints leave open is kept small"
+    kept_small = "variables that the constraints leave open are kept small"
     return tuple(Guess(stage, _REASONS.get(stage, kept_small)) for stage in stages)
 
 
 _CLOSING = "closing "
 
 
-def _told(origins: Iterable[Origin]) -> tuple[Origin, ...]:
-    """Return origins in the user's program, each once; guesses are told apart from them."""
-    told = (origin for origin in origins if not origin.operation.startswith(_CLOSING))
-    return tuple(dict.fromkeys(told))
+def _unique_origins(origins: Iterable[Origin]) -> tuple[Origin, ...]:
+    """Return origins in the user's program, each once; origins of guesses are left out."""
+    stated = (origin for origin in origins if not origin.operation.startswith(_CLOSING))
+    return tuple(dict.fromkeys(stated))
 
 
 # ----- rows ---------------------------------------------------------------------------------------
@@ -193,7 +192,7 @@ def _row(state: State, kind: RowKind, stated: Row) -> RowReport:
     axes = [_axis(state, position, dim) for position, dim in enumerate(leading)]
     axes += [_axis(state, at - len(trailing), dim) for at, dim in enumerate(trailing)]
     origins, guessed = row_derivation(state, stated)
-    because, guesses = _told(origins), _guesses(state, guessed)
+    because, guesses = _unique_origins(origins), _guesses(state, guessed)
     if flat.tail is not None:
         certainty = Certainty.OPEN
     elif stated.tail is None:
@@ -207,7 +206,7 @@ def _row(state: State, kind: RowKind, stated: Row) -> RowReport:
 
 
 def _solutions(state: State, var: RowVar) -> list[RowVar]:
-    """Return a variable, the one that remains in its solution, and so on."""
+    """Yield a variable, then the one that remains in its solution, and so on."""
     found = [var]
     while (row := state.decided_rows.get(found[-1])) is not None and row.tail is not None:
         found.append(row.tail)
@@ -215,7 +214,9 @@ def _solutions(state: State, var: RowVar) -> list[RowVar]:
 
 
 def row_derivation(state: State, row: Row) -> tuple[list[Origin], list[RowVar]]:
-    """Return what decided the number of axes of a row, and the guessed variables among it."""
+    """Return the constraints that decided the number of axes of a row, and the guessed variables
+    among them.
+    """
     origins: list[Origin] = []
     guessed: list[RowVar] = []
     pending = [row.tail] if row.tail is not None else []
@@ -280,7 +281,7 @@ def _axis(state: State, axis: int, dim: Dim) -> AxisReport:
     if isinstance(dim, Size):
         return AxisReport(axis, current, Certainty.STATED)
     origins, guessed = derivation(state, dim)
-    because, guesses = _told(origins), _guesses(state, guessed)
+    because, guesses = _unique_origins(origins), _guesses(state, guessed)
     if isinstance(current, Size):
         is_guessed = isinstance(dim, DimVar) and any(
             var in state.guesses for var in _representatives(state, dim)
@@ -292,7 +293,7 @@ def _axis(state: State, axis: int, dim: Dim) -> AxisReport:
 
 
 def _representatives(state: State, var: DimVar) -> Iterator[DimVar]:
-    """Yield a variable, the one that represents it, and so on."""
+    """Yield a variable, then its parent in the union-find forest, and so on."""
     yield var
     while (parent := state.parents.get(var)) is not None:
         yield parent
@@ -300,7 +301,7 @@ def _representatives(state: State, var: DimVar) -> Iterator[DimVar]:
 
 
 def sources(state: State, *causes: Constraint) -> list[Constraint]:
-    """Return constraints, each followed by the one that the size in it ultimately comes from."""
+    """Return constraints, each followed by the ultimate source of its size."""
     found: list[Constraint] = []
     for cause in causes:
         found.append(cause)
@@ -318,11 +319,12 @@ def sources(state: State, *causes: Constraint) -> list[Constraint]:
 
 
 def derivation(state: State, dim: Dim) -> tuple[list[Origin], list[DimVar]]:
-    """Return what decided a size, and the guessed variables among it."""
+    """Return the constraints that decided a size, and the guessed variables among them."""
     origins: list[Origin] = []
     guessed: list[DimVar] = []
     seen: set[DimVar] = set()
-    pending: list[tuple[Dim, bool]] = [(dim, False)]  # with whether uses count, as in a guess
+    # True beside a variable if its uses count, as in a guess
+    pending: list[tuple[Dim, bool]] = [(dim, False)]
     for one, by_use in pending:
         match one:
             case DimVar():
@@ -334,7 +336,7 @@ def derivation(state: State, dim: Dim) -> tuple[list[Origin], list[DimVar]]:
                         guessed.append(var)
                         by_use = True
                     for cause in _causes(state, var, by_use=by_use):
-                        origins.append(narrowed(cause))
+                        origins.append(narrow_origin(cause))
                         pending += [(other, by_use) for other in dims_of(cause)]
             case AffineDim(over=over, window=window):
                 inner = (over,) if window is None else (over, window.kernel)
@@ -356,7 +358,7 @@ def _causes(state: State, var: DimVar, *, by_use: bool) -> Iterator[Constraint]:
 
 
 def dims_of(cause: Constraint) -> tuple[Dim, ...]:
-    """Return the sizes of which a constraint says something."""
+    """Return the sizes that a constraint relates."""
     match cause:
         case DimEqual(left, right):
             return (left, right)
@@ -365,7 +367,7 @@ def dims_of(cause: Constraint) -> tuple[Dim, ...]:
         case AtLeast(dim):
             return (dim,)
         case RowBelow() | RowEqual() | ReverseEqual():
-            return ()  # what their axes have to do with each other has constraints of its own
+            return ()  # the relation of their axes has constraints of its own
         case Exact(dims=dims):
             return dims
         case TotalElements(rows=rows, count=count, divided_by=divided_by):
@@ -377,26 +379,28 @@ def dims_of(cause: Constraint) -> tuple[Dim, ...]:
 
 def _bounds(state: State, var: DimVar) -> Iterator[Bound]:
     if (ceiling := state.ceilings.get(var)) is not None:
-        yield Bound(f"{ceiling.size} or 1", narrowed(ceiling.cause))
+        yield Bound(f"{ceiling.size} or 1", narrow_origin(ceiling.cause))
     if (floor := state.floors.get(var)) is not None:
-        yield Bound(f"at least {floor.n}", narrowed(floor.cause))
+        yield Bound(f"at least {floor.n}", narrow_origin(floor.cause))
     if (unit := state.units.get(var)) is not None:
-        yield Bound("an operand has size 1, so that it need not be larger", narrowed(unit.cause))
+        yield Bound(
+            "an operand has size 1, so that it need not be larger", narrow_origin(unit.cause)
+        )
     for other, cause in state.results.get(var, {}).items():
-        yield Bound(f"{_size_text(state, other)} or 1", narrowed(cause))
+        yield Bound(f"{_size_text(state, other)} or 1", narrow_origin(cause))
     for other, cause in state.operands.get(var, {}).items():
         if state.size(other) is None:
-            yield Bound(f"equal to {state.current(other)}, unless that is 1", narrowed(cause))
+            yield Bound(f"equal to {state.current(other)}, unless that is 1", narrow_origin(cause))
     for formula in state.formulas.get(var, {}):
         if formula in state.open_formulas:
-            yield Bound(_formula(state, formula), narrowed(formula))
+            yield Bound(_formula(state, formula), narrow_origin(formula))
     yield from _leaf_bound(state.dim_leaves.get(var) is not None)
 
 
 def _formula(state: State, formula: Formula) -> str:
     if isinstance(formula, TotalElements):
         return _statement(state, formula)
-    left, right = (substituted(state, side) for side in (formula.left, formula.right))
+    left, right = (substitute_known(state, side) for side in (formula.left, formula.right))
     return f"{left} = {right}"
 
 

@@ -1,4 +1,4 @@
-"""The texts of errors about sizes that are computed from others."""
+"""Error messages for computed sizes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from ocannl_core.shape.terms import (
 )
 
 
-def substituted(state: State, dim: Dim) -> Dim:
-    """Return a size with what is known put in."""
+def substitute_known(state: State, dim: Dim) -> Dim:
+    """Return a size with the known sizes substituted."""
     match dim:
         case DimVar() | Size():
             return state.size(dim) or dim
         case AffineDim(over=over, window=window):
             if window is not None:
-                window = replace(window, kernel=substituted(state, window.kernel))
-            return replace(dim, over=substituted(state, over), window=window)
+                window = replace(window, kernel=substitute_known(state, window.kernel))
+            return replace(dim, over=substitute_known(state, over), window=window)
         case ConcatDim(parts):
-            return ConcatDim(tuple(substituted(state, part) for part in parts))
+            return ConcatDim(tuple(substitute_known(state, part) for part in parts))
         case _:
             assert_never(dim)
 
 
 def _places(state: State, equation: DimEqual) -> Iterator[str]:
-    """Yield where an equation and the sizes in it come from."""
+    """Yield the places of an equation and of the sizes in it."""
     yield place(equation)
     for side in (equation.left, equation.right):
         for var in dim_variables(side):
@@ -51,13 +51,13 @@ def _where(state: State, equation: DimEqual) -> str:
 
 
 def _ends(state: State, equation: DimEqual) -> tuple[str, str]:
-    """Return the axis and its formula as text, with what is known put in."""
+    """Return the axis and its formula as text, with the known sizes substituted."""
     left, right = equation.left, equation.right
     if not isinstance(left, DimVar | Size):
         left, right = right, left
-    whole = substituted(state, left)
+    whole = substitute_known(state, left)
     text = f"size {whole}" if isinstance(whole, Size) else str(whole)
-    return text, _formula(right, substituted(state, right))
+    return text, _formula(right, substitute_known(state, right))
 
 
 def _formula(dim: Dim, shown: Dim) -> str:
@@ -65,7 +65,7 @@ def _formula(dim: Dim, shown: Dim) -> str:
 
 
 def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> ShapeError:
-    """All sizes are known, and they do not fit."""
+    """Return the error of an equation of known sizes that does not hold."""
     whole, formula = _ends(state, equation)
     if ONE_WRITTEN in (equation.left, equation.right):
         return ShapeError(
@@ -84,7 +84,7 @@ def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> Sh
 
 
 def does_not_divide(state: State, equation: DimEqual) -> ShapeError:
-    """No whole number satisfies an equation."""
+    """Return the error of an equation without integer solutions."""
     whole, formula = _ends(state, equation)
     affine = _affine(equation)
     if affine is None:
@@ -104,7 +104,7 @@ def does_not_divide(state: State, equation: DimEqual) -> ShapeError:
 
 
 def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
-    """A size would have to be negative, or a window empty."""
+    """Return the error of a negative size, or of an empty window."""
     whole, formula = _ends(state, equation)
     affine = _affine(equation)
     if itself:
@@ -112,7 +112,7 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
     elif affine is None:
         rule = "The parts of a concatenated axis must not exceed its size."
     elif affine.window is None or affine.window.padded:
-        rule = "A strided axis must not be shorter than what addresses it."
+        rule = "A strided axis must not be shorter than its positions require."
     elif state.size(affine.over) is not None and state.size(affine.window.kernel) is None:
         rule = (
             "The kernel dimension cannot be inferred: the span of the window would not be positive."
@@ -128,7 +128,7 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
 
 
 def part_without_cells(state: State, equation: DimEqual) -> ShapeError:
-    """The size of a concatenated axis leaves nothing for one of its parts."""
+    """Return the error of a concatenated axis with an empty part."""
     whole, formula = _ends(state, equation)
     return ShapeError(
         "Every part of a concatenated axis has cells, unless its tensor is stated to have none.",
@@ -139,7 +139,7 @@ def part_without_cells(state: State, equation: DimEqual) -> ShapeError:
 
 
 def contradictory(state: State, system: Sequence[DimEqual]) -> ShapeError:
-    """Equations that hold one by one, but not together."""
+    """Return the error of equations that are contradictory as a system."""
     found = (" and ".join(_ends(state, equation)) for equation in system)
     places = (place for equation in system for place in _places(state, equation))
     return ShapeError(
@@ -151,7 +151,7 @@ def contradictory(state: State, system: Sequence[DimEqual]) -> ShapeError:
 
 
 def bases_of_formula_differ(state: State, equation: DimEqual, bases: list[str]) -> ShapeError:
-    """An axis and the positions on it have different bases."""
+    """Return the error of an axis and positions on it with different bases."""
     whole, formula = _ends(state, equation)
     return ShapeError(
         "Axes that meet must have the same basis.",
@@ -185,7 +185,7 @@ def _advice(state: State, equation: DimEqual) -> str:
 
 
 def _guessed_labels(state: State, equation: DimEqual) -> list[str]:
-    """Return the labels in a formula whose sizes nothing but closing determined."""
+    """Return the labels in a formula whose sizes are guesses."""
     computed = [side for side in (equation.left, equation.right) if not isinstance(side, DimVar)]
     variables = dict.fromkeys(var for side in computed for var in dim_variables(side))
     return [
@@ -199,7 +199,7 @@ def _guessed_labels(state: State, equation: DimEqual) -> list[str]:
 
 
 def count_fails(constraint: TotalElements, found: str) -> ShapeError:
-    """Rows cannot have the number of cells that is demanded."""
+    """Return the error of rows that cannot have the number of cells."""
     return ShapeError(
         "The number of cells must be the one that is demanded.",
         found=found,
@@ -211,7 +211,7 @@ def count_fails(constraint: TotalElements, found: str) -> ShapeError:
 def counts_differ(
     constraint: TotalElements, found: str, others: Sequence[TotalElements]
 ) -> ShapeError:
-    """Two demands on the number of cells of the same axes do not go together."""
+    """Return the error of two contradictory numbers of cells of the same axes."""
     places = [str(constraint.origin), *(str(other.origin) for other in others)]
     return ShapeError(
         "All demands on the number of cells of a row must agree.",

@@ -1,7 +1,6 @@
-"""What errors tell about sizes that were guessed when earlier code was closed.
+"""Error messages about guesses of earlier closings.
 
-What is guessed stays so. Later code that needs something else fails, far away from the line that
-made inference guess.
+A guess is final. Later code that needs another size fails far away from the line that was closed.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from ocannl_core.shape.underdetermined import axis_name, parameter_text
 _SHOWN = 2
 
 
-def guess_messages(state: State, work: Work, error: ShapeError) -> ShapeError:
-    """Return the error with what earlier closings guessed of the sizes and rows concerned.
+def add_guess_notes(state: State, work: Work, error: ShapeError) -> ShapeError:
+    """Add the guesses of earlier closings on the sizes and rows concerned to an error.
 
     Args:
-        state: What is known.
-        work: What failed.
-        error: How.
+        state: The state of the solver.
+        work: The constraint that failed.
+        error: The error.
     """
     guesses = list(_earlier(state, work))[:_SHOWN]
     notes = dict.fromkeys(_note(state, var, guess) for var, guess in guesses)
@@ -60,7 +59,7 @@ def _note(state: State, var: DimVar | RowVar, guess: Guessed) -> str:
 
 
 def _subject(state: State, var: DimVar | RowVar) -> str:
-    """Return what was guessed.
+    """Return the subject of a guess.
 
     size 1 of output axis -1 of uniform
     """

@@ -1,4 +1,4 @@
-"""From operations to constraints."""
+"""Translation of operations to constraints."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from ocannl_core.shape.constraints import (
 )
 from ocannl_core.shape.einsum import Einsum, Instance, Relation, operand_name
 from ocannl_core.shape.einsum_parser import parse_spec
-from ocannl_core.shape.fresh_variables import FreshVariables
-from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
+from ocannl_core.shape.terms import Dim, FreshVariables, Row, RowKind, Shape, Size
 
 __all__ = [
     "BatchSlice",
@@ -44,12 +43,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """Axis by axis, each kind of row for itself; any number of operands."""
+    """Pointwise alignment of any number of operands, for each kind of row separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compose:
-    """The outputs of the second operand meet the inputs of the first: `a @ b`."""
+    """Composition: the outputs of the second operand are the inputs of the first, as in `a @ b`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +58,20 @@ class ComposeAccumulate:
 
 @dataclass(frozen=True, slots=True)
 class Transpose:
-    """Inputs and outputs change places."""
+    """Exchange of inputs and outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSlice:
-    """One position of each of the leading batch axes."""
+    """Selection of one position of each leading batch axis."""
 
     indices: tuple[StaticIndex | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NumbersOfWords:
-    """Every word of one output axis becomes `per_word` cells that follow each other row by row; 0
-    while the format, which decides their number, is open: then the shapes are not related yet.
+    """Expansion of the words of one output axis to `per_word` consecutive cells each, row by row.
+    The number is 0 while the format, which determines it, is open; the shapes are not related then.
     """
 
     per_word: int
@@ -80,12 +79,12 @@ class NumbersOfWords:
 
 @dataclass(frozen=True, slots=True)
 class ConcatPart:
-    """How one assignment lines up the tensors that it touches.
+    """The alignment of the tensors of one assignment of a concatenation.
 
     Attributes:
-        target: The tensor whose axes it writes: 0 for the result, 1 for the first operand.
-        sources: The tensors whose axes it reads, counted likewise.
-        logic: How these correspond.
+        target: The tensor that it writes: 0 for the result, 1 for the first operand.
+        sources: The tensors that it reads, numbered likewise.
+        logic: The correspondence of their axes.
     """
 
     target: int
@@ -95,7 +94,7 @@ class ConcatPart:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """As each of several assignments says."""
+    """The logic of several assignments."""
 
     parts: tuple[ConcatPart, ...]
 
@@ -118,7 +117,8 @@ def logic_from_text(
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
 ) -> Logic:
-    """Return the logic of a text: `.` pointwise, `@` compose, `T` transpose, or an einsum spec.
+    """Parse the logic of an operation: `.` pointwise, `@` compose, `T` transpose, or an einsum
+    spec.
 
     Args:
         text: The text.
@@ -145,18 +145,17 @@ def logic_from_text(
 def constraints_of(
     logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: FreshVariables
 ) -> list[Constraint]:
-    """Return what an operation says about the shapes of its result and operands.
+    """Return the constraints of an operation on the shapes of its result and operands.
 
     Args:
-        logic: How the axes correspond.
+        logic: The correspondence of the axes.
         result: The result's shape.
         operands: The operands' shapes.
         origin: The operation.
-        fresh: Gives the variables of a spec, which are new in every application.
+        fresh: The supply of variables; every application has its own.
 
     Raises:
-        SpecError: if the number of operands is wrong, or the spec needs what inference does not
-            support.
+        SpecError: if the number of operands is wrong, or inference does not support the spec.
     """
     return relation_of(logic, result, operands, origin, fresh).constraints
 
@@ -164,7 +163,7 @@ def constraints_of(
 def relation_of(
     logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: FreshVariables
 ) -> Relation:
-    """Return the constraints of an operation together with the positions it fixes."""
+    """Return the constraints of an operation, and the positions that it pins."""
     _check_operands(logic, len(operands), str(origin))
     match logic:
         case Pointwise():
@@ -191,10 +190,10 @@ def relation_of(
 
 
 def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
-    """Yield the rows of operands that meet more than the same row of the result.
+    """Yield the rows of operands that a contraction relates to rows other than the result's.
 
-    A parameter's row of this kind must follow from its uses: guessing it would change what the
-    product means.
+    Such a row of a parameter must follow from its uses: a guess would change the meaning of the
+    product.
     """
     match logic:
         case Compose() | ComposeAccumulate():
@@ -323,7 +322,7 @@ def _numbers_of_words(
 def _several(
     parts: Sequence[ConcatPart], shapes: Sequence[Shape], origin: Origin, fresh: FreshVariables
 ) -> Relation:
-    """The names of each part are its own."""
+    """Return the union of the parts, each with names of its own."""
     relation = Relation()
     for position, part in enumerate(parts):
         sources = [shapes[source] for source in part.sources]

@@ -1,4 +1,4 @@
-"""The texts of shape errors."""
+"""Error messages of shape inference."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ocannl_core.shape.terms import Row, Size
 
 
 def place(cause: Constraint) -> str:
-    """Return where a constraint comes from: part of the operation, operation, user's line."""
-    return str(narrowed(cause))
+    """Return the place of a constraint: part of the operation, operation, user's line."""
+    return str(narrow_origin(cause))
 
 
-def narrowed(cause: Constraint) -> Origin:
+def narrow_origin(cause: Constraint) -> Origin:
     """Return the origin of a constraint, down to the axis.
 
     output row of the second operand  -->  output axis -1 of the second operand
@@ -33,7 +33,7 @@ def narrowed(cause: Constraint) -> Origin:
 
 
 def _places(causes: Sequence[Constraint]) -> str:
-    """Return where constraints come from, each place once."""
+    """Return the places of constraints, each once."""
     return "\n".join(dict.fromkeys(map(place, causes)))
 
 
@@ -41,7 +41,7 @@ _SHOWN_ORIGINS = 6
 
 
 def _all(cause: Constraint, others: Sequence[Constraint]) -> str:
-    """Return where constraints come from, one line each; the first ones if there are many."""
+    """Return the places of constraints, one per line; the first ones if there are many."""
     lines = list(dict.fromkeys([str(cause.origin), *(str(other.origin) for other in others)]))
     if len(lines) > _SHOWN_ORIGINS:
         lines[_SHOWN_ORIGINS:] = [f"and {len(lines) - _SHOWN_ORIGINS} more"]
@@ -55,7 +55,7 @@ def sizes_differ(
     other_cause: Constraint,
     sources: Sequence[Constraint] = (),
 ) -> ShapeError:
-    """Two sizes, or two bases, that must be the same are not."""
+    """Return the error of two sizes, or two bases, that must be equal and differ."""
     where = _places(sources or (one_cause, other_cause))
     if one.n == other.n:
         return ShapeError(
@@ -82,7 +82,7 @@ def too_small(
     cause: Constraint,
     sources: Sequence[Constraint] = (),
 ) -> ShapeError:
-    """An axis does not have the position that is accessed."""
+    """Return the error of an axis without the position that is accessed."""
     if at_least == 1:
         rule = "An axis of which a position is accessed has positions."
     else:
@@ -98,7 +98,7 @@ def too_small(
 
 
 def too_many_cells(shape: str, nbytes: int, where: str, name: str = "") -> ShapeError:
-    """A tensor is larger than what can be addressed."""
+    """Return the error of a tensor that exceeds the address space."""
     each = f", of {nbytes} bytes each" if nbytes > 1 else ""
     return ShapeError(
         "A tensor has less than 2**63 bytes, or indices could not address it.",
@@ -111,7 +111,7 @@ def too_many_cells(shape: str, nbytes: int, where: str, name: str = "") -> Shape
 def too_many_axes(
     result: Row, operand: Row, cause: RowBelow, others: Sequence[Constraint] = ()
 ) -> ShapeError:
-    """An operand has more axes than the fixed result."""
+    """Return the error of an operand with more axes than the fixed result."""
     axes, wanted = (_axes(row, cause.skipped, cause.ahead) for row in (operand, result))
     found = f"{axes} against {wanted}"
     if ", against " in cause.origin.detail:
@@ -142,7 +142,7 @@ def too_many_axes(
 def position_is_missing(
     operand: Row, wanted: int, cause: RowBelow, others: Sequence[Constraint] = ()
 ) -> ShapeError:
-    """An operand does not have an axis of which a position is read."""
+    """Return the error of an operand without an axis at which a position is read."""
     return ShapeError(
         "An operand has the axis of which a position is read.",
         found=f"{_axes(operand, cause.skipped)} in place of {wanted + cause.skipped}",
@@ -154,7 +154,7 @@ def position_is_missing(
 def axes_differ(
     left: Row, right: Row, cause: RowEqual, others: Sequence[Constraint] = ()
 ) -> ShapeError:
-    """Two rows that must be equal have different numbers of axes."""
+    """Return the error of two equal rows with different numbers of axes."""
     return ShapeError(
         "Rows that must be equal have different numbers of axes.",
         found=f"{_axes(left, cause.skipped)} and {_axes(right, cause.skipped)}",
@@ -165,7 +165,7 @@ def axes_differ(
 
 
 def self_reference(cause: Constraint, found: str, others: Sequence[Constraint] = ()) -> ShapeError:
-    """A row would have to contain itself and more."""
+    """Return the error of a row that contains itself (occurs check)."""
     return ShapeError(
         "A row cannot contain itself and further axes: it would have infinitely many.",
         found=found,
@@ -175,7 +175,7 @@ def self_reference(cause: Constraint, found: str, others: Sequence[Constraint] =
 
 
 def rank_cycle(cause: Constraint, circle: Sequence[Constraint] = ()) -> ShapeError:
-    """Rows need each other to be longer, all the way round."""
+    """Return the error of rows each longer than the next, in a cycle."""
     return ShapeError(
         "Rows that each need more axes than the next, in a circle, would have infinitely many.",
         found="a circle of operations in which a row gains axes",
@@ -185,7 +185,7 @@ def rank_cycle(cause: Constraint, circle: Sequence[Constraint] = ()) -> ShapeErr
 
 
 def out_of_steps(steps: int, cause: Constraint | None) -> ShapeError:
-    """Inference did not end within its budget."""
+    """Return the error of inference that exceeds its budget."""
     return ShapeError(
         "Shape inference must come to an end within its step budget.",
         found=f"still working after {steps} steps",
@@ -195,7 +195,7 @@ def out_of_steps(steps: int, cause: Constraint | None) -> ShapeError:
 
 
 def _axes(row: Row, skipped: int, ahead: int = 0) -> str:
-    """Return the number of axes of a row whose outer ones may be left out, and the row."""
+    """Return the number of axes of a row whose outer axes may be omitted, and the row."""
     number = len(row.dims) + skipped + ahead
     if number == 0 and row.tail is None:
         return "no axes"

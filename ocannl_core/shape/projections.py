@@ -1,10 +1,10 @@
-"""From closed shapes to loops: which position of each operand every iteration touches.
+"""Projections: from closed shapes to the loops and index maps of an operation.
 
-Every occurrence of an axis gets an identity of its own, and the operation's constraints are solved
-anew, so that nothing learned elsewhere can tie axes together. Axes that the constraints pair are
-then traversed by one variable. That is the first stratum; in the second, the indices of strided,
-windowed and concatenated axes are computed from these variables, and whatever else is said of such
-an axis must agree.
+Each occurrence of an axis gets an identity of its own, and the constraints of the operation are
+solved anew, so that no other operation can unify axes. In the first stratum, one loop variable
+traverses all axes that the constraints pair. In the second, the indices of strided, windowed and
+concatenated axes are computed from these variables, and other constraints on such an axis must
+agree with them.
 """
 
 from __future__ import annotations
@@ -85,22 +85,22 @@ def project(
     result, the others do not. Only the nest of the operand's own part is then generated.
 
     Args:
-        logic: How the axes correspond.
+        logic: The correspondence of the axes.
         result: The result's shape.
         operands: The operands' shapes.
         origin: The operation.
-        sizes: Sizes of labels that were decided outside of the operation.
+        sizes: Sizes of labels that are decided by other operations.
 
     Raises:
-        ShapeError: if the shapes contradict the operation, one axis would be accessed in two
-            ways, or nothing says how large a window is.
-        SpecError: if the operation's specification does not fit.
+        ShapeError: if the shapes contradict the operation, one axis is indexed in two ways, or the
+            size of a window is unknown.
+        SpecError: if the spec of the operation does not fit.
     """
     if isinstance(logic, NumbersOfWords):
-        return _runs(logic.per_word, result, operands[0])
+        return _project_words(logic.per_word, result, operands[0])
     ids = count()
-    result = _identified(result, ids)
-    operands = [_identified(operand, ids) for operand in operands]
+    result = _with_identities(result, ids)
+    operands = [_with_identities(operand, ids) for operand in operands]
     state = State()
     relation = relation_of(logic, result, operands, origin, state.fresh)
     for label, n in (sizes or {}).items():
@@ -111,9 +111,9 @@ def project(
     return derive(state, relation, result, operands)
 
 
-def _runs(per_word: int, result: Shape, words: Shape) -> Projections:
-    """Return the projections of words that become runs of cells; the left-hand side is where each
-    run starts, in row-major order.
+def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:
+    """Return the projections of words that expand to runs of cells. The left-hand side is the start
+    of each run, in row-major order.
     """
     word = fresh_var("w")
     (length,) = words.dims
@@ -125,7 +125,7 @@ def _runs(per_word: int, result: Shape, words: Shape) -> Projections:
 def derive(
     state: State, relation: Relation, result: Shape, operands: Sequence[Shape]
 ) -> Projections:
-    """Return the projections of a relation between shapes whose axes have identities."""
+    """Return the projections of a relation between shapes with axis identities."""
     relation.enter(state)
     solver.run(state)
     for constraint in relation.constraints:
@@ -137,7 +137,7 @@ def derive(
     for dim, index in relation.pins.items():
         axes.pin(dim, index)
     for constraint in relation.constraints:
-        for pair in _paired(state, constraint):
+        for pair in _pair_axes(state, constraint):
             axes.meet(pair)
     labels = [dim for dim in relation.labels.values() if isinstance(dim, DimVar)]
     labels += relation.row_axes
@@ -145,19 +145,19 @@ def derive(
 
 
 def _check_kernel(state: State, equation: DimEqual) -> None:
-    """The size of a window that reaches into margins does not follow from that of the axis."""
+    """Refuse a window that reaches into margins and has no kernel size of its own."""
     formula = equation.right
     window = formula.window if isinstance(formula, AffineDim) else None
     if window is not None and window.padded and state.size(window.kernel) is None:
         raise ShapeError(
             "The size of a padded window does not follow from the axis it slides over.",
-            found=f"nothing says how large {window.kernel} is in {formula}",
+            found=f"the size of {window.kernel} in {formula} is undetermined",
             where=place(equation),
             fix=f"give values={{'{window.kernel}': ...}}, or an operand with this axis",
         )
 
 
-def _identified(shape: Shape, ids: Iterator[int]) -> Shape:
+def _with_identities(shape: Shape, ids: Iterator[int]) -> Shape:
     """Return the shape with a fresh identity for every axis."""
     if not shape.is_closed:
         raise VerifyError("Projections are derived from closed shapes.", found=str(shape))
@@ -183,14 +183,14 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
             assert_never(constraint)
 
 
-def _paired(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:
-    """Yield the constraint axis by axis."""
+def _pair_axes(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:
+    """Split a constraint on rows into constraints on axes."""
     match constraint:
         case RowBelow(origin=origin):
             for axis, below, above in pairs(state, constraint):
                 yield DimBelow(below, above, origin, axis)
         case RowEqual(left, right, origin):
-            equal = zip(_reversed(state, left), _reversed(state, right), strict=True)
+            equal = zip(_reverse(state, left), _reverse(state, right), strict=True)
             for axis, (one, other) in enumerate(equal, start=1):
                 yield DimEqual(one, other, origin, -axis)
         case DimBelow() | DimEqual():
@@ -201,18 +201,18 @@ def _paired(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqua
             assert_never(constraint)
 
 
-def _reversed(state: State, row: Row) -> Iterator[Dim]:
+def _reverse(state: State, row: Row) -> Iterator[Dim]:
     return reversed(state.flat(row).trailing)
 
 
 class _ProjectionAxes:
-    """Classes of axes that one loop variable traverses (union-find), and formulas for others.
+    """Classes of axes with a common loop variable (union-find), and formulas for other axes.
 
     Attributes:
-        formulas: For a class, what computes its index; more than one must agree.
+        formulas: For a class, the formulas of its index, which must agree.
         plain: Axes of the spec that are named outside of concatenations.
-        axes_with: In how many concatenated axes each part occurs; the same parts count once.
-        margins: For a class, the cells beyond the axis that its windows reach.
+        axes_with: The number of different concatenated axes with each part.
+        margins: For a class, the padding that its windows access.
     """
 
     def __init__(self, state: State) -> None:
@@ -234,7 +234,7 @@ class _ProjectionAxes:
         self._pins[dim] = index
 
     def meet(self, pair: DimBelow | DimEqual) -> None:
-        """Traverse two axes together, unless one of them is repeated along the other."""
+        """Unify two axes, unless one of them is broadcast along the other."""
         left, right = (
             (pair.res, pair.opnd) if isinstance(pair, DimBelow) else (pair.left, pair.right)
         )
@@ -265,8 +265,9 @@ class _ProjectionAxes:
     def projections(
         self, result: Shape, operands: Sequence[Shape], labels: Sequence[DimVar]
     ) -> Projections:
-        """Return the index maps; the domain lists variables in order of first appearance, then
-        those of labels along which all operands are repeated: these are summed as well.
+        """Return the projections. The domain lists variables in order of first appearance, then
+        those of labels along which all operands are broadcast, because the sum runs over these as
+        well.
         """
         self._parts = {self._find(axis) for axis in self._parts}
         self._plain = {self._find(axis) for axis in self._plain}
@@ -295,7 +296,7 @@ class _ProjectionAxes:
 
     def _axis(self, dim: Dim) -> Axis | None:
         if isinstance(dim, DimVar):
-            # Equal sizes do not make one axis of two: the solver's representatives are not used.
+            # equal sizes do not unify axes: the representatives of the solver are not used
             if dim.name.isidentifier():
                 self._hints.setdefault(self._find(dim), dim.name)
             return dim
@@ -334,7 +335,7 @@ class _ProjectionAxes:
     # ----- the second stratum -------------------------------------------------------------------
 
     def _unvisited(self, labels: Sequence[DimVar]) -> Iterator[tuple[LoopVar, int]]:
-        """Yield loops for the labels that no index depends on, unless they have one position."""
+        """Yield loops for the labels without an index, unless they have one position."""
         placed = self._vars.keys() | self._pins.keys() | self._formulas.keys() | self._parts
         for label in labels:
             root, size = self._find(label), self._size(label)
@@ -374,10 +375,10 @@ class _ProjectionAxes:
         return VarIndex(var)
 
     def _computed(self, root: Axis, pin: AxisIndex | None, domain: dict[LoopVar, int]) -> AxisIndex:
-        """Return the index that formulas give an axis.
+        """Return the computed index of an axis.
 
         Raises:
-            ShapeError: if they, or a given position, do not agree.
+            ShapeError: if its formulas and pinned positions disagree.
         """
         if root in self._indices:
             return self._indices[root]
@@ -405,12 +406,12 @@ class _ProjectionAxes:
         return found
 
     def _affine(self, root: Axis, formula: AffineDim, domain: dict[LoopVar, int]) -> AxisIndex:
-        """Return `stride*over + dilation*kernel + offset - left`; notes the margins."""
-        terms, offset = _scaled(formula.stride, self._index(formula.over, "o", domain))
+        """Return `stride*over + dilation*kernel + offset - left`, and record the margins."""
+        terms, offset = _scale(formula.stride, self._index(formula.over, "o", domain))
         offset += formula.offset
         window = formula.window
         if window is not None:
-            kernel_terms, kernel_offset = _scaled(
+            kernel_terms, kernel_offset = _scale(
                 window.dilation, self._index(window.kernel, "k", domain)
             )
             terms += kernel_terms
@@ -424,10 +425,10 @@ class _ProjectionAxes:
         return affine(terms, offset)
 
     def _concatenated(self, formula: ConcatDim, domain: dict[LoopVar, int]) -> AxisIndex:
-        """Return the index of the part that is taken, or all parts in sequence.
+        """Return the index of the selected part, or of all parts in sequence.
 
-        All of them remain where a part that is not taken belongs to another axis as well, which
-        must then not be at it either.
+        All parts remain if an unselected part belongs to another axis as well, which must not
+        select it either.
         """
         if len(formula.parts) == 1:
             return FixedIndex(0)
@@ -438,7 +439,7 @@ class _ProjectionAxes:
             position = roots.index(taken[0])
             start = sum(self._size(part) for part in formula.parts[:position])
             index = self._index(formula.parts[position], "p", domain)
-            return affine(*_shifted(index, start))
+            return affine(*_shift(index, start))
         parts: list[IndexVar | int] = []
         for root, part in zip(roots, formula.parts, strict=True):
             if root is None:
@@ -450,7 +451,7 @@ class _ProjectionAxes:
         return ConcatIndex(tuple(parts))
 
     def _part_roots(self, formula: ConcatDim) -> tuple[Axis | None, ...]:
-        """Return the axes that a concatenated axis is made of; None for those that are skipped."""
+        """Return the parts of a concatenated axis; None for skipped ones."""
         return tuple(None if isinstance(p, Size) else self._root(p) for p in formula.parts)
 
     def _root(self, dim: Dim) -> Axis | None:
@@ -458,12 +459,12 @@ class _ProjectionAxes:
         return None if axis is None else self._find(axis)
 
 
-def _scaled(factor: int, index: AxisIndex) -> tuple[list[tuple[int, IndexVar]], int]:
+def _scale(factor: int, index: AxisIndex) -> tuple[list[tuple[int, IndexVar]], int]:
     terms, offset = as_affine(index)
     return [(factor * coefficient, var) for coefficient, var in terms], factor * offset
 
 
-def _shifted(index: AxisIndex, distance: int) -> tuple[list[tuple[int, IndexVar]], int]:
+def _shift(index: AxisIndex, distance: int) -> tuple[list[tuple[int, IndexVar]], int]:
     terms, offset = as_affine(index)
     return list(terms), offset + distance
 

@@ -1,4 +1,4 @@
-"""How many axes rows have, relative to each other."""
+"""Relations between the ranks (numbers of axes) of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 
 from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
 from ocannl_core.shape.messages import rank_cycle
-from ocannl_core.shape.state import LeafTensor, State, stronger
+from ocannl_core.shape.state import LeafTensor, State, preferred_leaf
 from ocannl_core.shape.terms import RowVar
 
 _SUSPICIOUS_DEPTH = 16
@@ -18,7 +18,7 @@ _SUSPICIOUS_DEPTH = 16
 
 
 def record(state: State, longer: RowVar, shorter: RowVar, surplus: int, cause: Constraint) -> None:
-    """Record that one row variable stands for at least `surplus` more axes than another."""
+    """Record that a row variable has at least `surplus` more axes than another."""
     long_root, long_outside = state.root(longer)
     short_root, short_outside = state.root(shorter)
     surplus += long_outside - short_outside
@@ -30,31 +30,31 @@ def record(state: State, longer: RowVar, shorter: RowVar, surplus: int, cause: C
         state.put_inner(state.rank_causes, long_root, short_root, cause)
 
 
-def born_within(state: State, var: RowVar, outer: RowVar, outside: int) -> None:
-    """Record that a new variable is a part of what another one stands for."""
+def record_part(state: State, var: RowVar, outer: RowVar, outside: int) -> None:
+    """Record that a fresh variable is a part of the axes of another one."""
     root, outer_outside = state.root(outer)
     state.roots[var] = (root, outer_outside + outside)
     state.depths[var] = state.depths.get(outer, 0) + 1
 
 
 def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
-    """Look for a circle when a row keeps growing.
+    """Search for a cycle if a row keeps growing.
 
     Raises:
-        ShapeError: if the row takes part in a circle of rows each longer than the next.
+        ShapeError: if the row is in a cycle of rows each longer than the next.
     """
     depth = state.depths.get(var, 0)
     if (
         depth >= _SUSPICIOUS_DEPTH
         and depth & (depth - 1) == 0
-        and (circle := _gaining_circle(state, var))
+        and (circle := _positive_cycle(state, var))
     ):
         raise rank_cycle(cause, circle)
 
 
-def _gaining_circle(state: State, var: RowVar) -> list[Constraint]:
-    """Return the causes of rank edges that form a circle with a positive sum, if one can be
-    reached (Bellman and Ford); otherwise nothing.
+def _positive_cycle(state: State, var: RowVar) -> list[Constraint]:
+    """Return the causes of a reachable cycle of rank edges with a positive sum (Bellman-Ford);
+    empty if there is none.
     """
     start, _ = state.root(var)
     best = {start: 0}
@@ -69,13 +69,13 @@ def _gaining_circle(state: State, var: RowVar) -> list[Constraint]:
                 length[there] = length[here] + 1
                 came_from[there] = here
                 if length[there] > len(best):
-                    return _circle(state, came_from, there)
+                    return _cycle(state, came_from, there)
                 queue.append(there)
     return []
 
 
-def _circle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[Constraint]:
-    """Return the causes along the circle that the way back from a variable ends in."""
+def _cycle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[Constraint]:
+    """Return the causes along the cycle that the predecessors of a variable lead to."""
     passed: set[RowVar] = set()
     while var not in passed:
         passed.add(var)
@@ -94,7 +94,7 @@ def _circle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[
 
 
 def bounds(state: State, var: RowVar) -> Iterator[RowBelow]:
-    """Yield the suspended constraints in which the variable is the operand's, not to itself."""
+    """Yield the suspended constraints whose operand has the variable, except reflexive ones."""
     for constraint in state.suspended.get(var, ()):
         if not isinstance(constraint, RowBelow) or constraint.opnd.tail != var:
             continue
@@ -103,7 +103,7 @@ def bounds(state: State, var: RowVar) -> Iterator[RowBelow]:
 
 
 def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
-    """Yield the suspended constraints that make the variable refine an open operand."""
+    """Yield the suspended constraints by which the variable refines an open operand."""
     for constraint in state.suspended.get(var, ()):
         if not isinstance(constraint, RowBelow) or constraint.res.tail != var:
             continue
@@ -111,8 +111,8 @@ def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
             yield constraint
 
 
-def linked(state: State, var: RowVar) -> Iterator[RowVar]:
-    """Yield the variables that an equation of rows makes stand for as many axes."""
+def equally_long(state: State, var: RowVar) -> Iterator[RowVar]:
+    """Yield the variables that an equation of rows makes equally long."""
     for constraint in state.suspended.get(var, ()):
         if isinstance(constraint, RowEqual):
             for tail in (constraint.left.tail, constraint.right.tail):
@@ -121,33 +121,33 @@ def linked(state: State, var: RowVar) -> Iterator[RowVar]:
 
 
 def group(state: State, var: RowVar) -> list[RowVar]:
-    """Return a variable and all those that must stand for as many axes."""
+    """Return a variable and all variables of the same length."""
     found: dict[RowVar, None] = {}
     pending = [var]
     while pending:
         one = pending.pop()
         if one not in found:
             found[one] = None
-            pending += linked(state, one)
+            pending += equally_long(state, one)
     return list(found)
 
 
 def leaf_of(state: State, var: RowVar) -> LeafTensor | None:
-    """Return the leaf that decides how a row variable closes, and all that are as long with it."""
+    """Return the leaf that decides how a row variable, and all of the same length, are closed."""
     found: LeafTensor | None = None
     for one in group(state, var):
         if (leaf := state.row_leaves.get(one)) is not None:
-            found = stronger(found, leaf)
+            found = preferred_leaf(found, leaf)
     return found
 
 
 def is_anchored(state: State, var: RowVar) -> bool:
-    """Return True for a row above a closed operand, which therefore needs no more axes."""
+    """Return True for a row above a closed operand, which needs no further axes."""
     return any(state.anchored.get(one) for one in group(state, var))
 
 
 def is_contracted(state: State, var: RowVar) -> bool:
-    """Return True for a row that meets another one in a product: its axes are not free to guess."""
+    """Return True for a row that a contraction relates to another, so that no guess is allowed."""
     return any(state.contracted.get(one) for one in group(state, var))
 
 
@@ -155,9 +155,9 @@ def _surplus(constraint: RowBelow) -> int:
     return len(constraint.res.dims) - len(constraint.opnd.dims)
 
 
-def limits(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
-    """Return the greatest numbers of axes that results leave room for, where there is a limit."""
-    region = _behind(state, wanted)
+def upper_bounds(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
+    """Return the upper bounds on numbers of axes from results, for the variables that have one."""
+    region = _sources(state, wanted)
     seeds: dict[RowVar, int] = {}
     for var in region:
         for constraint in bounds(state, var):
@@ -167,8 +167,8 @@ def limits(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
 
 
 def missing_between(state: State, together: Iterable[RowVar]) -> int:
-    """Return how many axes rows of specifications with axes before a variable lack to be as long
-    as their results, as far as these are known; the least of the numbers for some variables.
+    """Return the least number of axes by which rows of specs, with axes before their variable, are
+    shorter than their results with known axes.
     """
     held = [
         each
@@ -180,10 +180,10 @@ def missing_between(state: State, together: Iterable[RowVar]) -> int:
 
 
 def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
-    """Return, for the variables that have results with known axes, the least number of these;
-    at least as many as a specification names.
+    """Return, for variables with results of known axes, the least number of these axes; at least
+    the number that a spec names.
     """
-    region = _behind(state, wanted)
+    region = _sources(state, wanted)
     informed = _informed(state, region)
     seeds: dict[RowVar, int] = {}
     for var in region:
@@ -197,12 +197,12 @@ def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
 
 
 def _named_surplus(constraint: RowBelow) -> int:
-    """Return how many axes the operand lacks of those that a specification names."""
+    """Return the number of axes named by a spec that the operand lacks."""
     return sum(constraint.named) - len(constraint.opnd.dims)
 
 
-def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
-    """Return the variables from which the wanted ones can learn."""
+def _sources(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
+    """Return the variables that can propagate information to the given ones."""
     region: dict[RowVar, None] = {}
     pending = list(wanted)
     while pending:
@@ -211,12 +211,12 @@ def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
             continue
         region[var] = None
         pending += [c.res.tail for c in bounds(state, var) if c.res.tail is not None]
-        pending += linked(state, var)
+        pending += equally_long(state, var)
     return region
 
 
-def reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
-    """Return the open row variables that can learn from some, and those themselves."""
+def reachable_rows(state: State, start: Iterable[RowVar]) -> list[RowVar]:
+    """Return the given open row variables and those that they propagate information to."""
     seen: dict[RowVar, None] = {}
     pending = [var for var in start if var not in state.rows]
     while pending:
@@ -224,7 +224,7 @@ def reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
         if var not in seen:
             seen[var] = None
             pending += [c.opnd.tail for c in open_operands(state, var) if c.opnd.tail]
-            pending += linked(state, var)
+            pending += equally_long(state, var)
     return list(seen)
 
 
@@ -236,7 +236,7 @@ def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:
         if var in informed:
             continue
         informed.add(var)
-        pending += [other for other in linked(state, var) if other in region]
+        pending += [other for other in equally_long(state, var) if other in region]
         for constraint in open_operands(state, var):
             if constraint.opnd.tail in region and constraint.opnd.tail is not None:
                 pending.append(constraint.opnd.tail)
@@ -255,7 +255,7 @@ def _nearest(
         if var in found:
             continue
         found[var] = value
-        for other in linked(state, var):
+        for other in equally_long(state, var):
             if other in region and other not in found:
                 heappush(heap, (value, other.id, other))
         for constraint in open_operands(state, var):

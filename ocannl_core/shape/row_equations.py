@@ -1,4 +1,4 @@
-"""Solving equations of rows, which are compared from both ends."""
+"""Solver of equations of rows, which are compared from both ends."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from ocannl_core.shape.constraints import DimEqual, RowEqual
 from ocannl_core.shape.messages import axes_differ, self_reference
 from ocannl_core.shape.rows import (
     as_row,
-    decided_by,
     keep_crossing,
     left_forms,
     right_forms,
-    shown,
+    solution_causes,
     solve,
+    substitute_sizes,
     with_causes,
 )
 from ocannl_core.shape.state import Flat, State
@@ -20,7 +20,7 @@ from ocannl_core.shape.terms import Dim, Row, RowVar
 
 
 def equate(state: State, constraint: RowEqual) -> None:
-    """Make two rows the same.
+    """Unify two rows.
 
     Raises:
         ShapeError: if they cannot have the same number of axes.
@@ -29,10 +29,10 @@ def equate(state: State, constraint: RowEqual) -> None:
     if left.tail is None and right.tail is None:
         if left.known != right.known:
             raise axes_differ(
-                shown(state, left),
-                shown(state, right),
+                substitute_sizes(state, left),
+                substitute_sizes(state, right),
                 constraint,
-                decided_by(state, constraint),
+                solution_causes(state, constraint),
             )
         _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
     elif left.tail == right.tail:
@@ -41,10 +41,10 @@ def equate(state: State, constraint: RowEqual) -> None:
         closed, opened = (left, right) if left.tail is None else (right, left)
         if opened.known > closed.known:
             raise axes_differ(
-                shown(state, left),
-                shown(state, right),
+                substitute_sizes(state, left),
+                substitute_sizes(state, right),
                 constraint,
-                decided_by(state, constraint),
+                solution_causes(state, constraint),
             )
         _solve_against(state, opened, closed, constraint)
     else:
@@ -54,7 +54,7 @@ def equate(state: State, constraint: RowEqual) -> None:
 def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
     if left.known != right.known:
         found = f"{as_row(left)} = {as_row(right)}"
-        raise self_reference(constraint, found, decided_by(state, constraint))
+        raise self_reference(constraint, found, solution_causes(state, constraint))
     if len(left.leading) < len(right.leading):
         left, right = right, left
     first, last = len(right.leading), len(left.trailing)
@@ -90,10 +90,10 @@ def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) ->
 
 
 def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
-    """Equate rows of which one has more leading axes, the other more trailing ones.
+    """Unify rows of which one has more leading and the other more trailing axes.
 
-    The surplus of one end over the other lies in a variable; the rest may be the same axes or
-    different ones, which stays open.
+    A variable absorbs the surplus of one end over the other; the rest may overlap or not, which
+    stays open.
 
     (a, b, v) = (w, c)  -->  w = (a, u), and (b, v) = (u, c) is kept
     """
@@ -118,7 +118,7 @@ def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual
 
 
 def _equate_ends(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
-    """Equate the axes that rows are known to begin and to end with, by other equations, too.
+    """Unify the known axes at the ends of rows, including those from other equations.
 
     (w, c) = (b, u) where (w, c) = (a, v)  -->  a = b
     """
@@ -142,9 +142,9 @@ def _grow(
     trailing: tuple[Dim, ...],
     constraint: RowEqual,
 ) -> RowVar:
-    """Give a row variable known axes at its ends; return the variable between them."""
+    """Add known axes to the ends of a row variable; return the variable between them."""
     tail = state.fresh.row(var.name)
-    ranks.born_within(state, tail, var, len(leading) + len(trailing))
+    ranks.record_part(state, tail, var, len(leading) + len(trailing))
     solve(state, var, Row(leading, tail, trailing), constraint)
     ranks.check_growth(state, tail, constraint)
     return tail
@@ -158,7 +158,7 @@ def _busier(state: State, left: Flat, right: Flat) -> bool:
 
 
 def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
-    """Equate rows; the variable of the shorter one stands for what the longer one has there."""
+    """Unify rows; the variable of the shorter one takes the surplus of the longer one."""
     assert shorter.tail is not None
     leading, tail, trailing = longer
     if tail is None:

@@ -1,8 +1,8 @@
-"""Solving refinements of rows.
+"""Solver of refinements of rows.
 
-Rows are compared from the right. A result is made longer when an operand has more known axes; what
-an operand's variable stands for is left open until the rows below it are known, because it may be
-any part of them.
+Rows are compared from the right. A result is lengthened if an operand has more known axes. The
+variable of an operand stays open until the rows below it are known, because it may be any part of
+them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ocannl_core.shape.constraints import DimBelow, DimEqual, NamedAxis, RowBelo
 from ocannl_core.shape.messages import position_is_missing, self_reference, too_many_axes
 from ocannl_core.shape.rows import (
     as_row,
-    decided_by,
     extend,
     keep_crossing,
     left_forms,
     right_forms,
-    shown,
+    solution_causes,
     solve,
+    substitute_sizes,
 )
 from ocannl_core.shape.state import Flat, State, sides
 from ocannl_core.shape.terms import Dim, Row, RowVar, Size
@@ -63,7 +63,7 @@ def refine(state: State, constraint: RowBelow) -> None:
 
 
 def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> bool:
-    """Return True while a result without axes would do for an operand that may be a single 1."""
+    """Return True while an empty result is compatible with an operand that may be a single 1."""
     others = constraint.skipped + constraint.ahead
     if state.scalars_are_decided or res.known + others or opnd.known != 1:
         return False
@@ -72,15 +72,15 @@ def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -
 
 
 def _postpone(state: State, constraint: RowBelow) -> None:
-    """Wait for the result's row, the operand's size, or closing: see `decide_scalars`."""
+    """Suspend the constraint until the result's row, the operand's size, or closing decides it."""
     if constraint not in state.scalars:
-        state.journal.put(state.scalars, constraint, None)
+        state.undo_log.put(state.scalars, constraint, None)
     if not state.is_suspended(constraint):
         state.suspend(constraint)
 
 
 def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
-    """Give rows that may be scalars the axis that their operands have."""
+    """Give rows that may be scalars the axes of their operands."""
     state.scalars_are_decided = True
     for var in among:
         for constraint in state.suspended.get(var, ()):
@@ -89,7 +89,7 @@ def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
 
 
 def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
-    """Handle what is left when no more axes can be paired from the right."""
+    """Solve the rest of a refinement after pairing axes from the right."""
     skipped = constraint.skipped + paired
     named = NamedAxis(0, max(0, constraint.named.trailing - paired))
     rest = replace(constraint, res=as_row(res), opnd=as_row(opnd), skipped=skipped, named=named)
@@ -125,7 +125,7 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
 def _refine_axes(
     state: State, res: tuple[Dim, ...], opnd: tuple[Dim, ...], constraint: RowBelow
 ) -> None:
-    """Pair axes from the right, as far as both sides go."""
+    """Pair axes from the right, up to the shorter side."""
     axis = -1 - constraint.skipped
     for below, above in zip(reversed(res), reversed(opnd), strict=False):
         _compare(state, below, above, constraint, axis)
@@ -133,39 +133,45 @@ def _refine_axes(
 
 
 def _compare(state: State, res: Dim, opnd: Dim, constraint: RowBelow, axis: int) -> None:
-    """Pair two axes; one that is addressed at a position is not repeated."""
+    """Relate two axes; one that is indexed at a position is not broadcast."""
     relation = DimEqual if res in state.addressed else DimBelow
     state.agenda.append(relation(res, opnd, constraint.origin, axis))
 
 
 def _refuse_missing(state: State, missing: tuple[Dim, ...], constraint: RowBelow) -> None:
-    """Refuse that an operand lacks axes of which positions are read.
+    """Refuse an operand without axes at which positions are read.
 
     Raises:
-        ShapeError: if there is one among the missing axes.
+        ShapeError: if there is such an axis among the missing ones.
     """
     if any(dim in state.addressed for dim in missing):
         operand = state.flat(constraint.opnd)
         wanted = operand.known + len(missing)
-        causes = decided_by(state, constraint)
-        raise position_is_missing(shown(state, operand), wanted, constraint, causes)
+        causes = solution_causes(state, constraint)
+        raise position_is_missing(substitute_sizes(state, operand), wanted, constraint, causes)
 
 
 def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
-    """An empty result takes an operand of one axis of size 1: both are scalars.
+    """Accept an operand of one axis of size 1 for an empty result: both are scalars.
 
     Raises:
         ShapeError: if the result is not empty, or the operand has more axes.
     """
     if res.known + constraint.skipped + constraint.ahead or opnd.known != 1:
         raise too_many_axes(
-            shown(state, res), shown(state, opnd), constraint, decided_by(state, constraint)
+            substitute_sizes(state, res),
+            substitute_sizes(state, opnd),
+            constraint,
+            solution_causes(state, constraint),
         )
     (dim,) = (*opnd.leading, *opnd.trailing)
     size = state.size(dim)
     if size is not None and size.n != 1:
         raise too_many_axes(
-            shown(state, res), shown(state, opnd), constraint, decided_by(state, constraint)
+            substitute_sizes(state, res),
+            substitute_sizes(state, opnd),
+            constraint,
+            solution_causes(state, constraint),
         )
     state.agenda.append(DimEqual(dim, Size(1), constraint.origin, -1))
     if opnd.tail is not None:
@@ -175,7 +181,7 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
 def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     if res.known < opnd.known:
         found = f"{as_row(res)} has at least the axes of {as_row(opnd)}"
-        raise self_reference(constraint, found, decided_by(state, constraint))
+        raise self_reference(constraint, found, solution_causes(state, constraint))
     if res.known == opnd.known and len(res.leading) == len(opnd.leading):
         _refine_axes(state, res.trailing, opnd.trailing, constraint)
         for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
@@ -185,9 +191,9 @@ def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
 
 
 def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) -> None:
-    """Give as many axes at the right end of a result a name as it is to be compared with.
+    """Name as many axes at the right end of a result as are to be compared.
 
-    Axes that are counted from the left may be among them.
+    Leading axes may be among them.
 
     (a, v) below (c)  -->  (a, v) = (w, d) is kept, so that d below c
     """
@@ -198,7 +204,7 @@ def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) 
     if unnamed <= 0 or form.tail is None:
         return
     tail, dims = state.fresh.row(form.tail.name), state.fresh.dims(unnamed)
-    ranks.born_within(state, tail, form.tail, 0)
+    ranks.record_part(state, tail, form.tail, 0)
     ahead = form.leading[len(form.leading) - unnamed :]
     keep_crossing(state, Row(ahead, form.tail), Row((), tail, dims), constraint)
 
@@ -207,7 +213,7 @@ def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) 
 
 
 def pairs(state: State, constraint: RowBelow) -> Iterator[tuple[int, Dim, Dim]]:
-    """Yield the axes that meet in closed rows: position, result's axis, operand's axis.
+    """Yield the pairs of axes of closed rows: position, axis of the result, axis of the operand.
 
     (i, v, v) below (a, b)  -->  (v, b), (v, a)
     (i, v, v) below (a, b), where i is named  -->  (v, b), (i, a)
@@ -224,20 +230,20 @@ def pairs(state: State, constraint: RowBelow) -> Iterator[tuple[int, Dim, Dim]]:
 
 
 def _match_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
-    """Solve `res ⊑ opnd` where a specification names axes before the row variable.
+    """Solve `res ⊑ opnd` where a spec names axes before the row variable.
 
-    The first ones of the operand have these names if the operand has at least as many axes as
-    there are names; else names are matched from the right. That is left open until it is known.
+    The names belong to the first axes of the operand if it has at least as many axes as there are
+    names; else they are matched from the right. The constraint waits until this is known.
     """
     first, last = constraint.named
-    ahead, behind = _front(res)[:first], res.trailing[len(res.trailing) - last :]
+    ahead, behind = _left_axes(res)[:first], res.trailing[len(res.trailing) - last :]
     middle = _without_ends(res, first, last)
     assert middle is not None
     for form in right_forms(state, opnd):
         _refine_axes(state, behind, form.trailing, constraint)
     if opnd.known >= first + last:
         for form in left_forms(state, opnd):
-            for axis, (below, above) in enumerate(zip(ahead, _front(form), strict=False)):
+            for axis, (below, above) in enumerate(zip(ahead, _left_axes(form), strict=False)):
                 _compare(state, below, above, constraint, axis)
         inner = _without_ends(opnd, first, last)
         if inner is not None:
@@ -255,7 +261,7 @@ def _match_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> N
 
 
 def _wait_for_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
-    """Keep a constraint until it is known which axes of the operand have the names."""
+    """Suspend a constraint until the named axes of the operand are known."""
     assert opnd.tail is not None
     if res.tail is not None:
         ranks.record(state, res.tail, opnd.tail, opnd.known - res.known, constraint)
@@ -272,13 +278,13 @@ def _wait_for_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -
         state.suspend(kept)
 
 
-def _front(row: Flat) -> tuple[Dim, ...]:
+def _left_axes(row: Flat) -> tuple[Dim, ...]:
     """Return the axes at the left end of a row."""
     return row.leading if row.tail is not None else row.trailing
 
 
 def _without_ends(row: Flat, first: int, last: int) -> Row | None:
-    """Return a row without its outer axes; None if it is not known which these are."""
+    """Return a row without its outer axes; None if these are unknown."""
     if row.tail is None:
         return Row(trailing=row.trailing[first : len(row.trailing) - last])
     if len(row.leading) < first or len(row.trailing) < last:

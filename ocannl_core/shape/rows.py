@@ -1,4 +1,4 @@
-"""What row variables stand for, and what rows are known to begin and to end with."""
+"""Solutions of row variables, and the known axes at the ends of rows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ocannl_core.shape.terms import Dim, Row, RowVar, Size
 
 
 def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
-    """Decide what a row variable stands for, and wakes what waits for it.
+    """Solve a row variable, and wake the constraints that wait for it.
 
-    A variable is decided once, in terms of another one that is not decided. So no variable ever
-    stands for a row that it is part of, and substitution ends.
+    A variable is solved once, in terms of another one that is unsolved. So no variable occurs in
+    its own solution, and substitution terminates.
 
     Raises:
-        VerifyError: if the variable is decided already, or what it shall stand for is not open.
+        VerifyError: if the variable is solved already, or the tail of its solution is.
     """
-    journal = state.journal
+    undo_log = state.undo_log
     tail = row.tail
     if var in state.rows or tail == var or tail in state.rows:
         raise VerifyError(
@@ -28,13 +28,13 @@ def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
             found=f"{var} stands for {row}",
             where=str(cause.origin),
         )
-    journal.put(state.rows, var, row)
-    journal.put(state.row_causes, var, cause)
-    journal.put(state.decided_rows, var, row)
+    undo_log.put(state.rows, var, row)
+    undo_log.put(state.row_causes, var, cause)
+    undo_log.put(state.decided_rows, var, row)
     if tail is not None:
         for marks in (state.anchored, state.contracted):
             if marks.get(var):
-                journal.put(marks, tail, True)
+                undo_log.put(marks, tail, True)
         ranks.record(state, var, tail, len(row.dims), cause)
         ranks.record(state, tail, var, -len(row.dims), cause)
         state.touched_rows[tail] = None
@@ -50,9 +50,9 @@ def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
 def extend(
     state: State, var: RowVar, number: int, cause: Constraint
 ) -> tuple[RowVar, tuple[Dim, ...]]:
-    """Give a row variable further axes at its right end; return the rest, and the axes."""
+    """Append axes to the right end of a row variable; return the rest, and the axes."""
     tail, dims = state.fresh.row(var.name), state.fresh.dims(number)
-    ranks.born_within(state, tail, var, number)
+    ranks.record_part(state, tail, var, number)
     solve(state, var, Row((), tail, dims), cause)
     ranks.check_growth(state, tail, cause)
     return tail, dims
@@ -62,7 +62,7 @@ def extend(
 
 
 def right_forms(state: State, row: Flat) -> Iterator[Flat]:
-    """Yield a row, and the same row with more axes at its right end by equations of rows.
+    """Yield a row, and its rewritings with more axes at the right end by equations of rows.
 
     (a, v) where (a, v) = (w, c)  -->  (a, v), (w, c)
     """
@@ -70,21 +70,21 @@ def right_forms(state: State, row: Flat) -> Iterator[Flat]:
 
 
 def left_forms(state: State, row: Flat) -> Iterator[Flat]:
-    """Yield a row, and the same row with more axes at its left end by equations of rows.
+    """Yield a row, and its rewritings with more axes at the left end by equations of rows.
 
     (w, c) where (a, v) = (w, c)  -->  (w, c), (a, v)
     """
-    return map(_mirrored, _forms(state, _mirrored(row), _mirrored, frozenset()))
+    return map(_mirror, _forms(state, _mirror(row), _mirror, frozenset()))
 
 
-def _mirrored(row: Flat) -> Flat:
+def _mirror(row: Flat) -> Flat:
     return Flat(row.trailing[::-1], row.tail, row.leading[::-1])
 
 
 def _forms(
     state: State, row: Flat, view: Callable[[Flat], Flat], seen: frozenset[RowVar]
 ) -> Iterator[Flat]:
-    """Yield a row, and the same row with more axes at its right end by equations of rows, which
+    """Yield a row, and its rewritings with more axes at the right end by equations of rows, which
     are read through a function that may mirror them.
     """
     yield row
@@ -104,7 +104,7 @@ def _forms(
 def keep_crossing(
     state: State, left: Row, right: Row, cause: RowEqual | RowBelow, skipped: int = 0
 ) -> None:
-    """Keep an equation of a row that begins with axes and one that ends with as many."""
+    """Suspend an equation of a row with leading axes and one with as many trailing axes."""
     assert left.tail is not None
     assert right.tail is not None
     ranks.record(state, left.tail, right.tail, 0, cause)
@@ -125,7 +125,7 @@ def with_causes(
 ) -> tuple[Dim, ...]:
     """Return axes with variables for known sizes.
 
-    They remember where the sizes come from, and another equation may still tell their bases.
+    The variables record the causes of the sizes, and later equations may determine their bases.
     """
 
     def opened(dim: Dim) -> Dim:
@@ -141,13 +141,13 @@ def with_causes(
 # ----- messages -----------------------------------------------------------------------------------
 
 
-def decided_by(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:
-    """Return what gave the rows of a constraint the axes that they have."""
+def solution_causes(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:
+    """Return the causes of the solutions in the rows of a constraint."""
     return [cause for row in sides(constraint) for cause in state.causes(row)]
 
 
-def shown(state: State, flat: Flat) -> Row:
-    """Return the row with the sizes that are known."""
+def substitute_sizes(state: State, flat: Flat) -> Row:
+    """Return the row with the known sizes substituted."""
     leading, trailing = (tuple(map(state.current, dims)) for dims in (flat.leading, flat.trailing))
     return Row(leading, flat.tail, trailing)
 

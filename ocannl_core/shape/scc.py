@@ -1,4 +1,4 @@
-"""Circles in graphs."""
+"""Strongly connected components of graphs."""
 
 from __future__ import annotations
 

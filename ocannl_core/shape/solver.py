@@ -1,4 +1,4 @@
-"""Working off the agenda: from constraints to everything that they imply."""
+"""Driver of the solver: a worklist of constraints."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _STEPS_AT_LEAST = 100_000
 
 
 def run(state: State, budget: int | None = None) -> None:
-    """Work until the agenda is empty.
+    """Run the solver until the agenda is empty.
 
     Args:
-        state: What is known; new knowledge goes there.
-        budget: The number of steps after which inference is given up.
+        state: The state of the solver, which is updated.
+        budget: The maximal number of steps.
 
     Raises:
-        ShapeError: if the constraints contradict each other, or the budget is spent.
+        ShapeError: if the constraints contradict each other, or the budget is exceeded.
     """
     agenda = state.agenda
     if budget is None:
@@ -46,11 +46,11 @@ def run(state: State, budget: int | None = None) -> None:
         try:
             step(state, work)
         except ShapeError as error:
-            raise guesses.guess_messages(state, work, error) from None
+            raise guesses.add_guess_notes(state, work, error) from None
 
 
 def step(state: State, work: Work) -> None:
-    """Do one piece of work, which may put more on the agenda."""
+    """Solve one item of the agenda, which may add others."""
     match work:
         case Edge():
             dims.propagate(state, work)
@@ -65,10 +65,10 @@ def step(state: State, work: Work) -> None:
         case RowEqual():
             row_equations.equate(state, work)
         case TotalElements():
-            counts.total(state, work)
+            counts.solve_count(state, work)
         case Exact():
-            counts.exact(state, work)
+            counts.solve_exact(state, work)
         case ReverseEqual():
-            counts.reverse(state, work)
+            counts.solve_reverse(state, work)
         case _:
             assert_never(work)

@@ -1,4 +1,4 @@
-"""What shape inference knows, and the work it still has to do."""
+"""State of shape inference: solutions, bounds, suspended constraints, and the agenda."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ocannl_core.shape.constraints import (
     RowEqual,
     TotalElements,
 )
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
     Dim,
     DimVar,
+    FreshVariables,
     Row,
     RowKind,
     RowVar,
@@ -40,15 +40,15 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A size, and how it became known.
+    """A size with its cause.
 
     Attributes:
         size: The size.
-        explicit: False when the size is 1 only because uses of the axis disagree: this tells
-            nothing to what refines it.
+        explicit: False if the size is 1 only because uses of the axis disagree; this does not
+            propagate to its results.
         cause: The constraint that decided it.
-        stated: False for a size that is nobody's word: a 0 that is only what a formula leaves, the
-            1 of an axis of which a result writes one position, a guessed 1; and for what follows.
+        stated: False for a size that no user stated: a 0 that a formula leaves, the 1 of an axis to
+            which a result writes one position, a guessed 1, and consequences of these.
     """
 
     size: Size
@@ -67,11 +67,11 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Guessed:
-    """How a guess came about.
+    """The provenance of a guess.
 
     Attributes:
         stage: The stage of closing that made it.
-        closing: What was closed.
+        closing: The computation that was closed.
     """
 
     stage: str
@@ -83,11 +83,11 @@ class LeafTensor:
     """A row of a tensor that no operation computes.
 
     Attributes:
-        order: Counts leaves in order of declaration.
-        kind: Which row of the tensor.
+        order: The ordinal of the leaf in order of declaration.
+        kind: The kind of the row.
         row: The row as declared.
-        origin: What made the tensor.
-        parameter: Its shape must follow from its uses; it is never guessed.
+        origin: The origin of the tensor.
+        parameter: True if its shape must follow from its uses; guesses are refused.
     """
 
     order: int
@@ -98,7 +98,7 @@ class LeafTensor:
 
 
 class Edge(NamedTuple):
-    """Work: what is known of one end of `res ⊑ opnd` may say something about the other end."""
+    """An agenda item: propagate information between the ends of `res ⊑ opnd`."""
 
     res: DimVar
     opnd: DimVar
@@ -109,7 +109,7 @@ Work = Constraint | Edge
 
 
 class Flat(NamedTuple):
-    """A row with the solutions of its variable substituted."""
+    """A row with the solution of its variable substituted."""
 
     leading: tuple[Dim, ...]
     tail: RowVar | None
@@ -117,68 +117,66 @@ class Flat(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The number of axes known to be there."""
+        """The number of known axes."""
         return len(self.leading) + len(self.trailing)
 
 
 class State:
     """Solutions, bounds and suspended constraints.
 
-    Every mapping is changed through the journal only, so that an operation can be undone. Variables
-    that were joined are represented by one of them (`find`); the other entries about a size are
-    kept for representatives.
+    Mappings are changed through the undo log only, so that an operation can be rolled back. Merged
+    variables have a representative (`find`), which holds the entries of a size.
 
     Attributes:
-        journal: Undoes changes of all mappings below.
-        fresh: Gives new variables.
-        agenda: Work to do.
-        values: Sizes decided.
-        ceilings: The greatest size: the variable has this size or 1.
-        floors: The least size that accesses allow.
-        written: The least size for the positions that are written.
+        undo_log: The undo log of all mappings below.
+        fresh: The supply of variables.
+        agenda: The worklist.
+        values: Decided sizes.
+        ceilings: Upper bounds: the variable has this size or 1.
+        floors: Lower bounds from accesses.
+        written: Lower bounds from writes.
         results: For a variable, those below it: `res ⊑ variable`.
         operands: For a variable, those above it: `variable ⊑ opnd`.
-        units: Variables with an operand of size 1, which therefore need not be larger; the operand.
+        units: For a variable with an operand of size 1, and so no lower bound, the operand.
         unit_bases: For a variable, the bases of its operands of size 1, which it takes if it is 1.
-        rows: Rows decided, for row variables.
-        row_causes: What decided them.
-        row_leaves: For a row variable, the leaf that decides how it closes.
+        rows: Solutions of row variables.
+        row_causes: The causes of these solutions.
+        row_leaves: For a row variable, the leaf that decides how it is closed.
         dim_leaves: As `row_leaves`, for sizes.
         suspended: For a row variable, the row constraints that wait for it.
         equations: The equations among them.
-        within: For a size, the suspended row constraints that mention it; may hold constraints that
-            are done.
-        formulas: For a size, the formulas that mention it; may hold formulas that are done.
+        within: For a size, the suspended row constraints with it; solved ones may remain.
+        formulas: For a size, the formulas with it; solved ones may remain.
         open_formulas: The formulas that wait for sizes.
-        concatenations: Equations with a concatenated axis that closing has not looked at yet.
+        concatenations: Equations with a concatenated axis that closing has not processed yet.
         scalars: Constraints on rows that wait because both sides may be scalars.
-        scalars_are_decided: True during closing, when such rows get axes.
-        cells: For a row variable, how many cells its axes have, and what says so.
+        scalars_are_decided: True during closing, which gives such rows axes.
+        cells: For a row variable, the number of cells of its axes, and the cause.
         optional: Parts of concatenated axes that may be empty.
-        spanned: Computed sizes of axes in specifications along which operands are repeated.
-        addressed: The axes of specifications of which a position other than 0 is read: an operand
-            has these, and they are not repeated.
-        anchored: Row variables above a closed operand, which therefore need no more axes. What is
-            marked here, in `contracted` and in `row_leaves` concerns the number of axes; it holds
-            for all variables that an equation makes as long (`ranks.group`).
-        contracted: Row variables that meet another row in a product, so that their axes are not
-            free to guess.
-        touched_rows: Row variables about which something may have been learned; a hint for closing.
+        spanned: Computed sizes of axes in specs along which operands are broadcast.
+        addressed: The axes of specs at which a position other than 0 is read: an operand has these,
+            and they are not broadcast.
+        anchored: Row variables above a closed operand, which need no further axes. The marks here,
+            in `contracted` and in `row_leaves` concern the number of axes, and hold for all
+            variables of the same length (`ranks.group`).
+        contracted: Row variables that a contraction relates to another row, so that no guess is
+            allowed.
+        touched_rows: Row variables with new information, for closing.
         touched_dims: As `touched_rows`, for sizes.
         rank_edges: `rank_edges[v][w] = k` says that v's root has at least k more axes than w's.
-        rank_causes: What says so.
-        roots: For a row variable made to be a part of another one, the outermost of these, and how
-            many axes of it lie outside.
-        depths: How often a row variable was split off from another one.
-        parents: For a variable that was joined to another one, that one.
-        joins: For a variable that is represented by another one, what made them equal.
-        decided_rows: As `rows`, but never shortened by substitution.
-        guesses: For variables that closing decided, how it came to that.
-        closing: What is being closed; None while operations are composed.
+        rank_causes: The causes of these edges.
+        roots: For a row variable that is a part of another one, the outermost of these, and the
+            number of its axes outside the part.
+        depths: The number of splits that created a row variable.
+        parents: The union-find parents of merged variables.
+        joins: For a merged variable, the cause of the merge.
+        decided_rows: As `rows`, without path compression.
+        guesses: For variables that closing guessed, the provenance.
+        closing: The computation that is being closed; None while operations are composed.
     """
 
     def __init__(self) -> None:
-        self.journal = UndoLog()
+        self.undo_log = UndoLog()
         self.fresh = FreshVariables()
         self.agenda: deque[Work] = deque()
         self.parents: dict[DimVar, DimVar] = {}
@@ -228,7 +226,7 @@ class State:
         return var
 
     def size(self, dim: Dim) -> Size | None:
-        """Return the size, if it is decided or can be computed from decided ones."""
+        """Return a size that is decided or computable; None for others."""
         match dim:
             case Size():
                 return dim
@@ -251,7 +249,7 @@ class State:
                 assert_never(dim)
 
     def may_be_one(self, dim: Dim) -> bool:
-        """Return True unless the size is known to be another one than 1."""
+        """Return True unless the size is known and not 1."""
         size = self.size(dim)
         if size is not None:
             return size.n == 1
@@ -266,7 +264,7 @@ class State:
         return self.find(dim) if isinstance(dim, DimVar) else dim
 
     def flat(self, row: Row) -> Flat:
-        """Return the row with its variable's solution substituted; sizes are left as they are."""
+        """Return the row with its variable's solution substituted; sizes are not."""
         leading, tail, trailing = row.leading, row.tail, row.trailing
         steps = 0
         while tail is not None and (value := self.rows.get(tail)) is not None:
@@ -277,7 +275,7 @@ class State:
         if steps > 1 and row.tail is not None:
             ahead = leading[len(row.leading) :]
             behind = trailing[: len(trailing) - len(row.trailing)]
-            self.journal.put(self.rows, row.tail, Row(ahead, tail, behind))
+            self.undo_log.put(self.rows, row.tail, Row(ahead, tail, behind))
         if tail is None:
             return Flat((), None, leading + trailing)
         return Flat(leading, tail, trailing)
@@ -296,12 +294,12 @@ class State:
                     yield var
 
     def root(self, var: RowVar) -> tuple[RowVar, int]:
-        """Return the variable that another is a part of, and how many axes lie outside it."""
+        """Return the variable that another is a part of, and the number of its other axes."""
         return self.roots.get(var, (var, 0))
 
     def causes(self, row: Row) -> list[Constraint]:
-        """Return what decided the row's variable, then what decided the variable in its solution,
-        and so on.
+        """Return the causes of the solution of the row's variable, then of the variable in this
+        solution, and so on.
         """
         found: list[Constraint] = []
         tail = row.tail
@@ -319,27 +317,27 @@ class State:
         mapping = outer.get(key)
         if mapping is None:
             mapping = outer[key] = {}
-        self.journal.put(mapping, inner, value)
+        self.undo_log.put(mapping, inner, value)
 
     def mark_dim(self, dim: Dim, leaf: LeafTensor) -> None:
-        """Mark a size as belonging to a leaf."""
+        """Mark a size as that of a leaf."""
         if isinstance(dim, DimVar):
             var = self.find(dim)
-            self.journal.put(self.dim_leaves, var, stronger(self.dim_leaves.get(var), leaf))
+            self.undo_log.put(self.dim_leaves, var, preferred_leaf(self.dim_leaves.get(var), leaf))
             self.touched_dims[var] = None
 
     def mark_row(self, var: RowVar, leaf: LeafTensor) -> None:
-        """Mark a row variable as belonging to a leaf."""
-        self.journal.put(self.row_leaves, var, stronger(self.row_leaves.get(var), leaf))
+        """Mark a row variable as that of a leaf."""
+        self.undo_log.put(self.row_leaves, var, preferred_leaf(self.row_leaves.get(var), leaf))
         self.touched_rows[var] = None
 
     def anchor(self, var: RowVar) -> None:
         """Mark a row variable as that of a row above a closed operand."""
-        self.journal.put(self.anchored, var, True)
+        self.undo_log.put(self.anchored, var, True)
         self.touched_rows[var] = None  # it may have been its last open operand
 
     def suspend(self, constraint: RowConstraint) -> None:
-        """Keep a constraint until one of the row variables in it is solved."""
+        """Suspend a constraint until one of its row variables is solved."""
         for row in sides(constraint):
             if row.tail is not None:
                 self.put_inner(self.suspended, row.tail, constraint, None)
@@ -350,36 +348,36 @@ class State:
                 self.put_inner(self.within, var, constraint, None)
 
     def is_suspended(self, constraint: RowConstraint) -> bool:
-        """Return True if the constraint waits already."""
+        """Return True if the constraint is suspended already."""
         return any(
             row.tail is not None and constraint in self.suspended.get(row.tail, ())
             for row in sides(constraint)
         )
 
     def watch(self, formula: Formula, dims: tuple[Dim, ...]) -> None:
-        """Has a formula looked at again whenever more is known of one of its sizes."""
+        """Add a formula to the agenda whenever one of its sizes has new information."""
         for dim in dims:
             for var in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
                 self.put_inner(self.formulas, self.find(var), formula, None)
 
     def wait(self, formula: Formula) -> None:
-        """Note that a formula is not solved yet."""
+        """Record that a formula is unsolved."""
         if formula not in self.open_formulas:
-            self.journal.put(self.open_formulas, formula, None)
+            self.undo_log.put(self.open_formulas, formula, None)
 
     def wake(self, var: RowVar) -> None:
-        """Put the constraints that wait for a row variable on the agenda."""
+        """Add the constraints that wait for a row variable to the agenda."""
         for constraint in list(self.suspended.get(var, ())):
             for row in sides(constraint):
                 if row.tail is not None and row.tail in self.suspended:
-                    self.journal.remove(self.suspended[row.tail], constraint)
+                    self.undo_log.remove(self.suspended[row.tail], constraint)
                     if isinstance(constraint, RowEqual):
-                        self.journal.remove(self.equations[row.tail], constraint)
+                        self.undo_log.remove(self.equations[row.tail], constraint)
             self.agenda.append(constraint)
 
 
 def sides(constraint: RowConstraint) -> tuple[Row, ...]:
-    """Return the rows of a constraint: left and right, result and operand, or all it is about."""
+    """Return the rows of a constraint: left and right, result and operand, or all of them."""
     match constraint:
         case RowBelow(res, opnd):
             return res, opnd
@@ -391,8 +389,8 @@ def sides(constraint: RowConstraint) -> tuple[Row, ...]:
             assert_never(constraint)
 
 
-def stronger(one: LeafTensor | None, other: LeafTensor) -> LeafTensor:
-    """Return the leaf that decides how a shared variable closes: a parameter, else the first."""
+def preferred_leaf(one: LeafTensor | None, other: LeafTensor) -> LeafTensor:
+    """Return the leaf that decides how a shared variable is closed: a parameter, else the first."""
     if one is None:
         return other
     return min(one, other, key=lambda leaf: (not leaf.parameter, leaf.order))

@@ -3,9 +3,9 @@
     "...|n => ...|m, 2"          one input and one output; sizes are named or numbers
     "n; n => n; 2*n"             two of each
 
-The notation is that of einsum specifications, with `;` also between outputs. What it means differs:
-a number is a size, a row that is not written has no axes, and rows of tensors are equal to those
-written. Nothing is repeated or reduced, and information flows in every direction.
+The notation is that of einsum specs, with `;` also between outputs. The meaning differs: a number
+is a size, an omitted row has no axes, and rows of tensors equal the written ones. There is no
+broadcasting and no reduction, and information flows in every direction.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ocannl_core.shape.einsum_ast import (
     ShapeSpec,
 )
 from ocannl_core.shape.einsum_parser import parse_spec
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
     Dim,
     DimVar,
+    FreshVariables,
     Row,
     RowVar,
     Shape,
@@ -45,12 +45,12 @@ from ocannl_core.shape.terms import (
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What the shapes of inputs and outputs look like.
+    """The shapes of inputs and outputs.
 
     Attributes:
         inputs: One entry for each input.
         outputs: One entry for each output.
-        text: The notation it was read from.
+        text: The source text.
     """
 
     inputs: tuple[ShapeSpec, ...]
@@ -59,7 +59,7 @@ class Statement:
 
 
 def parse_statement(text: str) -> Statement:
-    """Return the statement that a text denotes.
+    """Parse a statement.
 
     Raises:
         SpecError: if the text does not follow the notation.
@@ -74,13 +74,13 @@ def parse_statement(text: str) -> Statement:
         count, operands = 0, others
     else:
         count, operands = left.count(";") + 1, [left, *others]
-    # in the notation of specifications only the last shape follows the arrow
+    # in the notation of specs only the last shape follows the arrow
     spec = parse_spec(f"{';'.join(operands)}=>{last}")
     shapes = (*(spec.operands if operands else ()), spec.result)
     return Statement(shapes[:count], shapes[count:], text)
 
 
-def stated(
+def statement_constraints(
     statement: Statement,
     inputs: Sequence[Shape],
     outputs: Sequence[Shape],
@@ -90,8 +90,8 @@ def stated(
     """Return the constraints of a statement on the shapes of one application.
 
     Raises:
-        SpecError: if the statement is for another number of inputs or outputs, or has a
-            coefficient that is no number.
+        SpecError: if the statement is for another number of inputs or outputs, or a coefficient is
+            no number.
     """
     for what, wanted, found in (
         ("input", statement.inputs, inputs),
@@ -120,7 +120,7 @@ def stated(
 
 
 class _Instance:
-    """One application of a statement, with variables of its own."""
+    """One application of a statement, with fresh variables."""
 
     def __init__(self, statement: Statement, origin: Origin, fresh: FreshVariables) -> None:
         self.constraints: list[Constraint] = []

@@ -1,11 +1,11 @@
-"""Equations of sizes taken together.
+"""Systems of equations of sizes.
 
-An equation with several unknown sizes waits; a few of them can determine what none does alone:
+An equation with several unknown sizes waits; several equations together can determine them:
 
     o + k = 10,  o = 4*k  -->  k = 2,  o = 8
 
 This is Gaussian elimination over the rational numbers, for each set of equations that share
-unknowns. What it finds is implied, never guessed.
+unknowns. Its results are implied, not guessed.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Size
 
 
-def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
-    """Return the sizes, and the pairs of equal sizes, that waiting equations among formulas
-    determine.
+def solve_systems(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
+    """Solve the waiting equations among formulas; return the sizes, and the pairs of equal sizes.
 
     Raises:
-        ShapeError: if no sizes satisfy them.
+        ShapeError: if they have no solution.
     """
     found: list[DimEqual] = []
     for system in _systems(state, formulas):
         if len(system) > 1:
-            found += _solved(state, system)
+            found += _solve_system(state, system)
     return found
 
 
 def _systems(state: State, formulas: Iterable[Formula]) -> Iterable[list[DimEqual]]:
-    """Return the equations, those that share unknowns together (union-find)."""
+    """Partition the equations into systems that share unknowns (union-find)."""
     parents: dict[DimVar, DimVar] = {}
 
     def find(var: DimVar) -> DimVar:
@@ -62,13 +61,13 @@ Combination = tuple[dict[DimVar, Fraction], Fraction]
 """`sum(coefficient * unknown) + constant`."""
 
 
-def _solved(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
+def _solve_system(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
     zeros = [_combination(state, equation) for equation in system]
     origins: dict[DimVar, Origin] = {}
     for equation, (mentioned, _) in zip(system, zeros, strict=True):
         for var in mentioned:
             origins.setdefault(var, equation.origin)
-    solutions = _eliminated(zeros)
+    solutions = _eliminate(zeros)
     if solutions is None:
         raise messages.contradictory(state, system)
     found: list[DimEqual] = []
@@ -94,11 +93,10 @@ def _combination(state: State, equation: DimEqual) -> Combination:
     return {var: Fraction(factor) for var, factor in terms.items()}, Fraction(constant)
 
 
-def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | None:
-    """Return unknowns as combinations of those left free (Gauss, Jordan); None if impossible.
+def _eliminate(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | None:
+    """Return unknowns as combinations of the free ones (Gauss-Jordan); None if contradictory.
 
-    Unknowns that few equations mention are solved for, so that the combinations of a long chain of
-    equations stay short.
+    Pivots are unknowns of few equations, so that the combinations of a long chain stay short.
     """
     mentions = Counter(var for terms, _ in zeros for var in terms)
     solutions: dict[DimVar, Combination] = {}
@@ -107,7 +105,7 @@ def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | Non
         terms, constant = zero
         for var in list(terms):
             if var in solutions:
-                terms, constant = _replaced(var, (terms, constant), solutions[var])
+                terms, constant = _substitute(var, (terms, constant), solutions[var])
         if not terms:
             if constant:
                 return None
@@ -117,7 +115,7 @@ def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | Non
         rest = {var: each / factor for var, each in terms.items() if var != pivot}
         solution = rest, constant / factor
         for var in users.pop(pivot, ()):
-            solutions[var] = _replaced(pivot, solutions[var], solution)
+            solutions[var] = _substitute(pivot, solutions[var], solution)
             for free in rest:
                 users.setdefault(free, set()).add(var)
         solutions[pivot] = solution
@@ -126,8 +124,8 @@ def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | Non
     return solutions
 
 
-def _replaced(var: DimVar, combination: Combination, value: Combination) -> Combination:
-    """Return a combination with another one in place of an unknown."""
+def _substitute(var: DimVar, combination: Combination, value: Combination) -> Combination:
+    """Substitute a combination for an unknown in another combination."""
     terms, constant = combination
     factor = terms.get(var)
     if factor is None:

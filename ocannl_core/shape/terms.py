@@ -1,8 +1,8 @@
-"""The terms of shape inference: dimensions, rows of axes, shapes.
+"""The terms of shape inference: dimensions, rows of axes, shapes, fresh variables.
 
 A shape is three rows: batch, input, output. A row is known leading axes, an optional row variable
-that stands for axes not known yet, and known trailing axes. All terms are frozen; solutions live in
-the solver's environment.
+for unknown axes, and known trailing axes. All terms are frozen; solutions are in the state of the
+solver.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from enum import Enum
-from itertools import zip_longest
+from itertools import count, zip_longest
 from math import prod
 from typing import assert_never
 
@@ -49,7 +49,7 @@ class Size:
 
     Attributes:
         n: The number of positions.
-        basis: What the positions mean, such as `rgb`; None adopts the other side's.
+        basis: The meaning of the positions, such as `rgb`; None unifies with any basis.
         axis_id: Identifies the axis during projection inference; not part of equality.
     """
 
@@ -68,7 +68,7 @@ class Window:
     Attributes:
         kernel: The window's size.
         dilation: Distance between the window's positions.
-        padded: True when the window may reach into margins, so that only the stride relates the
+        padded: True if the window may reach into margins, so that only the stride relates the
             sizes.
     """
 
@@ -79,13 +79,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class AffineDim:
-    """The size of an axis addressed at `stride * position + dilation * window position + offset`.
+    """The size of an axis indexed at `stride * position + dilation * window position + offset`.
 
     Attributes:
         stride: Positive distance between consecutive positions.
         over: The size of the axis of positions.
         window: The sliding window, if any.
-        offset: `0 <= offset < stride`; never matters for sizes.
+        offset: `0 <= offset < stride`; irrelevant for sizes.
     """
 
     stride: int
@@ -108,7 +108,7 @@ class AffineDim:
 
 @dataclass(frozen=True, slots=True)
 class ConcatDim:
-    """The size of an axis made of parts that follow each other: the sum of their sizes."""
+    """The size of a concatenated axis: the sum of the sizes of its parts."""
 
     parts: tuple[Dim, ...]
 
@@ -119,11 +119,11 @@ class ConcatDim:
 Dim = DimVar | Size | AffineDim | ConcatDim
 
 ONE_WRITTEN = ConcatDim((Size(1),))
-"""The axis that `0` stands for in the result of a specification."""
+"""The size of an axis that a spec writes at position 0 only."""
 
 
 def dim_variables(dim: Dim) -> Iterator[DimVar]:
-    """Yield the unknown sizes that a size depends on."""
+    """Yield the size variables in a size."""
     match dim:
         case DimVar():
             yield dim
@@ -154,14 +154,35 @@ class RowVar:
         return f"..{self.name or f'${self.id}'}.."
 
 
+class FreshVariables:
+    """A supply of fresh variables; names are for messages only."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids = count()
+
+    def dim(self, name: str = "") -> DimVar:
+        """Return a fresh size variable."""
+        return DimVar(next(self._ids), name)
+
+    def row(self, name: str = "") -> RowVar:
+        """Return a fresh row variable."""
+        return RowVar(next(self._ids), name)
+
+    def dims(self, number: int) -> tuple[DimVar, ...]:
+        """Return fresh size variables without names."""
+        return tuple(self.dim() for _ in range(number))
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row of axes.
 
     Attributes:
-        leading: Axes anchored to the left end.
-        tail: Stands for the axes between; None when there are no more.
-        trailing: Axes anchored to the right end. A row without a variable keeps all its axes here.
+        leading: Axes at the left end.
+        tail: The variable of the axes between; None if there are none.
+        trailing: Axes at the right end. A row without a variable has all its axes here.
     """
 
     leading: tuple[Dim, ...] = ()
@@ -183,7 +204,7 @@ class Row:
         """The sizes of a closed row.
 
         Raises:
-            ValueError: if anything is unknown.
+            ValueError: if a size is unknown.
         """
         if self.tail is not None:
             raise ValueError(f"row {self} is open")
@@ -191,7 +212,7 @@ class Row:
 
     @property
     def is_closed(self) -> bool:
-        """True when every axis is known."""
+        """Return True if every axis is known."""
         return self.tail is None and all(isinstance(dim, Size) for dim in self.trailing)
 
     def __str__(self) -> str:
@@ -210,13 +231,14 @@ def _size(dim: Dim) -> int:
 
 
 LARGEST_INDEX = 2**63 - 1
-"""What the indices of generated code and of NumPy can hold."""
+"""The largest index of generated code and of NumPy."""
 
 
-def exceeds(sizes: Iterable[int], nbytes: int = 1) -> bool:
-    """Return True for sizes of a tensor whose cells, of so many bytes each, have no addresses.
+def exceeds_address_space(sizes: Iterable[int], nbytes: int = 1) -> bool:
+    """Return True if the cells of a tensor, of a given number of bytes each, exceed the address
+    space.
 
-    Axes of size 0 do not help: strides are products of the others.
+    Axes of size 0 count as well, because strides are products of the other sizes.
     """
     return prod(size for size in sizes if size) * nbytes > LARGEST_INDEX
 
@@ -267,7 +289,7 @@ class Shape:
         """Sizes of all axes in buffer order (batch, output, input).
 
         Raises:
-            ValueError: if anything is unknown.
+            ValueError: if a size is unknown.
         """
         return self.batch.sizes + self.output.sizes + self.input.sizes
 
@@ -296,9 +318,9 @@ def closed_shape(
 
 
 def broadcast_shape(one: Shape, other: Shape) -> Shape:
-    """Return the closed shape that two closed shapes are repeated to, row by row from the right.
+    """Return the closed shape to which two closed shapes broadcast, row by row from the right.
 
-    Axes of size 1 are repeated; sizes that contradict each other are not looked for.
+    Contradictory sizes are not detected.
     """
     rows = {}
     for kind, row in one.rows():

@@ -1,4 +1,4 @@
-"""Parameters whose shape would have to be guessed."""
+"""Refusal of guesses on the shapes of parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ocannl_core.shape.terms import DimVar, RowKind, RowVar
 
 
 class _Unknown(NamedTuple):
-    """A part of a parameter's shape that nothing fixes."""
+    """An undetermined part of a parameter's shape."""
 
     leaf: LeafTensor
     part: str
@@ -22,14 +22,14 @@ class _Unknown(NamedTuple):
 def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar]) -> None:
     """Refuse guesses about parameters.
 
-    A row is fit for guessing when it only meets others axis by axis, or lies above a closed
-    operand. A size is, when it or a result that uses it lies above an operand of size 1: in
-    `param("w") @ x + b` with a `b` of size 1, the 1 is the user's word for the size of the sum. The
-    1 of a reduced axis is nobody's word: in `param("w") @ x - mean`, the size stays hidden.
+    A row may be guessed if it is only aligned axis by axis with others, or is above a closed
+    operand. A size may be guessed if it, or a result of it, is above an operand of size 1: in
+    `param("w") @ x + b` with a `b` of size 1, the user states the size of the sum. The 1 of a
+    reduced axis is no such statement: in `param("w") @ x - mean`, the size is underdetermined.
 
     Raises:
-        ShapeError: naming every parameter concerned, and how to give the first one's shape; or
-            the equations that no shape satisfies.
+        ShapeError: naming every parameter concerned, and the way to state the shape of the first;
+            or the contradictory equations.
     """
     found: dict[tuple[int, RowKind], _Unknown] = {}
     open_rows = list(rows)
@@ -50,13 +50,13 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
 
 
 def may_be_guessed(state: State, dim: DimVar) -> bool:
-    """True unless a size belongs to a parameter and nothing suggests that it is 1."""
+    """Return True unless a size belongs to a parameter and no operand suggests that it is 1."""
     leaf = state.dim_leaves.get(state.find(dim))
     return not (leaf and leaf.parameter) or _has_unit(state, state.find(dim))
 
 
 def _has_unit(state: State, dim: DimVar) -> bool:
-    """Return True if the size, or one below it, has an operand of size 1 that somebody stated."""
+    """Return True if the size, or one below it, has a stated operand of size 1."""
     seen = {dim}
     pending = [dim]
     while pending:
@@ -76,7 +76,7 @@ def _importance(key: tuple[int, RowKind]) -> tuple[bool, int, str]:
 
 
 def axis_name(state: State, leaf: LeafTensor, dim: DimVar) -> str:
-    """Return what errors call the axis of a leaf that has the size of a representative.
+    """Return the name in errors of the axis of a leaf with a given size.
 
     output axis -1
     """
@@ -88,7 +88,7 @@ def axis_name(state: State, leaf: LeafTensor, dim: DimVar) -> str:
 
 
 def parameter_text(leaf: LeafTensor) -> str:
-    """Return how to make a parameter with stated axes.
+    """Return the call that creates a parameter with stated axes.
 
     oc.param("w", output=[...])
     """

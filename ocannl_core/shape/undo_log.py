@@ -1,4 +1,4 @@
-"""Dictionaries that can go back in time."""
+"""Undo log of dictionaries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ABSENT: Final = object()
 
 
 class UndoLog:
-    """Records changes of dictionaries, so that a failed operation leaves no trace."""
+    """A log of changes to dictionaries, so that a failed operation can be rolled back."""
 
     __slots__ = ("_log",)
 
@@ -28,7 +28,7 @@ class UndoLog:
             self._log.append((mapping, key, mapping.pop(key)))
 
     def commit(self) -> None:
-        """Make the present the state that `rollback` returns to."""
+        """Make the present state the one that `rollback` restores."""
         self._log.clear()
 
     def rollback(self) -> None:

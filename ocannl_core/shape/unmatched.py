@@ -1,6 +1,6 @@
-"""Axes that a specification names and that an operand lacks, or that nothing gives a size.
+"""Axes named by a spec that an operand lacks, or that no operand gives a size.
 
-Both are broadcast silently otherwise: a missing axis as one of size 1, and the other one is 1.
+Otherwise both would silently be broadcast: a missing axis is one of size 1, and so is the other.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ocannl_core.shape.terms import DimVar, RowKind, RowVar, Shape
 
 @dataclass(frozen=True, slots=True)
 class EinsumApplication:
-    """A specification applied to operands.
+    """An application of a spec to operands.
 
     Attributes:
-        spec: The specification.
+        spec: The spec.
         operands: The shapes of the operands.
-        unsized: The axes that the result alone names, and that no value is given for.
+        unsized: The axes that only the result names, and that have no value.
         origin: The operation.
     """
 
@@ -40,12 +40,12 @@ class EinsumApplication:
 
 @dataclass(frozen=True, slots=True)
 class SpecRemark:
-    """What is dubious about an application.
+    """A warning about an application of a spec.
 
     Attributes:
         rule: What must hold in strict programs.
-        found: What does not hold.
-        fix: What to write instead.
+        found: The violation.
+        fix: The correction.
         origin: The operation.
     """
 
@@ -62,13 +62,13 @@ def application_of(
     values: Sequence[str],
     origin: Origin,
 ) -> EinsumApplication:
-    """Return an application of a specification.
+    """Return an application of a spec.
 
     Args:
-        spec: The specification.
+        spec: The spec.
         operands: The shapes of the operands.
-        labels: What the names of the specification stand for.
-        values: The names that values are given for.
+        labels: The variables of the labels of the spec.
+        values: The names with values.
         origin: The operation.
     """
     sized = set(chain.from_iterable(map(_names, spec.operands))) | set(values)
@@ -83,10 +83,8 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
             yield from axis_names(axis)
 
 
-def remarks(state: State, application: EinsumApplication) -> tuple[list[SpecRemark], bool]:
-    """Return what is dubious about an application, and whether shapes that are not known yet leave
-    more to say.
-    """
+def find_remarks(state: State, application: EinsumApplication) -> tuple[list[SpecRemark], bool]:
+    """Return the remarks on an application, and True if unknown shapes may add others."""
     found: list[SpecRemark] = []
     is_open = False
     for position, (written, shape) in enumerate(
@@ -111,7 +109,7 @@ def remarks(state: State, application: EinsumApplication) -> tuple[list[SpecRema
 
 
 def _ranks(state: State, shape: Shape) -> list[int] | None:
-    """Return the numbers of axes of the rows; None while they are not known."""
+    """Return the numbers of axes of the rows; None while they are unknown."""
     flat = [state.flat(row) for _, row in shape.rows()]
     return None if any(row.tail is not None for row in flat) else [row.known for row in flat]
 
@@ -123,7 +121,7 @@ def _is_scalar(state: State, shape: Shape) -> bool:
 
 
 def _missing(row: RowSpec, rank: int) -> list[str]:
-    """Return the axes with names that a row of so many axes lacks."""
+    """Return the named axes that a row of a given number of axes lacks."""
     lacking = row.axes[: max(0, len(row.axes) - rank)]
     return [str(axis) for axis in lacking if axis_names(axis)]
 
@@ -147,7 +145,7 @@ def _lacking(
 def _unsized(application: EinsumApplication, name: str, size: int) -> SpecRemark:
     return SpecRemark(
         "Every axis of a result has a size that something gives.",
-        f"nothing says how long `{name}` is in {_text(application)}, and so its size is {size}",
+        f"the size of `{name}` in {_text(application)} is undetermined, and so it is {size}",
         f"give its size, values={{{name!r}: ...}}, or write 0 in place of it for an axis of size 1",
         application.origin,
     )
@@ -158,12 +156,12 @@ def _text(application: EinsumApplication) -> str:
 
 
 _registries: dict[str, dict[Any, Any]] = {}
-"""For each file, the warnings that were shown: as `warnings.warn` keeps them in modules."""
+"""For each file, the warnings that were shown, as `warnings.warn` keeps them in modules."""
 
 
 def report(remark: SpecRemark, reported: set[tuple[Location | None, str]]) -> None:
-    """Warn about a remark at the line of its operation, once for each line; or refuse it, as the
-    settings say.
+    """Warn about a remark at the line of its operation, once per line; or refuse it, depending on
+    the settings.
 
     Raises:
         SpecError: if the setting `missing_axes` is `error`.

@@ -85,7 +85,7 @@ class PrivateDirectory:
 
         Raises:
             UntrustedError: if others could have written to it.
-            OSError: if it cannot be made.
+            OSError: if it cannot be created.
         """
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.descriptor)

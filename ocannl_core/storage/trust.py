@@ -58,7 +58,7 @@ def open_directory(path: str, *, create: bool = False) -> int:
         OSError: if it cannot be opened.
     """
     if not IS_CHECKED:
-        raise UntrustedError(path, "it is on a system that tells no owners")
+        raise UntrustedError(path, "it is on a system without user ids")
     with _walk(path, create=create) as (parent, name):
         found = os.open(name or ".", _READ | _NO_LINK, dir_fd=parent)
     try:
@@ -112,7 +112,7 @@ def check_own_file(descriptor: int, path: str) -> os.stat_result:
     """Return the status of a regular file of the user in a private directory.
 
     Raises:
-        UntrustedError: if it belongs to somebody else, others can write to it, it has a second
+        UntrustedError: if it belongs to another user, others can write to it, it has a second
             name, or is no regular file.
     """
     status = _regular(descriptor, path)

@@ -340,7 +340,7 @@ def initialize(parameter: Tensor) -> Computation:
     initializer.adopt(parameter.dtype)
     what = f"the shape of {parameter.node.name}"
     environment.close(
-        [parameter.terms], what=what
+        [parameter.terms], subject=what
     )  # sizes follow from uses; the initialiser fills them
     environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
     copy = Assign(

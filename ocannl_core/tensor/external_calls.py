@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ocannl_core.assign.calls import Outside, settle
+from ocannl_core.assign.calls import LiveNodes, bufferise_calls
 from ocannl_core.assign.nodes import Accumulate, Assignment, AssignProgram, Operand, Scalar
 from ocannl_core.indexing import Projections
 from ocannl_core.node import TensorNode
@@ -132,4 +132,4 @@ class ExternalCalls:
             node for node, each in definitions.items() if isinstance(each, Parameter | Declared)
         }
         kept = {n: _KEPT[type(each)] for n, each in definitions.items() if type(each) in _KEPT}
-        return settle(program, Outside(persistent, kept))
+        return bufferise_calls(program, LiveNodes(persistent, kept))

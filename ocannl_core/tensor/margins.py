@@ -21,7 +21,7 @@ from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import Einsum, Logic
 from ocannl_core.shape.messages import too_many_cells
 from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import Shape, exceeds
+from ocannl_core.shape.terms import Shape, exceeds_address_space
 
 Margins = tuple[Margin, ...]
 """Margins of each axis in buffer order; empty when there are none."""
@@ -59,7 +59,7 @@ class WindowAccess:
         try:
             if not all(shape.is_closed for shape in shapes):
                 shapes = environment.preview(stated)
-            logic = environment.settled(self.logic, self.capture)
+            logic = environment.with_known_sizes(self.logic, self.capture)
             projections = project(logic, shapes[0], shapes[1:], self.origin)
         except ShapeError:
             return ()
@@ -131,7 +131,7 @@ def node_info(
         ShapeError: if the cells are more than indices can address.
     """
     info = NodeInfo(dtype, shape.dims, margins)
-    if exceeds(info.buffer_dims, dtype.nbytes):
+    if exceeds_address_space(info.buffer_dims, dtype.nbytes):
         raise too_many_cells(str(shape), dtype.nbytes, describe())
     return info
 

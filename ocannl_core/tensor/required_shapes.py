@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.identity import ById
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.statement import parse_statement, stated
+from ocannl_core.shape.statement import parse_statement, statement_constraints
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -66,7 +66,9 @@ def _require(text: str, tensors: Sequence[Tensor], origin: Origin) -> None:
     statement = parse_statement(f"=>{text}")
     shapes = [tensor.terms for tensor in tensors]
     environment = tensors[0].session.environment
-    environment.derive([], [], lambda fresh: stated(statement, [], shapes, origin, fresh))
+    environment.derive(
+        [], [], lambda fresh: statement_constraints(statement, [], shapes, origin, fresh)
+    )
 
 
 def _no_shape(text: str, origin: Origin) -> SpecError:

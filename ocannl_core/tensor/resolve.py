@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
-from ocannl_core.assign.liveness import overwritten
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
@@ -19,6 +18,7 @@ from ocannl_core.assign.nodes import (
     Scalar,
     Section,
 )
+from ocannl_core.assign.traverse import dead_on_entry
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
@@ -116,7 +116,7 @@ def resolve(
         tuple(emitter.body),
         emitter.nodes,
         frozenset(emitter.embedded),
-        frozenset(emitter.fresh - overwritten(emitter.body, {t.node for t in declared})),
+        frozenset(emitter.fresh - dead_on_entry(emitter.body, {t.node for t in declared})),
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )

@@ -128,7 +128,9 @@ class Tensor(TypedTensor):
         inferred.
         """
         assert isinstance(self.definition, Applied)
-        return self.session.environment.settled(self.definition.logic, self.definition.capture)
+        return self.session.environment.with_known_sizes(
+            self.definition.logic, self.definition.capture
+        )
 
     @property
     def node(self) -> TensorNode:
@@ -180,7 +182,7 @@ class Tensor(TypedTensor):
                 "compile the code that uses it first",
             )
         self.relate_words()
-        self.session.environment.close([self._terms], what=f"the shape of {self.node.name}")
+        self.session.environment.close([self._terms], subject=f"the shape of {self.node.name}")
         self.settle()
         return node_info(self.dtype, self.shape, self._needed_margins(), self.describe)
 

@@ -37,7 +37,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import free_locals, free_variables, refresh_expr
+from ocannl_core.loopir.traverse import clone_expr, free_locals, free_variables
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.testing.author import Author, Bounds
@@ -270,5 +270,5 @@ class SequelAuthor(Author):
         ]
         if not known:
             return None
-        copy, self.local_count = refresh_expr(self.choose(known), self.local_count)
+        copy, self.local_count = clone_expr(self.choose(known), self.local_count)
         return copy

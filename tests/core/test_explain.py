@@ -73,16 +73,16 @@ w1: 2->8
   batch row: no axes, stated
   input row: 1 axis, guessed
     by input row of the first operand, against the output row of the second operand of matmul, at program.py:4: h = oc.relu(w1 @ x + oc.param("b1", output=[8]))
-    guessed in stage `rows of leaves`: a tensor that no operation computes has as many axes as its uses leave room for, or surely have; none if no use says anything
+    guessed in stage `rows of leaves`: a tensor that no operation computes has as many axes as its uses allow or imply; none without informative uses
   input axis -1: 2, inferred
     by input axis -1 of the first operand, against the output axis -1 of the second operand of matmul, at program.py:4: h = oc.relu(w1 @ x + oc.param("b1", output=[8]))
   output row: 1 axis, guessed
-    guessed in stage `rows of leaves`: a tensor that no operation computes has as many axes as its uses leave room for, or surely have; none if no use says anything
+    guessed in stage `rows of leaves`: a tensor that no operation computes has as many axes as its uses allow or imply; none without informative uses
   output axis -1: 8, guessed
     by output axis -1 of the first operand of matmul, at program.py:4: h = oc.relu(w1 @ x + oc.param("b1", output=[8]))
     and output axis -1 of the first operand of add, at program.py:4: h = oc.relu(w1 @ x + oc.param("b1", output=[8]))
     and output axis -1 of the second operand of add, at program.py:4: h = oc.relu(w1 @ x + oc.param("b1", output=[8]))
-    guessed in stage `sizes of leaves`: a tensor that no operation computes takes sizes from its uses; 1 if no use says anything\
+    guessed in stage `sizes of leaves`: a tensor that no operation computes takes sizes from its uses; 1 without informative uses\
 """)
 
 
@@ -96,17 +96,17 @@ sub: 32|3
     and batch row of the second operand of matmul, at program.py:6: difference = w2 @ h - oc.placeholder("target", batch=[32], output=[3])
     and batch row of the first operand of relu, at program.py:4: h = oc.relu(w1 @ x + oc.param("b1", output=[8]))
     and 2 more
-    guessed in stage `rows`: a row has no more axes than its operands and uses ask for
+    guessed in stage `rows`: a row has no more axes than its operands and uses require
   batch axis -1: 32, inferred
     by batch axis -1 of the first operand of sub, at program.py:6: difference = w2 @ h - oc.placeholder("target", batch=[32], output=[3])
     and batch axis -1 of the second operand of matmul, at program.py:6: difference = w2 @ h - oc.placeholder("target", batch=[32], output=[3])
     and batch axis -1 of the first operand of relu, at program.py:4: h = oc.relu(w1 @ x + oc.param("b1", output=[8]))
     and 2 more
   input row: no axes, guessed
-    guessed in stage `rows`: a row has no more axes than its operands and uses ask for
+    guessed in stage `rows`: a row has no more axes than its operands and uses require
   output row: 1 axis, guessed
     by output row of the second operand of sub, at program.py:6: difference = w2 @ h - oc.placeholder("target", batch=[32], output=[3])
-    guessed in stage `rows`: a row has no more axes than its operands and uses ask for
+    guessed in stage `rows`: a row has no more axes than its operands and uses require
   output axis -1: 3, inferred
     by output axis -1 of the second operand of sub, at program.py:6: difference = w2 @ h - oc.placeholder("target", batch=[32], output=[3])\
 """)
@@ -258,18 +258,18 @@ b = oc.relu(a)
 relu: 1,1
   made by relu, at program.py:3: b = oc.relu(a)
   batch row: no axes, guessed
-    guessed in stage `rows`: a row has no more axes than its operands and uses ask for
+    guessed in stage `rows`: a row has no more axes than its operands and uses require
   input row: no axes, guessed
-    guessed in stage `rows`: a row has no more axes than its operands and uses ask for
+    guessed in stage `rows`: a row has no more axes than its operands and uses require
   output row: 2 axes, guessed
     by output row of the first operand of relu, at program.py:3: b = oc.relu(a)
     and output row of the result of einsum "i; j => ij", at program.py:2: a = oc.einsum("i;j => ij", oc.uniform(), oc.uniform())
-    guessed in stage `rows`: a row has no more axes than its operands and uses ask for
+    guessed in stage `rows`: a row has no more axes than its operands and uses require
   output axis -2: 1, guessed
-    guessed in stage `circles`: what refines each other in a circle is equal, and so are a size and its only operand, if that has no other use
+    guessed in stage `circles`: variables in a cycle of refinements are equal, and so are a size and its only operand, if that has no other use
     guessed in stage `remaining sizes`: a size is as small as the accessed positions allow
   output axis -1: 1, guessed
-    guessed in stage `circles`: what refines each other in a circle is equal, and so are a size and its only operand, if that has no other use
+    guessed in stage `circles`: variables in a cycle of refinements are equal, and so are a size and its only operand, if that has no other use
     guessed in stage `remaining sizes`: a size is as small as the accessed positions allow\
 """)
 

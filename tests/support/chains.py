@@ -77,7 +77,7 @@ class _ChainAuthor:
         return self.draw(st.sampled_from(list(options)))
 
     def often(self, times: int) -> bool:
-        """Return true once in so many times."""
+        """Return True with a probability of one in `times`."""
         return self.draw(st.integers(1, times)) == 1
 
     def new_node(self, label: str, shape: tuple[int, ...]) -> TensorNode:

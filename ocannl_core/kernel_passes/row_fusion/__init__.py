@@ -1,1 +1,1 @@
-"""How kernels over the same rows run together, row by row."""
+"""Row fusion: kernels over the same rows run together, row by row."""

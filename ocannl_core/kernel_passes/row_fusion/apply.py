@@ -1,4 +1,4 @@
-"""The loops of nests that run together, and each nest inside of them."""
+"""Apply row fusion: the loops over rows, and each nest inside of them."""
 
 from __future__ import annotations
 
@@ -55,20 +55,18 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-
-Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
-"""Returns the schedule of a nest; None for plain loops."""
+from ocannl_core.schedule.tuning.tuning_cache import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class FusedNests:
-    """What nests that run together become.
+    """The result of fusing nests.
 
     Attributes:
         body: The loops over rows.
         sums: Nests that combine partial results of sums over rows, to run afterwards.
         partial: The nodes of those results, which outlive the body.
-        nodes: What is known of nodes that the program does not have.
+        nodes: Extents and formats of the nodes that the program does not have.
     """
 
     body: Block
@@ -95,11 +93,11 @@ class FusedKernel:
 
 
 def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:
-    """Returns nests that run one after the other as nests that run together, row by row.
+    """Fuse nests that run one after the other into loops over rows.
 
     Args:
         nests: The nests, in the order of the program.
-        schedule: Their schedule. Contracted and inlined nodes must not be read by anything else.
+        schedule: Their schedule. Folded and inlined nodes must not be read by anything else.
         nodes: Extents and formats of their nodes.
 
     Raises:
@@ -114,7 +112,7 @@ def fuse_group(
     rule: Rule,
     nodes: Mapping[TensorNode, NodeInfo],
 ) -> FusedKernel:
-    """Return the kernel of a group; each nest has the rule's schedule inside the shared loops."""
+    """Fuse a row group; each nest has the rule's schedule inside of the shared loops."""
     loops = FusedLoops(group.fusion, nodes)
     schedules = loops.choose_schedules(rule)
     result = loops.build(schedules)
@@ -129,7 +127,7 @@ def fuse_group(
 
 
 def _nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
-    """Returns the nodes that a nest reads."""
+    """Return the nodes that a nest reads."""
     roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
     return frozenset(node for root in roots for node in nodes_of(root))
 
@@ -137,7 +135,7 @@ def _nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
 def _map_nest(
     nest: KernelNest, function: Callable[[Expr], Expr], buffers: Mapping[TensorNode, TensorNode]
 ) -> KernelNest:
-    """Returns a nest whose expressions are replaced, and whose stores go elsewhere."""
+    """Return a nest with its expressions mapped and its stores redirected."""
     reduction = nest.reduction
     if reduction is not None:
         term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
@@ -151,12 +149,12 @@ def _map_nest(
 
 @dataclass(slots=True)
 class FusedLoops:
-    """Nests that run together, before each has its own schedule.
+    """Nests inside of shared loops over rows, before each has its own schedule.
 
     Attributes:
-        plan: How the nests run together.
+        plan: The fusion.
         nodes: Extents and formats of the nodes of the program.
-        made: Those of the nodes that only the nests together have.
+        new_nodes: The same of the nodes that only the fused nests have.
     """
 
     plan: RowFusion
@@ -196,16 +194,18 @@ class FusedLoops:
         shapes = [[(a.start, a.extent) for a in member.axes] for member in self.plan.members]
         kinds = [[axis.is_reduced for axis in member.axes] for member in self.plan.members]
         if not first or any(shape != shapes[0] for shape in shapes) or shapes[0][0][1] == 0:
-            raise self._misfit("Nests that run together have rows of the same numbers.")
+            raise self._misfit("Nests that run together have rows of equal extents.")
         if any(axis.start for axis in first):
             raise self._misfit("Rows count from 0.")
         inner = [kind for kind in kinds if len(set(kind)) > 1]
         if any(sum(kind) > 1 or not kind[-1] for kind in inner):
-            raise self._misfit("Rows are all reduced, or all cells but for the last shared axis.")
+            raise self._misfit(
+                "The shared axes of a nest are all reduced, or none of them but the last."
+            )
         if inner and (self.plan.groups > 1 or any(all(kind) for kind in kinds)):
             raise self._misfit("All sums are over the rows of the same loops.")
         if any(axis.is_shifting for member in self.plan.members for axis in member.nest.axes):
-            raise self._misfit("Nests whose cells shift do not run together with others.")
+            raise self._misfit("Nests with shifting axes do not run together with others.")
         last = first[-1].extent
         rest = last // self.plan.size if len(first) == 1 else first[0].extent
         if last % self.plan.size or rest % self.plan.groups:
@@ -217,10 +217,12 @@ class FusedLoops:
         return UsageError(rule, found=f"{rows} by {self.plan.size} in {self.plan.groups}")
 
     def _find_row_dims(self) -> dict[TensorNode, tuple[int, ...]]:
-        """Returns where in the index of each node that is written the rows are."""
+        """Return the axes of the rows of each node that is written."""
         row_dims = find_row_dims(self.plan.members)
         if row_dims is None:
-            raise self._misfit("What is written has the rows along axes of its own.")
+            raise self._misfit(
+                "A node that is written has an axis of its own for each shared axis."
+            )
         return row_dims
 
     def _check_sum(self, position: int, member: Member) -> None:
@@ -232,22 +234,22 @@ class FusedLoops:
             raise self._misfit("The result of a sum over rows is for later kernels.")
 
     def _is_accumulating(self, member: Member) -> bool:
-        """True if a nest adds to partial results; a sum over rows that all run together is complete
-        at once.
+        """Return True if a nest adds to partial results; a sum over rows of a single block is
+        complete at once.
         """
         return member.reduces_rows and not (member.reduces_inner_rows and self._loops[-1][1] == 1)
 
     def _check_independent(self, var: LoopVar, count: int, body: Block) -> None:
-        if self.plan.groups > 1:  # which group it is moves all rows together
+        if self.plan.groups > 1:  # the number of the group moves all rows alike
             body = substitute_in_stmt(body, {self._group: FixedIndex(0)})
         loop = For(var, 0, count, body)
         if count > 1 and not iterations_are_independent(loop, access_set(loop)):
-            raise self._misfit("No row touches what another one writes.")
+            raise self._misfit("No row accesses elements that another row writes.")
 
     # ----- nodes ----------------------------------------------------------------------------
 
     def _fold_node(self, node: TensorNode) -> TensorNode:
-        """Returns a node for what one iteration needs of another one."""
+        """Allocate a node of the size that one iteration uses of another node."""
         info = self.nodes[node]
         dropped = self._dropped_dims(node)
         dims = [
@@ -275,7 +277,7 @@ class FusedLoops:
         return node
 
     def _partial_axes(self, member: Member) -> tuple[LoopAxis, ...]:
-        """Returns the axes of partial results, but for that of the groups."""
+        """Return the axes of partial results, without that of the groups."""
         return tuple(axis for axis in member.nest.cells if axis.name not in member.rows)
 
     @property
@@ -287,18 +289,19 @@ class FusedLoops:
     # ----- nests ----------------------------------------------------------------------------
 
     def inner_nests(self) -> tuple[KernelNest | None, ...]:
-        """Returns the nests inside of the shared loops, those together that run in the same ones;
-        None for one of which nothing is left.
+        """Return the nests inside of the shared loops, with those merged that run along others;
+        None for a nest without stores.
 
         Raises:
-            UsageError: if a nest cannot run in the loops of another one, or a node cannot be
-                computed where it is read.
+            UsageError: if a nest cannot run along another one, or a node cannot be inlined.
         """
         nests = self._nests()
         for node in self.plan.inlined:
             changed = self._inline(nests, node)
             if changed is None:
-                raise self._misfit("A node is computed where it is read if it is the same there.")
+                raise self._misfit(
+                    "A node is inlined only if its definition has the same value at every read."
+                )
             nests = changed
         loops: list[KernelNest | None] = []
         for at, nest in enumerate(nests):
@@ -309,14 +312,14 @@ class FusedLoops:
             first = loops[before] if before is not None else None
             both = fuse_over_one_domain(first, nest) if first is not None else None
             if both is None or before is None:
-                raise self._misfit("Nests that run along have the same cells and wait for nothing.")
+                raise self._misfit(
+                    "Nests that run along have one domain, and no dependence between its points."
+                )
             loops[before] = both
         return tuple(loops)
 
     def refine(self) -> RowFusion:
-        """Returns the plan with what is better computed where it is read, and with nests that can
-        run along.
-        """
+        """Return the fusion with inlined nodes, and with nests that can run along others."""
         nests = self._nests()
         inlined: list[TensorNode] = []
         for node in nodes_written_by_rows(self.plan.members):
@@ -365,7 +368,7 @@ class FusedLoops:
         )
 
     def inner_nest(self, member: Member) -> KernelNest:
-        """Returns what a nest is inside of the shared loops."""
+        """Return a nest as it is inside of the shared loops."""
         nest, reduction = member.nest, member.nest.reduction
         if reduction is not None:
             reduction = replace(
@@ -393,7 +396,7 @@ class FusedLoops:
         return values
 
     def _rewrite_expr(self, member: Member, expr: Expr) -> Expr:
-        """Returns an expression in a row, reading contracted nodes where they are."""
+        """Return an expression inside of a row, with loads of folded nodes redirected."""
 
         def read(expr: Expr) -> Expr:
             match expr:
@@ -426,7 +429,9 @@ class FusedLoops:
         )
 
     def _reuse_buffers(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
-        """Returns nests whose contracted nodes are in the places of others where they can be."""
+        """Return the nests with folded nodes in the buffers of others where their live ranges allow
+        it.
+        """
         known = [nest for nest in nests if nest is not None]
         buffers = reuse_buffers(known, tuple(self._buffers.values()), self.new_nodes)
 
@@ -444,7 +449,7 @@ class FusedLoops:
     # ----- sums over rows -------------------------------------------------------------------
 
     def _accumulate(self, position: int, member: Member) -> KernelNest:
-        """Returns a nest that adds one row to partial results."""
+        """Return a nest that adds one row to partial results."""
         reduction = member.nest.reduction
         assert reduction is not None
         cell = self._partial_cell(position, member, self._own_group())
@@ -466,7 +471,7 @@ class FusedLoops:
         return Load(node, (*groups, *cells), self.new_nodes[node].dtype)
 
     def _clear_partial(self, *, inner: bool) -> Iterator[Stmt]:
-        """Yields the loops that set partial results of a group to the neutral element."""
+        """Yield the loops that set partial results of a group to the neutral element."""
         for at in self._partial:
             member = self.plan.members[at]
             reduction = member.nest.reduction
@@ -478,7 +483,7 @@ class FusedLoops:
                 ).loops
 
     def _complete_sums(self) -> Iterator[Stmt]:
-        """Yields the loops that finish the sums over the rows of the innermost shared loop."""
+        """Yield the epilogues of the sums over the rows of the innermost shared loop."""
         for at in self._partial:
             member = self.plan.members[at]
             reduction = member.nest.reduction
@@ -505,7 +510,7 @@ class FusedLoops:
         return rewritten
 
     def sums(self) -> tuple[KernelNest, ...]:
-        """Returns the nests that combine partial results."""
+        """Return the nests that combine partial results."""
         return tuple(
             self._combine_partial(at, each)
             for at, each in enumerate(self.plan.members)
@@ -525,8 +530,8 @@ class FusedLoops:
     # ----- statements -----------------------------------------------------------------------
 
     def choose_schedules(self, rule: Rule) -> tuple[Schedule, ...]:
-        """Returns the schedules that a rule chooses inside of the shared loops. Copies that are the
-        same for every block of rows are made once.
+        """Return the schedules that a rule chooses inside of the shared loops, with loop-invariant
+        packing hoisted.
         """
         known = {**self.nodes, **self.new_nodes}
         return tuple(
@@ -537,7 +542,9 @@ class FusedLoops:
         )
 
     def _is_invariant(self, root: Node) -> bool:
-        """True of what neither depends on the block of rows nor reads what the nests write."""
+        """Return True if code is invariant in the innermost shared loop: it neither depends on the
+        block of rows nor reads nodes that the nests write.
+        """
         var, count = self._loops[-1]
         if count == 1 or not {var, self._group}.isdisjoint(free_variables(root)):
             return False
@@ -545,10 +552,10 @@ class FusedLoops:
         return written.isdisjoint(nodes_of(root))
 
     def build(self, schedules: Sequence[Schedule]) -> FusedNests:
-        """Returns the nests together, each by its own schedule.
+        """Build the fused loops, each nest by its own schedule.
 
         Raises:
-            UsageError: if a schedule does not fit its nest, or a row needs another one.
+            UsageError: if a schedule does not fit its nest, or a row depends on another one.
         """
         nests = self._reuse_buffers(self.inner_nests())
         once: list[Stmt] = []

@@ -1,10 +1,10 @@
-"""Nodes that may be in the place of others, among nests that run one after the other.
+"""Buffer reuse among nests that run one after the other.
 
     for j: e[j] = exp(x[j] - m)           for j: x[j] = exp(x[j] - m)
     for j: y[j] = e[j] / s         -->    for j: x[j] = x[j] / s
 
-A node takes the place of one of which the nest that computes it is the last reader, if each cell is
-computed from that cell of the other alone.
+A node takes the buffer of another one whose live range ends in the nest that computes it, if each
+element is computed from the same element of the other node alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ocannl_core.node import NodeInfo, TensorNode
 def reuse_buffers(
     nests: Sequence[KernelNest], candidates: Collection[TensorNode], nodes: NodeInfos
 ) -> dict[TensorNode, TensorNode]:
-    """Returns for each node that can be in the place of others the first of those.
+    """Return, for each node that can be in the buffer of others, the first of those.
 
     Args:
         nests: The nests, in the order in which they run.
-        candidates: The nodes that nothing else mentions.
+        candidates: The nodes that no other kernel accesses.
         nodes: Their extents and formats.
     """
     uses = {
@@ -51,8 +51,8 @@ def _have_same_layout(first: NodeInfo, second: NodeInfo) -> bool:
 
 
 def _can_overwrite(nest: KernelNest, store: Store, old: TensorNode) -> bool:
-    """True if a store writes every cell of a node after the nest has read the same cell of an older
-    one for the last time.
+    """Return True if a store writes every element of a node after the nest has read the same
+    element of an older one for the last time.
     """
     if nest.reduction is not None or sum(s.node is store.node for s in nest.finish) > 1:
         return False

@@ -1,9 +1,9 @@
-"""Which kernels run together, row by row, and over how many rows at a time.
+"""Choose the kernels that run together, row by row, and the number of rows in a block.
 
-Neighbours in a plan join while the rows of one of them are those of the others: along the nodes
-that one writes and another one reads, the same axis runs over the same cells. How many shared axes
-become loops, and how many rows run at a time, is what makes all that one iteration touches stay in
-the nearest cache. Kernels whose nodes stay in a cache anyway are left alone.
+Neighbours in a plan are fused while their rows are the same: along the nodes that one writes and
+another one reads, the same axis runs over the same elements. The number of shared axes and the rows
+of a block are chosen so that the working set of one iteration stays in the nearest cache. Kernels
+whose nodes stay in a cache anyway are left alone.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from ocannl_core.target import Target
 
 _MAX_MEMBERS = 32
 _MIN_SAVING = 4
-"""Blocks of rows are to be so many times smaller than the memory that they save."""
+"""The memory that fusion saves, at least, relative to the working set of a block of rows."""
 _MIN_BATCH = 8
-"""Sums over all blocks of rows run on one thread each; so many are enough for several threads."""
+"""The iterations of batch axes, at least, if sums over all blocks of rows run on one thread each:
+enough to share among several threads.
+"""
 
 
 def group_rows(plan: NestPlan, target: Target) -> NestPlan:
@@ -48,7 +50,7 @@ def group_rows(plan: NestPlan, target: Target) -> NestPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _RowCandidate:
     """Kernels from a position on, with the axes of each that are the rows."""
 
     start: int
@@ -56,15 +58,15 @@ class _Candidate:
 
     @property
     def depth(self) -> int:
-        """How many axes are shared."""
+        """The number of shared axes."""
         return len(self.members[0].rows)
 
 
 class _Chooser:
-    """What is known of a plan while its kernels are grouped.
+    """A plan, while its kernels are grouped.
 
-    Candidates differ in a kernel or an axis, so members are asked for again and again; each is made
-    once, with what is known of it.
+    Candidates differ in a kernel or an axis, so members are built once, with their cached
+    properties.
     """
 
     def __init__(self, plan: NestPlan, target: Target) -> None:
@@ -82,15 +84,15 @@ class _Chooser:
         step = self._steps[at]
         return step.nest if isinstance(step, NestKernel) else None
 
-    def _group(self, candidate: _Candidate, fusion: RowFusion) -> RowGroup:
+    def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> RowGroup:
         steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
         return RowGroup(tuple(each for each in steps if isinstance(each, NestKernel)), fusion)
 
-    def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _Candidate:
-        return _Candidate(start, tuple(map(self._member, count(start), rows)))
+    def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _RowCandidate:
+        return _RowCandidate(start, tuple(map(self._member, count(start), rows)))
 
-    def _truncate(self, candidate: _Candidate, depth: int) -> _Candidate:
-        """Returns the same kernels with fewer shared axes."""
+    def _truncate(self, candidate: _RowCandidate, depth: int) -> _RowCandidate:
+        """Return the same kernels with fewer shared axes."""
         if depth == candidate.depth:
             return candidate
         return self._candidate(candidate.start, [each.rows[:depth] for each in candidate.members])
@@ -99,12 +101,12 @@ class _Chooser:
         found = self._known.get((at, rows))
         if found is None:
             nest = self._nest(at)
-            assert nest is not None  # of a candidate
+            assert nest is not None  # candidates have nests
             found = self._known[at, rows] = Member(nest, rows)
         return found
 
     def group(self, start: int) -> RowGroup | None:
-        """Returns the longest group of kernels from a position on, if it is worth while."""
+        """Return the longest group of kernels from a position on, if it is profitable."""
         blocks = self._choose_blocks(start)
         if blocks is not None:
             return replace(blocks, fusion=FusedLoops(blocks.fusion, self._nodes).refine())
@@ -120,7 +122,7 @@ class _Chooser:
             return None
         return replace(best, fusion=FusedLoops(best.fusion, self._nodes).refine())
 
-    def _start_candidate(self, start: int) -> _Candidate | None:
+    def _start_candidate(self, start: int) -> _RowCandidate | None:
         nest = self._nest(start)
         if nest is None or not _is_fusible(nest) or _is_contraction(nest):
             return None
@@ -137,9 +139,9 @@ class _Chooser:
     # ----- joining --------------------------------------------------------------------------
 
     def _extend(
-        self, candidate: _Candidate, *, has_contractions: bool = False
-    ) -> _Candidate | None:
-        """Returns a candidate with the next kernel, sharing as many axes as possible."""
+        self, candidate: _RowCandidate, *, has_contractions: bool = False
+    ) -> _RowCandidate | None:
+        """Return a candidate with the next kernel, sharing as many axes as possible."""
         at = candidate.start + len(candidate.members)
         if at >= len(self._steps) or len(candidate.members) >= _MAX_MEMBERS:
             return None
@@ -159,14 +161,14 @@ class _Chooser:
                 continue
             new = self._member(at, _names(axes))
             if has_contractions or not new.reduces_inner_rows:
-                return _Candidate(candidate.start, (*members, new))
+                return _RowCandidate(candidate.start, (*members, new))
         return None
 
     # ----- blocks of contractions -----------------------------------------------------------
 
     def _choose_blocks(self, start: int) -> RowGroup | None:
-        """Returns the longest group that begins with a contraction and goes on with its results, a
-        block of them at a time, so that no memory larger than a cache holds them.
+        """Return the longest group of a contraction and kernels that use its results, a block of
+        rows at a time, so that no memory larger than a cache holds them.
         """
         nest = self._nest(start)
         if nest is None or not _is_fusible(nest) or not _is_contraction(nest):
@@ -175,7 +177,7 @@ class _Chooser:
             return None
         if not nest.cells:
             return None
-        candidate: _Candidate | None = self._candidate(start, [_names(nest.cells)])
+        candidate: _RowCandidate | None = self._candidate(start, [_names(nest.cells)])
         best: RowGroup | None = None
         while candidate is not None:
             best = self._block_contraction(candidate) or best
@@ -183,7 +185,7 @@ class _Chooser:
         return best
 
     def _max_saved_bytes(self, start: int) -> int:
-        """Returns the most memory that a group from a position on can do without."""
+        """Return the most memory that a group from a position on can save."""
         end = start + _MAX_MEMBERS
         return sum(
             self._nodes[node].nbytes
@@ -191,8 +193,10 @@ class _Chooser:
             if start <= uses[0] and uses[-1] < end and node in self._scratch
         )
 
-    def _block_contraction(self, candidate: _Candidate) -> RowGroup | None:
-        """Returns the rows of a contraction that make a block; None if that does not pay."""
+    def _block_contraction(self, candidate: _RowCandidate) -> RowGroup | None:
+        """Return a contraction and its users with a number of rows in a block; None if that does
+        not pay.
+        """
         members = candidate.members
         if len(members) < 2:
             return None
@@ -217,8 +221,8 @@ class _Chooser:
         return self._group(reordered, RowFusion(members, size, folded=foldable))
 
     def _block_size(self, extent: int, nbytes: int) -> int:
-        """Returns how many rows fit into a cache with what the nests need of each; the second cache
-        if that is enough of them, otherwise the last one.
+        """Return the number of rows whose working set fits into a cache: the second one if it has
+        room for enough of them, otherwise the last one.
         """
         size = _largest_divisor(extent, self._machine.l2_working_set // nbytes)
         if size >= MIN_BLOCK_ROWS:
@@ -226,8 +230,8 @@ class _Chooser:
         most = min(self._machine.last_share // nbytes, 2 * MIN_BLOCK_ROWS)
         return max(size, _largest_divisor(extent, most))
 
-    def _bytes_per_row(self, candidate: _Candidate) -> int:
-        """Returns the bytes of a row, where nodes that are in the same place count once."""
+    def _bytes_per_row(self, candidate: _RowCandidate) -> int:
+        """Return the working set of a row; nodes that share a buffer count once."""
         members = candidate.members
         foldable = self._find_foldable(candidate, 1, self._machine.last_bytes)
         buffers = reuse_buffers([member.nest for member in members], foldable, self._nodes)
@@ -243,8 +247,8 @@ class _Chooser:
 
     # ----- choosing -------------------------------------------------------------------------
 
-    def _choose_row_block(self, candidate: _Candidate) -> RowGroup | None:
-        """Returns the rows that run at a time; None if one row is too much for the cache."""
+    def _choose_row_block(self, candidate: _RowCandidate) -> RowGroup | None:
+        """Return a group with a number of rows in a block; None if one row exceeds the cache."""
         machine, deepest = self._machine, candidate.depth
         for depth in range(1, deepest + 1):
             cut = self._truncate(candidate, depth)
@@ -271,7 +275,7 @@ class _Chooser:
         return None
 
     def _working_set(self, members: Sequence[Member]) -> int:
-        """Returns the bytes of which a row depends on the shared axes."""
+        """Return the bytes of one iteration of the shared axes."""
         total: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
@@ -280,8 +284,10 @@ class _Chooser:
                 total[node] = max(total.get(node, 0), self._nodes[node].nbytes // rows)
         return sum(total.values())
 
-    def _find_foldable(self, candidate: _Candidate, size: int, most: int) -> tuple[TensorNode, ...]:
-        """Returns the nodes that no other kernel mentions, with so many bytes a row at most."""
+    def _find_foldable(
+        self, candidate: _RowCandidate, size: int, most: int
+    ) -> tuple[TensorNode, ...]:
+        """Return the nodes that no other kernel accesses, with at most so many bytes a row."""
         members = candidate.members
         end = candidate.start + len(members)
         rows = prod(axis.extent for axis in members[0].axes) // size
@@ -294,8 +300,8 @@ class _Chooser:
             and all(candidate.start <= at < end for at in self._uses[node])
         )
 
-    def _find_streamable(self, candidate: _Candidate) -> tuple[TensorNode, ...]:
-        """Returns the nodes that are too large for any cache and not read by a later kernel."""
+    def _find_streamable(self, candidate: _RowCandidate) -> tuple[TensorNode, ...]:
+        """Return the nodes that are too large for any cache and not read by a later kernel."""
         end = candidate.start + len(candidate.members)
         return tuple(
             node
@@ -306,7 +312,7 @@ class _Chooser:
         )
 
     def _is_profitable(self, group: RowGroup) -> bool:
-        """True if kernels one by one would find their nodes in no near cache any more."""
+        """Return True if the nodes of separate kernels would not stay in a near cache."""
         if len(group.kernels) < 2:
             return bool(group.fusion.streamed)
         touched = {node for member in group.fusion.members for node in member.nest.mentioned}
@@ -318,8 +324,8 @@ def _names(axes: Sequence[LoopAxis]) -> tuple[str, ...]:
 
 
 def _are_complete(members: Sequence[Member], size: int) -> bool:
-    """True if sums over rows are complete where the loop over blocks of them is: then they are for
-    one thread, so the loops around it are to be enough for several.
+    """Return True if sums over rows are complete inside of the loop over blocks of rows: then each
+    is for one thread, so the loops around it must have iterations for several.
     """
     sums = [member for member in members if member.reduces_rows]
     if any(
@@ -352,15 +358,15 @@ def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
 
 
 def _largest_divisor(number: int, most: int) -> int:
-    """Returns the largest number up to a limit that divides another one."""
+    """Return the largest divisor of a number up to a limit."""
     return max(
         (size for size in range(1, min(number, max(most, 1)) + 1) if number % size == 0), default=1
     )
 
 
 def _is_contraction(nest: KernelNest) -> bool:
-    """True if every factor of the reduced term is used again and again: such a nest needs blocks of
-    registers and of caches that are its own.
+    """Return True if every factor of the reduced term is reused: such a nest needs register tiles
+    and cache blocks of its own.
     """
     if nest.reduction is None:
         return False
@@ -369,7 +375,7 @@ def _is_contraction(nest: KernelNest) -> bool:
 
 
 def _is_batch_axis(members: Sequence[Member], at: int) -> bool:
-    """True if every factor of every contraction is another one along a shared axis."""
+    """Return True if every factor of every contraction depends on a shared axis."""
     return all(
         member.axes[at].var in each
         for member in members
@@ -384,12 +390,13 @@ def _is_batch_axis(members: Sequence[Member], at: int) -> bool:
 def _match_rows(
     nest: KernelNest, members: Sequence[Member], *, by_reads: bool = False
 ) -> tuple[LoopAxis, ...] | None:
-    """Returns the axes of a nest that are the rows of others; None if it must wait for them.
+    """Return the axes of a nest that are the rows of others; None if it depends on all of their
+    rows.
 
     Args:
         nest: The nest.
         members: The others.
-        by_reads: True if rows of what nests only read are the same rows, too.
+        by_reads: True if rows of nodes that nests only read are the same rows, too.
     """
     row_dims = find_row_dims(members)
     if row_dims is None:
@@ -416,7 +423,7 @@ def _match_rows(
 
 
 def _read_row_dims(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]]:
-    """Returns where the rows are in the nodes of which every nest reads its own row."""
+    """Return the axes of the rows of the nodes of which every nest reads its own row."""
     found: dict[TensorNode, tuple[int, ...] | None] = {}
     for member in members:
         for node, dims in member.accessed_row_dims:
@@ -428,7 +435,7 @@ def _read_row_dims(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...
 def _align_axes(
     nest: KernelNest, members: Sequence[Member], row_dims: Mapping[TensorNode, tuple[int, ...]]
 ) -> tuple[LoopAxis, ...] | None:
-    """Returns the axes that run along the rows, found through nodes that are shared."""
+    """Return the axes that run along the rows, found through shared nodes."""
     by_var = {axis.var: axis for axis in nest.axes}
     rows = members[0].axes
     chosen: list[LoopAxis | None] = [None] * len(rows)
@@ -453,7 +460,9 @@ def _align_axes(
 
 
 def _stays_in_rows(member: Member, row_dims: Mapping[TensorNode, tuple[int, ...]]) -> bool:
-    """True if a nest touches only cells of its own row, of all nodes that are written by rows."""
+    """Return True if a nest accesses only elements of its own row, of all nodes that are written by
+    rows.
+    """
     if not member.nest.gathered.isdisjoint(row_dims):
         return False
     return all(row_dims.get(node, dims) == dims for node, dims in member.accessed_row_dims)

@@ -1,12 +1,12 @@
-"""Copies of operands that are the same for every block of rows, made once for all of them.
+"""Hoist packing: copies of operands that are invariant in the loop over rows are made once.
 
     for block:                                  for k0: for m, k1: packed[k0, m, k1] = b[k, m]
         for k0:                            -->  for block:
             for m, k1: packed[m, k1] = b[k, m]      for k0:
             ... packed[m, k1] ...                       ... packed[k0, m, k1] ...
 
-As all blocks use them, operands of vectors whose cells are spread over memory are copied even if a
-single block would read them as well from where they are.
+As all blocks use the copies, vector operands with a large stride are packed even if that would not
+pay for a single block.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ocannl_core.schedule.heuristics.cost_model import strides
 def hoist_packing(
     nest: KernelNest, schedule: Schedule, nodes: NodeInfos, is_invariant: Callable[[Expr], bool]
 ) -> Schedule:
-    """Returns a schedule that fills the buffers of some operands before any of its loops.
+    """Return a schedule that fills the buffers of some operands before any of its loops.
 
     Args:
         nest: The nest inside of the shared loops.
         schedule: Its schedule.
         nodes: Extents and formats of its nodes.
-        is_same: True of operands that are the same in every iteration of a shared loop.
+        is_invariant: Returns True for operands that are invariant in a shared loop.
     """
     if nest.reduction is None or not schedule:
         return schedule
@@ -67,8 +67,8 @@ def hoist_packing(
 def _has_strided_vectors(
     nest: KernelNest, factor: Expr, vector_axis: str, nodes: NodeInfos
 ) -> bool:
-    """True if every cell of an operand of vectors is used again and again, and vectors that are
-    used one after the other are not neighbours in memory.
+    """Return True if every element of a vector operand is reused, and successive vectors are not
+    adjacent in memory.
     """
     if not isinstance(factor, Load):
         return False

@@ -1,13 +1,13 @@
-"""Nodes that are computed where they are read, among nests that run one after the other.
+"""Rematerialisation: nodes are computed where they are read, among nests that run one after the
+other.
 
     for j: d[j] = x[j] - m                            (nothing)
     for j: v += d[j] * d[j]                     -->   for j: v += (x[j] - m) * (x[j] - m)
     for j: d[j] = d[j] * s                            (nothing)
     for j: y[j] = d[j] + b[j]                         for j: y[j] = (x[j] - m) * s + b[j]
 
-A node may be written several times: a read sees what was written last. Whatever the computation
-reads must still be the same where it is repeated. All operations stay what they were, so do all
-bits.
+A node may be written several times: a read sees the reaching definition, whose operands must have
+the same values there. All operations are the same, and so are all bits.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def inline_node(
     *,
     is_kept: bool = False,
 ) -> tuple[KernelNest, ...] | None:
-    """Returns nests that compute a node where they read it; None if that is not the same, or not
-    cheap.
+    """Inline the definitions of a node into the nests that read it; None if that would change a
+    value, or is expensive.
 
     Args:
         nests: The nests, in the order in which they run.
-        node: The node. They write every cell of it before they read it.
+        node: The node. They write every element of it before they read it.
         info: Its extents.
         rows: Its axes along which the nests are at one position.
-        is_kept: True if something else reads it, so that it is written in the end.
+        is_kept: True if another kernel reads it, so that the last store stays.
     """
     inliner = _Inliner(node, info, rows)
     try:
@@ -81,12 +81,12 @@ def inline_node(
 
 
 class _NotInlinableError(Exception):
-    """A read does not see what can be computed there."""
+    """A read has no reaching definition that can be inlined."""
 
 
 @dataclass(slots=True)
-class _Definition:
-    """What a cell of the node is now."""
+class _ReachingDefinition:
+    """The reaching definition of the node."""
 
     indices: tuple[AxisIndex, ...]
     value: Expr
@@ -100,12 +100,12 @@ class _Inliner:
         self._node = node
         self._info = info
         self._rows = frozenset(rows)
-        self._definition: _Definition | None = None
+        self._definition: _ReachingDefinition | None = None
         self.stores: list[Store] = []
         self.are_complete: list[bool] = []
 
     def nest(self, nest: KernelNest) -> KernelNest:
-        """Returns a nest that does not read the node."""
+        """Return a nest that does not read the node."""
         if self._node not in nest.mentioned:
             self._invalidate(nest.finish)
             return nest
@@ -114,7 +114,7 @@ class _Inliner:
             self._check_reuse(nest)
             term = self._inline_reads(reduction.term)
             if isinstance(reduction.term, Load) and term != reduction.term:
-                term = Unary(UnaryOp.IDENTITY, term, term.dtype)  # a product that has been rounded
+                term = Unary(UnaryOp.IDENTITY, term, term.dtype)  # the product was rounded
             reduction = replace(reduction, term=term, initial=self._inline_reads(reduction.initial))
         finish: list[Store] = []
         for store in nest.finish:
@@ -126,11 +126,15 @@ class _Inliner:
                 self._invalidate((new,))
         new_nest = KernelNest(nest.axes, reduction, tuple(finish))
         if not is_independent(new_nest):
-            raise _NotInlinableError  # other cells would read what it writes
+            raise _NotInlinableError  # results would depend on each other
         return new_nest
 
     def _check_reuse(self, nest: KernelNest) -> None:
-        """Raises if a reduction reads every cell again and again."""
+        """Check that no reduction uses an element of the node more than once.
+
+        Raises:
+            _NotInlinableError: if one does.
+        """
         axes = {axis.var for axis in nest.axes if axis.extent > 1}
         assert nest.reduction is not None
         for each in walk(nest.reduction.term):
@@ -140,7 +144,7 @@ class _Inliner:
                     raise _NotInlinableError
 
     def _invalidate(self, stores: Sequence[Store]) -> None:
-        """Forgets a computation that reads what is written now."""
+        """Drop the definition if stores overwrite its operands."""
         if self._definition is not None:
             inside = nodes_of(self._definition.value)
             if any(store.node in inside for store in stores):
@@ -159,10 +163,10 @@ class _Inliner:
         self.are_complete.append(is_complete)
         self._definition = None
         if is_complete and _is_cheap(store.value):
-            self._definition = _Definition(store.indices, store.value, nest.cells)
+            self._definition = _ReachingDefinition(store.indices, store.value, nest.cells)
 
     def _inline_reads(self, expr: Expr) -> Expr:
-        """Returns an expression with the node's computation in place of its cells."""
+        """Return an expression with the definition of the node substituted for its loads."""
 
         def replace_load(expr: Expr) -> Expr:
             match expr:
@@ -193,7 +197,7 @@ class _Inliner:
 
 
 def _is_cheap(value: Expr) -> bool:
-    """True if computing a value again takes about as long as loading it."""
+    """Return True if computing a value again takes about as long as loading it."""
     steps = 0
     for each in walk(value):
         match each:

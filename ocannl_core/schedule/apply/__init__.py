@@ -1,1 +1,1 @@
-"""How a nest and a schedule become statements."""
+"""Application of a schedule to a kernel nest."""

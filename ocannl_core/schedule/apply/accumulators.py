@@ -1,7 +1,7 @@
-"""The accumulators of a reduction: cleared, updated, combined, and handed to the finish.
+"""The accumulators of a reduction: cleared, updated, combined, and read by the epilogue.
 
-They are an array of scope THREAD with one axis per loop inside `accumulate over` that is no plain
-reduced loop; code generation keeps it in registers.
+They are an array of scope THREAD with one axis for each loop inside `accumulate over` that is not a
+serial reduced loop; code generation keeps it in registers.
 """
 
 from __future__ import annotations
@@ -40,20 +40,23 @@ from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.axis_tree import Region
 
 Loop = Callable[[str, Region, Callable[[Region], tuple[Stmt, ...]]], tuple[Stmt, ...]]
-"""Returns the loops of an axis from a region, around what a function gives for each iteration."""
+"""Return the loops of an axis from a region, around the statements that a function returns for each
+iteration.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulators:
-    """The accumulators of one region: an array with one axis per kept loop.
+    """The accumulators of one region: an array with one axis for each loop that has its own
+    accumulators.
 
     Attributes:
         node: The array.
-        nest: What is computed.
-        kinds: How each loop runs.
-        remaining: The loops that the accumulators survive, outermost first.
-        region: Where those loops begin.
-        loop: Makes loops.
+        nest: The nest.
+        kinds: The kind of each loop.
+        remaining: The loops that the accumulators outlive, outermost first.
+        region: The region around those loops.
+        loop: Builds loops.
         is_fused: True if products are added without rounding them first.
     """
 
@@ -67,7 +70,7 @@ class Accumulators:
 
     @property
     def reduction(self) -> Reduction:
-        """What is combined for each cell."""
+        """The reduction of the nest."""
         assert self.nest.reduction is not None
         return self.nest.reduction
 
@@ -82,7 +85,7 @@ class Accumulators:
         return NodeInfo(self.dtype, tuple(map(self._extent, self.axes)))
 
     def _extent(self, name: str) -> int:
-        """Returns the accumulators along a loop; one is needed even if nothing is reduced."""
+        """Return the accumulators along a loop; one at least, even if nothing is reduced."""
         return max(1, self.region.max_extent(name))
 
     def _is_axis(self, name: str) -> bool:
@@ -107,7 +110,7 @@ class Accumulators:
         return Store(cell.node, cell.indices, value)
 
     def clear(self) -> tuple[Stmt, ...]:
-        """Returns the statements that set every accumulator to the neutral element."""
+        """Return the statements that set every accumulator to the neutral element."""
 
         def clear(region: Region, fixed: Mapping[str, AxisIndex]) -> tuple[Stmt, ...]:
             return (self._store(self._cell(region, fixed), self.reduction.neutral),)
@@ -121,7 +124,9 @@ class Accumulators:
         fixed: Mapping[str, AxisIndex],
         body: Callable[[Region, Mapping[str, AxisIndex]], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
-        """Returns loops over cells as they are computed, and over all accumulators of each."""
+        """Return loops over results in the order in which they are computed, and over all
+        accumulators of each.
+        """
         if not names:
             return body(region, fixed)
         name, rest = names[0], names[1:]
@@ -135,7 +140,7 @@ class Accumulators:
         return (For(var, 0, extent, Block(stmts), self.kinds[name]),) if stmts else ()
 
     def update(self, region: Region, term: Expr) -> Store:
-        """Returns the statement that combines one term."""
+        """Return the statement that adds one term."""
         cell = self._cell(region)
         return self._store(cell, self._add_term(cell, term))
 
@@ -149,7 +154,7 @@ class Accumulators:
                 return Binary(op, cell, term, self.dtype)
 
     def combine(self) -> tuple[Stmt, ...]:
-        """Returns the statements that combine accumulators of one cell, but for lanes."""
+        """Return the statements that combine the accumulators of each result, but for lanes."""
         unrolled = [
             name
             for name in self.axes
@@ -177,12 +182,14 @@ class Accumulators:
         return tuple(stmts)
 
     def copy_from(self, other: Accumulators, region: Region) -> tuple[Stmt, ...]:
-        """Returns the statement that takes over the accumulator of one cell from others."""
+        """Return the statement that copies the accumulator of one result from other
+        accumulators.
+        """
         first = {name: FixedIndex(0) for name in self.axes if self._is_reduced(name)}
         return (self._store(self._cell(region, first), other._cell(region, first)),)
 
     def store_results(self, region: Region) -> tuple[Stmt, ...]:
-        """Returns the stores of one cell, from its accumulators."""
+        """Return the epilogue of one result, on its accumulators."""
         lanes = [
             name
             for name in self.axes
@@ -209,7 +216,9 @@ class Accumulators:
         return (self._store(cell, total), *epilogue_stores(self.nest, region, {result: cell}))
 
     def _reduce_pairwise(self, parts: Sequence[Expr]) -> Expr:
-        """Returns neighbours combined, and so on, so that few operations wait for each other."""
+        """Return the parts combined in pairs, and these in pairs, so that few operations depend on
+        each other.
+        """
         level = list(parts)
         while len(level) > 1:
             pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
@@ -223,11 +232,11 @@ class Accumulators:
 def epilogue_stores(
     nest: KernelNest, region: Region, results: Mapping[Expr, Expr]
 ) -> tuple[Stmt, ...]:
-    """Returns the stores of one cell, with the result of its reduction in place."""
+    """Return the stores of one result, with the value of its reduction substituted."""
     values = region.substitution()
     stmts: list[Stmt] = []
     for store in nest.finish:
-        # the cell's own expressions first: what replaces the result is in place already
+        # substitute in the store first: the value of the result has its indices substituted already
         for stmt in substitute_in_stmt(store, values).stmts:
             assert isinstance(stmt, Store)
             value = map_expr(stmt.value, lambda e: results.get(e, e))
@@ -236,12 +245,12 @@ def epilogue_stores(
 
 
 def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
-    """Returns of how many parts the text of a finish consists, for one vector of cells.
+    """Return the number of operations in the text of an epilogue, for one vector of results.
 
     Args:
         nest: The nest.
-        lanes: The variables that run over lanes, and how many there are: cells that are apart from
-            lane to lane are written one by one.
+        lanes: The variables that are vectorised, with their lanes: strided elements are loaded and
+            stored one by one.
     """
     total = 0
     for store in nest.finish:
@@ -253,6 +262,8 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
 
 
 def _is_scattered(indices: Sequence[AxisIndex], var: LoopVar) -> bool:
-    """True if cells are neither one nor neighbours for neighbouring values of a variable."""
+    """Return True if elements are neither equal nor contiguous for neighbouring values of a
+    variable.
+    """
     factors = [factor for index in indices for factor, v in as_affine(index)[0] if v == var]
     return bool(factors) and (factors != [1] or var not in variables(indices[-1]))

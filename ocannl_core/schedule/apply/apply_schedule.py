@@ -1,16 +1,16 @@
-"""Applying a schedule to a nest: a pure function from a block to a block that computes the same.
+"""Apply a schedule to a nest: a pure function to a block that computes the same.
 
-The nest is not edited step by step. The splits give a tree of parts for each axis; the leaves, in
-the order of the schedule, are the new loops. Emitting the loops goes from the outermost inwards and
-knows, at every point, how many iterations each part has there: where a split leaves something over,
-the rest of the nest is emitted a second time with the smaller number. So every loop has constant
-bounds, and nothing is guarded.
+The nest is not transformed step by step. The splits of each axis form a tree; its leaves, in the
+order of the schedule, are the new loops. Loops are emitted from the outermost inwards, with the
+number of iterations of each part known at every point: where a split has a remainder, the rest of
+the nest is emitted a second time with the smaller number. So every loop has constant bounds and no
+iteration is guarded.
 
     split j 4, for j in range(6)   -->   for j0 in range(1): for j1 in range(4): ... 4 * j0 + j1
                                          for j1 in range(2): ... 4 + j1
 
-A reduction collects in an array of scope THREAD, with one axis per loop inside `accumulate over`
-that is no plain reduced loop; code generation keeps it in registers.
+The accumulators of a reduction are an array of scope THREAD, with one axis for each loop inside
+`accumulate over` that is not a serial reduced loop; code generation keeps it in registers.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class ScheduledNest:
     """A nest after a schedule.
 
     Attributes:
-        starts: What gives cells their first values, if they hold partial results.
-        copies: What fills the buffers that are filled once.
-        loops: What comes after that.
-        nodes: The arrays that these allocate.
+        initial_stores: Stores of initial values, if stores to memory hold partial results.
+        packing: The loops that fill the buffers that are filled once.
+        loops: The other loops, after these.
+        nodes: The arrays that they allocate.
     """
 
     initial_stores: tuple[Stmt, ...]
@@ -93,15 +93,15 @@ class ScheduledNest:
 
     @property
     def body(self) -> Block:
-        """What computes the same."""
+        """All statements of the nest."""
         return Block((*self.initial_stores, *self.packing, *self.loops))
 
 
 def apply_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
-    """Return a nest in the order and on the axes that a schedule says.
+    """Return a nest in the order and on the axes of a schedule.
 
-    The cells of a `KernelNest` are independent, so every order of its axes is safe; sums and
-    products of floats round differently when their terms are combined in another order.
+    The results of a `KernelNest` are independent of each other, so every order of its axes is safe;
+    sums and products of floats round differently when their terms are combined in another order.
 
     Raises:
         UsageError: for a schedule that does not fit the nest.
@@ -179,14 +179,17 @@ class _NestEmitter:
             raise self._error("The innermost axis alone is vectorised.", " ".join(vectors))
         if pairs and self.tiling is None and not self._is_valid_pair(pairs, vectors):
             raise self._error(
-                "The inside of blocks of two iterations that are summed up is paired, inside of "
-                "vectors.",
+                "A pair is the inside of a reduced axis split by two, inside of a vectorised axis.",
                 " ".join(pairs),
             )
         return kinds
 
     def _check_tiles(self) -> None:
-        """Raises if tiles do not fit the nest."""
+        """Check that tiles fit the nest.
+
+        Raises:
+            UsageError: if they do not.
+        """
         if self.tiling is None:
             return
         if self.nest.reduction is None:
@@ -195,7 +198,11 @@ class _NestEmitter:
             raise self._error(rule, found)
 
     def _check_tile_copies(self) -> None:
-        """Raises unless both operands of tiles are copied before sums begin."""
+        """Check that both operands of tiles are packed before the reduction.
+
+        Raises:
+            UsageError: if they are not.
+        """
         if self.tiling is None:
             return
         sums = self.order[self.order.index(self.sum_loop) :]
@@ -203,8 +210,8 @@ class _NestEmitter:
         early = [each for each in early if each.inside not in sums]
         if len(early) < 2 or not self.is_fused or self.sum_loop in self.tiling.leaves[1:]:
             raise self._error(
-                "Both operands of tiles are packed outside of sums, which are fused and around all "
-                "rows and columns of a tile.",
+                "Tiles need both operands packed outside of the reduction, which has fused "
+                "products and runs around all rows and columns of a tile.",
                 f"accumulate over {self.sum_loop}",
             )
 
@@ -220,7 +227,7 @@ class _NestEmitter:
         )
 
     def _place_accumulators(self) -> None:
-        """Finds where the registers of a reduction live."""
+        """Find the loop that accumulators are allocated outside of."""
         reduction = self.nest.reduction
         if reduction is None:
             if any(isinstance(each, AccumulateAt | Pack) for each in self.schedule):
@@ -235,7 +242,7 @@ class _NestEmitter:
         ]
         least = max(shifts, default=-1) + 1
         reduced = [name for name in self.order[least:] if self.tree.is_reduced(name)]
-        # without reduced axes every register survives nothing: at the very inside
+        # without reduced axes, accumulators are allocated inside of all loops
         self.sum_loop = reduced[0] if reduced else ""
         for transform in self.schedule:
             if isinstance(transform, AccumulateAt):
@@ -259,7 +266,7 @@ class _NestEmitter:
             )
 
     def _initialise_cells(self) -> None:
-        """Gives cells their first values before anything else, and goes on from what they hold.
+        """Store initial values before anything else, and continue from the stored values.
 
         c[i] = 0.0 + sum of x[i, k]  -->  for i: c[i] = 0.0
                                           for k0: for i: c[i] = c[i] + sum of x[i, k0, k1]
@@ -282,7 +289,7 @@ class _NestEmitter:
             raise self._error(f"The axes after all splits are {' '.join(self.order)}.", name)
 
     def _allocate_packed(self, pack: Pack) -> TensorNode:
-        """Returns the node of a packed operand, checking that its axes are what it needs."""
+        """Return the node of a packed operand; check that its axes cover the operand."""
         reduction = self.nest.reduction
         factors = reduction.factors if reduction else ()
         if pack.operand >= len(factors):
@@ -303,7 +310,7 @@ class _NestEmitter:
         bound = [leaf for leaf in covered if leaf in outer]
         if missing or bound or len(set(covered)) < len(covered):
             raise self._error(
-                "A packed buffer has the axes that the operand runs along inside, each once.",
+                "A packed buffer has the axes of the operand inside its loop, each once.",
                 f"{schedule_text((pack,))}: missing {missing}, fixed already {bound}",
             )
         node = TensorNode(pack.operand, (f"packed{pack.operand}",))
@@ -322,7 +329,7 @@ class _NestEmitter:
     def _tile_buffer(
         self, tiling: Tiling, pack: Pack, node: TensorNode, factor: Expr
     ) -> TensorNode:
-        """Returns the node of a packed operand of tiles, checking that tiles are innermost."""
+        """Return the node of a packed operand of tiles; check that tiles are innermost."""
         inner = tiling.inner_axes(factor)
         if pack.axes[-len(inner) :] != inner:
             raise self._error(
@@ -338,7 +345,9 @@ class _NestEmitter:
         return self.kinds.get(name) is AxisKind.PAIR
 
     def _packed_expr(self, factor: Expr) -> Expr:
-        """Returns what is packed of a factor: where pairs are multiplied, numbers stay narrow."""
+        """Return the packed expression of a factor; pair products take numbers in narrow
+        formats.
+        """
         match factor:
             case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
                 return arg if self._is_paired(self.order[-1]) else factor
@@ -346,7 +355,7 @@ class _NestEmitter:
                 return factor
 
     def _loops_around(self, inside: str | None) -> tuple[str, ...]:
-        """Returns the loops in each iteration of which a buffer is filled."""
+        """Return the loops in each iteration of which a buffer is filled."""
         if inside is None:
             return ()
         return self.order[: self.order.index(inside) + 1]
@@ -380,14 +389,14 @@ class _NestEmitter:
         packs: bool = False,
         unrolls: bool = True,
     ) -> tuple[Stmt, ...]:
-        """Returns the loops of one axis: one for each number of iterations inside it.
+        """Return the loops of one axis, one for each number of iterations inside it.
 
         Args:
             name: The axis.
-            region: Where the loops are.
-            body: Returns what is inside of an iteration.
+            region: The region around the loops.
+            body: Returns the statements of an iteration.
             packs: True for the loops that compute, in which buffers are filled.
-            unrolls: False for loops that run as such, whatever the schedule says.
+            unrolls: False for loops that are neither unrolled nor tiles in any schedule.
         """
         kind = self.kinds[name]
         if kind is AxisKind.UNROLLED and not unrolls:
@@ -417,7 +426,7 @@ class _NestEmitter:
         packs: bool = False,
         unrolls: bool = True,
     ) -> tuple[Stmt, ...]:
-        """Returns nested loops, as `_loop` does."""
+        """Return nested loops, as `_loop` does."""
         if not names:
             return body(region)
         return self._loop(
@@ -431,7 +440,7 @@ class _NestEmitter:
     # ----- packing --------------------------------------------------------------------------
 
     def _emit_packing(self, inside: str | None, region: Region) -> tuple[Stmt, ...]:
-        """Returns the statements that fill the buffers of an axis."""
+        """Return the statements that fill the buffers of an axis."""
         stmts: list[Stmt] = []
         packer = Packer(self.tree, self.kinds, self._loops)
         for pack, node in self.packs.get(inside, ()):
@@ -464,7 +473,7 @@ class _NestEmitter:
     def _emit_reduction(
         self, reduction: Reduction, remaining: tuple[str, ...], region: Region
     ) -> tuple[Stmt, ...]:
-        """Returns the reduction of the cells inside, from clearing registers to storing."""
+        """Return the reduction inside a region, from clearing accumulators to the epilogue."""
         whole = region if self.tiling is None else self.tiling.pad(region)
         registers = Accumulators(
             TensorNode(len(self.nodes), ("sums",)),
@@ -497,27 +506,28 @@ class _NestEmitter:
     def _emit_tile_products(
         self, tiling: Tiling, reduction: Reduction, registers: Accumulators
     ) -> tuple[Stmt, ...]:
-        """Returns the products of tiles: for each step of the sums, those of all parts."""
+        """Return the products of tiles: for each step of the reduction, those of all parts."""
         remaining = registers.remaining
         at = next(k for k, name in enumerate(remaining) if name in registers.axes)
 
-        def product(region: Region, rows: int, lanes: int) -> tuple[Stmt, ...]:
-            term = self._emit_tile_term(reduction, region, rows, lanes)
-            return (registers.update(region, term),)
+        def product(region: Region, parts: tuple[int, int]) -> tuple[Stmt, ...]:
+            return (registers.update(region, self._emit_tile_term(reduction, region, *parts)),)
 
-        def parts(inner: Region) -> tuple[Stmt, ...]:
-            bodies = (partial(product, rows=rows, lanes=lanes) for rows, lanes in tiling.products)
+        def products(inner: Region) -> tuple[Stmt, ...]:
+            bodies = (partial(product, parts=parts) for parts in tiling.products)
             return tuple(
                 stmt for body in bodies for stmt in self._loops(remaining[at:], inner, body)
             )
 
-        return self._loops(remaining[:at], registers.region, parts)
+        return self._loops(remaining[:at], registers.region, products)
 
-    def _emit_tile_term(self, reduction: Reduction, region: Region, rows: int, lanes: int) -> Expr:
-        """Returns the product of a part of each operand."""
+    def _emit_tile_term(
+        self, reduction: Reduction, region: Region, row_part: int, column_part: int
+    ) -> Expr:
+        """Return the product of a part of each operand."""
         factors: dict[int, Expr] = {}
         for operand, buffer in self.tiles.items():
-            cell = buffer.cell(region, rows if buffer.is_row_operand else lanes)
+            cell = buffer.cell(region, row_part if buffer.is_row_operand else column_part)
             factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
         return with_factors(reduction.term, factors)
 
@@ -528,7 +538,7 @@ class _NestEmitter:
         cells: list[str],
         update: Callable[[Region], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
-        """Returns the loops in which registers collect, while cells come near."""
+        """Return the loops of the reduction, with prefetches of the epilogue's operands."""
         if self.prefetches and remaining and remaining[0] not in self.packs:
             outside = self.order[: len(self.order) - len(remaining)]
             around = outside[-1] if outside else None
@@ -540,11 +550,11 @@ class _NestEmitter:
     def _emit_epilogue(
         self, registers: Accumulators, cells: list[str], region: Region
     ) -> tuple[Stmt, ...]:
-        """Returns the stores of the cells of some accumulators.
+        """Return the epilogue of a register tile.
 
-        A finish that takes many registers runs cell by cell, from a copy: written out for
-        all accumulators at once, it would push them out of the registers while they collect. So
-        does one that is much text.
+        An epilogue that needs many registers runs as a loop, on a copy of the accumulators:
+        unrolled for all of them, it would spill them while they accumulate. So does a long one, for
+        the compiler's sake.
         """
         is_direct = (
             self.tiling is None
@@ -576,7 +586,7 @@ class _NestEmitter:
         )
 
     def _emit_term(self, reduction: Reduction, region: Region) -> Expr:
-        """Returns the term at a point, with packed operands read from their buffers."""
+        """Return the term at a point, with packed operands loaded from their buffers."""
         packed: dict[int, Expr] = {}
         for pairs in self.packs.values():
             for pack, node in pairs:

@@ -1,8 +1,7 @@
-"""The axes of a schedule: the tree of parts that splits make, and where in it a point lies.
+"""The axes of a schedule: trees of splits, and the position of a point in them.
 
-A part is called by its name. The parts of `j` are `j0`, the number of a block, and `j1`, the
-position inside the block; `j0` is not split any further. A part that is not split is a leaf, and
-the leaves are loops.
+The parts of an axis `j` are `j0`, the number of a block, and `j1`, the position inside the block;
+`j0` is not split any further. A part that is not split is a leaf, and the leaves are loops.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from ocannl_core.loopir.traverse import free_variables
 
 @dataclass(frozen=True, slots=True)
 class IterationRange:
-    """Iterations of a loop that are alike inside.
+    """Iterations of a loop with equal extents inside.
 
     Attributes:
-        count: How many.
+        count: The number of iterations.
         first: The number of the first one.
         size: The iterations of a block; 1 for leaves that are no block numbers.
         start: The position at which the first one begins.
@@ -55,10 +54,10 @@ class AxisTree:
 
     @classmethod
     def of(cls, axes: Iterable[LoopAxis], schedule: Schedule) -> AxisTree:
-        """Returns the tree that the splits of a schedule make.
+        """Return the tree of the splits of a schedule.
 
         Raises:
-            UsageError: for a split of something that is no part.
+            UsageError: for a split of a part that does not exist.
         """
         roots = {axis.name: axis for axis in axes}
         splits: dict[str, Split] = {}
@@ -69,7 +68,7 @@ class AxisTree:
             name = transform.axis
             if name not in parts or (len(name) > 1 and name.endswith("0")):
                 raise UsageError(
-                    "An axis, or what is inside its blocks, is split once.",
+                    "An axis, or the inside of its blocks, is split once.",
                     found=f"split {name} with the axes {' '.join(sorted(parts))}",
                     where=f"schedule {schedule_text(schedule)!r}",
                 )
@@ -79,7 +78,7 @@ class AxisTree:
         return cls(roots, splits)
 
     def order(self, schedule: Schedule) -> tuple[str, ...]:
-        """Returns the leaves in the order of a schedule, or in that of the nest.
+        """Return the leaves in the order of a schedule, or in that of the nest.
 
         Raises:
             UsageError: for an order of other axes, or one in which a block runs outside of its
@@ -98,14 +97,14 @@ class AxisTree:
             inside = self.leaves(f"{name}1")
             if any(order.index(leaf) < order.index(f"{name}0") for leaf in inside):
                 raise UsageError(
-                    "The number of a block is decided outside of the block.",
+                    "The loop over blocks runs outside of the blocks.",
                     found=f"order {' '.join(order)}: {name}0 comes after a part of {name}1",
                     where=f"schedule {schedule_text(schedule)!r}",
                 )
         return order
 
     def leaves(self, name: str) -> tuple[str, ...]:
-        """Returns the loops that make up a part, outermost first.
+        """Return the loops of a part, outermost first.
 
         Raises:
             UsageError: if there is no such part.
@@ -122,20 +121,20 @@ class AxisTree:
         return self.axes[name[0]].is_reduced
 
     def hint(self, name: str) -> str:
-        """Returns what a loop variable is called."""
+        """Return the name of a loop variable."""
         return self.axes[name[0]].var.hint
 
     def axes_of(self, expr: Expr) -> tuple[str, ...]:
-        """Returns the axes on which an expression depends."""
+        """Return the axes on which an expression depends."""
         used = set(free_variables(expr))
         return tuple(name for name, axis in self.axes.items() if axis.var in used)
 
     def full_region(self) -> Region:
-        """Returns the region of all iterations."""
+        """Return the region of all iterations."""
         return Region(self, {name: axis.extent for name, axis in self.axes.items()})
 
     def max_extent(self, name: str) -> int:
-        """Returns how many iterations a part has at most."""
+        """Return the most iterations of a part."""
         return self.full_region().max_extent(name)
 
 
@@ -145,10 +144,10 @@ class Region:
 
     Attributes:
         tree: The axes.
-        extents: The iterations of every part that is known: whole axes, and the insides of blocks
-            whose number is bound.
+        extents: The iterations of every part with a known extent: whole axes, and blocks whose
+            number is bound.
         numbers: The values of bound leaves.
-        starts: Where the blocks of bound numbers begin.
+        starts: The first positions of the blocks of bound numbers.
     """
 
     tree: AxisTree
@@ -157,7 +156,7 @@ class Region:
     starts: Mapping[str, AxisIndex] = field(default_factory=dict)
 
     def ranges(self, name: str) -> tuple[IterationRange, ...]:
-        """Returns the iterations of a leaf, grouped by what is inside them."""
+        """Return the iterations of a leaf, grouped by the extents inside them."""
         split = self._find_split(name)
         if split is None:
             extent = self.extents[name]
@@ -165,16 +164,16 @@ class Region:
         return _block_ranges(split, self.extents[split.axis])
 
     def _find_split(self, name: str) -> Split | None:
-        """Returns the split whose blocks a leaf numbers."""
+        """Return the split whose blocks a leaf numbers."""
         return self.tree.splits.get(name[:-1]) if name.endswith("0") else None
 
     def bind(self, name: str, block: IterationRange, index: AxisIndex) -> Region:
-        """Returns the region inside one iteration of a leaf.
+        """Return the region inside one iteration of a leaf.
 
         Args:
             name: The leaf.
-            run: The run of iterations.
-            index: Which one of them, from 0.
+            block: The iterations.
+            index: The number of the iteration among them, from 0.
         """
         terms, offset = as_affine(index)
         numbers = {**self.numbers, name: affine(terms, block.first + offset)}
@@ -191,14 +190,14 @@ class Region:
         )
 
     def position(self, name: str) -> AxisIndex:
-        """Returns where along a part the point is; all its leaves must be bound."""
+        """Return the position of the point along a part; all its leaves must be bound."""
         if name in self.numbers:
             return self.numbers[name]
         start, inner = as_affine(self.starts[name]), as_affine(self.position(f"{name}1"))
         return affine([*start[0], *inner[0]], start[1] + inner[1])
 
     def substitution(self) -> dict[IndexVar, AxisIndex]:
-        """Returns the values of the nest's variables whose leaves are all bound."""
+        """Return the values of the nest's variables whose leaves are all bound."""
         values: dict[IndexVar, AxisIndex] = {}
         for name, axis in self.tree.axes.items():
             if all(leaf in self.numbers for leaf in self.tree.leaves(name)):
@@ -207,11 +206,11 @@ class Region:
         return values
 
     def max_extent(self, name: str) -> int:
-        """Returns how many iterations a part has at most inside this region."""
+        """Return the most iterations of a part inside this region."""
         return max(self._possible_extents(name), default=0)
 
     def _possible_extents(self, name: str) -> frozenset[int]:
-        """Returns how many iterations a part may have inside this region."""
+        """Return the numbers of iterations that a part may have inside this region."""
         if name in self.extents:
             return frozenset({self.extents[name]})
         split = self.tree.splits[name[:-1]]
@@ -222,7 +221,7 @@ class Region:
 
 
 def _block_ranges(split: Split, extent: int) -> tuple[IterationRange, ...]:
-    """Returns the blocks of a split axis, grouped by their sizes."""
+    """Return the blocks of a split axis, grouped by their sizes."""
     if split.evenly and extent:
         blocks = -(-extent // split.size)
         size, larger = divmod(extent, blocks)

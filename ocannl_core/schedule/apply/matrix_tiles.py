@@ -1,4 +1,4 @@
-"""Tiles: blocks of rows, columns and terms that one instruction multiplies and adds.
+"""Apply matrix tiles: blocks of rows, columns and terms that one instruction multiplies and adds.
 
     split i 16; split j 16; split k 32; split k1 2; order i0 j0 k0 i1 j1 k10 k11; tile i1 j1 k10
 
@@ -6,12 +6,12 @@
                  sums[i1, j1] = fma(a[i0, k0, 0, i1, 2 * k10 + k11],
                                     b[j0, k0, 0, k10, j1, k11], sums[i1, j1])
 
-Tiles are whole, whatever the extents are: in the buffers of both operands, what is left over of a
-tile is zero. What rows and columns beyond the last one give is computed and not stored.
+Tiles are whole for all extents: the buffers of both operands are padded with zeros.
+Results of rows and columns beyond the last one are computed and not stored.
 
-A factor of float32 is the sum of three numbers of bfloat16, each the nearest to what those before
-it leave: the buffers hold a tile of each, one after the other, and products of parts are added one
-after the other as well.
+A factor of float32 is the sum of three numbers of bfloat16, each the nearest to the remainder of
+those before it: the buffers hold a tile of each, one after the other, and products of parts are
+added one after the other as well.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from ocannl_core.schedule.apply.packing import LoopBuilder, packing_order
 _PAIRS = TILE_TERMS // 2
 
 PART_PRODUCTS = {1: ((0, 0),), 3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))}
-"""Which parts of two factors are multiplied, by the number of parts: all but those whose products
-round away. From one to the next, one factor stays, and so do its tiles.
+"""The parts of two factors that are multiplied, by the number of parts: all but those whose
+products round away. From one product to the next, one factor stays, and so do its tiles.
 """
 
 
@@ -92,11 +92,11 @@ class Tiling:
 
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
-        """Which parts of the rows' operand and of the lanes' are multiplied, in order."""
+        """The parts of the row and column operand that are multiplied, in order."""
         return PART_PRODUCTS[self.tile.parts]
 
     def _tile_extent(self, name: str) -> int:
-        """Returns of how many iterations of an axis, or of a part of it, a tile consists."""
+        """Return the iterations of an axis, or of a part of it, in a tile."""
         units = {
             self.tile.rows[0]: TILE_ROWS,
             self.tile.lanes[0]: TILE_COLUMNS,
@@ -105,7 +105,7 @@ class Tiling:
         return units.get(name[0], 1)
 
     def pad(self, region: Region) -> Region:
-        """Returns a region in which all tiles are whole."""
+        """Return a region in which all tiles are whole."""
         extents = {
             name: -(-extent // self._tile_extent(name)) * self._tile_extent(name)
             for name, extent in region.extents.items()
@@ -113,16 +113,16 @@ class Tiling:
         return replace(region, extents=extents)
 
     def remainder(self, region: Region, name: str) -> int:
-        """Returns how many iterations the last tile along an axis of a region has, if not all."""
+        """Return the iterations of the last tile along an axis of a region; 0 if it is whole."""
         known = max((each for each in region.extents if each[0] == name[0]), key=len)
         return region.extents[known] % self._tile_extent(name)
 
     def is_row_operand(self, factor: Expr) -> bool:
-        """True for the operand that depends on the rows."""
+        """Return True for the operand that depends on the rows."""
         return self.tile.rows[0] in self.tree.axes_of(factor)
 
     def inner_axes(self, factor: Expr) -> tuple[str, ...]:
-        """Returns the axes of a tile of an operand, innermost last."""
+        """Return the axes of a tile of an operand, innermost last."""
         if self.is_row_operand(factor):
             return (self.tile.rows, self.steps)
         return (self.tile.terms, self.tile.lanes, self.pair)
@@ -132,7 +132,7 @@ class Tiling:
     def find_problems(
         self, order: Sequence[str], kinds: Mapping[str, AxisKind], reduction: Reduction
     ) -> Iterator[tuple[str, str]]:
-        """Yields the rules that a schedule violates, and what it has instead."""
+        """Yield the rules that a schedule violates, each with the violation."""
         if not self._are_innermost(order, kinds):
             rule = "Rows, columns and pairs of terms of whole tiles are the innermost loops."
             yield rule, " ".join(order)
@@ -175,7 +175,7 @@ class Tiling:
         return sorted(map(len, found)) == [1, 1] and found[0] != found[1]
 
     def packed_expr(self, factor: Expr) -> Expr:
-        """Returns what is packed of a factor: without parts, numbers stay narrow."""
+        """Return the packed expression of a factor; without parts, numbers stay narrow."""
         match factor:
             case Unary(UnaryOp.IDENTITY, arg) if arg.dtype is bfloat16 and self.tile.parts == 1:
                 return arg
@@ -184,7 +184,7 @@ class Tiling:
 
 
 def tiling(tree: AxisTree, schedule: Schedule) -> Tiling | None:
-    """Returns the axes of the tiles of a schedule, if it has any."""
+    """Return the axes of the tiles of a schedule, if it has any."""
     for transform in schedule:
         if isinstance(transform, TileMatrix):
             return Tiling(tree, transform)
@@ -200,10 +200,10 @@ class TileBuffer:
 
     Attributes:
         tiling: The axes.
-        pack: What is packed.
+        pack: The packing.
         factor: The operand.
         node: The buffer.
-        wide: Room for one tile in float32.
+        wide: A buffer of one tile in float32.
     """
 
     tiling: Tiling
@@ -240,23 +240,23 @@ class TileBuffer:
         return self.tiling.tile.rows if self.is_row_operand else self.tiling.tile.lanes
 
     def cell(self, region: Region, part: int) -> Load:
-        """Returns the cell that holds one part of a factor at a point."""
+        """Return the load of one part of a factor at a point."""
         inner = self.tiling.inner_axes(self.factor)
         return self.cell_inside(region, part, [region.position(each) for each in inner])
 
     def cell_inside(self, region: Region, part: int, inside: Iterable[AxisIndex]) -> Load:
-        """Returns such a cell by its place inside of the tile."""
+        """Return the load of one part of a factor, by its indices inside of the tile."""
         outer = (region.position(axis) for axis in self._outer)
         return Load(self.node, (*outer, FixedIndex(part), *inside), bfloat16)
 
     # ----- filling --------------------------------------------------------------------------
 
     def fill(self, region: Region, loops: LoopBuilder) -> tuple[Stmt, ...]:
-        """Returns the statements that fill the buffer with what a region needs.
+        """Return the statements that fill the buffer for a region.
 
         Args:
-            region: Where the buffer is filled.
-            loops: Makes loops.
+            region: The region.
+            loops: Builds loops.
         """
         leaves = packing_order(self.tiling.tree, self.pack)
         outer = [leaf for leaf in leaves if leaf not in self.tiling.leaves]
@@ -270,7 +270,7 @@ class TileBuffer:
     def _clear_remainder(
         self, axis: str, outer: Sequence[str], region: Region, loops: LoopBuilder
     ) -> tuple[Stmt, ...]:
-        """Returns the statements that clear what lies beyond an axis in the last tile along it."""
+        """Return the statements that clear the padding of the last tile along an axis."""
         remainder = self.tiling.remainder(region, axis)
         if not remainder:
             return ()
@@ -303,7 +303,7 @@ class TileBuffer:
         return loops(others, self.tiling.pad(region), tile, unrolls=False)
 
     def _fill_tile(self, region: Region) -> tuple[Stmt, ...]:
-        """Returns the statements that fill the tiles of one place."""
+        """Return the statements that fill the tiles of one block."""
         source = _TileSource(self, region)
         is_narrow = self.factor.dtype is bfloat16
         has_cell_rows = self._is_contiguous_along(self.cell_axis)
@@ -327,7 +327,7 @@ class TileBuffer:
         return (Block((Allocate(self.wide, Scope.KERNEL), *filling)),)
 
     def _is_contiguous_along(self, axis: str) -> bool:
-        """True if the operand is a cell of memory whose neighbours lie along an axis."""
+        """Return True if the operand is loaded from memory and contiguous along an axis."""
         match self.factor:
             case Load(_, indices) | Unary(UnaryOp.IDENTITY, Load(_, indices)):
                 pass
@@ -344,11 +344,11 @@ class _TileSource:
 
     Args:
         buffer: The buffer.
-        region: Where the tile is.
+        region: The region of the tile.
 
     Attributes:
-        cells: The rows or columns that there are.
-        terms: The terms that there are.
+        cells: The number of rows or columns.
+        terms: The number of terms.
     """
 
     def __init__(self, buffer: TileBuffer, region: Region) -> None:
@@ -373,11 +373,11 @@ class _TileSource:
     # ----- as it is -------------------------------------------------------------------------
 
     def copy_element(self, row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
-        """Returns the copy of one number of a tile of rows."""
+        """Return the copy of one number of a tile of rows."""
         return (self._store(self._factor(row, term), 0, row, term),)
 
     def copy_pair(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[Stmt, ...]:
-        """Returns the copy of a pair of numbers of a tile of columns."""
+        """Return the copy of a pair of numbers of a tile of columns."""
         return self._pair(
             lambda place: self._store(
                 self._factor(lane, _sum((2, number), (1, place))), 0, number, lane, place
@@ -392,7 +392,7 @@ class _TileSource:
         return (For(pair, 0, 2, Block((stored(VarIndex(pair)),)), AxisKind.PAIR),)
 
     def loop_over_pairs(self, body: Callable[..., tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
-        """Returns loops over pairs, and over lanes inside."""
+        """Return loops over pairs and, inside, over lanes."""
         whole = _loop_over_rows(self.terms // 2, self.cells, body)
         if self.terms % 2 == 0:
             return whole
@@ -402,16 +402,17 @@ class _TileSource:
     # ----- in parts -------------------------------------------------------------------------
 
     def widen(self, outer: AxisIndex, inner: AxisIndex) -> tuple[Stmt, ...]:
-        """Returns the copy of one number into the room for one tile."""
+        """Return the copy of one number into the buffer of one tile."""
         is_row_operand = self._buffer.is_row_operand
         value = self._factor(outer, inner) if is_row_operand else self._factor(inner, outer)
         return (Store(self._buffer.wide, (outer, inner), _widen(value)),)
 
     def parts(self, *, is_widened: bool) -> tuple[Stmt, ...]:
-        """Returns the statements that round numbers to narrow ones, and what is left to the next.
+        """Return the statements that round numbers to narrow parts, each of the remainder of those
+        before.
 
         Args:
-            is_widened: True if the numbers are in the room for one tile already.
+            is_widened: True if the numbers are in the buffer of one tile already.
         """
         count = self._buffer.tiling.tile.parts
 
@@ -449,7 +450,7 @@ class _TileSource:
         )
 
     def _subtract_rounded(self, *places: AxisIndex) -> tuple[Stmt, ...]:
-        """Returns the statement that leaves what a number is more than the nearest narrow one."""
+        """Return the statement that subtracts the nearest narrow number."""
         cell = Load(self._buffer.wide, places, float32)
         remainder = Binary(BinaryOp.SUB, cell, _widen(_round(cell)), float32)
         return (Store(self._buffer.wide, places, remainder),)
@@ -458,11 +459,11 @@ class _TileSource:
 # ----- loops --------------------------------------------------------------------------------------
 
 _Body = Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
-"""Returns what is inside of two loops."""
+"""Return the statements inside of two loops."""
 
 
 def _loop_over_rows(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
-    """Returns loops over rows and, inside, over lanes."""
+    """Return loops over rows and, inside, over lanes."""
     if not outer:
         return ()
     var = fresh_var("x")
@@ -471,7 +472,7 @@ def _loop_over_rows(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
 
 
 def _loop_over_lanes(count: int, body: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
-    """Returns a loop in vectors, of which the last one has what is left over."""
+    """Return a loop in vectors, the last of which has the remainder."""
     stmts: list[Stmt] = []
     for start in range(0, count, TILE_COLUMNS):
         lane = fresh_var("l")
@@ -481,7 +482,7 @@ def _loop_over_lanes(count: int, body: Callable[[AxisIndex], tuple[Stmt, ...]]) 
 
 
 def _transpose_squares(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
-    """Returns loops over squares of vectors, which are turned; none if something is left over."""
+    """Return loops over squares of vectors, which are transposed; none if there is a remainder."""
     if outer % TILE_COLUMNS or inner % TILE_COLUMNS:
         return ()
     stmts: list[Stmt] = []
@@ -494,7 +495,7 @@ def _transpose_squares(outer: int, inner: int, body: _Body) -> tuple[Stmt, ...]:
 
 
 def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
-    """Returns a sum of multiples of positions."""
+    """Return a sum of multiples of positions."""
     parts = [(factor, as_affine(index)) for factor, index in terms]
     return affine(
         [(factor * each, var) for factor, (found, _) in parts for each, var in found],

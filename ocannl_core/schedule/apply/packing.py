@@ -1,7 +1,7 @@
-"""The loops that fill the buffer of a packed operand.
+"""Pack an operand: the loops that fill its buffer.
 
 A buffer is filled along its own axes. Rows of narrow floats that are widened are copied in vectors;
-if the lanes of a buffer are apart in memory, squares of it are turned in registers.
+if the lanes of a buffer are strided in memory, squares of it are transposed in registers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ocannl_core.ops import UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, IterationRange, Region
 
 Body = Callable[[Region], tuple[Stmt, ...]]
-"""Returns what is inside of an iteration."""
+"""Return the statements of an iteration."""
 
 
 class LoopBuilder(Protocol):
-    """Returns nested loops of several axes from a region; `unrolls` is False for loops that run as
-    such, whatever the schedule says.
+    """Return nested loops of several axes from a region; `unrolls` is False for loops that are not
+    unrolled, regardless of the schedule.
     """
 
     def __call__(
@@ -31,7 +31,9 @@ class LoopBuilder(Protocol):
 
 
 def packing_order(tree: AxisTree, pack: Pack) -> list[str]:
-    """Returns the loops that fill a buffer: in its own order, but numbers of blocks first."""
+    """Return the loops that fill a buffer: in the order of its axes, but loops over blocks
+    first.
+    """
     leaves = [leaf for axis in pack.axes for leaf in tree.leaves(axis)]
     ordered: list[str] = []
     for leaf in leaves:
@@ -42,12 +44,12 @@ def packing_order(tree: AxisTree, pack: Pack) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """Makes the loops that fill buffers.
+    """A builder of the loops that fill buffers.
 
     Attributes:
         tree: The axes.
-        kinds: How each loop of the schedule runs.
-        loops: Makes loops.
+        kinds: The kind of each loop of the schedule.
+        loops: Builds loops.
     """
 
     tree: AxisTree
@@ -55,9 +57,10 @@ class Packer:
     loops: LoopBuilder
 
     def fill(self, factor: Expr, leaves: list[str], region: Region, copy: Body) -> tuple[Stmt, ...]:
-        """Returns the loops that fill a buffer, in squares if its lanes are apart in memory.
+        """Return the loops that fill a buffer, in squares if its lanes are strided in memory.
 
-        for k: for j: packed[k, j] = b[j, k]  -->  for k0: for k1, j: a square of vectors, turned
+        for k: for j: packed[k, j] = b[j, k]  -->  for k0: for k1, j: a square of vectors,
+            transposed
         """
         inner = leaves[-2:] if self.kinds.get(leaves[-1]) is AxisKind.PAIR else leaves[-1:]
         if self._is_widened_along(factor, inner[-1]):
@@ -72,7 +75,7 @@ class Packer:
         )
 
     def _is_widened_along(self, factor: Expr, leaf: str) -> bool:
-        """True if a buffer's rows are rows of narrow floats in memory, widened."""
+        """Return True if rows of a buffer are rows of narrow floats in memory, widened."""
         match factor:
             case Unary(UnaryOp.IDENTITY, Load(_, (*_, last), dtype)) if dtype.is_narrow:
                 is_row = (1, self.tree.axes[leaf[0]].var) in as_affine(last)[0]
@@ -81,7 +84,7 @@ class Packer:
                 return False
 
     def _fill_row(self, leaf: str, region: Region, copy: Body) -> tuple[Stmt, ...]:
-        """Returns a loop in vectors as wide as those of the schedule.
+        """Return a loop in vectors as wide as those of the schedule.
 
         for k: packed[i, k] = float32(a[i, k])  -->  for k0: for 16 lanes: ...
         """
@@ -102,7 +105,7 @@ class Packer:
     def _fill_transposed(
         self, along: str, inner: list[str], region: Region, copy: Body
     ) -> tuple[Stmt, ...]:
-        """Returns the loops along an axis and, inside, over lanes; pairs stay together."""
+        """Return the loops along an axis and, inside, over lanes; pairs stay adjacent."""
         ranges = region.ranges(along)
         widths = [run.count for run in region.ranges(inner[0])]
         width = widths[0] if len(widths) == 1 else 1
@@ -126,8 +129,8 @@ class Packer:
         return tuple(stmts)
 
     def _contiguous_leaf(self, factor: Expr, leaves: list[str], inner: list[str]) -> str | None:
-        """Returns the loop along which a cell of memory, or a pair of cells, has its neighbours, if
-        not the lanes'.
+        """Return the loop along which an operand, or a pair of its elements, is contiguous in
+        memory, if that is not the loop over lanes.
         """
         if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY:
             factor = factor.arg

@@ -1,7 +1,8 @@
-"""Fetching what the results of a block of registers are combined with, or stored to.
+"""Prefetch the operands of an epilogue during the reduction.
 
-Those lines of memory are needed at the end of a sum, all at once. The loop over its terms leaves
-time for them: a few are asked for in each part of it, those of the next block of registers.
+The epilogue of a register tile loads all its cache lines at once. The reduction before it leaves
+time to prefetch them: each part of the loop over terms prefetches a few, those of the next register
+tile.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from ocannl_core.schedule.apply.axis_tree import Region
 
 _Values = Mapping[IndexVar, AxisIndex]
 _Vector = tuple[_Values, _Values, int]
-"""The variables at the first lane of a vector and at the last one, and how many lanes there are; a
-cell is a vector, too.
+"""The values of variables at the first lane of a vector and at the last one, and the number of
+lanes; a scalar is a vector of one lane.
 """
 
 
 def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
-    """Returns the cells of memory that the results of a reduction are combined with or stored to,
-    those that are different ones for each cell of the nest.
+    """Return the elements of memory that an epilogue loads or stores, those that are different ones
+    for each result of the nest.
     """
     assert nest.reduction is not None
     roots = (nest.reduction.initial, *(store.value for store in nest.finish))
@@ -57,18 +58,18 @@ def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchingLoop:
-    """A loop over terms, cut into equal parts, each of which begins by fetching some rows.
+    """A loop over terms, split into equal parts, each of which begins by prefetching some rows.
 
-    for k: sums += ...  -->  for k0: prefetch c[i + k0, j]; for k1: sums += ...
+        for k: sums += ...  -->  for k0: prefetch c[i + k0, j]; for k1: sums += ...
 
     Attributes:
-        count: The parts.
+        count: The number of parts.
         part: The variable of the loop over parts.
         size: The terms of a part.
         term: The variable of the loop over them.
-        kind: How that runs.
-        fetched: What each part begins with.
-        inside: Where the terms are.
+        kind: The kind of that loop.
+        prefetches: The first statements of each part.
+        inside: The region inside of both loops.
     """
 
     count: int
@@ -80,7 +81,7 @@ class PrefetchingLoop:
     inside: Region
 
     def wrap(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """Returns the loops around what happens for each term."""
+        """Return the loops around the statements of each term."""
         sums = For(self.term, 0, self.size, Block(body), self.kind)
         return (For(self.part, 0, self.count, Block((*self.prefetches, sums))),)
 
@@ -93,17 +94,17 @@ def prefetching_loop(
     cells: Sequence[str],
     kinds: Mapping[str, AxisKind],
 ) -> PrefetchingLoop | None:
-    """Returns the loop over terms in parts; None if there is nothing to fetch.
+    """Return the loop over terms in parts; None if there is nothing to prefetch.
 
-    The last parts may have no rows left to fetch, since all are equal.
+    The last parts may have no rows left to prefetch, since all are equal.
 
     Args:
         nest: The nest.
-        region: Where the loop is.
-        around: The loop right outside of it, if there is one.
+        region: The region around the loop.
+        around: The innermost loop around it, if there is one.
         over: The loop over terms.
-        cells: The loops over the cells of a block of registers.
-        kinds: How each loop runs.
+        cells: The loops over the results of a register tile.
+        kinds: The kind of each loop.
     """
     ranges, rows = region.ranges(over), region.ranges(cells[0]) if len(cells) > 1 else ()
     if len(ranges) != 1 or len(rows) != 1 or kinds[over] is not AxisKind.SERIAL:
@@ -126,8 +127,8 @@ def prefetching_loop(
 
 
 def _next_block(region: Region, around: str | None) -> dict[IndexVar, AxisIndex]:
-    """Returns the variable of a loop with what it is in the next iteration; nothing where few
-    iterations have a next one.
+    """Return the variable of a loop with its value in the next iteration; nothing for a loop of few
+    iterations.
     """
     if around is None or region.tree.max_extent(around) < PREFETCH_MIN_BLOCKS:
         return {}
@@ -138,7 +139,7 @@ def _next_block(region: Region, around: str | None) -> dict[IndexVar, AxisIndex]
 def _points(
     region: Region, cells: Sequence[str], kinds: Mapping[str, AxisKind]
 ) -> Iterator[_Vector]:
-    """Yields the vectors of a block."""
+    """Yield the vectors of a register tile."""
     if not cells:
         values = region.substitution()
         yield values, values, 1
@@ -154,7 +155,7 @@ def _points(
 
 
 def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
-    """Yields what asks for the lines of one load."""
+    """Yield prefetches of the cache lines of one load."""
     rows: dict[tuple[AxisIndex, ...], list[tuple[int, int]]] = {}
     for first, last, lanes in points:
         *row, start = (substitute(index, first) for index in load.indices)
@@ -167,13 +168,13 @@ def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
     for (*row, rest), vectors in rows.items():
         terms, _ = as_affine(rest)
         for low, high in _merge_ranges(vectors):
-            # lines may begin anywhere, so the last cell may be in one more
+            # the alignment is unknown: the last element may be in one more line
             for place in dict.fromkeys((*range(low, high, width), high)):
                 yield Prefetch(load.node, (*row, affine(terms, place)))
 
 
 def _merge_ranges(vectors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the first and last cells of vectors, with those that touch as one."""
+    """Return the first and last elements of vectors, merged where they touch."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(vectors):
         if merged and low <= merged[-1][1] + 1:

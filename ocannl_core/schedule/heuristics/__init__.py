@@ -1,1 +1,1 @@
-"""Which schedule a nest gets, by rules that know the processor."""
+"""Default schedules, chosen by rules and a cost model of the processor."""

@@ -1,20 +1,20 @@
-"""The schedule of reductions on processors with vector registers: one rule for matrix products,
+"""The schedule of a reduction on processors with vector registers: one rule for matrix products,
 convolutions, sums, maxima, and the gradients of all of them.
 
-What the operands' index maps say about the axes decides everything:
+The strides of the operands along the axes determine the schedule:
 
-- the *lanes* run along an axis on which most operands and the result are contiguous, or do not
-  depend; the *vector operands* are those that depend on it;
-- the *rows* are axes on which some vector operand does not depend, so that a loaded vector serves
-  several accumulators; they and a few vectors of lanes make a block of registers;
-- *outer* axes, on which the vector operands depend as well, run outside of everything;
-- an operand that is read again and again, and not in the order of the loops, is packed;
-- where the operands that are spread over lanes come from afar, blocks of lanes are taken together
-  inside of each block of rows;
-- of a very long sum, pieces run outside, so that what they read stays in the cache; several
-  threads have shares of the rows, outside of the pieces.
+- the *vector axis* is one along which most operands and the result are contiguous or broadcast; the
+  *vector operands* are those that depend on it;
+- the *row axes* are output axes on which some vector operand does not depend, so that a loaded
+  vector serves several accumulators; they and a few vectors make a register tile;
+- the *outer axes*, on which the vector operands depend as well, are the outermost loops;
+- an operand that is reused often, and not in the order of the loops, is packed;
+- where broadcast operands exceed the second cache, several blocks of the vector axis run inside of
+  each block of rows;
+- a very long reduction is split into blocks, outside of the output axes, so that the operands of a
+  block stay in the cache; threads take shares of the rows, outside of these blocks.
 
-The axis and the block that need the fewest cycles by a model of the processor win.
+The vector axis and the register tile are those of the fewest cycles by the cost model.
 
     c[i, j] += a[i, k] * b[k, j]  -->  split j 64; split j1 16; split i 6;
                                        order j0 i0 k i1 j10 j11; unroll i1; unroll j10;
@@ -31,13 +31,13 @@ from ocannl_core.machine_model import MIN_SCHEDULED_STEPS
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel
 from ocannl_core.schedule.heuristics.tiling_parameters import CHOSEN_BY_MODEL, TilingParameters
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
-from ocannl_core.schedule.heuristics.vectorise_output import OutputVectoriser
+from ocannl_core.schedule.heuristics.vectorise_output import vectorise_output
 from ocannl_core.schedule.heuristics.vectorise_reduction import vectorise_reduction
 from ocannl_core.target import Target
 
 
 def model_reduction(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | None:
-    """Returns a reduction as a processor sees it, or None where plain loops do as well."""
+    """Return the cost model of a reduction, or None if plain loops are as fast."""
     if nest.reduction is None or not is_vectorisable(nest, nodes):
         return None
     model = ReductionModel(nest, nest.reduction, nodes, target)
@@ -46,7 +46,7 @@ def model_reduction(nest: KernelNest, nodes: NodeInfos, target: Target) -> Reduc
 
 
 def vector_axis_candidates(model: ReductionModel) -> list[str]:
-    """Returns the axes that lanes may run along, the one of the fewest cycles first."""
+    """Return the axes that may be vectorised, that of the fewest cycles first."""
     names = [name for name in (*model.output_axes, *model.reduced_axes) if model.extents[name] > 1]
     return sorted(names, key=model.cycles)
 
@@ -57,21 +57,23 @@ def contraction_schedule(
     target: Target,
     parameters: TilingParameters = CHOSEN_BY_MODEL,
 ) -> Schedule | None:
-    """Returns the schedule of a reduction, or None where plain loops do as well.
+    """Return the schedule of a reduction, or None if plain loops are as fast.
 
     Args:
         nest: The nest.
         nodes: Extents and formats of its nodes.
         target: The processor.
-        form: What is not left to the model.
+        parameters: The parameters that are not left to the cost model.
     """
     model = model_reduction(nest, nodes, target)
     return schedule_reduction(model, parameters) if model is not None else None
 
 
 def schedule_reduction(model: ReductionModel, parameters: TilingParameters) -> Schedule:
-    """Returns the schedule of a form; what does not fit the nest is left out."""
+    """Return the schedule of a reduction by some parameters; those that do not fit the nest are
+    ignored.
+    """
     vector_axis = parameters.vector_axis or vector_axis_candidates(model)[0]
     if vector_axis in model.reduced_axes:
         return vectorise_reduction(model, vector_axis, parameters)
-    return OutputVectoriser(model, vector_axis, parameters).schedule()
+    return vectorise_output(model, vector_axis, parameters)

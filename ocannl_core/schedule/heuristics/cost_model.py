@@ -1,8 +1,7 @@
-"""What a reduction asks of a processor: operands and their distances in memory, and a small model
-of how many cycles a block of registers takes.
+"""Cost model of a reduction: its operands, their strides, and the cycles of a register tile.
 
-The model: two fused multiply-adds and two loads start in each cycle, and a result can be used again
-four cycles later.
+Two multiply-adds and two loads start in each cycle, and the result of a multiply-add is available
+four cycles later. All constants are those of `machine_model`.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ class ReductionOperand:
     Attributes:
         position: Its number among the factors.
         axes: The axes on which it depends.
-        strides: Per axis, the largest distance in memory that one step along it makes, in cells.
-        is_load: True if it is a cell of memory, maybe converted, and not computed.
-        is_converted: True if it is a cell of memory in another format.
-        nbytes: The size of a cell.
+        strides: Per axis, the largest distance in memory that one step along it makes, in elements.
+        is_load: True if it is loaded from memory, maybe converted, and not computed.
+        is_converted: True if it is loaded from memory in another format.
+        nbytes: The size of an element.
     """
 
     position: int
@@ -62,12 +61,12 @@ class ReductionOperand:
         return self.strides.get(axis, 0)
 
     def is_contiguous(self, axis: str) -> bool:
-        """True if neighbours along an axis are neighbours in memory, or one cell."""
+        """Return True if the stride along an axis is 1, or 0 for an operand that is broadcast."""
         return self.stride(axis) in (0, 1)
 
     def slides_along(self, axis: str, other: str, extents: Mapping[str, int]) -> bool:
-        """True if two axes run over the same cells, as those of windows and of their positions do:
-        steps along one are as large as one or a few along the other.
+        """Return True if two axes run over overlapping elements, as those of a window and of its
+        positions do: the stride of one is a multiple of the other's that is smaller than its range.
         """
         fine, coarse = sorted((axis, other), key=self.stride)
         step = self.stride(fine)
@@ -78,12 +77,12 @@ class ReductionOperand:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """A block of registers.
+    """The accumulators of one innermost kernel, a block of vector registers.
 
     Attributes:
-        vectors: How many registers along the lanes.
-        rows: How many along the row axes.
-        cycles: What the model says about the whole nest.
+        vectors: Registers along the vector axis.
+        rows: Registers along the row axes.
+        cycles: Estimated cycles of the whole nest.
     """
 
     vectors: int
@@ -92,19 +91,19 @@ class RegisterTile:
 
 
 class ReductionModel:
-    """A nest with a reduction as a processor sees it.
+    """A nest with a reduction, and its cost on a processor.
 
     Attributes:
         nest: The nest.
         machine: The processor.
         lanes: Numbers in one vector register.
         extents: Iterations of each axis.
-        cells: Axes of cells, outermost first.
-        reduced: Reduced axes that may be anywhere.
-        shifting: Reduced axes that move the cells.
+        output_axes: Axes of the results, outermost first.
+        reduced_axes: Reduced axes that may run anywhere.
+        shifting_axes: Reduced axes that move the results.
         operands: The factors of the term.
-        is_fused: True if products can be added without being rounded.
-        has_pairs: True if an instruction can add two products.
+        is_fused: True if products may be added without being rounded.
+        has_pairs: True if one instruction adds two products.
     """
 
     def __init__(
@@ -131,43 +130,44 @@ class ReductionModel:
         )
 
     def iterations(self, names: Iterable[str]) -> int:
-        """Returns the iterations of several axes together."""
+        """Return the iterations of several axes together."""
         return prod(self.extents[name] for name in names)
 
     def nbytes(self, operand: ReductionOperand) -> int:
-        """Returns about how much memory an operand is."""
+        """Return an estimate of the memory that an operand spans."""
         steps = (operand.stride(name) * (self.extents[name] - 1) for name in operand.axes)
         return min(1 + sum(steps), self.iterations(operand.axes)) * operand.nbytes
 
     def has_distant_epilogue(self, *, is_split: bool) -> bool:
-        """True if the cells that results are combined with, or stored to, are too many for a near
-        cache, so that each block of registers waits for them.
+        """Return True if the arrays that the epilogue loads and stores exceed the second cache, so
+        that every register tile waits for them.
 
         Args:
-            in_pieces: True if each piece of a sum comes back to them; they stay near for longer.
+            is_split: True if the reduction runs in blocks, each of which loads and stores the
+                results: they stay in the cache longer.
         """
         nodes = {load.node for load in epilogue_loads(self.nest)}
         near = self.machine.l2_working_set if is_split else self.machine.l2_strided
         return sum(self._nodes[node].nbytes for node in nodes) > near
 
     def vector_operands(self, vector_axis: str) -> list[ReductionOperand]:
-        """Returns the operands whose cells differ from lane to lane."""
+        """Return the operands that depend on the vector axis."""
         return [operand for operand in self.operands if vector_axis in operand.axes]
 
     def reuse(self, operand: ReductionOperand) -> int:
-        """Returns how often each cell of an operand is used."""
+        """Return how often each element of an operand is used."""
         names = (*self.output_axes, *self.shifting_axes)
         return self.iterations(name for name in names if name not in operand.axes)
 
     def is_worth_gathering(self, operand: ReductionOperand) -> bool:
-        """True if an operand whose lanes are apart is copied so that they lie together: it is used
-        often, and the copy stays in the second cache.
+        """Return True if packing an operand with a stride along the vector axis pays: it is reused
+        often, and its copy fits into the second cache.
         """
         nbytes = self.iterations(operand.axes) * operand.nbytes
         return self.reuse(operand) >= MIN_PACK_REUSE and nbytes <= self.machine.l2_copy
 
     def row_axes(self, vector_axis: str) -> list[str]:
-        """Returns the axes along which a vector operand is used again."""
+        """Return the output axes along which a vector operand is reused."""
         vectors = self.vector_operands(vector_axis)
         return [
             name
@@ -178,7 +178,7 @@ class ReductionModel:
         ]
 
     def outer_axes(self, vector_axis: str) -> list[str]:
-        """Returns the axes of cells on which all vector operands depend."""
+        """Return the output axes on which all vector operands depend."""
         rows = self.row_axes(vector_axis)
         vectors = self.vector_operands(vector_axis)
         return [
@@ -191,7 +191,9 @@ class ReductionModel:
         ]
 
     def tile_row_axes(self, vector_axis: str) -> list[str]:
-        """Returns the row axes of a block: the innermost, and more while they are short."""
+        """Return the row axes of a register tile: the innermost one, and more while they are
+        short.
+        """
         chosen: list[str] = []
         for name in reversed(self.row_axes(vector_axis)):
             if chosen and self.iterations((*chosen, name)) > self.machine.max_tile_rows:
@@ -202,10 +204,9 @@ class ReductionModel:
     # ----- cycles ---------------------------------------------------------------------------
 
     def cycles(self, vector_axis: str) -> float:
-        """Returns about how long the nest takes with its lanes along an axis."""
-        stores = self.iterations(
-            (*self.output_axes, *self.shifting_axes)
-        )  # as often as each of them is stored
+        """Return an estimate of the nest's cycles, vectorised along an axis."""
+        # every result is stored once for each iteration of a shifting axis
+        stores = self.iterations((*self.output_axes, *self.shifting_axes))
         if vector_axis in self.reduced_axes:
             steps = self.iterations(self.extents) / self.extents[vector_axis]
             vectors = self._vector_count(vector_axis) * (1.0 if self.row_axes(vector_axis) else 2.0)
@@ -234,7 +235,7 @@ class ReductionModel:
         return -(-self.extents[vector_axis] // self.lanes)
 
     def register_tile(self, vector_axis: str) -> RegisterTile:
-        """Returns the block of registers that takes the fewest cycles."""
+        """Return the register tile of the fewest cycles."""
         rows = self.iterations(self.tile_row_axes(vector_axis))
         steps = self.iterations(self.extents) / (rows * self.extents[vector_axis])
         tiles = []
@@ -248,22 +249,22 @@ class ReductionModel:
                 cycles = full * _step_cycles(count, vectors)
                 cycles += _step_cycles(count, rest) if rest else 0.0
                 step_cycles += number * cycles
-            # what is left over is code once more
+            # the remainder is a second copy of the code
             factor = REMAINDER_FACTOR if rest else 1.0
             tiles.append(RegisterTile(vectors, height, steps * step_cycles * factor))
         return min(tiles, key=lambda tile: tile.cycles)
 
 
 def splits_evenly(rows: int, height: int, vectors: int) -> bool:
-    """True if rows are cut evenly into blocks of at most a height, because what is left over by
-    blocks of that height would wait for its results. Blocks of less than most are less code.
+    """Return True if rows are split into tiles of equal heights, up to one row, because a remainder
+    of full tiles would stall on the latency of its additions.
     """
     rest = rows % height
     return 0 < rest * vectors < ACCUMULATOR_CHAINS
 
 
 def tile_height(rows: int, max_height: int, vectors: int) -> int:
-    """Returns the rows of a block of registers, given the most that there may be."""
+    """Return the rows of a register tile, given their maximum."""
     max_height = min(rows, max_height)
     return (
         -(-rows // -(-rows // max_height))
@@ -273,7 +274,7 @@ def tile_height(rows: int, max_height: int, vectors: int) -> int:
 
 
 def _tile_heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int], ...]:
-    """Returns the heights of the blocks that rows are cut into, and how many there are of each."""
+    """Return the heights of the tiles that rows are split into, and the number of each."""
     if not splits_evenly(rows, height, vectors):
         return (height, rows // height), (rows % height, int(rows % height > 0))
     blocks = -(-rows // height)
@@ -282,7 +283,7 @@ def _tile_heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int]
 
 
 def _step_cycles(rows: int, vectors: int) -> float:
-    """Returns the cycles of one step of a block of registers."""
+    """Return the cycles of one step of a register tile."""
     registers = rows * vectors
     waiting = MULTIPLY_ADD_LATENCY if registers < ACCUMULATOR_CHAINS else 0.0
     loads = rows + vectors
@@ -291,7 +292,9 @@ def _step_cycles(rows: int, vectors: int) -> float:
 
 
 def _has_pair_product(reduction: Reduction, machine: MachineModel) -> bool:
-    """True if a processor multiplies pairs of a format that two operands have in memory."""
+    """Return True if a processor has an instruction for pairs of the format that both operands have
+    in memory.
+    """
     formats = [
         factor.arg.dtype
         if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY
@@ -318,7 +321,7 @@ def _operand(
 
 
 def converted_load(expr: Expr) -> Load | None:
-    """Returns the cell of memory that an expression converts; None if it is something else."""
+    """Return the load that an expression converts; None if it is something else."""
     match expr:
         case Unary(UnaryOp.IDENTITY, Load() as load):
             return load
@@ -329,9 +332,9 @@ def converted_load(expr: Expr) -> Load | None:
 def strides(
     axes: Iterable[LoopAxis], accesses: Iterable[Load | Store], nodes: NodeInfos
 ) -> dict[str, int]:
-    """Returns how far apart the cells of two neighbouring iterations are, per axis.
+    """Return the largest distance in memory between neighbouring iterations, per axis.
 
-    Neighbours in descending order are no closer than 2: vectors run upwards.
+    A descending axis has a stride of 2 at least: vectors are loaded upwards.
     """
     found: dict[str, int] = {}
     for access in accesses:

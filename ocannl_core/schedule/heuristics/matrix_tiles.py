@@ -1,17 +1,15 @@
-"""The schedule of products of matrices on processors with tile registers.
+"""The schedule of matrix products on processors with tile registers.
 
-An instruction multiplies 16 rows of 32 terms by 16 columns, so a sum of products qualifies if one
-operand has an axis of cells that the other one has not, and the other way round, and both share a
-reduced axis. Four registers of sums, two tiles of rows by two of columns, use each tile of operands
-twice:
+One instruction multiplies 16 rows of 32 terms by 16 columns, so a sum of products qualifies if each
+operand has an output axis that the other one has not, and both share a reduced axis. Four registers
+of results, two tiles of rows by two of columns, use each tile of operands twice:
 
     c[i, j] += a[i, k] * b[k, j]  -->  split j 512; split j1 32; split j11 16; split i 32; ...;
                                        tile i11 j111 k10; pair k11
 
-The columns of a block and their terms stay in the second cache, which all rows go past. Numbers of
-float32 are tiles of three parts, of which six products are needed; that and the copies have to pay,
-which a model of cycles decides. Its numbers follow from products of matrices of 64 to 2048 rows
-that were written by hand and timed on a processor with tiles; schedules have not been timed on one.
+The columns of a panel and their terms stay in the second cache while all rows are multiplied. A
+float32 is split into three numbers of bfloat16, which takes six products; tiles are used if they
+take fewer cycles than vectors, with all copies, by the machine model.
 """
 
 from __future__ import annotations
@@ -58,20 +56,20 @@ from ocannl_core.schedule.heuristics.cost_model import ReductionModel, Reduction
 from ocannl_core.target import Target
 
 _PARTS = {bfloat16: 1, float32: 3}
-"""Of how many numbers of bfloat16 those of a format are the sum."""
-_REPLICATED = 2
-"""Operands of which cells are in a copy more often than this are copied piece by piece."""
+"""The numbers of bfloat16 whose sum is a number of a format."""
+_MAX_REPLICATION = 2
+"""An operand whose copy would be larger by this factor is packed block by block."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TileAxes:
-    """What a tile runs along.
+    """The axes of a tile.
 
     Attributes:
-        rows: The operand with the rows.
-        lanes: The operand with the columns.
+        row_operand: The operand with the rows.
+        column_operand: The operand with the columns.
         row: The axis of the rows.
-        lane: The axis of the columns.
+        column: The axis of the columns.
         term: The axis of the terms.
     """
 
@@ -83,7 +81,8 @@ class _TileAxes:
 
 
 def tile_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
-    """Returns a schedule with tiles, or None where there are none or they do not pay.
+    """Return a schedule with tiles; None if the processor has none that compute the nest, or
+    vectors are faster.
 
     Args:
         nest: The nest.
@@ -98,14 +97,16 @@ def tile_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedul
 
 
 def tile_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
-    """Yields the schedules with tiles along whichever axes, whether they pay or not."""
+    """Yield the schedules with tiles along every choice of axes, fast or not."""
     model = _model_tiles(nest, nodes, target)
     if model is not None:
         yield from map(model.schedule, model.candidates())
 
 
 def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileModel | None:
-    """Returns tiles for a nest, if a processor has tiles that compute it."""
+    """Return the model of a nest with tiles; None if the processor has none that compute the
+    nest.
+    """
     reduction = nest.reduction
     if reduction is None or not reduction.may_pair or bfloat16 not in target.tile_products:
         return None
@@ -117,7 +118,7 @@ def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileMod
 
 
 def _parts(nest: KernelNest) -> int | None:
-    """Returns into how many parts the factors are cut; None if tiles do not multiply them."""
+    """Return the number of parts of each factor; None if tiles do not multiply the factors."""
     assert nest.reduction is not None
     if nest.reduction.dtype is not float32 or len(nest.reduction.factors) != 2:
         return None
@@ -126,7 +127,7 @@ def _parts(nest: KernelNest) -> int | None:
 
 
 def _format(factor: Expr) -> DType:
-    """Returns the format of a factor before it is widened."""
+    """Return the format of a factor before it is widened."""
     match factor:
         case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
             return arg.dtype
@@ -135,12 +136,12 @@ def _format(factor: Expr) -> DType:
 
 
 class _TileModel:
-    """Tiles for one nest.
+    """A nest with tiles, and its cost.
 
     Args:
-        model: The nest as a processor sees it.
+        model: The nest and its cost with vectors.
         nodes: Extents and formats of its nodes.
-        parts: Into how many parts factors are cut.
+        parts: The number of parts of each factor.
     """
 
     def __init__(self, model: ReductionModel, nodes: NodeInfos, parts: int) -> None:
@@ -151,31 +152,31 @@ class _TileModel:
         self._stores = [strides(nest.axes, (store,), nodes) for store in nest.finish]
 
     def candidates(self) -> Iterator[_TileAxes]:
-        """Yields the axes that tiles may run along."""
+        """Yield the axes that tiles may run along."""
         model = self._model
         used = [name for name in model.extents if model.extents[name] > 1]
         cells = [name for name in used if name in model.output_axes]
         first, second = model.operands
         if any(name not in first.axes | second.axes for name in cells):
-            return  # cells that are equal
+            return  # results that are equal
         terms = [name for name in used if name in model.reduced_axes]
         terms = [name for name in terms if name in first.axes & second.axes]
-        for rows, lanes in ((first, second), (second, first)):
-            row_axes = [name for name in cells if name in rows.axes - lanes.axes]
-            column_axes = [name for name in cells if name in lanes.axes - rows.axes]
+        for rows, columns in ((first, second), (second, first)):
+            row_axes = [name for name in cells if name in rows.axes - columns.axes]
+            column_axes = [name for name in cells if name in columns.axes - rows.axes]
             for row, column, term in product(row_axes, column_axes, terms):
-                yield _TileAxes(rows, lanes, row, column, term)
+                yield _TileAxes(rows, columns, row, column, term)
 
     def cheapest(self) -> _TileAxes | None:
-        """Returns the axes for which tiles take the fewest cycles, if there are any."""
+        """Return the axes for which tiles take the fewest cycles, if there are any."""
         return min(self.candidates(), key=self.cycles, default=None)
 
     def is_profitable(self, axes: _TileAxes) -> bool:
-        """True if vectors take longer than tiles."""
+        """Return True if tiles take fewer cycles than vectors."""
         return self.cycles(axes) < self._model.cycles(vector_axis_candidates(self._model)[0])
 
     def cycles(self, axes: _TileAxes) -> float:
-        """Returns about how long the nest takes with tiles."""
+        """Return an estimate of the nest's cycles with tiles."""
         model = self._model
         sizes = {axes.row: TILE_ROWS, axes.column: TILE_COLUMNS, axes.term: TILE_TERMS}
         tiles = prod(-(-extent // sizes.get(name, 1)) for name, extent in model.extents.items())
@@ -192,11 +193,11 @@ class _TileModel:
         )
 
     def _other_reduced_axes(self, axes: _TileAxes) -> list[str]:
-        """Returns the reduced axes beside that of the terms."""
+        """Return the reduced axes beside that of the terms."""
         return [name for name in self._model.reduced_axes if name != axes.term]
 
     def _count_blocks(self, axes: _TileAxes) -> int:
-        """Returns into how many pieces the terms are cut."""
+        """Return the number of blocks that the axis of the terms is split into."""
         model = self._model
         if (
             not model.nest.holds_partial_results
@@ -209,7 +210,7 @@ class _TileModel:
     # ----- the schedule ---------------------------------------------------------------------
 
     def schedule(self, axes: _TileAxes) -> Schedule:
-        """Returns the transforms."""
+        """Return the schedule with tiles along some axes."""
         model, extents, splitter = self._model, self._model.extents, _Splitter([])
         first, second = axes.row_operand, axes.column_operand
         rows, columns = (_round_up(extents[name], TILE_ROWS) for name in (axes.row, axes.column))
@@ -261,7 +262,9 @@ class _TileModel:
         )
 
     def _panel_columns(self, axes: _TileAxes, terms: int, least: int) -> int:
-        """Returns how many columns of so many terms stay in the second cache."""
+        """Return the number of columns that stay in the second cache, with so many terms of
+        each.
+        """
         model = self._model
         nbytes = (
             bfloat16.nbytes * self._parts * terms * model.iterations(self._other_reduced_axes(axes))
@@ -269,22 +272,22 @@ class _TileModel:
         return max(1, model.machine.l2_working_set // (nbytes * least)) * least
 
     def _is_copy_larger(self, operand: ReductionOperand) -> bool:
-        """True if a copy of an operand would be much larger than what is copied, as that of all
-        windows of an image is.
+        """Return True if the copy of an operand would be much larger than the operand, as that of
+        all windows of an image is.
         """
         assert self._model.nest.reduction is not None
         factor = self._model.nest.reduction.factors[operand.position]
         loads = [each for each in walk(factor) if isinstance(each, Load)]
         cells = sum(self._nodes[each.node].size for each in loads)
-        return self._model.iterations(operand.axes) > _REPLICATED * cells
+        return self._model.iterations(operand.axes) > _MAX_REPLICATION * cells
 
 
 class _Splitter:
-    """Splits of axes into blocks of whole tiles, as far as there are several of them.
+    """Splits of axes into blocks of whole tiles, where there are several blocks.
 
     Attributes:
         splits: The transforms.
-        size: The iterations of the part that was cut last, of whole tiles.
+        size: The iterations inside the last block that was split off, of whole tiles.
     """
 
     def __init__(self, splits: list[Transform]) -> None:
@@ -292,7 +295,9 @@ class _Splitter:
         self.size = 0
 
     def split(self, name: str, extent: int, size: int) -> tuple[list[str], str]:
-        """Returns the loop over blocks of a part, if any, and what is inside of them."""
+        """Return the loop over blocks of an axis, if there are several, and the axis inside
+        them.
+        """
         self.size = min(extent, size)
         if size >= extent:
             return [], name
@@ -303,8 +308,8 @@ class _Splitter:
 def _pack(
     operand: ReductionOperand, order: Sequence[str], around: Sequence[str], tile: tuple[str, ...]
 ) -> Pack:
-    """Returns the copy of an operand for each iteration of the last of some loops, in the order in
-    which the others inside need it.
+    """Return the packing of an operand inside the last of some loops, in the order of the loops
+    inside.
     """
     inside = around[-1] if around else None
     loops = order if inside is None else order[order.index(inside) + 1 :]
@@ -313,5 +318,5 @@ def _pack(
 
 
 def _round_up(extent: int, size: int) -> int:
-    """Returns an extent filled up to whole tiles."""
+    """Round an extent up to whole tiles."""
     return -(-extent // size) * size

@@ -1,9 +1,9 @@
-"""The schedule of nests without a reduction: the lanes that they run in.
+"""The schedule of nests without a reduction: the axis that is vectorised.
 
-Compilers vectorise plain loops, too, but take several times as long as for registers that are
-written out; and they do not compute elementary functions, convert narrow floats, or store registers
-past the caches in the way that suits a whole register. Rows shorter than a register are left to
-them, unless they do such things.
+C compilers vectorise plain loops, too, but take several times as long as for vector code; and they
+neither compute elementary functions nor convert narrow floats, nor store past the caches in the way
+that suits a whole register. Rows shorter than a register are left to them, unless they have such
+operations.
 
     for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorise j1
 """
@@ -37,11 +37,11 @@ _FUNCTIONS = frozenset(
         BinaryOp.POW,
     }
 )
-"""Elementary functions of float32, that whole registers have code of their own for."""
+"""Elementary functions of float32 that have vector code."""
 
 
 def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
-    """Returns the schedule of a nest without a reduction, or None where plain loops do better."""
+    """Return the schedule of a nest without a reduction, or None if plain loops are as fast."""
     if nest.reduction is not None or not is_vectorisable(nest, nodes):
         return None
     lanes = target.vector_bytes // widest_lane_bytes(nest, nodes)
@@ -49,7 +49,7 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
     if vector_axis is None or lanes < 2:
         return None
     if vector_axis.extent < lanes and not _needs_vector_code(nest, nodes):
-        return None  # compilers make vectors of several short rows
+        return None  # compilers put several short rows into one vector
     others = [axis.name for axis in nest.axes if axis.name != vector_axis.name]
     if vector_axis.extent <= lanes:
         return (Order((*others, vector_axis.name)), Vectorise(vector_axis.name))
@@ -58,7 +58,7 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
 
 
 def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
-    """True if a nest does what compilers do not do for a whole register."""
+    """Return True if a nest has operations that C compilers do not vectorise."""
     is_streamed = any(store.is_streamed for store in nest.finish)
     return is_streamed or _calls_functions(nest) or _has_narrow_formats(nest, nodes)
 
@@ -79,7 +79,9 @@ def _has_narrow_formats(nest: KernelNest, nodes: NodeInfos) -> bool:
 
 
 def _find_vector_axis(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
-    """Returns the axis along which all cells written lie together, and all read, or are one."""
+    """Return the axis along which all stores are contiguous, and all loads contiguous or
+    broadcast.
+    """
     read = [each for store in nest.finish for each in walk(store) if isinstance(each, Load)]
     accesses: list[Load | Store] = [*nest.finish, *read]
     steps = [strides(nest.axes, (each,), nodes) for each in accesses]

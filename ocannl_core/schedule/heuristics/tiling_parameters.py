@@ -1,4 +1,4 @@
-"""What is decided about the schedule of a reduction, and the transforms that all of them have."""
+"""Tiling parameters of a reduction, and the transforms that both ways to vectorise it share."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernels.transforms import Split, Transform, Unroll, Vectorise
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel
 
-_MOST_IDLE = 16
-"""Threads may wait for one part in so many of their time."""
+_MAX_IDLE = 16
+"""Threads may idle for one part in this many of their time."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedAxis:
-    """An axis of which blocks are inside.
+    """An axis split into blocks.
 
     Attributes:
         axis: The whole axis.
-        number: The loop over blocks; None if one block is all.
-        inner: The inside of a block.
+        outer: The loop over blocks; None if there is one block.
+        inner: The axis inside a block.
     """
 
     axis: str
@@ -30,14 +30,15 @@ class BlockedAxis:
 
 @dataclass(frozen=True, slots=True)
 class VectorAxis:
-    """The axis of the lanes, of which blocks are inside.
+    """The vector axis, split into blocks, and these maybe into groups.
 
     Attributes:
         axis: The whole axis.
-        outside: The loop over blocks, or over groups of them, outside of blocks of rows; None if
+        outer: The loop over blocks, or over groups of them, outside of blocks of rows; None if
             there is none.
-        inside: The loop over the blocks of a group, inside of a block of rows; None if that is one.
-        inner: The inside of a block.
+        middle: The loop over the blocks of a group, inside of a block of rows; None if a group is
+            one block.
+        inner: The axis inside a block.
     """
 
     axis: str
@@ -48,11 +49,11 @@ class VectorAxis:
 
 @dataclass(frozen=True, slots=True)
 class ThreadedAxis:
-    """An axis of cells of which threads have equal shares.
+    """An output axis split into equal shares for threads.
 
     Attributes:
         axis: The whole axis.
-        size: How many iterations a share has at most.
+        size: The most iterations of a share.
     """
 
     axis: str
@@ -65,12 +66,12 @@ class ThreadedAxis:
 
     @property
     def inner(self) -> str:
-        """The inside of a share."""
+        """The axis inside a share."""
         return f"{self.axis}1"
 
 
 class PackingLayout(Enum):
-    """How an operand lies in its buffer."""
+    """The layout of a packed operand."""
 
     NONE = "not at all"
     PANELS = "in the order in which blocks of registers read it"
@@ -79,19 +80,20 @@ class PackingLayout(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TilingParameters:
-    """What is decided about the schedule of a reduction; None leaves it to the model.
+    """The parameters of a reduction's schedule; None leaves one to the cost model.
 
     Attributes:
-        lane: The axis of the lanes.
-        vectors: Vectors of lanes in a block of registers; with lanes along a reduced axis, the
-            vectors of accumulators of each cell.
-        rows: Rows of a block of registers; with lanes along a reduced axis, the most along an axis.
-        outside: How many reduced axes run outside of the cells, which hold partial results then.
-        pieces: Into how many pieces the first of the other reduced axes is cut, likewise.
-        copies: How operands are packed, by position.
-        together: How many blocks of lanes run inside of a block of rows, one after the other; 1 if
-            the loop over blocks of lanes is outside of that over blocks of rows.
-        fetching: True if cells come near while sums run that are combined with them.
+        vector_axis: The axis that is vectorised.
+        vectors: Vectors of a register tile along the vector axis; for a reduced vector axis, the
+            vectors of accumulators of each result.
+        rows: Rows of a register tile; for a reduced vector axis, the most along one output axis.
+        outer_reductions: The number of reduced axes outside of the output axes, whose results are
+            partial then.
+        reduction_blocks: The number of blocks of the first of the other reduced axes, likewise.
+        layouts: The layouts of packed operands, by position.
+        vector_blocks: The number of blocks of the vector axis that run inside of a block of rows,
+            one after the other; 1 for a loop over blocks outside of that over blocks of rows.
+        prefetches: True if the operands of the epilogue are prefetched during the reduction.
     """
 
     vector_axis: str | None = None
@@ -104,7 +106,7 @@ class TilingParameters:
     prefetches: bool | None = None
 
     def layout(self, position: int) -> PackingLayout | None:
-        """Returns how an operand is packed, if that is decided."""
+        """Return the layout of an operand, if it is given."""
         return dict(self.layouts).get(position)
 
 
@@ -114,7 +116,7 @@ CHOSEN_BY_MODEL = TilingParameters()
 def split_axis(
     splits: list[Transform], model: ReductionModel, axis: str, size: int, evenly: bool
 ) -> BlockedAxis:
-    """Returns an axis cut into blocks of a size; adds the split if it needs one."""
+    """Split an axis into blocks of a size; add the split if there are several blocks."""
     if size >= model.extents[axis]:
         return BlockedAxis(axis, None, axis)
     splits.append(Split(axis, size, evenly))
@@ -124,7 +126,7 @@ def split_axis(
 def split_vector_axis(
     splits: list[Transform], model: ReductionModel, axis: str, size: int, vector_blocks: int
 ) -> VectorAxis:
-    """Returns an axis cut into groups of so many blocks of a size; adds the splits it needs."""
+    """Split the vector axis into groups of blocks of a size; add the splits that this takes."""
     group = split_axis(splits, model, axis, size * vector_blocks, evenly=False)
     if vector_blocks == 1 or size >= model.extents[axis]:
         return VectorAxis(axis, group.outer, None, group.inner)
@@ -133,12 +135,12 @@ def split_vector_axis(
 
 
 def is_unbalanced(units: int, threads: int) -> bool:
-    """True if threads that take whole units of work would wait for each other."""
-    return -units % threads * _MOST_IDLE > units
+    """Return True if threads that take whole units of work would idle too long."""
+    return -units % threads * _MAX_IDLE > units
 
 
 def split_lanes(splits: list[Transform], name: str, block: int, width: int) -> list[str]:
-    """Returns the loops over the vectors of a block and over the lanes of each."""
+    """Return the loops over the vectors of a block and over the lanes of each."""
     if width in (1, block):
         return [name]
     splits.append(Split(name, width))
@@ -146,6 +148,8 @@ def split_lanes(splits: list[Transform], name: str, block: int, width: int) -> l
 
 
 def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transform]:
-    """Yields how the loops of a block of registers run."""
+    """Yield the transforms that unroll the loops of a register tile and vectorise the innermost
+    one.
+    """
     yield from (Unroll(name) for name in kept[:-1])
     yield Vectorise(kept[-1]) if model.lanes > 1 else Unroll(kept[-1])

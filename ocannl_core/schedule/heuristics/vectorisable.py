@@ -1,4 +1,4 @@
-"""What vector registers can compute: the part of the loop language that vector loops express."""
+"""Vectorisable nests: the part of the loop language that vector loops express."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import LOGICAL, BinaryOp, TernaryOp, UnaryOp
 
 VECTOR_FORMATS = frozenset({float32, float64, int32, uint32, int64, uint64, *NARROW})
-"""Formats whose numbers vectors hold; narrow floats are float32 there."""
+"""Formats whose numbers vectors hold; narrow floats are float32 in registers."""
 
 _FLOAT_UNARY = frozenset(UnaryOp) - {UnaryOp.WORD, UnaryOp.UNIFORM}
 _INTEGER_BINARY = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
@@ -36,7 +36,7 @@ _FLOAT_BINARY = _INTEGER_BINARY | {
 
 
 def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
-    """True if all that a nest computes can be computed in the lanes of vectors."""
+    """Return True if every expression of a nest can be computed in vector lanes."""
     roots: list[Node] = []
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
@@ -51,7 +51,7 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
 
     def is_within(index: AxisIndex, dim: int) -> bool:
         at = index_range(index, ranges)
-        if at is None:  # a position along loops outside of the nest, which rendering checks
+        if at is None:  # depends on loops outside of the nest; code generation checks it
             return ranges.keys().isdisjoint(variables(index))
         return at.low >= 0 and at.high < dim
 
@@ -63,7 +63,9 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
 
 
 def _is_vectorisable_value(value: Node, is_inside: Callable[[Load], bool]) -> bool:
-    """True if a value can be computed in lanes, where both sides of a choice are computed."""
+    """Return True if a value can be computed in vector lanes, with both sides of each choice
+    evaluated.
+    """
     pending: list[Node] = [value]
     while pending:
         expr = pending.pop()
@@ -105,13 +107,13 @@ def _is_expressible(expr: Expr) -> bool:
         case Ternary(TernaryOp.FMA):
             return dtype.is_float
         case IndexValue():
-            return dtype.is_integer  # floats do not hold every position
+            return dtype.is_integer  # floats cannot represent every position
         case _:
             return False
 
 
 def is_simple_power(expr: Expr) -> bool:
-    """True for squares and reciprocals, which need no function."""
+    """Return True for squares and reciprocals, which need no function."""
     match expr:
         case Binary(BinaryOp.POW, _, Const(value)):
             return value in (2.0, -1.0)
@@ -120,7 +122,7 @@ def is_simple_power(expr: Expr) -> bool:
 
 
 def widest_lane_bytes(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> int:
-    """Returns the size of the largest number that a nest computes with."""
+    """Return the size of the widest lane of a nest."""
     roots: list[Node] = list(nest.finish)
     sizes = [lane_bytes(nodes[store.node].dtype) for store in nest.finish]
     if nest.reduction is not None:
@@ -133,5 +135,5 @@ def widest_lane_bytes(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) ->
 
 
 def lane_bytes(dtype: DType) -> int:
-    """Returns how much of a vector one number of a format takes."""
+    """Return the size of a lane that holds a number of a format."""
     return float32.nbytes if dtype.is_narrow else dtype.nbytes

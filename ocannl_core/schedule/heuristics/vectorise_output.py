@@ -1,4 +1,4 @@
-"""Schedules of reductions with lanes along an axis of cells."""
+"""Vectorise a reduction along an output axis."""
 
 from __future__ import annotations
 
@@ -47,12 +47,19 @@ from ocannl_core.schedule.heuristics.tiling_parameters import (
     unroll_tile,
 )
 
-_LEAST_BLOCKS = 2
-"""Shares of rows have as many blocks of registers at least, or equal blocks would be too small."""
+_MIN_TILES_PER_SHARE = 2
+"""The register tiles of a thread's share of rows, at least: fewer could not be of equal heights."""
 
 
-class OutputVectoriser:
-    """The schedule of a nest whose lanes run along an axis of cells."""
+def vectorise_output(
+    model: ReductionModel, vector_axis: str, parameters: TilingParameters
+) -> Schedule:
+    """Return a schedule in which neighbouring results share a vector of accumulators."""
+    return _OutputVectoriser(model, vector_axis, parameters).schedule()
+
+
+class _OutputVectoriser:
+    """The state of choosing the schedule of a reduction vectorised along an output axis."""
 
     def __init__(
         self, model: ReductionModel, vector_axis: str, parameters: TilingParameters
@@ -95,7 +102,7 @@ class OutputVectoriser:
         self._splits = (*vector_splits, *row_splits, *splits)
 
     def schedule(self) -> Schedule:
-        """Returns the transforms, splits first."""
+        """Return the transforms, splits first."""
         over = (self._reduced or self._tile_loops)[0]
         return (
             *self._splits,
@@ -107,14 +114,14 @@ class OutputVectoriser:
         )
 
     def _order(self) -> tuple[str, ...]:
-        model, lanes = self._model, self._vector_loops
+        model, vector_loops = self._model, self._vector_loops
         rows = {block.axis[0]: block.outer for block in self._rows}
         if self._thread_axis is not None:
             rows.setdefault(self._thread_axis.axis, self._thread_axis.inner)
         numbers = (
-            None if self._has_outer_vector_loop() else lanes.outer,
+            None if self._has_outer_vector_loop() else vector_loops.outer,
             *(rows.get(name, name) for name in self._block_axes()),
-            lanes.middle,
+            vector_loops.middle,
         )
         loops = [name for name in numbers if name is not None]
         pair = [self._pair] if self._pair is not None else []
@@ -128,8 +135,8 @@ class OutputVectoriser:
         )
 
     def _outer_loops(self) -> tuple[str, ...]:
-        """Returns the loops outside of the blocks of rows, but for that over blocks of lanes where
-        it is right outside of them.
+        """Return the loops outside of the blocks of rows, without the loop over blocks of the
+        vector axis where it is right outside of them.
         """
         outer = self._model.outer_axes(self._vector_axis)
         reductions = self._reduction_block_loops()
@@ -142,13 +149,13 @@ class OutputVectoriser:
         return (outside, *loops) if outside is not None and self._has_outer_vector_loop() else loops
 
     def _reduction_block_loops(self) -> tuple[str, ...]:
-        """Returns the loops over pieces of the sums."""
+        """Return the loops over blocks of the reduction."""
         outer = self._reduction.outer if self._reduction is not None else None
         return (*self._outer_reductions, *([outer] if outer is not None else []))
 
     def _has_outer_vector_loop(self) -> bool:
-        """True if blocks of lanes are outside of the pieces of sums: several threads can share
-        them, and the partial results of a block stay in the cache.
+        """Return True if blocks of the vector axis are outside of the blocks of the reduction:
+        threads can share them, and the partial results of a block stay in the cache.
         """
         return (
             self._vector_loops.outer is not None
@@ -157,7 +164,9 @@ class OutputVectoriser:
         )
 
     def _slide_along_reduction(self, outer: Sequence[str]) -> bool:
-        """True if axes move vector operands over cells that sums run over anyway."""
+        """Return True if axes move vector operands over elements that the reduction runs over
+        anyway.
+        """
         model = self._model
         return all(
             any(operand.slides_along(name, each, model.extents) for each in model.reduced_axes)
@@ -169,7 +178,7 @@ class OutputVectoriser:
     # ----- parts ----------------------------------------------------------------------------
 
     def _split_rows(self, splits: list[Transform], tile: RegisterTile) -> list[BlockedAxis]:
-        """Returns the row axes, cut so that a block has as many rows as it has registers."""
+        """Return the row axes, split into the rows of a register tile."""
         blocks: list[BlockedAxis] = []
         for name, size in self._row_extents(tile).items():
             share = (
@@ -189,7 +198,7 @@ class OutputVectoriser:
         return blocks
 
     def _row_extents(self, tile: RegisterTile) -> dict[str, int]:
-        """Returns the row axes of a block and how many iterations of each it has."""
+        """Return the row axes of a register tile with the iterations of each."""
         sizes: dict[str, int] = {}
         left = tile.rows
         for name in reversed(self._model.tile_row_axes(self._vector_axis)):
@@ -200,22 +209,23 @@ class OutputVectoriser:
     # ----- shares of threads ----------------------------------------------------------------
 
     def _reduces_outermost(self, tile: RegisterTile) -> bool:
-        """True if pieces of sums are outside of all axes of cells but for shares of threads: what
-        slides stays in the cache then. Threads need something else to share.
+        """Return True if blocks of the reduction are outside of all output axes but for shares of
+        threads: sliding windows stay in the cache then. Threads need another axis to share.
         """
         model = self._model
         if not self._slide_along_reduction(model.outer_axes(self._vector_axis)):
             return False
-        limit = max(self._max_shares(tile).values(), default=1)
-        return model.machine.threads == 1 or limit >= model.machine.threads
+        max_shares = max(self._max_shares(tile).values(), default=1)
+        return model.machine.threads == 1 or max_shares >= model.machine.threads
 
     def _split_for_threads(
         self, splits: list[Transform], tile: RegisterTile
     ) -> ThreadedAxis | None:
-        """Returns an axis of rows of which threads have equal shares, outside of pieces of sums, if
-        what is outside of these cannot be dealt out equally.
+        """Split an axis of rows into equal shares for threads, outside of the blocks of the
+        reduction, if the loops outside of these cannot be dealt out equally.
 
-        The sums of each cell are the same: bits do not depend on the number of threads.
+        The terms of each result stay in the same order, so bits do not depend on the number of
+        threads.
         """
         model, outer = self._model, self._model.outer_axes(self._vector_axis)
         outside = (
@@ -223,43 +233,47 @@ class OutputVectoriser:
         )
         if self._has_outer_vector_loop():
             outside = (-(-self._block_count // self._vector_blocks),)
-        limit = self._max_shares(tile)
-        # loops right inside of the outermost ones are dealt out, too
+        max_shares = self._max_shares(tile)
+        # the loops right inside of the outermost ones are dealt out, too
         is_even = not is_unbalanced(prod(outside[:2]), model.machine.threads)
-        if is_even or not limit or not self._reduction_block_loops():
+        if is_even or not max_shares or not self._reduction_block_loops():
             return None
         needed = model.machine.threads // gcd(prod(outside[:1]), model.machine.threads)
-        # twice as many: nobody waits for long if a thread is late
+        # twice as many, so that one late thread delays the others less
         counts = (needed,) if self._packs_in_every_share() else (2 * needed, needed)
-        fitting = [(name, count) for count in counts for name in limit if limit[name] >= count]
-        fitting = fitting or [max(limit.items(), key=itemgetter(1))]
-        # equal shares have one code
+        fitting = [
+            (name, count) for count in counts for name in max_shares if max_shares[name] >= count
+        ]
+        fitting = fitting or [max(max_shares.items(), key=itemgetter(1))]
+        # equal shares need no code for a remainder
         name, count = min(fitting, key=lambda each: model.extents[each[0]] % each[1] > 0)
         size = -(-model.extents[name] // count)
         splits.append(Split(name, size, evenly=True))
         return ThreadedAxis(name, size)
 
     def _packs_in_every_share(self) -> bool:
-        """True if copies of vectors are made inside of pieces of sums, by every share again."""
+        """Return True if vectors are packed inside of blocks of the reduction, again in every
+        share.
+        """
         vectors = self._model.vector_operands(self._vector_axis)
         return any(self._can_pack_vectors(each) and self._should_pack(each) for each in vectors)
 
     def _max_shares(self, tile: RegisterTile) -> dict[str, int]:
-        """Returns the axes that can be outside of pieces of sums, and into how many shares of a few
-        blocks of registers they can be cut.
+        """Return the axes that can be outside of blocks of the reduction, with the number of shares
+        of at least `_MIN_TILES_PER_SHARE` register tiles that each can be split into.
         """
         model = self._model
         sizes = self._row_extents(tile)
-        limit = {
-            name: model.extents[name] // (_LEAST_BLOCKS * sizes[name])
+        shares = {
+            name: model.extents[name] // (_MIN_TILES_PER_SHARE * sizes[name])
             if name in sizes
             else model.extents[name]
             for name in self._block_axes()
         }
-        return {name: count for name, count in limit.items() if count > 1}
+        return {name: count for name, count in shares.items() if count > 1}
 
     def _block_axes(self) -> list[str]:
-        """Returns the axes of cells that run over blocks of registers that share vectors."""
+        """Return the output axes that run over register tiles that share vectors."""
         outer = self._model.outer_axes(self._vector_axis)
         return [
             name
@@ -268,7 +282,7 @@ class OutputVectoriser:
         ]
 
     def _order_reduced_axes(self) -> list[str]:
-        """Returns the reduced axes with one inside along which spread operands are contiguous."""
+        """Return the reduced axes, one along which broadcast operands are contiguous innermost."""
         model = self._model
         names = list(model.reduced_axes)
         spread = [each for each in model.operands if self._vector_axis not in each.axes]
@@ -279,8 +293,8 @@ class OutputVectoriser:
         return names
 
     def _choose_outer_reductions(self) -> list[str]:
-        """Returns the reduced axes outside of the cells: as many as it takes for what the vectors
-        of a block run over to stay in the cache, if blocks of rows use it again.
+        """Return the reduced axes outside of the output axes: as many as it takes for the vectors
+        of a block to stay in the cache, if blocks of rows reuse them.
         """
         model = self._model
         if not model.nest.holds_partial_results or model.shifting_axes or not self._reduced:
@@ -299,7 +313,7 @@ class OutputVectoriser:
         return reductions
 
     def _has_vector_reuse(self) -> bool:
-        """True if blocks of rows use what the vectors run over so often that it is to stay in the
+        """Return True if blocks of rows reuse vectors so often that they are to stay in the
         cache.
         """
         vectors = self._model.vector_operands(self._vector_axis)
@@ -307,9 +321,7 @@ class OutputVectoriser:
         return reuse >= MIN_BLOCKING_REUSE
 
     def _split_reduction(self, splits: list[Transform]) -> BlockedAxis | None:
-        """Returns the first of the reduced axes, cut so that the vectors of a block stay in the
-        cache.
-        """
+        """Split the first of the reduced axes, so that the vectors of a block stay in the cache."""
         model = self._model
         if not model.nest.holds_partial_results or not self._reduced:
             return None
@@ -332,8 +344,8 @@ class OutputVectoriser:
         return block
 
     def _streaming_blocks(self, name: str) -> int | None:
-        """Returns into how many pieces an axis is cut for vectors that are used once to be read in
-        the order of memory: all cells of a few rows at a time. None if that is not the point.
+        """Return the number of blocks of an axis such that vectors without reuse are read in the
+        order of memory, a few rows at a time; None if they have reuse or are short.
         """
         model, vector_axis = self._model, self._vector_axis
         if self._block_count == 1 or not model.outer_axes(vector_axis):
@@ -349,9 +361,9 @@ class OutputVectoriser:
         return -(-model.extents[name] // MEMORY_STREAMS)
 
     def _max_cached_steps(self) -> int:
-        """Returns over how many steps of a sum the vectors of a block stay in the cache.
+        """Return the steps of a reduction over which the vectors of a block stay in the cache.
 
-        In a copy they lie together; elsewhere they share its places unevenly.
+        Packed vectors are contiguous; others fill its sets unevenly.
         """
         nbytes = max(operand.nbytes for operand in self._model.operands)
         if self._model.has_pairs:
@@ -361,7 +373,9 @@ class OutputVectoriser:
         return max(MIN_ACCUMULATED_TERMS, near // (self._block_size * nbytes))
 
     def _are_vectors_packed(self) -> bool:
-        """True if all vector operands are read from copies, which all blocks of rows share."""
+        """Return True if all vector operands are packed, and all blocks of rows share the
+        copies.
+        """
         model = self._model
         return not model.outer_axes(self._vector_axis) and all(
             self._can_pack_vectors(each) and self._should_pack(each)
@@ -369,7 +383,7 @@ class OutputVectoriser:
         )
 
     def _count_reduction_blocks(self, extent: int, steps: int) -> int:
-        """Returns into how many pieces the model cuts a reduced axis with so many steps in each of
+        """Return the number of blocks that a reduced axis is split into, given the steps in each of
         its iterations.
         """
         limit = self._max_cached_steps()
@@ -378,16 +392,16 @@ class OutputVectoriser:
         return min(extent, _balance_blocks(extent, -(-extent * steps // limit)))
 
     def _choose_vector_blocks(self) -> int:
-        """Returns how many blocks of lanes run inside of a block of rows.
+        """Return the number of blocks of the vector axis that run inside of a block of rows.
 
-        What all blocks of lanes read comes from afar once for each group of them, and the vectors
-        of a group stay in a cache that is large enough for them.
+        Broadcast operands are loaded from distant caches once for each such group, and the vectors
+        of a group stay in a cache that has room for them.
         """
         if self._parameters.vector_blocks is not None:
             return max(1, min(self._parameters.vector_blocks, self._block_count))
         model = self._model
         vectors = model.vector_operands(self._vector_axis)
-        if self._block_count == 1 or not self._are_vectors_packed():
+        if not vectors or self._block_count == 1 or not self._are_vectors_packed():
             return 1
         broadcast = [each for each in model.operands if self._vector_axis not in each.axes]
         if sum(map(model.nbytes, broadcast)) <= model.machine.l2_working_set:
@@ -400,11 +414,13 @@ class OutputVectoriser:
         return -(-self._block_count // _balance_blocks(self._block_count, fewest))
 
     def _split_chains(self, splits: list[Transform], tile: RegisterTile) -> str | None:
-        """Returns the loop over accumulators of one cell, if a block would wait for its results."""
+        """Split off a loop over several accumulators of one result, if a register tile would stall
+        on the latency of additions; return its name.
+        """
         model = self._model
         needed = ACCUMULATOR_CHAINS // (tile.vectors * tile.rows)
         if needed < 2 or not self._reduced or model.shifting_axes:
-            # what moves over the cells uses vectors again, which pays if they are packed
+            # shifting axes reuse vectors, which pays if they are packed
             return None
         name = max(self._reduced, key=lambda each: model.extents[each])
         if model.extents[name] < 4 * needed:
@@ -414,8 +430,8 @@ class OutputVectoriser:
         return f"{name}1"
 
     def _split_pairs(self, splits: list[Transform]) -> str | None:
-        """Returns the loop over two steps of a sum that are one instruction, if there is one and
-        both operands have their pairs together, in memory or in a copy.
+        """Split off a loop over two terms that are one instruction, if there is one and both
+        operands have their pairs contiguous, in memory or in a copy; return its name.
         """
         model = self._model
         if not model.has_pairs or self._has_chains or not self._reduced or model.lanes < 4:
@@ -430,7 +446,7 @@ class OutputVectoriser:
         return f"{name}1"
 
     def _can_pair(self, operand: ReductionOperand, axis: str) -> bool:
-        """True if neighbours along an axis lie together, in memory or in a copy that pays."""
+        """Return True if pairs along an axis are contiguous, in memory or in a copy that pays."""
         if self._vector_axis in operand.axes:
             return self._can_pack_vectors(operand) and self._model.reuse(operand) >= MIN_PACK_REUSE
         if operand.is_load and operand.stride(axis) == 1:
@@ -441,7 +457,7 @@ class OutputVectoriser:
 
     def _packs(self) -> Iterator[Transform]:
         if self._has_chains:
-            return  # blocks with few rows do not use anything often
+            return  # tiles with few rows have little reuse
         for operand in self._model.operands:
             if self._vector_axis in operand.axes:
                 yield from self._pack_vectors(operand)
@@ -449,22 +465,26 @@ class OutputVectoriser:
                 yield from self._pack_rows(operand, self._rows[0])
 
     def _pack_vectors(self, operand: ReductionOperand) -> Iterator[Transform]:
-        """Yields the packing of the vectors that a block of lanes needs."""
-        lanes, model = self._vector_loops, self._model
+        """Yield the packing of the vectors of a block of the vector axis."""
+        vector_loops, model = self._vector_loops, self._model
         around = (self._outer_loops() or (None,))[-1]
-        inside = around if self._has_outer_vector_loop() else lanes.outer or around
+        inside = around if self._has_outer_vector_loop() else vector_loops.outer or around
         if not self._can_pack_vectors(operand):
             return
         loops = [*model.shifting_axes, *self._reduced]
         used = [name for name in loops if name[0] in operand.axes]
         if self._pair is not None or self._should_pack(operand):
-            panels = [lanes.middle] if lanes.middle is not None else []
+            panels = [vector_loops.middle] if vector_loops.middle is not None else []
             yield Pack(
-                operand.position, inside, (*panels, *used, lanes.inner, *self._pair_axes(operand))
+                operand.position,
+                inside,
+                (*panels, *used, vector_loops.inner, *self._pair_axes(operand)),
             )
 
     def _can_pack_vectors(self, operand: ReductionOperand) -> bool:
-        """True if no loop between those over blocks of lanes and the sum moves an operand."""
+        """Return True if an operand is invariant in the loops between those over blocks of the
+        vector axis and the reduction.
+        """
         outer = self._model.outer_axes(self._vector_axis)
         return not any(
             name in operand.axes
@@ -473,16 +493,16 @@ class OutputVectoriser:
         )
 
     def _pair_axes(self, operand: ReductionOperand) -> list[str]:
-        """Returns the innermost axis of a copy of pairs."""
+        """Return the innermost axis of a copy of pairs."""
         is_used = self._pair is not None and self._pair[0] in operand.axes
         return [self._pair] if is_used and self._pair is not None else []
 
     def _saves_conversions(self, operand: ReductionOperand) -> bool:
-        """True if a copy of an operand saves conversions."""
+        """Return True if packing an operand saves conversions."""
         return operand.is_converted and self._pair is None
 
     def _should_pack(self, operand: ReductionOperand) -> bool:
-        """True if a vector operand is read better from a copy."""
+        """Return True if packing a vector operand pays."""
         model = self._model
         decided = self._parameters.layout(operand.position)
         if decided is not None:
@@ -501,9 +521,7 @@ class OutputVectoriser:
         return is_spread and model.reuse(operand) >= MIN_COMPACTION_REUSE
 
     def _pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> Iterator[Transform]:
-        """Yields the packing of an operand that is spread over lanes, if its rows are apart so that
-        they compete for the same places in the cache.
-        """
+        """Yield the packing of a broadcast operand, if its rows conflict in the cache."""
         if not self._can_pack_rows(operand, row):
             return
         if row.outer is None and not (self._saves_conversions(operand) or self._pair is not None):
@@ -513,7 +531,7 @@ class OutputVectoriser:
         used = [name for name in self._reduced if name[0] in operand.axes]
         pairs = self._pair_axes(operand)
         needed = [name for name in self._outer_loops() if name[0] in operand.axes]
-        # what all blocks of lanes use is copied for all of them
+        # one copy serves all blocks of the vector axis
         is_early = self._has_outer_vector_loop() or not needed
         blocks, inside = (needed, None) if is_early else ([], needed[-1])
         if copy is PackingLayout.PANELS:
@@ -526,7 +544,7 @@ class OutputVectoriser:
             yield Pack(operand.position, inside, (*blocks, row.axis, *used, *pairs))
 
     def _can_pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
-        """True if one axis of cells moves an operand."""
+        """Return True if an operand depends on one output axis alone."""
         model = self._model
         axis = row.axis[0]
         is_alone = all(name == axis for name in model.output_axes if name in operand.axes)
@@ -534,12 +552,12 @@ class OutputVectoriser:
         return axis in operand.axes and is_alone and is_still
 
     def _choose_row_layout(self, operand: ReductionOperand, row: BlockedAxis) -> PackingLayout:
-        """Returns how the model packs an operand that is spread over lanes."""
+        """Return the layout of a broadcast operand by the cost model."""
         model = self._model
         if self._pair is not None and (not operand.is_load or operand.stride(self._pair[0]) != 1):
             return PackingLayout.PANELS
         if self._saves_conversions(operand) and self._reduced:
-            # one by one in the innermost loop, conversions take as long as products
+            # in the innermost loop, conversions of single numbers take as long as products
             is_contiguous = operand.stride(self._reduced[-1][0]) == 1
             return PackingLayout.ROWS if is_contiguous else PackingLayout.PANELS
         if model.extents[row.axis[0]] < MIN_PACK_REUSE:
@@ -550,7 +568,7 @@ class OutputVectoriser:
             self._reduced
             and operand.stride(self._reduced[-1][0]) * operand.nbytes > CACHE_LINE_BYTES
         ):
-            # one line for each step of the sum, whose other cells the next rows need
+            # one line for each step of the reduction; its other elements are those of the next rows
             lines = model.iterations(name[0] for name in self._reduced) * CACHE_LINE_BYTES
             return PackingLayout.PANELS if lines > model.machine.l2_copy else PackingLayout.NONE
         if not operand.is_load or self._rows_conflict(operand, row):
@@ -558,15 +576,15 @@ class OutputVectoriser:
         return PackingLayout.NONE
 
     def _rows_conflict(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
-        """True if the rows of a block do not fit into the nearest cache together, because they are
-        as far apart as the cells that share its places.
+        """Return True if the rows of a register tile do not fit into the nearest cache together,
+        because they share its sets.
         """
         distance = gcd(operand.stride(row.axis[0]) * operand.nbytes, CACHE_WAY_BYTES)
         return self._tile_rows * distance > (self._model.machine.l1_ways - 2) * CACHE_WAY_BYTES
 
 
 def _balance_blocks(extent: int, fewest: int) -> int:
-    """Returns into how many blocks an axis is cut: a few more than needed if they are equal then,
-    since the code is there once.
+    """Return the number of blocks of an axis: a few more than needed if they are equal then, which
+    saves the code of a remainder.
     """
     return next((n for n in range(fewest, fewest + 3) if extent % n == 0), fewest)

@@ -1,4 +1,4 @@
-"""Schedules of reductions with lanes along a reduced axis."""
+"""Vectorise a reduction along a reduced axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ocannl_core.schedule.heuristics.tiling_parameters import (
 def vectorise_reduction(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
 ) -> Schedule:
-    """Returns a schedule in which every cell has a vector of accumulators."""
+    """Return a schedule in which every result has a vector of accumulators."""
     splits: list[Transform] = []
     extents = _tile_extents(model, parameters.rows)
     rows = {
@@ -54,7 +54,9 @@ def vectorise_reduction(
 def _pack_operands(
     model: ReductionModel, vector_axis: str, order: Sequence[str], parameters: TilingParameters
 ) -> Iterator[Transform]:
-    """Yields the packing of operands that are used often and not contiguous along the lanes."""
+    """Yield the packing of operands that are reused often and not contiguous along the vector
+    axis.
+    """
     for operand in model.operands:
         decided = parameters.layout(operand.position)
         is_spread = vector_axis in operand.axes and operand.stride(vector_axis) != 1
@@ -69,7 +71,9 @@ def _pack_operands(
 
 
 def _tile_extents(model: ReductionModel, rows: int | None) -> dict[str, int]:
-    """Returns the axes of cells that share loads, one for each operand, and the rows of a block."""
+    """Return the output axes of a register tile with their extents: one for each operand, along
+    which the operand is reused.
+    """
     extents: dict[str, int] = {}
     limit = rows or model.machine.reduction_tile_extent
     for operand in model.operands[:2]:

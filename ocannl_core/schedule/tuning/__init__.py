@@ -1,1 +1,1 @@
-"""Which schedules are tried, and where what was found is kept."""
+"""Search for faster schedules, and a cache of the results."""

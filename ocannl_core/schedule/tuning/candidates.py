@@ -1,11 +1,11 @@
-"""The schedules that a search tries for a reduction: neighbours in the space that the contraction
-schedule draws from.
+"""Candidates of the search for a reduction's schedule: neighbours in the space of tiling
+parameters.
 
-A search starts from the form that the model chooses, tries all forms that differ in one respect,
-goes on from the fastest, and ends where none is faster. The respects are those of
-`TilingParameters`: the vectorised axis, the register tile, the parts of a long sum, the packed
-operands and their layouts, and the outer loop over blocks. `plain loops` is a candidate, too: the
-empty schedule.
+A search starts from the parameters that the cost model chooses, times all that differ in one of
+them, continues from the fastest, and ends where none is faster. The parameters are those of
+`TilingParameters`: the vector axis, the register tile, the blocks of a long reduction, the packed
+operands and their layouts, and the outer loop over blocks. `plain loops`, the empty schedule, is a
+candidate, too.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _CHAINS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schedule to try.
+    """A schedule to time.
 
     Attributes:
         schedule: The schedule; empty for plain loops.
-        form: What it was made from; None for plain loops and for tiles.
+        parameters: The parameters of the schedule; None for plain loops and for tiles.
     """
 
     schedule: Schedule
@@ -53,8 +53,8 @@ class Candidate:
 
 
 def first_candidates(nest: KernelNest, nodes: NodeInfos, target: Target) -> tuple[Candidate, ...]:
-    """Returns the default's schedule, those without tiles and plain loops; nothing for a nest that
-    has one schedule.
+    """Return the default schedule, that without tiles, and plain loops; nothing for a nest that has
+    one schedule.
     """
     model = model_reduction(nest, nodes, target)
     if model is None:
@@ -71,10 +71,10 @@ def first_candidates(nest: KernelNest, nodes: NodeInfos, target: Target) -> tupl
 def neighbours(
     nest: KernelNest, nodes: NodeInfos, target: Target, candidate: Candidate
 ) -> Iterator[Candidate]:
-    """Yields the candidates that differ from one in one respect, likely ones first.
+    """Yield the candidates that differ from one in one parameter, likely ones first.
 
-    Each fits the nest: applying it has been tried. The cells of a nest are independent, so that
-    every schedule that fits is safe. Different forms may have one schedule, which comes once.
+    Each is applicable to the nest. The results of a nest are independent of each other, so every
+    applicable schedule is safe. A schedule that several parameters give is yielded once.
     """
     model = model_reduction(nest, nodes, target)
     if model is None or candidate.parameters is None:
@@ -88,7 +88,7 @@ def neighbours(
 
 
 def is_applicable(nest: KernelNest, schedule: Schedule) -> bool:
-    """True if a schedule can be applied to a nest."""
+    """Return True if a schedule can be applied to a nest."""
     try:
         apply_schedule(nest, schedule)
     except UsageError:
@@ -132,15 +132,17 @@ def _vary_layouts(
 def _vary_tiles(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
 ) -> Iterator[TilingParameters]:
-    """Yields blocks of registers: the largest of each width, somewhat smaller ones, and such that
-    all are equally large.
+    """Yield register tiles: the largest of each width, somewhat smaller ones, and those that divide
+    the rows equally.
     """
     rows = model.iterations(model.tile_row_axes(vector_axis))
     width = -(-model.extents[vector_axis] // model.lanes)
     for vectors in range(1, min(_MAX_VECTORS, width) + 1):
-        limit = min(rows, max(1, (model.machine.registers - vectors - 1) // vectors))
-        counts = {limit, limit - 1, limit - 2, limit * 3 // 4, limit // 2}
-        counts |= {count for count in range(limit // 2, limit + 1) if count and rows % count == 0}
+        max_rows = min(rows, max(1, (model.machine.registers - vectors - 1) // vectors))
+        counts = {max_rows, max_rows - 1, max_rows - 2, max_rows * 3 // 4, max_rows // 2}
+        counts |= {
+            count for count in range(max_rows // 2, max_rows + 1) if count and rows % count == 0
+        }
         for count in sorted(counts, reverse=True):
             if count > 0:
                 yield replace(parameters, vectors=vectors, rows=count)

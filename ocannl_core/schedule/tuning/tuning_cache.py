@@ -1,10 +1,10 @@
-"""Schedules that a search on this machine has found, on disk.
+"""The tuning cache: schedules that a search on this machine has found, on disk.
 
     <cache directory>/schedules/<processor, compiler, threads>/<nest>.json
 
-A nest is found by its canonical text, so whatever is equal up to renaming shares an entry. An entry
-is data with a digest: its schedule is read in the notation of schedules, and applied only if it
-fits the nest. What is not as it was written counts as a problem, not as an entry.
+The key of a nest is its canonical text, so alpha-equivalent nests share an entry. An entry is data
+with a digest: its schedule is parsed, and applied only if it fits the nest. A file that was damaged
+counts as a problem, not as an entry.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ocannl_core.storage.trust import UntrustedError
 from ocannl_core.target import Target
 
 _VERSION = 1
-"""Of what an entry means; entries of another version are none."""
+"""The version of the format; entries of other versions are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuningEntry:
-    """One file of a memory.
+    """One file of a tuning cache.
 
     Attributes:
         path: The file.
-        measured: What it says; None if it cannot be read as an entry.
+        measured: Its content; None if it cannot be read as an entry.
         nest: The canonical text of the nest.
     """
 
@@ -46,17 +46,17 @@ class TuningEntry:
 
 
 class TuningCache:
-    """The remembered schedules of one kind of device.
+    """The tuned schedules of one kind of device.
 
     Args:
-        folder: Where they are; it need not exist yet.
+        folder: The directory of the entries; it need not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def find(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
-        """Returns what was found for a nest; None if nothing was, or an unreadable entry."""
+        """Return the result of tuning a nest; None if there is none, or its entry is unreadable."""
         if nest.reduction is None or not is_vectorisable(nest, nodes):
             return None
         directory = self._existing()
@@ -67,7 +67,7 @@ class TuningCache:
         return entry.measured if entry.nest == text else None
 
     def keep(self, nest: KernelNest, nodes: NodeInfos, measured: TuningResult) -> None:
-        """Remembers what a search found.
+        """Store the result of tuning a nest.
 
         Raises:
             OSError: if the folder cannot be written, or others can write to it.
@@ -87,21 +87,21 @@ class TuningCache:
         open_private(self.folder, create=True).write(name, add_json_digest(name, content))
 
     def entries(self) -> Iterator[TuningEntry]:
-        """Yields everything that is remembered."""
+        """Yield all entries."""
         directory = self._existing()
         if directory is not None:
             for name in _names(directory):
                 yield _read(directory, name)
 
     def state(self) -> str:
-        """Returns a text that changes whenever what is remembered does."""
+        """Return a text that changes whenever an entry does."""
         directory = self._existing()
         if directory is None:
             return ""
         return " ".join(f"{name}:{directory.last_use(name)}" for name in _names(directory))
 
     def forget(self) -> int:
-        """Removes all entries; returns how many there were."""
+        """Remove all entries; return their number."""
         directory = self._existing()
         if directory is None:
             return 0
@@ -111,28 +111,28 @@ class TuningCache:
         return len(names)
 
     def _existing(self) -> PrivateDirectory | None:
-        """Returns the folder; None if there is none, or if others can change it."""
+        """Return the folder; None if there is none, or if others can change it."""
         if not self.folder.is_dir():
             return None
         try:
             return open_private(self.folder)
         except UntrustedError as error:
-            warn_once("Remembered schedules are not used", self.folder, error)
+            warn_once("Tuned schedules are not used", self.folder, error)
             return None
         except OSError:
             return None
 
 
 Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
-"""Returns the schedule of a nest, or None if its loops stay as they are."""
+"""Return the schedule of a nest, or None to leave its loops as they are."""
 
 
 class CachedRule:
-    """A rule: the remembered schedule of a nest if there is one that fits, or else another rule's.
+    """A rule: the tuned schedule of a nest if there is one that fits, otherwise another rule's.
 
     Args:
-        memory: What is remembered.
-        otherwise: The other rule.
+        cache: The tuned schedules.
+        default: The other rule.
     """
 
     def __init__(self, cache: TuningCache, default: Rule) -> None:
@@ -147,7 +147,7 @@ class CachedRule:
         return measured.schedule
 
     def measured(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
-        """Returns what is remembered of a nest, and why it is not used if it is not."""
+        """Return the result of tuning a nest, with the reason if its schedule does not apply."""
         if self._last is None or self._last[0] is not nest:
             self._last = nest, self._look_up(nest, nodes)
         return self._last[1]
@@ -164,7 +164,7 @@ class CachedRule:
 
 
 def tuning_cache(target: Target) -> TuningCache:
-    """Returns the memory for a device with the settings in force."""
+    """Return the tuning cache of a device with the settings in force."""
     threads = settings.current().threads or target.cores
     kind = (
         target.backend,
@@ -184,12 +184,12 @@ def _file_name(text: str) -> str:
 
 
 def _names(directory: PrivateDirectory) -> list[str]:
-    """Returns the names of all entries, in a fixed order."""
+    """Return the names of all entries, in a fixed order."""
     return sorted(name for name in directory.names() if name.endswith(".json"))
 
 
 def _read(directory: PrivateDirectory, name: str) -> TuningEntry:
-    """Returns an entry, which says nothing if it is not as it was written."""
+    """Return an entry, without content if the file was damaged."""
     path = directory.path / name
     content = directory.read(name)
     found = None if content is None else strip_json_digest(name, content)

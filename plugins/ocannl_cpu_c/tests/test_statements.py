@@ -32,7 +32,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import allocated, nodes_of
+from ocannl_core.loopir.traverse import allocated_nodes, nodes_of
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, threefry4x32
 
@@ -47,7 +47,7 @@ def node(label: str) -> TensorNode:
 def plan(nodes: dict[TensorNode, NodeInfo], *stmts, indices=()) -> Plan:
     """Return the plan of one kernel."""
     body = Block(stmts)
-    own = allocated(body)
+    own = allocated_nodes(body)
     arguments = tuple(each for each in nodes_of(body) if each not in own)
     params = tuple(each for each in nodes if each not in own)
     return Plan("routine", (Kernel(body, arguments, indices),), params, (), indices, nodes)

@@ -169,7 +169,7 @@ def test_what_is_remembered_is_used_and_told() -> None:
     context, result, again = layer()
     (kernel,) = oc.explain(again).kernels
     assert kernel.schedule == REMEMBERED
-    assert "this is remembered: 1 us, best of 5; the default's took 2 us" in str(oc.explain(again))
+    assert "cached schedule: 1 us, best of 5; the default's took 2 us" in str(oc.explain(again))
     again()
     with core_settings.overrides(tune="off"):
         other, expected, default = layer()
@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_told_and_not_used() -> None:
     remember(routine, "split i 4; order i0 i1 j")
     _, _, again = layer()
     assert oc.explain(again).kernels[0].schedule == default
-    assert "what is remembered is not used: An order has the axes" in str(oc.explain(again))
+    assert "the cached schedule is not used: An order has the axes" in str(oc.explain(again))
 
 
 def test_compiling_searches_where_that_is_set() -> None:

@@ -275,7 +275,7 @@ def test_a_destroyer_of_a_parameter_that_is_read_later_is_named_with_the_reader(
     text = conflict(new * p)
     assert text == snapshot("""\
 An operation that destroys an input runs after every other reader of it.
-  found  Calling destroys p; mul (writes mul) reads it, and needs what the former computes
+  found  Calling destroys p; mul (writes mul) reads it, and depends on the result of the former
   where  Calling, at test_custom_memory.py:274: new = in_place()(p, lines(1, 1))
          mul, at test_custom_memory.py:275: text = conflict(new * p)
   try    give the destroying operation a copy: a tensor computed from its input\
@@ -305,7 +305,7 @@ def test_a_result_of_a_computation_is_not_destroyed() -> None:
     text = conflict(in_place()(x, lines(1, 1)), x)
     assert text.splitlines()[:2] == snapshot(
         [
-            "What an operation destroys is not a result of the computation.",
+            "A value that an operation destroys is not a result of the computation.",
             "  found  Calling destroys mul, which is to be kept",
         ]
     )

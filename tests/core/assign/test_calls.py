@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.assign.calls import Outside, settle
+from ocannl_core.assign.calls import LiveNodes, bufferise_calls
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
@@ -83,14 +83,14 @@ def settled(
     kept: Mapping[TensorNode, str] | None = None,
 ) -> list[str]:
     """Return the assignments of a settled program as lines."""
-    after = settle(before, Outside(frozenset(persistent), kept or {}))
+    after = bufferise_calls(before, LiveNodes(frozenset(persistent), kept or {}))
     lines = [line.strip().partition("   #")[0] for line in to_text(after).splitlines()]
     return [line for line in lines if "=" in line or line.startswith("section")]
 
 
 def refusal(before: AssignProgram, *arguments: Any) -> str:
     with pytest.raises(OpError) as error:
-        settle(before, Outside(*(arguments or (frozenset(), {}))))
+        bufferise_calls(before, LiveNodes(*(arguments or (frozenset(), {}))))
     return f"{error.value.rule} {error.value.found}"
 
 
@@ -99,7 +99,7 @@ FILL = Fetch(A, Constant(1.0))
 
 def test_programs_without_destroyers_keep_their_order_and_their_nodes() -> None:
     before = program(FILL, call("f", [A], [B], views={B: A}), copy(C, B))
-    assert settle(before, Outside(frozenset(), {})).body == before.body
+    assert bufferise_calls(before, LiveNodes(frozenset(), {})).body == before.body
 
 
 def test_a_destroyer_moves_behind_the_other_readers_and_its_users_move_along() -> None:
@@ -161,7 +161,7 @@ def test_what_is_assigned_anew_is_another_value() -> None:
 def test_accumulation_needs_what_a_destroyer_before_it_has_destroyed() -> None:
     before = program(FILL, call("f", [A], [B], scratch=[A]), copy(A, P, BinaryOp.ADD))
     assert refusal(before) == snapshot(
-        "An operation that destroys an input runs after every other reader of it. f destroys a; an assignment (writes a) reads it, and needs what the former computes"
+        "An operation that destroys an input runs after every other reader of it. f destroys a; an assignment (writes a) reads it, and depends on the result of the former"
     )
 
 
@@ -210,14 +210,14 @@ def test_calls_work_on_copies_without_margins() -> None:
 
 def test_what_is_lost_is_no_node_that_anybody_could_read() -> None:
     before = program(FILL, call("f", [A], [B], scratch=[A]))
-    after = settle(before, Outside(frozenset(), {}))
+    after = bufferise_calls(before, LiveNodes(frozenset(), {}))
     assert A not in after.nodes
     assert [node.label for node in after.nodes] == [("a",), ("b",), ("c",), ("d",), ("e",), ("p",)]
 
 
 def test_what_is_computed_again_after_it_was_taken_over_keeps_its_node() -> None:
     taken = call("f", [A], [B], shared={B: A})
-    after = settle(program(FILL, taken, FILL, results=[A]), Outside(frozenset(), {}))
+    after = bufferise_calls(program(FILL, taken, FILL, results=[A]), LiveNodes(frozenset(), {}))
     assert after.results == {A}
 
 
@@ -235,7 +235,7 @@ def test_two_destroyers_of_one_value_conflict_also_through_views() -> None:
 def test_two_destroyers_that_read_what_the_other_destroys_conflict() -> None:
     one, other = call("f", [A, B], [C], scratch=[A]), call("g", [B, A], [D], scratch=[B])
     assert refusal(program(FILL, Fetch(B, Constant(2.0)), one, other)) == snapshot(
-        "An operation that destroys an input runs after every other reader of it. f destroys a; g reads it, and needs what the former computes"
+        "An operation that destroys an input runs after every other reader of it. f destroys a; g reads it, and depends on the result of the former"
     )
 
 
@@ -243,7 +243,7 @@ def test_a_reader_that_needs_the_destroyer_conflicts_with_it() -> None:
     one = call("f", [A], [B], shared={B: A})
     both = call("g", [B, A], [C])
     assert refusal(program(FILL, one, copy(D, B), both)) == snapshot(
-        "An operation that destroys an input runs after every other reader of it. f destroys a; g reads it, and needs what the former computes"
+        "An operation that destroys an input runs after every other reader of it. f destroys a; g reads it, and depends on the result of the former"
     )
 
 
@@ -256,7 +256,7 @@ def test_an_input_beside_the_destroyed_one_is_another_value() -> None:
 def test_results_and_what_the_host_gave_are_not_destroyed() -> None:
     one = call("f", [A], [B], shared={B: A})
     assert refusal(program(FILL, one, results=[A])) == snapshot(
-        "What an operation destroys is not a result of the computation. f destroys a, which is to be kept"
+        "A value that an operation destroys is not a result of the computation. f destroys a, which is to be kept"
     )
     kept = {P: "parameter"}
     scratch = call("f", [P], [B], scratch=[P])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ocannl_core.assign.liveness import overwritten
 from ocannl_core.assign.nodes import Accumulate, Assignment, Cells, Constant, Fetch, Scalar, Section
+from ocannl_core.assign.traverse import dead_on_entry
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, Projections, VarIndex
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
@@ -30,7 +30,7 @@ def assign(
 
 
 def of(*body: Assignment) -> set[TensorNode]:
-    return overwritten(body, {A})
+    return dead_on_entry(body, {A})
 
 
 def test_a_plain_assignment_of_every_cell_overwrites() -> None:

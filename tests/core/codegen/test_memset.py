@@ -1,4 +1,4 @@
-"""Fills of contiguous cells with zero become one memset; other fills stay loops."""
+"""Fill of contiguous cells with zero become one memset; other fills stay loops."""
 
 from __future__ import annotations
 

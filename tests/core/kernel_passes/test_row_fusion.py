@@ -176,7 +176,7 @@ def test_a_streamed_node_is_stored_past_the_caches() -> None:
 def test_nests_with_other_numbers_of_rows_are_refused() -> None:
     softmax = Softmax()
     assert refusal(softmax.draft, softmax.nests(), "rows i; rows j; rows i") == snapshot(
-        "Nests that run together have rows of the same numbers."
+        "Nests that run together have rows of equal extents."
     )
 
 
@@ -188,7 +188,7 @@ def test_a_nest_that_reads_other_rows_is_refused() -> None:
     turned = softmax.over(draft.store(z, I, J, value=other))
     schedule = "rows i; rows i; rows i; rows i"
     assert refusal(draft, softmax.nests(turned), schedule) == snapshot(
-        "No row touches what another one writes."
+        "No row accesses elements that another row writes."
     )
 
 
@@ -202,7 +202,7 @@ def test_a_nest_that_overwrites_what_other_rows_read_is_refused() -> None:
         nest_of(softmax.over(draft.store(x, I, J, value=draft.load(z, I, J)))),
     ]
     assert refusal(draft, nests, "rows i; rows i") == snapshot(
-        "No row touches what another one writes."
+        "No row accesses elements that another row writes."
     )
 
 
@@ -232,7 +232,7 @@ def test_a_node_that_has_changed_is_not_computed_again() -> None:
     ]
     schedule = "rows i; rows i; rows i; contract 0; inline 0"
     assert refusal(draft, nests, schedule) == snapshot(
-        "A node is computed where it is read if it is the same there."
+        "A node is inlined only if its definition has the same value at every read."
     )
 
 

@@ -13,7 +13,7 @@ from ocannl_core import dtypes
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import ParseError, UsageError
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.loopir.equivalence import key_of
+from ocannl_core.loopir.equivalence import canonical_key
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -35,6 +35,10 @@ from ocannl_core.loopir.traverse import map_stmts
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.passes.cse import eliminate_common_subexpressions
+from ocannl_core.passes.fma_contraction import contract_to_fma
+from ocannl_core.passes.licm import hoist_invariants
+from ocannl_core.passes.simplify import simplify
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.primitives import primitives
 from ocannl_core.testing.programs import Example, RunningSum
@@ -137,6 +141,14 @@ def test_every_program_is_read_back(example: Example) -> None:
     check(example.program)
 
 
+@given(st.one_of(loop_programs(), chain_programs()))
+def test_every_optimised_program_is_read_back(example: Example) -> None:
+    program = example.program
+    for transform in (simplify, eliminate_common_subexpressions, hoist_invariants, contract_to_fma):
+        program = transform(program)
+        check(program)
+
+
 def check(program: LoopProgram) -> None:
     """Check that the parsed text of a program prints alike and is the same code."""
     text = to_text(program)
@@ -171,7 +183,7 @@ def structure(program: LoopProgram) -> Hashable:
             case _:
                 return stmt
 
-    return numbered(key_of(map_stmts(program.body, plain)))
+    return numbered(canonical_key(map_stmts(program.body, plain)))
 
 
 # ----- number formats -----------------------------------------------------------------------------

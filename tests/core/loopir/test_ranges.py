@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, affine, value_of
-from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box, index_range
+from ocannl_core.loopir.ranges import Box, Range, boxes_cover, covered_box, index_range
 
 VARS = (LoopVar(0, "i"), LoopVar(1, "j"), LoopVar(2, "k"))
 TERMS = st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(VARS)), max_size=3)
@@ -38,7 +38,7 @@ def test_both_ends_of_a_range_are_taken(index: AxisIndex, ranges: dict[IndexVar,
 def test_every_cell_of_a_certain_box_is_taken(
     indices: list[AxisIndex], ranges: dict[IndexVar, Range]
 ) -> None:
-    box = certain_box(indices, ranges)
+    box = covered_box(indices, ranges)
     if box is not None:
         taken = {tuple(value_of(index, env) for index in indices) for env in _points(ranges)}
         assert set(product(*(range(r.low, r.high + 1) for r in box))) <= taken
@@ -47,7 +47,7 @@ def test_every_cell_of_a_certain_box_is_taken(
 def test_a_variable_without_range_or_iterations_makes_nothing_certain() -> None:
     index = affine([(1, VARS[0])])
     assert index_range(index, {}) is None
-    assert certain_box((), {VARS[0]: Range(0, -1)}) is None
+    assert covered_box((), {VARS[0]: Range(0, -1)}) is None
 
 
 BOXES = st.lists(

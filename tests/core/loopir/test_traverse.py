@@ -32,8 +32,9 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import (
     accesses,
-    allocated,
-    certain_operands,
+    allocated_nodes,
+    clone_expr,
+    clone_stmt,
     fold,
     free_locals,
     free_variables,
@@ -44,15 +45,14 @@ from ocannl_core.loopir.traverse import (
     map_stmts,
     merge_reads,
     nodes_of,
+    operands_with_certainty,
     reads,
-    refresh,
-    refresh_expr,
+    remove_unused_nodes,
     rename_local,
     statements,
     static_indices,
     substitute_in_expr,
     substitute_in_stmt,
-    used_only,
     walk,
     walk_up,
     with_children,
@@ -133,7 +133,7 @@ def test_static_indices_are_found_in_values_and_places() -> None:
 
 def test_locals_and_allocations_are_listed_in_order() -> None:
     assert locals_of(total()) == (V,)
-    assert allocated(Block((Allocate(B, Scope.KERNEL), Allocate(A, Scope.KERNEL)))) == (B, A)
+    assert allocated_nodes(Block((Allocate(B, Scope.KERNEL), Allocate(A, Scope.KERNEL)))) == (B, A)
 
 
 def test_a_rewrite_that_changes_nothing_returns_the_same_object() -> None:
@@ -182,7 +182,7 @@ def test_substitution_reaches_places_values_and_remembered_cells() -> None:
 
 
 def test_a_refreshed_copy_binds_other_variables_and_means_the_same() -> None:
-    (copy,) = refresh(total()).stmts
+    (copy,) = clone_stmt(total()).stmts
     assert isinstance(copy, For)
     assert copy.var != I
     assert copy.var.hint == "i"
@@ -196,7 +196,7 @@ def test_a_refreshed_copy_binds_other_variables_and_means_the_same() -> None:
 def test_a_refreshed_expression_has_variables_of_its_own() -> None:
     (store,) = total().body.stmts
     assert isinstance(store, Store)
-    copy, unused = refresh_expr(store.value, 7)
+    copy, unused = clone_expr(store.value, 7)
     assert unused == 8
     assert introduced_locals(copy) == (Local(7, float32),)
     assert free_locals(copy) == ()
@@ -204,7 +204,7 @@ def test_a_refreshed_expression_has_variables_of_its_own() -> None:
     assert {n.var for n in walk(copy) if isinstance(n, For)}.isdisjoint({J})
     assert reads(copy) == reads(store.value)
     reader = Unary(UnaryOp.NEG, LocalRead(V), float32)
-    assert refresh_expr(reader, 7) == (reader, 7)
+    assert clone_expr(reader, 7) == (reader, 7)
     assert free_locals(reader) == (V,)
 
 
@@ -223,9 +223,9 @@ def test_statements_are_listed_without_those_of_expressions() -> None:
 def test_branches_need_not_be_computed() -> None:
     x, y, z = load(A), load(B), load(C)
     chosen = Ternary(TernaryOp.WHERE, x, y, z, float32)
-    assert list(certain_operands(chosen)) == [(x, True), (y, False), (z, False)]
+    assert list(operands_with_certainty(chosen)) == [(x, True), (y, False), (z, False)]
     fused = Ternary(TernaryOp.FMA, x, y, z, float32)
-    assert list(certain_operands(fused)) == [(x, True), (y, True), (z, True)]
+    assert list(operands_with_certainty(fused)) == [(x, True), (y, True), (z, True)]
     assert with_children(fused, [x, y, z]) is fused
     assert with_children(fused, [z, y, x]) == Ternary(TernaryOp.FMA, z, y, x, float32)
 
@@ -242,8 +242,8 @@ def test_expressions_of_any_depth_can_be_walked_and_rewritten() -> None:
 def test_unused_parameters_and_allocations_are_dropped() -> None:
     info = NodeInfo(float32, ())
     body = Block((Allocate(B, Scope.ROUTINE), Store(C, (), Const(1.0, float32))))
-    program = used_only(LoopProgram("p", (A, C), (), {A: info, B: info, C: info}, body))
+    program = remove_unused_nodes(LoopProgram("p", (A, C), (), {A: info, B: info, C: info}, body))
     assert program.params == (C,)
     assert program.nodes == {C: info}
     assert program.body.stmts == body.stmts[1:]
-    assert used_only(program) is program
+    assert remove_unused_nodes(program) is program

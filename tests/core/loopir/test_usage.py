@@ -1,4 +1,4 @@
-"""Reads and writes of a loop program, and the bounds of its static indices."""
+"""Read and writes of a loop program, and the bounds of its static indices."""
 
 from __future__ import annotations
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import affine, fresh_var
 from ocannl_core.loopir.nodes import (
-    Allocate,
     Barrier,
     Binary,
     Block,
@@ -17,10 +18,10 @@ from ocannl_core.loopir.nodes import (
     Fill,
     LoopProgram,
     Remark,
-    Scope,
     Staged,
     Stmt,
 )
+from ocannl_core.loopir.parse import parse
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import Margin
@@ -33,9 +34,7 @@ from tests.support.external_calls import CopyCall
 D = Draft("p")
 A, B, C = (D.node(name, float32, 4) for name in "abc")
 P = D.node("padded", float32, 4, padding=(Margin(1, 1),))
-T, U = D.scratch("t", float32, 4), D.scratch("u", float32, 4)
-I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
-OWN = Allocate(T, Scope.ROUTINE)
+I = fresh_var("i")  # noqa: E741
 
 
 def lines(program: LoopProgram) -> list[str]:
@@ -43,18 +42,30 @@ def lines(program: LoopProgram) -> list[str]:
     return [line.removeprefix("    ") for line in to_text(program).splitlines()[1:]]
 
 
-def forwarded(*body: Stmt) -> list[str]:
-    return lines(forward_fills(D.program(*body)))
+HEAD = "routine p(a: float32[4], b: float32[4], c: float32[4]):"
 
 
-def kept(*body: Stmt) -> list[str]:
-    found = remove_dead_stores(D.program(*body))
+def routine(*body: Stmt | str) -> LoopProgram:
+    """Return the program of a text, or of statements."""
+    match body:
+        case (str(text),):
+            return parse(f"{HEAD}\n{indent(text, '    ')}")
+        case _:
+            return D.program(*(each for each in body if not isinstance(each, str)))
+
+
+def forwarded(*body: Stmt | str) -> list[str]:
+    return lines(forward_fills(routine(*body)))
+
+
+def kept(*body: Stmt | str) -> list[str]:
+    found = remove_dead_stores(routine(*body))
     assert remove_dead_stores(found) is found
     return lines(found)
 
 
-def stays(*body: Stmt) -> bool:
-    return kept(*body) == lines(D.program(*body))
+def stays(*body: Stmt | str) -> bool:
+    return kept(*body) == lines(routine(*body))
 
 
 def double(x: Expr) -> Expr:
@@ -66,11 +77,15 @@ def updated(value: Expr) -> Stmt:
 
 
 def test_an_update_of_every_cell_starts_from_the_number_of_the_fill() -> None:
-    body = (Fill(C, 0.0), loop(I, 4, updated(D.load(A, I))))
-    assert forwarded(*body) == snapshot(
+    body = """
+c[:] = 0.0
+for i in range(4):
+    c[i] += a[i]
+"""
+    assert forwarded(body) == snapshot(
         ["c[:] = 0.0", "for i in range(4):", "    c[i] = 0.0 + a[i]"]
     )
-    assert lines(remove_dead_stores(forward_fills(D.program(*body)))) == snapshot(
+    assert lines(remove_dead_stores(forward_fills(routine(body)))) == snapshot(
         ["for i in range(4):", "    c[i] = 0.0 + a[i]"]
     )
 
@@ -114,24 +129,44 @@ def test_a_fill_waits_for_the_first_statement_that_touches_its_node() -> None:
 
 
 def test_cells_updated_repeatedly_or_read_elsewhere_keep_their_loads() -> None:
-    repeated = (Fill(C, 0.0), loop(I, 4, loop(J, 4, updated(D.load(A, J)))))
-    assert forwarded(*repeated) == lines(D.program(*repeated))
-    shifted = D.store(C, I, value=D.load(C, affine([(-1, I)], 3)))
-    read = (Fill(C, 1.0), loop(I, 4, shifted))
-    assert forwarded(*read) == lines(D.program(*read))
+    repeated = """
+c[:] = 0.0
+for i in range(4):
+    for j in range(4):
+        c[i] += a[j]
+"""
+    assert forwarded(repeated) == lines(routine(repeated))
+    shifted = """
+c[:] = 1.0
+for i in range(4):
+    c[i] = c[-i + 3]
+"""
+    assert forwarded(shifted) == lines(routine(shifted))
 
 
 def test_memory_of_the_routine_that_is_never_read_is_not_written() -> None:
-    store = D.store(T, I, value=D.load(A, I))
-    assert kept(OWN, Fill(T, 0.0), loop(I, 4, store, D.store(C, I, value=D.load(B, I)))) == (
-        snapshot(["for i in range(4):", "    c[i] = b[i]"])
-    )
+    body = """
+routine t: float32[4]
+t[:] = 0.0
+for i in range(4):
+    t[i] = a[i]
+    c[i] = b[i]
+"""
+    assert kept(body) == snapshot(["for i in range(4):", "    c[i] = b[i]"])
 
 
-def test_parameters_and_what_is_read_later_are_written() -> None:
-    store = loop(I, 4, D.store(T, I, value=D.load(A, I)))
-    assert stays(OWN, store, loop(I, 4, D.store(C, I, value=D.load(T, I))))
-    assert stays(loop(I, 4, D.store(C, I, value=D.load(A, I))))
+def test_parameters_and_cells_that_are_read_later_are_written() -> None:
+    assert stays("""
+routine t: float32[4]
+for i in range(4):
+    t[i] = a[i]
+for i in range(4):
+    c[i] = t[i]
+""")
+    assert stays("""
+for i in range(4):
+    c[i] = a[i]
+""")
 
 
 def test_cells_that_are_surely_overwritten_before_a_read_are_not_written() -> None:
@@ -163,12 +198,25 @@ def test_a_call_of_foreign_code_writes_all_of_its_outputs() -> None:
 
 
 def test_a_cell_stored_twice_in_a_row_is_stored_once() -> None:
-    first, second = D.store(C, I, value=D.load(A, I)), D.store(C, I, value=D.load(B, I))
-    other = D.store(A, I, value=D.load(B, I))
-    assert kept(loop(I, 4, first, other, second)) == lines(D.program(loop(I, 4, other, second)))
-    reader = D.store(B, I, value=D.load(C, I))
-    assert stays(loop(I, 4, first, reader, second))
-    assert stays(loop(I, 4, first, Barrier(), second))
+    twice = """
+for i in range(4):
+    c[i] = a[i]
+    a[i] = b[i]
+    c[i] = b[i]
+"""
+    assert kept(twice) == snapshot(["for i in range(4):", "    a[i] = b[i]", "    c[i] = b[i]"])
+    assert stays("""
+for i in range(4):
+    c[i] = a[i]
+    b[i] = c[i]
+    c[i] = b[i]
+""")
+    assert stays("""
+for i in range(4):
+    c[i] = a[i]
+    barrier()
+    c[i] = b[i]
+""")
 
 
 def test_code_that_a_backend_supplies_is_left_alone() -> None:

@@ -22,7 +22,7 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.printer import to_text
-from ocannl_core.loopir.traverse import allocated, writes
+from ocannl_core.loopir.traverse import allocated_nodes, writes
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import Margin, MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
@@ -517,7 +517,7 @@ def check(
     requested = program.nodes if request else ()
     found = inline(program, {node: KEPT for node in kept if node is not None}, policy, requested)
     verify(found.program)
-    assert not set(allocated(found.program.body)) & set(found.virtual)
+    assert not set(allocated_nodes(found.program.body)) & set(found.virtual)
     before = interpret(program, example.arrays, example.indices)
     after = interpret(found.program, example.arrays, example.indices)
     for node in kept & after.keys():

@@ -1,4 +1,4 @@
-"""Reads that count as visits when inlining estimates repeated work."""
+"""Read that count as visits when inlining estimates repeated work."""
 
 from __future__ import annotations
 

@@ -83,6 +83,14 @@ def test_a_large_product_packs_its_columns_and_takes_groups_of_them_to_each_bloc
     )
 
 
+def test_a_large_operand_can_be_broadcast_along_the_vector_axis() -> None:
+    rows, columns, terms = 100_000, 200, 16
+    axes = [(I, rows), (J, columns), (K, terms)]
+    assert chosen(axes, ((I, J), (rows, columns)), ((I, K), (rows, terms))) == snapshot(
+        "split j 64; split j1 16; split k 2; order j0 i k0 k1 j10 j11; unroll k1; unroll j10; vectorise j11; accumulate over k0 fetching"
+    )
+
+
 def test_columns_that_stay_in_a_cache_are_one_group() -> None:
     roomy = replace(WIDE, cache_bytes=(1 << 15, 1 << 20, 1 << 25))
     assert product(1024, roomy) == snapshot(

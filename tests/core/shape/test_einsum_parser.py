@@ -176,7 +176,7 @@ def test_reading_inverts_printing(spec: Spec) -> None:
         (
             "ij",
             snapshot("""\
-Here the notation wants `=>` and the axes of the result, or `;` and another operand.
+Expected `=>` and the axes of the result, or `;` and another operand.
   found  ij
            ^
   try    in this notation: ij => ij
@@ -186,7 +186,7 @@ Here the notation wants `=>` and the axes of the result, or `;` and another oper
         (
             "ij;jk=>ik=>i",
             snapshot("""\
-Here the notation wants the end of the spec.
+Expected the end of the spec.
   found  ij;jk=>ik=>i
                   ^\
 """),
@@ -259,7 +259,7 @@ Axes are separated by commas in a spec that has a comma or a formula anywhere.
         (
             "2*3, => i",
             snapshot("""\
-Here the notation wants the name of an axis after `*`.
+Expected the name of an axis after `*`.
   found  2*3, => i
            ^\
 """),
@@ -275,7 +275,7 @@ Here the notation wants the name of an axis after `*`.
         (
             "a^, => a",
             snapshot("""\
-Here the notation wants a part of the axis after `^`.
+Expected a part of the axis after `^`.
   found  a^, => a
            ^\
 """),

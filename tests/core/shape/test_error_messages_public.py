@@ -517,7 +517,7 @@ a = oc.placeholder("a", output=[2, 3])
 y = oc.einsum("ij", a)
 """)
     assert message == snapshot("""\
-Here the notation wants `=>` and the axes of the result, or `;` and another operand.
+Expected `=>` and the axes of the result, or `;` and another operand.
   found  ij
            ^
   where  einsum, at program.py:3: y = oc.einsum("ij", a)

@@ -22,7 +22,6 @@ from ocannl_core.shape.constraints import (
     TotalElements,
 )
 from ocannl_core.shape.environment import Axes, Environment
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import logic_from_text
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import (
@@ -30,6 +29,7 @@ from ocannl_core.shape.terms import (
     ConcatDim,
     Dim,
     DimVar,
+    FreshVariables,
     Row,
     RowVar,
     Shape,

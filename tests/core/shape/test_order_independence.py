@@ -25,7 +25,6 @@ from ocannl_core.shape.constraints import (
 from ocannl_core.shape.einsum_ast import Spec, axis_names
 from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Axes, Environment
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import (
     BatchSlice,
     Compose,
@@ -35,7 +34,7 @@ from ocannl_core.shape.logic import (
     Pointwise,
     Transpose,
 )
-from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
+from ocannl_core.shape.terms import Dim, DimVar, FreshVariables, Row, RowVar, Shape, Size
 
 pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.errors.SpecWarning")
 

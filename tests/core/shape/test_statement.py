@@ -8,14 +8,16 @@ from inline_snapshot import snapshot
 from ocannl_core.errors import ShapeError, SpecError
 from ocannl_core.origin import Origin
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.statement import parse_statement, stated
+from ocannl_core.shape.statement import parse_statement, statement_constraints
 from ocannl_core.shape.terms import Shape
 
 
 def say(environment: Environment, text: str, inputs: list[Shape], outputs: list[Shape]) -> None:
     statement, origin = parse_statement(text), Origin("op")
     environment.derive(
-        outputs, inputs, lambda fresh: stated(statement, inputs, outputs, origin, fresh)
+        outputs,
+        inputs,
+        lambda fresh: statement_constraints(statement, inputs, outputs, origin, fresh),
     )
 
 

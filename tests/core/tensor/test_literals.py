@@ -377,7 +377,7 @@ def test_masked_cells_are_refused_with_their_place() -> None:
         array.data[0] + array,
     ]
     for value in values:
-        with pytest.raises(oc.TransferError, match="what is masked is none") as caught:
+        with pytest.raises(oc.TransferError, match="none is masked") as caught:
             oc.tensor(value)
         assert "test_literals.py" in caught.value.where
     with pytest.raises(oc.TransferError, match=r"1 of 4 cells masked, the first at \[1, 0\]"):

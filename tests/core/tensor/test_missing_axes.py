@@ -69,7 +69,7 @@ def test_an_axis_of_the_result_without_a_size_gives_a_warning_on_the_users_line(
             (
                 3,
                 """\
-Nothing says how long `j` is in i=>ij, and so its size is 1.
+The size of `j` in i=>ij is undetermined, and so it is 1.
   where  einsum "i => ij", at program.py:3: c = oc.einsum("i=>ij", a)
   try    give its size, values={'j': ...}, or write 0 in place of it for an axis of size 1; the setting missing_axes=allow ends these warnings, and missing_axes=error makes them errors\
 """,
@@ -96,7 +96,7 @@ An operand has the axes that a specification names.
 """)
         assert complaint(UNSIZED) == snapshot("""\
 Every axis of a result has a size that something gives.
-  found  nothing says how long `j` is in i=>ij, and so its size is 1
+  found  the size of `j` in i=>ij is undetermined, and so it is 1
   where  einsum "i => ij", at program.py:3: c = oc.einsum("i=>ij", a)
   try    give its size, values={'j': ...}, or write 0 in place of it for an axis of size 1\
 """)

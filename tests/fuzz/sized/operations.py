@@ -149,6 +149,21 @@ def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
     return value, error
 
 
+def _term_error(
+    form: NumberFormat, value: Array, error: Array, factors: int, step: float, *, is_product: bool
+) -> Array:
+    """Return the errors of the terms of a sum that is rounded once.
+
+    The sum of two cells is rounded before it is added, and so may be products of all factors but
+    the last.
+    """
+    rounds = factors - 2 if is_product else factors - 1
+    if rounds <= 0:
+        return error
+    far = np.abs(value) + error
+    return rounded(form, value, error, magnitude=far, rounds=rounds, step=step).error
+
+
 def _contracted(
     call: Call, operands: Sequence[BoundedCells], rows: Rows, form: NumberFormat, *, is_wide: bool
 ) -> Bounded:
@@ -175,9 +190,8 @@ def _contracted(
         else:
             part, wrong = _product(terms)
         part = np.asarray(part)
-        if is_sum and is_once and len(operands) > 1:
-            # the sum of one cell of each operand is rounded before it is added
-            wrong = rounded(form, part, wrong, magnitude=np.abs(part), rounds=1, step=step).error
+        if is_once and call.operation != "concat":
+            wrong = _term_error(form, part, wrong, len(operands), step, is_product=not is_sum)
         if is_greatest:
             part = bounds.wrapped(part, form) if form.is_integer else part
             np.maximum.at(value, points.target, part)
@@ -344,6 +358,9 @@ def _pull_contraction(
             )
             value, error = _product([arriving, *others])
             step = prod([arriving.step, *(each.step for each in others)])
+            form = slopes[read.operand].narrow
+            if form is not None:
+                error = _term_error(form, value, error, len(others) + 1, step, is_product=True)
             part = _at(Bounded(value, error, step, gradient.format), read.inside)
             slopes[read.operand].add(read.at[read.inside], part, float(len(others)))
 

@@ -1,6 +1,6 @@
-"""A backend in two small files: memory and hooks here, evaluation of programs in `evaluate`.
+"""A backend in two small files: memory and hooks here, the evaluation of programs in `evaluate`.
 
-It supports straight loops over stored nodes, and refuses the rest with a CodegenError.
+It supports plain loops over stored nodes, and rejects the rest with a CodegenError.
 """
 
 from __future__ import annotations

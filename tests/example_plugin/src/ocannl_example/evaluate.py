@@ -1,4 +1,4 @@
-"""Evaluation of the steps of a plan by walking them."""
+"""Evaluation of the steps of a plan by a tree walk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Env = dict[IndexVar, int]
 
 
 def check(part: Step | Stmt | Expr) -> None:
-    """Refuse statements and expressions that `run` does not support.
+    """Reject a step that `run` cannot evaluate.
 
     Raises:
         CodegenError: naming the kind of statement or expression.

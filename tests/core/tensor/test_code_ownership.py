@@ -241,8 +241,8 @@ def test_a_gradient_is_not_passed_on_again_with_what_an_earlier_run_has_added() 
     with pytest.raises(oc.UsageError, match="passed on to operands once") as error:
         backward()
     assert "mul_grad" in error.value.found
-    assert "backward, compiled at test_roots.py" in error.value.found
-    assert "running backward, compiled at test_roots.py" in error.value.where
+    assert "backward, compiled at test_code_ownership.py" in error.value.found
+    assert "running backward, compiled at test_code_ownership.py" in error.value.where
     assert ctx.item(p.grad) == 6
 
 
@@ -352,7 +352,7 @@ def test_the_line_that_asked_stands_once_above_its_assignments() -> None:
     y = oc.tanh(x) * 2.0
     z = y - 1.0
     remarks = [line.strip() for line in str(oc.train.forward(z)).splitlines() if "  #" in line]
-    assert [remark.split(": ")[-1] for remark in remarks if "test_roots" in remark] == [
+    assert [remark.split(": ")[-1] for remark in remarks if "test_code_ownership" in remark] == [
         "y = oc.tanh(x) * 2.0",
         "z = y - 1.0",
     ]

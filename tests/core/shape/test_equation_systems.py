@@ -15,7 +15,7 @@ from ocannl_core.shape.close import close
 from ocannl_core.shape.constraints import Constraint, DimEqual
 from ocannl_core.shape.solver import run
 from ocannl_core.shape.state import State
-from ocannl_core.shape.systems import _eliminated, consequences
+from ocannl_core.shape.systems import _eliminate, solve_systems
 from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Row, Shape, Size, Window
 
 ORIGIN = Origin("test")
@@ -78,7 +78,9 @@ def test_equal_sizes_are_found_whatever_the_other_unknowns() -> None:
             state = State()
             state.agenda.extend(order)
             run(state)
-            pairs = {frozenset((e.left, e.right)) for e in consequences(state, state.open_formulas)}
+            pairs = {
+                frozenset((e.left, e.right)) for e in solve_systems(state, state.open_formulas)
+            }
             assert pairs == {frozenset((x, y))}
 
 
@@ -122,7 +124,7 @@ def test_a_size_is_said_to_follow_from_an_equation_that_mentions_it() -> None:
         ]
     )
     run(state)
-    found = {each.left: each.origin for each in consequences(state, state.open_formulas)}
+    found = {each.left: each.origin for each in solve_systems(state, state.open_formulas)}
     assert found[d] in (origins[d], origins[a])
     assert found[b] in (origins[b], origins[d])
 
@@ -136,6 +138,6 @@ def test_a_long_chain_of_equations_stays_sparse() -> None:
         )
         for i in range(599)
     ]
-    solutions = _eliminated(zeros)
+    solutions = _eliminate(zeros)
     assert solutions is not None
     assert max(len(terms) for terms, _ in solutions.values()) == 2
