@@ -43,7 +43,7 @@ class RunRecord:
 
 
 class History:
-    """The order of events that concern the memory of a lineage of contexts.
+    """The order of writes and runs in a lineage of contexts.
 
     Attributes:
         last: The last event, if it was a run after which nothing needs checking or recording
