@@ -204,9 +204,9 @@ class _Checker:
             for node in nodes:
                 if node not in by_rows:
                     self.problem(f"{node!r} is {kind}, but not written row by row")
-        for node in (*fusion.folded, *fusion.inlined):
+        for node in fusion.folded:
             if node not in self.plan.scratch:
-                self.problem(f"{node!r} loses its memory, but is no scratch node")
+                self.problem(f"{node!r} is contracted, but no scratch node")
 
 
 def _repeated(found: Iterable[Hashable]) -> list[Hashable]:
