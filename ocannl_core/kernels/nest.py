@@ -132,6 +132,13 @@ class Reduction:
         """The factors of the term, from the left; the term itself if it is no product."""
         return tuple(_factors(self.term))
 
+    @property
+    def statements(self) -> tuple[SetLocal, SetLocal]:
+        """The assignment of the initial value to the result, and the accumulation of a term."""
+        partial = LocalRead(self.result)
+        combined = Binary(self.op, partial, self.term, self.dtype)
+        return SetLocal(self.result, self.initial), SetLocal(self.result, combined)
+
 
 @dataclass(frozen=True)  # without slots: properties are cached
 class KernelNest:

@@ -162,7 +162,7 @@ def test_pairs_are_chosen_where_they_are_allowed_and_there() -> None:
 def test_pairs_are_the_inside_of_vectors(schedule: str) -> None:
     draft, nest = product(4, 6, 8)
     (wide,) = nests(draft, nest)
-    with pytest.raises(UsageError, match=r"is paired, inside of vectors|innermost axis alone"):
+    with pytest.raises(UsageError, match=r"is the inside of a reduced axis|innermost axis alone"):
         apply_schedule(wide, parse_schedule(schedule))
 
 
