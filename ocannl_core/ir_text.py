@@ -187,7 +187,7 @@ def application(op: Op, args: Sequence[Text]) -> Text:
 
 
 def infix(symbol: str, left: Text, right: Text) -> Text:
-    """Returns `left symbol right`, with the parentheses that keep the order of evaluation."""
+    """Return `left symbol right`, with the parentheses that keep the order of evaluation."""
     level = PRECEDENCE[symbol]
     loose = level if symbol in ASSOCIATES_LEFT else level + 1
     return f"{parenthesise(left, loose)} {symbol} {parenthesise(right, level + 1)}", level

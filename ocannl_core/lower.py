@@ -215,8 +215,6 @@ class _Lowering:
             text = assignment_text(assignment, self.names)
         self.stmts.append(Remark(text, assignment.origin))
 
-    # ----- accumulations -----
-
     def accumulate(self, assignment: Accumulate) -> None:
         target, combine, projections = assignment.target, assignment.combine, assignment.projections
         dtype = self.info(target).dtype
@@ -415,8 +413,6 @@ class _Lowering:
                 "the tensor beside it is made"
                 + ("; or raise the setting half_constant_cutoff" if limit == cutoff else ""),
             )
-
-    # ----- fetches -----
 
     def fetch(self, fetch: Fetch) -> None:
         target, source = fetch.target, fetch.source

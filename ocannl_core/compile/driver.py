@@ -124,8 +124,9 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
         with dump.timing("search for schedules"):
             search_schedules(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
-        kernels = plan_kernels(optimised, target)
+        kernels = plan_kernels(optimised, target, [dump.plan] if dump.is_open else ())
         source = backend.generate(kernels, target)
+    dump.plan("schedule kernels", kernels.plan())
     dump.source(source)
     return GeneratedCode(optimised, kernels.plan(), source, placements, decisions.definitions)
 

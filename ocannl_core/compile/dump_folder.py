@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from ocannl_core import settings
 from ocannl_core.errors import SettingsError
@@ -16,6 +17,10 @@ from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.storage.new_files import NewDirectory
 from ocannl_core.target import Source
+
+if TYPE_CHECKING:
+    from ocannl_core.kernels.nest_plan import NestPlan
+    from ocannl_core.kernels.nodes import Plan
 
 _EXTENSIONS = {"c": "c", "c++": "cpp", "cuda": "cu", "opencl": "cl", "python": "py"}
 
@@ -46,6 +51,14 @@ class Dump:
         """Write a loop program after a pass."""
         if self.is_open:
             self.text(stage, printer.to_text(program))
+
+    def plan(self, stage: str, plan: Plan | NestPlan) -> None:
+        """Write a plan after a pass."""
+        if self.is_open:
+            # a start from disk does without the nests
+            from ocannl_core.kernels.printer import to_text
+
+            self.text(stage, to_text(plan))
 
     def source(self, source: Source) -> None:
         """Write generated code."""

@@ -1,7 +1,7 @@
-"""Kernels that are equal but for names are made once.
+"""Deduplication: kernels that are equal up to renaming are scheduled once.
 
-The layers of a network repeat each other. What scheduling has made of the first of them is copied
-for the others, and the copies say what they are like, so that their code is not generated again.
+The layers of a network repeat each other. The scheduled kernel of the first layer is copied for the
+others. A copy refers to its original, so that its code is not generated again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ocannl_core.serialization.schema import form_like, form_of
 
 @dataclass(frozen=True, slots=True)
 class ScheduledKernel:
-    """What becomes of a kernel, or of several that run together.
+    """The scheduled steps of a kernel or of a row group.
 
     Attributes:
         steps: The steps, in order.
         scratch: Nodes whose memory belongs to the routine, beyond those of the plan.
-        nodes: What is known of nodes that the plan does not have.
+        nodes: Extents and formats of nodes that the plan does not have.
     """
 
     steps: tuple[Step, ...]
@@ -40,9 +40,9 @@ class _First:
 
     Attributes:
         things: The nodes, indices and ids that it mentions.
-        titles: What readers know it as.
-        made: What became of it.
-        written: That as bytes, once there is a second one.
+        titles: The titles of its kernels.
+        made: Its scheduled steps.
+        written: Those as bytes, once there is a second kernel.
     """
 
     things: tuple[object, ...]
@@ -51,16 +51,16 @@ class _First:
     written: bytes | None = None
 
     def write(self) -> None:
-        """Writes what became of it.
+        """Encode the scheduled steps.
 
         Raises:
-            NotDataError: if that cannot be written.
+            NotDataError: if they hold more than data.
         """
         if self.written is None:
             self.written = encode(self.made, form_of(ScheduledKernel), Numbering.of(self.things))
 
     def copied(self, things: tuple[object, ...], titles: Sequence[str]) -> ScheduledKernel:
-        """Returns what becomes of an equal kernel."""
+        """Return the scheduled steps of an equal kernel."""
         assert self.written is not None
         made: ScheduledKernel = decode(
             self.written, form_of(ScheduledKernel), things, _labels(self.things, things)
@@ -76,8 +76,9 @@ class _First:
 
 
 class KernelMemo:
-    """The kernels of one plan that were made, by all that they depend on but names. What holds
-    more than data is made each time.
+    """The scheduled kernels of one plan, keyed by everything that they depend on but names.
+
+    Kernels that hold more than data are scheduled each time.
     """
 
     def __init__(self) -> None:
@@ -90,13 +91,13 @@ class KernelMemo:
         nodes: NodeInfos,
         make: Callable[[], ScheduledKernel],
     ) -> ScheduledKernel:
-        """Returns what becomes of a kernel.
+        """Return the scheduled steps of a kernel, from an equal one if there is one.
 
         Args:
-            kernel: All that it depends on beside `nodes`; records.
-            titles: What readers know it as, which it does not depend on.
-            nodes: What is known of the nodes that it mentions.
-            make: Makes it.
+            kernel: Everything that it depends on beside `nodes`; records.
+            titles: The titles of its kernels, on which it does not depend.
+            nodes: Extents and formats of the nodes that it mentions.
+            make: Schedules the kernel.
         """
         numbering = Numbering()
         try:
@@ -119,7 +120,7 @@ _KNOWN = tuple[NodeInfo | int | None, ...]
 
 
 def _known(thing: object, nodes: NodeInfos) -> NodeInfo | int | None:
-    """Returns what is known of a node or an index."""
+    """Return the info of a node, or the extent of an index."""
     match thing:
         case TensorNode():
             return nodes.get(thing)
@@ -130,7 +131,7 @@ def _known(thing: object, nodes: NodeInfos) -> NodeInfo | int | None:
 
 
 def _retitled(title: str, new: Mapping[str, str]) -> str:
-    """Returns a title with others in the place of those that it is made of."""
+    """Return a title with the titles that it consists of replaced."""
     longest = sorted(filter(None, new), key=len, reverse=True)
     if not longest:
         return title
@@ -138,7 +139,7 @@ def _retitled(title: str, new: Mapping[str, str]) -> str:
 
 
 def _labels(old: Sequence[object], new: Sequence[object]) -> Callable[[Label], Label]:
-    """Returns what labels made of those of some nodes are for others in their place."""
+    """Return a function that renames labels derived from those of some nodes."""
     names = {
         before.label: after.label
         for before, after in zip(old, new, strict=True)

@@ -1,7 +1,7 @@
-"""Which iterations may run on several threads, and where threads must wait for each other.
+"""Mark loops whose iterations are independent, and split kernels where threads must synchronise.
 
-A large kernel becomes *phases*, one kernel each: whatever a phase needs is computed by those before
-it. Inside a phase all top-level loops are independent of each other, and so are their iterations.
+A large kernel becomes *phases*, one kernel each; a phase depends on earlier phases only. Inside a
+phase all top-level loops are independent of each other, and so are their iterations.
 
 # operands are copied, then used                phase 1
 for i in range(512): packed[...] = ...          for i in range(512):  # parallel
@@ -9,12 +9,12 @@ for j in range(8):                       -->    phase 2
     for i in range(86):                         for j in range(8):  # parallel
         c[...] = ... packed[...] ...                for i in range(86):  # parallel
 
-Loops right inside those are marked, too, where there are few iterations outside: threads may take
-blocks of both. What stands before the inner loops, the copy of a panel, say, fills memory of its
-own, and is done by everybody who takes some of them.
+Loops directly inside those are marked, too, where the outer extents are small: threads may take
+blocks of both. Statements before the inner loops, such as the packing of a panel, fill private
+memory, and each thread that takes some inner iterations repeats them.
 
-The marks are facts about the loops and do not depend on the machine. Each cell is computed by one
-iteration, in the order of the program, so however the iterations are dealt out, the bits are equal.
+The marks are properties of the loops and do not depend on the machine. Each cell is computed by one
+iteration, in the order of the program, so the bits do not depend on the distribution.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from ocannl_core.machine_model import MIN_THREAD_CYCLES
 from ocannl_core.node import NodeInfo, TensorNode
 
 _PLENTY = 32
-"""So many iterations are dealt out evenly enough, whatever the number of threads."""
+"""So many iterations can be distributed evenly among any number of threads."""
 _LEAST_GAIN = 4
-"""Loops inside are dealt out if they take so many times as long as what is repeated for them."""
+"""Inner loops are distributed if they take so many times as long as the repeated statements."""
 _MOST_PIECES = 64
 """Kernels with more statements at the top are left alone: every pair would be compared."""
 
 
 def mark_parallel(plan: Plan, least_work: int = MIN_THREAD_CYCLES) -> Plan:
-    """Returns the plan with large kernels cut into phases whose iterations several threads share.
+    """Split large kernels into phases whose iterations several threads share.
 
     A kernel stays as it is unless its work is enough for two threads and some of its loops are
     proven to be independent.
@@ -84,7 +84,7 @@ def mark_parallel(plan: Plan, least_work: int = MIN_THREAD_CYCLES) -> Plan:
 def parallelise_step(
     step: Step, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
 ) -> StepReplacement:
-    """Returns a step as phases."""
+    """Split one step into phases."""
     match step:
         case Kernel():
             phases = _phases(step, nodes, 2 * least_work)
@@ -103,7 +103,7 @@ def parallelise_step(
 
 
 def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ...] | None:
-    """Returns a kernel as phases, some of them parallel; None if it stays as it is."""
+    """Return the phases of a kernel, some of them parallel; None if it stays as it is."""
     work = estimated_cycles(nest.body, nodes)
     if work < least_work:
         return None
@@ -128,7 +128,7 @@ def _top_allocations(body: Block) -> list[TensorNode]:
 
 
 def _flat(body: Block) -> list[Stmt]:
-    """Returns the statements of a block, and of blocks in it that declare nothing or are alone."""
+    """Return the statements of a block, and of blocks in it that declare nothing or are alone."""
     while len(body.stmts) == 1 and isinstance(body.stmts[0], Block):
         body = body.stmts[0]
     found: list[Stmt] = []
@@ -147,7 +147,7 @@ def _declares(block: Block) -> bool:
 
 
 def _pieces(body: Block, nodes: NodeInfos) -> list[Stmt] | None:
-    """Returns what a kernel does, in order; None if it is more than loops and stores."""
+    """Return the top-level statements of a kernel; None if some are no loops or stores."""
     pieces: list[Stmt] = []
     for stmt in _flat(body):
         match stmt:
@@ -163,7 +163,7 @@ def _pieces(body: Block, nodes: NodeInfos) -> list[Stmt] | None:
 
 
 def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
-    """Returns loops that do what a fill does, but for formats that are no numbers."""
+    """Return a fill as loops, unless its format is that of words."""
     if info.dtype is uint4x32 or not info.buffer_dims:
         return fill
     loops = [(fresh_var("fill"), extent) for extent in info.buffer_dims]
@@ -176,24 +176,24 @@ def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
 
 @dataclass(frozen=True, slots=True)
 class _AnalysedStatement:
-    """A statement and what it touches."""
+    """A statement and its accesses."""
 
     stmt: Stmt
     touched: AccessSet
 
     def marked(self) -> Stmt:
-        """Returns the statement, with the mark if it is a loop of independent iterations."""
+        """Return the statement, marked if it is a loop of independent iterations."""
         if isinstance(self.stmt, For) and iterations_are_independent(self.stmt, self.touched):
             return replace(self.stmt, kind=AxisKind.PARALLEL)
         return self.stmt
 
     def is_apart(self, others: Sequence[_AnalysedStatement]) -> bool:
-        """True if it may run at the same time as all of some others."""
+        """Return True if it may run concurrently with all of some others."""
         return all(are_independent(self.touched, other.touched) for other in others)
 
 
 def _grouped(stmts: Sequence[Stmt]) -> list[list[_AnalysedStatement]] | None:
-    """Returns neighbours that may run at the same time together; None if that cannot be said."""
+    """Group neighbours that may run concurrently; return None if that is undecidable."""
     groups: list[list[_AnalysedStatement]] = []
     for stmt in stmts:
         touched = access_set(stmt)
@@ -209,7 +209,7 @@ def _grouped(stmts: Sequence[Stmt]) -> list[list[_AnalysedStatement]] | None:
 def _phase(
     nest: Kernel, pieces: Sequence[_AnalysedStatement], nodes: NodeInfos, *, is_large: bool
 ) -> Kernel:
-    """Returns a kernel for some of the pieces of another one."""
+    """Return a kernel of some of the statements of another one."""
     stmts = [piece.stmt for piece in pieces]
     marked = [piece.marked() for piece in pieces] if is_large else stmts
     is_parallel = is_large and (
@@ -220,14 +220,14 @@ def _phase(
 
 
 def _given(phase: Kernel) -> Kernel:
-    """Returns a phase that is given what it mentions."""
+    """Return a phase with the arguments and indices that it mentions."""
     own = set(allocated_nodes(phase.body))
     arguments = tuple(node for node in nodes_of(phase.body) if node not in own)
     return replace(phase, arguments=arguments, indices=static_indices(phase.body))
 
 
 def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
-    """Returns the phases with titles; those that only fill buffers of the kernel say so."""
+    """Return the phases with titles; those that only fill buffers are copies for the kernel."""
     buffers = set(_top_allocations(nest.body))
     return [
         replace(phase, title=f"copies for {nest.title}" if nest.title else "", schedule=())
@@ -238,7 +238,7 @@ def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
 
 
 def _as_loop(stmt: Stmt) -> For:
-    """Returns a statement as a loop that is marked, of one iteration if need be."""
+    """Return a statement as a marked loop, of one iteration if it is no marked loop."""
     if isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL:
         return stmt
     body = stmt if isinstance(stmt, Block) else Block((stmt,))
@@ -249,9 +249,9 @@ def _as_loop(stmt: Stmt) -> For:
 
 
 def _with_inner(pieces: Sequence[Stmt], nodes: NodeInfos) -> Sequence[Stmt]:
-    """Returns the pieces of a phase with loops inside them marked, if there are few iterations.
+    """Return the statements of a phase with inner loops marked, if there are few iterations.
 
-    All pieces must have as many inner iterations, so that blocks of both can be dealt out.
+    All statements must have equally many inner iterations, so that blocks of both are possible.
     """
     if sum(_count(piece) for piece in pieces) >= _PLENTY:
         return pieces
@@ -262,13 +262,13 @@ def _with_inner(pieces: Sequence[Stmt], nodes: NodeInfos) -> Sequence[Stmt]:
 
 
 def _count(stmt: Stmt) -> int:
-    """Returns how many iterations of a piece can be dealt out."""
+    """Return the number of iterations of a statement that can be distributed."""
     return _extent(_as_loop(stmt))
 
 
 def _inner_marked(stmt: Stmt, nodes: NodeInfos) -> For | None:
-    """Returns a piece as a loop with the loops right inside marked; None unless all that is before
-    them is little and fills memory of the iteration's own.
+    """Return a statement as a loop with the loops directly inside marked; None unless the
+    statements before them are cheap and fill memory private to the iteration.
     """
     loop = _as_loop(stmt)
     before, after = _divided(_flat(loop.body))
@@ -287,7 +287,7 @@ def _inner_marked(stmt: Stmt, nodes: NodeInfos) -> For | None:
 
 
 def _divided(stmts: Sequence[Stmt]) -> tuple[Sequence[Stmt], Sequence[Stmt]]:
-    """Returns what fills the memory that statements allocate, and what comes after."""
+    """Split statements after those that fill the memory that they allocate."""
     own: set[TensorNode] = set()
     for position, stmt in enumerate(stmts):
         match stmt:
@@ -300,16 +300,16 @@ def _divided(stmts: Sequence[Stmt]) -> tuple[Sequence[Stmt], Sequence[Stmt]]:
     return stmts, ()
 
 
-# ----- what can be dealt out ----------------------------------------------------------------------
+# ----- iterations to distribute -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class UniformIterations:
-    """Iterations that take as long as each other.
+    """Iterations of equal cost.
 
     Attributes:
-        count: How many.
-        work: What each takes, in cycles; less than one where vectors hold several.
+        count: Their number.
+        work: The cycles of each; less than one where vectors hold several.
     """
 
     count: int
@@ -318,12 +318,13 @@ class UniformIterations:
 
 @dataclass(frozen=True, slots=True)
 class ParallelIterations:
-    """The iterations of a parallel kernel that may be dealt out, counted through all its loops.
+    """The iterations of a parallel kernel that can be distributed, counted through all its loops.
 
     Attributes:
         outer: Those of its loops.
-        inner: Those of the loops right inside; empty if these are not dealt out.
-        repeated: What everybody does who takes some inner iterations of an outer one, in cycles.
+        inner: Those of the loops directly inside; empty if these are not distributed.
+        repeated: The cycles of the statements that each thread repeats which takes some inner
+            iterations of an outer one.
     """
 
     outer: tuple[UniformIterations, ...]
@@ -337,7 +338,7 @@ class ParallelIterations:
 
 
 def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | None:
-    """Returns what of a kernel may be dealt out; None if it is not parallel."""
+    """Return the iterations of a kernel that can be distributed; None if it is not parallel."""
     if not nest.is_parallel:
         return None
     loops = parallel_loops(nest)
@@ -355,8 +356,8 @@ def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | 
 
 
 def parallel_axes(nest: Kernel) -> tuple[tuple[str, int], ...]:
-    """Returns what threads share of a kernel: what its loops run over, outermost first, and how
-    many iterations they have together; nothing if it is not parallel.
+    """Return the axes that threads share of a kernel, outermost first, each with the number of
+    iterations of its loops together; nothing if it is not parallel.
     """
     if not nest.is_parallel:
         return ()
@@ -375,12 +376,12 @@ def _run(loop: For, nodes: NodeInfos) -> UniformIterations:
 
 
 def parallel_loops(nest: Kernel) -> tuple[For, ...]:
-    """Returns the loops of a parallel kernel; all their iterations may run at the same time."""
+    """Return the loops of a parallel kernel; all their iterations may run concurrently."""
     return tuple(stmt for stmt in nest.body.stmts if isinstance(stmt, For))
 
 
 def inner_loops(loop: For) -> tuple[For, ...]:
-    """Returns the marked loops right inside one of a parallel kernel, the last of its body."""
+    """Return the marked loops directly inside one of a parallel kernel, the last of its body."""
     return tuple(
         stmt for stmt in loop.body.stmts if isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL
     )

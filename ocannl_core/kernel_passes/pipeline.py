@@ -10,7 +10,7 @@ with the first kernels while later ones are scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from ocannl_core import settings
@@ -65,6 +65,10 @@ class NamedNestPass:
     run: NestPass
 
 
+PlanObserver = Callable[[str, Plan | NestPlan], None]
+"""A function that is called with each intermediate plan, after the name of the pass."""
+
+
 def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     """Return the passes between the recognition of nests and their schedules, in order.
 
@@ -106,10 +110,14 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
         yield each.name, nests
 
 
-def nest_plan(plan: Plan, target: Target | None) -> NestPlan:
-    """Return the last of `nest_plans`: the nests that get schedules."""
-    *_, (_, found) = nest_plans(plan, target)
-    return found
+def nest_plan(
+    plan: Plan, target: Target | None, observers: Sequence[PlanObserver] = ()
+) -> NestPlan:
+    """Return the last of `nest_plans`, the nests that get schedules; pass all to observers."""
+    for name, nests in nest_plans(plan, target):
+        for observer in observers:
+            observer(name, nests)
+    return nests
 
 
 def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
@@ -123,7 +131,12 @@ def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Pl
     return KernelStream(schedule_kernels(nest_plan(plan, target), rule)).plan()
 
 
-def schedule_for(plan: Plan, target: Target, finish: StepRule = unchanged) -> KernelStream:
+def schedule_for(
+    plan: Plan,
+    target: Target,
+    finish: StepRule = unchanged,
+    observers: Sequence[PlanObserver] = (),
+) -> KernelStream:
     """Return the kernels of a plan, each scheduled for a target when it is iterated over.
 
     Targets without vector registers get the kernels as the program states them, and so does every
@@ -134,16 +147,18 @@ def schedule_for(plan: Plan, target: Target, finish: StepRule = unchanged) -> Ke
         plan: The kernels as the program states them.
         target: The device that runs the kernels.
         finish: Applied to each scheduled step.
+        observers: Called with the plan after each pass before scheduling.
     """
     if not has_schedules(target):
         return KernelStream(_finish_steps(plan, finish))
-    return KernelStream(_schedule_steps(plan, target, finish))
+    return KernelStream(_schedule_steps(plan, target, finish, observers))
 
 
 def _schedule_steps(
-    plan: Plan, target: Target, finish: StepRule
+    plan: Plan, target: Target, finish: StepRule, observers: Sequence[PlanObserver]
 ) -> Generator[FinishedStep, None, Plan]:
-    return (yield from schedule_kernels(nest_plan(plan, target), rule_for(target), finish))
+    nests = nest_plan(plan, target, observers)
+    return (yield from schedule_kernels(nests, rule_for(target), finish))
 
 
 def _finish_steps(plan: Plan, finish: StepRule) -> Generator[FinishedStep, None, Plan]:
@@ -164,14 +179,20 @@ def cut_kernels(optimised: LoopProgram) -> Plan:
     return sink_fills(split_kernels(optimised))
 
 
-def plan_kernels(optimised: LoopProgram, target: Target) -> KernelStream:
+def plan_kernels(
+    optimised: LoopProgram, target: Target, observers: Sequence[PlanObserver] = ()
+) -> KernelStream:
     """Return the finished kernels of a program, each scheduled when it is iterated over.
 
     Args:
         optimised: The program.
         target: The device that runs the kernels.
+        observers: Called with the plan after each pass before scheduling.
     """
-    return schedule_for(cut_kernels(optimised), target, finish_kernel)
+    plan = cut_kernels(optimised)
+    for observer in observers:
+        observer("split kernels", plan)
+    return schedule_for(plan, target, finish_kernel, observers)
 
 
 def plan_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule]) -> Plan:

@@ -1,4 +1,4 @@
-"""Sums of products of several factors, one after the other.
+"""Reassociation: sums of products of several factors are computed in stages.
 
     for i, l:                                    for i, k:
         for j, k:                                    for j:
@@ -7,11 +7,11 @@
                                                      for k:
                                                          d[i, l] += sums[i, k] * c[k, l]
 
-A factor that does not depend on what is summed over can be multiplied with the sum. So of the
-factors that depend on a reduced axis a stage makes their sum of products, and the next stages have
-fewer axes. The order of the stages that takes the fewest multiplications is found by trying all;
-what none would save much of stays one nest. Like every other order of a sum this one rounds
-differently, and integers do not notice.
+A factor that does not depend on a reduced axis can be multiplied with the sum over that axis. A
+stage sums the products of the factors that depend on its axes, and the next stages have fewer axes.
+All orders of the stages are tried, and the one with the fewest multiplications is used; a nest for
+which it saves little stays as it is. Like every reordering of a sum this one rounds differently;
+integers are exact.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def reassociate_nest(
     least_saved: int = MIN_SAVED_OPERATIONS,
     most_left: float = _MOST_LEFT,
 ) -> ReassociatedNest | None:
-    """Returns nests that compute sums of some of the factors first; None if that saves too little.
+    """Return nests that compute sums of some of the factors first; None if that saves too little.
 
     Args:
         nest: The whole.
@@ -112,10 +112,10 @@ def _axes_of(factor: Expr, nest: KernelNest) -> _Names:
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """What is multiplied.
+    """A factor of a product.
 
     Attributes:
-        expr: It.
+        expr: The factor.
         axes: The axes on which it depends.
     """
 
@@ -125,7 +125,7 @@ class _Factor:
 
 @dataclass(frozen=True, slots=True)
 class _EliminationOrder:
-    """Which axes are summed over by the stages before the last one.
+    """The axes that the stages before the last one sum over.
 
     Attributes:
         groups: For each stage, its axes.
@@ -137,14 +137,14 @@ class _EliminationOrder:
 
 
 def _work(factors: int, extents: Iterable[int]) -> int:
-    """Returns the multiplications of one stage; what has one factor is added at least."""
+    """Return the multiplications of one stage; a single factor counts as an addition."""
     return prod(extents) * max(1, factors - 1)
 
 
 def _orders(
     values: tuple[_Names, ...], summed: _Names, extents: Mapping[str, int]
 ) -> Iterator[_EliminationOrder]:
-    """Yields all orders of stages for factors that depend on some axes.
+    """Yield all orders of stages for factors that depend on some axes.
 
     Args:
         values: The axes of each factor.
@@ -181,7 +181,7 @@ class _Builder:
         self._made: dict[TensorNode, NodeInfo] = {}
 
     def built(self, values: Sequence[_Factor], groups: Iterable[_Names]) -> ReassociatedNest:
-        """Returns the nests that sum over groups of axes, and then over the others."""
+        """Return the nests that sum over groups of axes, and then over the others."""
         nests: list[KernelNest] = []
         left, done = list(values), frozenset[str]()
         for names in groups:
@@ -195,7 +195,7 @@ class _Builder:
         return ReassociatedNest(tuple(nests), self._made)
 
     def _stage(self, values: Sequence[_Factor], names: _Names) -> tuple[KernelNest, _Factor]:
-        """Returns the nest that sums products over some axes, and what it has computed."""
+        """Return the nest that sums products over some axes, and the factor that it computes."""
         reduction = self._reduction
         inside = frozenset[str]().union(*(value.axes for value in values))
         axes = [
@@ -216,7 +216,7 @@ class _Builder:
     def _in_memory_order(
         self, axes: Sequence[LoopAxis], values: Sequence[_Factor]
     ) -> list[LoopAxis]:
-        """Returns axes with one inside along which a factor is contiguous, so that vectors are
+        """Return axes with one innermost along which a factor is contiguous, so that vectors are
         loaded and stored along the same axis.
         """
         loads = [each for value in values for each in walk(value.expr) if isinstance(each, Load)]
@@ -224,7 +224,7 @@ class _Builder:
         return sorted(axes, key=lambda axis: any(step[axis.name] == 1 for step in steps))
 
     def _last(self, values: Sequence[_Factor], done: _Names) -> KernelNest:
-        """Returns the nest that sums over the axes that are left and finishes."""
+        """Return the nest that sums over the remaining axes and runs the epilogue."""
         nest, reduction = self._nest, self._reduction
         axes = [axis for axis in nest.axes if axis.name not in done]
         term = self._product(values)

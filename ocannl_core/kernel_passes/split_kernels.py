@@ -42,7 +42,7 @@ from ocannl_core.node import TensorNode
 
 
 def split_kernels(program: LoopProgram) -> Plan:
-    """Returns the routine as kernels and external calls, in program order.
+    """Return the routine as kernels and host calls, in program order.
 
     Every top-level nest, fill or staged code becomes a kernel; neighbouring statements without
     loops share one, up to a length. Statements from the declaration of a variable, or of memory
@@ -66,7 +66,7 @@ def split_kernels(program: LoopProgram) -> Plan:
 
 @dataclass(slots=True)
 class _KernelSplitter:
-    """The steps so far, and what waits to become part of the next one."""
+    """The steps so far, and the pending parts of the next one."""
 
     program: LoopProgram
     steps: list[Step] = field(default_factory=list)
@@ -163,7 +163,7 @@ def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 def _groups(stmts: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
-    """Yields statements that belong together: alone, or from a declaration to its last use."""
+    """Yield groups of statements: single ones, or those from a declaration to its last use."""
     last_use: dict[object, int] = {}
     for position, stmt in enumerate(stmts):
         for thing in (*locals_of(stmt), *nodes_of(stmt)):

@@ -1,4 +1,4 @@
-"""Long reductions to few cells, as partial results that several threads can work on.
+"""Split long reductions to few cells into partial results, on which several threads can work.
 
     for j in range(32):                          for p in range(16): for j in range(32):
         for i in range(50176):                       for i in range(3136):
@@ -42,7 +42,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
 
 _PARTS = (PARTIAL_SUMS, PARTIAL_SUMS // 2)
-"""How many parts there may be: enough for many threads to have equal shares."""
+"""The numbers of parts: enough for many threads to have equal shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class SplitNest:
 
     Attributes:
         nests: The nests.
-        node: What those before the last one write, for the last one.
+        node: The partial results, which the last nest reads.
         info: Its extents and format.
     """
 
@@ -80,8 +80,8 @@ def split_reductions(plan: NestPlan) -> NestPlan:
 def split_nest(
     nest: KernelNest, least_terms: int = MIN_PARTIAL_TERMS, least_work: int = MIN_SPLIT_TERMS
 ) -> SplitNest | None:
-    """Returns nests that compute parts of a reduction and then combine them; None if the cells are
-    enough for several threads, or the terms too few.
+    """Return nests that compute parts of a reduction and then combine them; None if there are
+    enough cells for several threads, or too few terms.
 
     Args:
         nest: The whole.
@@ -103,15 +103,15 @@ def split_nest(
 
 
 def _block(nest: KernelNest, reduction: Reduction) -> int:
-    """Returns how many cells are computed together."""
+    """Return the number of cells that are computed together."""
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
     is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
     return PRODUCT_TILE_CELLS if is_shared or _is_across(nest, reduction) else SUM_TILE_CELLS
 
 
 def _is_across(nest: KernelNest, reduction: Reduction) -> bool:
-    """True if sums that share a factor run across the rows of memory: parts, which have rows of
-    their own, read it in its order then, all cells of a few rows at a time.
+    """Return True if sums that share a factor run across the rows of memory: parts, which have rows
+    of their own, then read it in its order, all cells of a few rows at a time.
     """
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
     summed = {axis.var for axis in nest.reduced}
@@ -125,7 +125,7 @@ def _is_across(nest: KernelNest, reduction: Reduction) -> bool:
 
 
 def _cut_axis(reduced: Iterable[LoopAxis], parts: int) -> LoopAxis:
-    """Returns the axis that is cut: the outermost that makes equal parts, or else the longest."""
+    """Return the axis to split: the outermost that makes equal parts, or else the longest."""
     axes = list(reduced)
     even = [axis for axis in axes if axis.extent % parts == 0]
     return even[0] if even else max(axes, key=lambda axis: axis.extent)
@@ -156,7 +156,7 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
 
 
 def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
-    """Returns the axes of cells as the results lie in memory, so that vectors do in both."""
+    """Return the output axes in the order of memory, so that vectors are contiguous in both."""
     places = nest.finish[0].indices
 
     def position(axis: LoopAxis) -> int:
@@ -175,15 +175,15 @@ def _partial(
     cell: tuple[AxisIndex, ...],
     outer: tuple[LoopAxis, ...],
 ) -> KernelNest:
-    """Returns the nest that reduces along a piece of an axis.
+    """Return the nest that reduces along a piece of an axis.
 
     Args:
         nest: The whole.
         reduction: Its reduction.
         axis: The piece.
         place: The position along the whole axis at each iteration of the piece.
-        node: Where the results go.
-        cell: To which cell of that.
+        node: The node of the results.
+        cell: The cell of that.
         outer: Axes of cells outside of those of the whole.
     """
     values: dict[IndexVar, AxisIndex] = {axis.var: place}

@@ -40,7 +40,7 @@ def forward_stores(plan: NestPlan) -> NestPlan:
 
 
 def _without(nest: KernelNest, node: TensorNode) -> KernelNest:
-    """Returns a nest that does not store a node; the same one if that is not possible."""
+    """Return a nest that does not store a node; the same one if that is not possible."""
     stores = [store for store in nest.finish if store.node is node]
     if len(stores) != 1 or len(nest.finish) == 1 or any(axis.is_shifting for axis in nest.axes):
         return nest
@@ -51,7 +51,7 @@ def _without(nest: KernelNest, node: TensorNode) -> KernelNest:
         earlier += [nest.reduction.term, nest.reduction.initial]
     if any(node in nodes_of(each) for each in (*earlier, store.value)):
         return nest
-    # what the value reads must not change before it is read again
+    # the operands of the value must not change before they are read again
     read = set(nodes_of(store.value))
     later = nest.finish[at + 1 :]
     uses = [sum(_is_of(each, node) for each in walk(after)) for after in later]

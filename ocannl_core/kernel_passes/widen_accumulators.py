@@ -1,12 +1,12 @@
-"""Sums of narrow floats in float32, rounded once.
+"""Accumulation of narrow floats in float32, rounded once.
 
     for i, j, k: c[i, j] += a[i, k] * b[k, j]            all in bfloat16
         -->
     c[i, j] = bfloat16(float32(c[i, j]) + the sum of float32(a[i, k]) * float32(b[k, j]))
 
-Products of numbers of the narrow format are exact in float32, or round there, and so do sums; what
-comes out is at least as accurate as sums that are rounded after every term. The greatest and the
-least of some numbers do not round at all.
+Products of numbers of the narrow format are exact in float32, or round there, and so do sums; the
+result is at least as accurate as a sum that is rounded after every term. Maxima and minima do not
+round.
 
 Where cells hold partial results in between, because a sum is long or its cells shift, they do so in
 an array of float32: numbers go there before, and come back after the last term.
@@ -74,7 +74,7 @@ def _allow_pairs(kernel: NestKernel) -> NestKernel:
 
 
 def _needs_memory(nest: KernelNest, wide: KernelNest) -> bool:
-    """True if cells hold partial results while the nest runs."""
+    """Return True if cells hold partial results while the nest runs."""
     if any(axis.is_shifting for axis in nest.axes):
         return True
     terms = prod(axis.extent for axis in nest.reduced)
@@ -82,7 +82,7 @@ def _needs_memory(nest: KernelNest, wide: KernelNest) -> bool:
 
 
 def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
-    """Returns a nest whose registers hold float32, and whose results are rounded at the end."""
+    """Return a nest whose registers hold float32, and whose results are rounded at the end."""
     result = Local(reduction.result.id, float32)
     rounded = Unary(UnaryOp.IDENTITY, LocalRead(result), reduction.dtype)
     wide = replace(
@@ -120,7 +120,7 @@ def widen_term(expr: Expr) -> Expr:
 def _in_memory(
     nest: KernelNest, wide: KernelNest, node: TensorNode, nodes: NodeInfos
 ) -> tuple[KernelNest, ...]:
-    """Returns nests that widen cells, add to wide ones, and round those."""
+    """Return nests that widen cells, add to wide ones, and round those."""
     (store,) = nest.finish
     reduction = wide.reduction
     assert reduction is not None

@@ -11,16 +11,15 @@ from ocannl_core.node import TensorNode
 
 
 def allocate_workspace(plan: Plan) -> Plan:
-    """Returns the plan with large buffers of kernels in the routine's memory.
+    """Move large buffers of kernels to the memory of the routine.
 
-    The buffers of parallel kernels stay where they are: every thread needs its own, and gets it
-    from the backend.
+    The buffers of parallel kernels stay: the backend allocates one for each thread.
     """
     return map_steps(plan, allocate_workspace_of)
 
 
 def allocate_workspace_of(step: Step, nodes: NodeInfos) -> StepReplacement:
-    """Returns a step with large buffers in the routine's memory."""
+    """Move the large buffers of one step to the memory of the routine."""
     if not isinstance(step, Kernel) or step.is_parallel:
         return StepReplacement((step,))
     large = [node for node in allocated_nodes(step.body) if nodes[node].nbytes > STACK_BYTES]
@@ -32,7 +31,7 @@ def allocate_workspace_of(step: Step, nodes: NodeInfos) -> StepReplacement:
 
 
 def _without(nest: Kernel, large: list[TensorNode]) -> Kernel:
-    """Returns a nest that is given some buffers."""
+    """Return a kernel with some buffers as arguments."""
 
     def without(stmt: Stmt) -> Replacement:
         match stmt:

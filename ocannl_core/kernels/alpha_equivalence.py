@@ -1,16 +1,14 @@
-"""The text of a nest that does not depend on what anything is called.
+"""Canonical text of a nest, equal for alpha-equivalent nests and for no others:
 
-Nests that are equal up to renaming have the same text, and others have another one:
-
-    axis i from 0 of 128
-    axis j from 0 of 512
-    axis k from 0 of 784 reduced
-    ADD float32: MUL:float32 0[1*i+0, 1*k+0]:float32 1[1*j+0, 1*k+0]:float32
-    from 0x0.0p+0:float32
-    2[1*i+0, 1*j+0] = RELU:float32 result
-    array 0 float32 128 784
-    array 1 float32 512 784
-    array 2 float32 128 512
+axis i from 0 of 128
+axis j from 0 of 512
+axis k from 0 of 784 reduced
+ADD float32: MUL:float32 0[1*i+0, 1*k+0]:float32 1[1*j+0, 1*k+0]:float32
+from 0x0.0p+0:float32
+2[1*i+0, 1*j+0] = RELU:float32 result
+array 0 float32 128 784
+array 1 float32 512 784
+array 2 float32 128 512
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from ocannl_core.node import TensorNode
 
 
 def canonical_text(nest: KernelNest, nodes: NodeInfos) -> str:
-    """Returns what a nest computes, whatever its nodes and indices are called.
+    """Return the canonical text of a nest, which does not depend on names.
 
     Args:
         nest: A nest that vector registers can compute; it may stand inside of other loops.
@@ -47,7 +45,7 @@ def canonical_text(nest: KernelNest, nodes: NodeInfos) -> str:
 
 
 def digest(text: str) -> str:
-    """Returns a name for a text, for files."""
+    """Return a file name for a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -78,7 +76,7 @@ class _Text:
             yield f"array {number} {info.dtype} {' '.join(map(str, info.buffer_dims))}"
 
     def _expr(self, expr: Expr) -> str:
-        """Returns an expression in prefix notation; operations tell how many operands follow."""
+        """Return an expression in prefix notation; the operation fixes the number of operands."""
         return " ".join(self._token(each) for each in walk(expr) if isinstance(each, Expr))
 
     def _token(self, expr: Expr) -> str:

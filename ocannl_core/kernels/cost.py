@@ -1,4 +1,4 @@
-"""About how many cycles statements take: what decides whether several threads share them."""
+"""Estimate the cycles of statements, to decide whether several threads share them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ocannl_core.passes.expression_cost import own_cost
 
 
 def estimated_cycles(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
-    """Returns about how many cycles of one thread running a statement once takes.
+    """Return the approximate cycles of one execution of a statement on one thread.
 
     A rough number: operations at the rate of vector registers where loops use them, and bytes at
     the rate of the memory. It does not depend on the machine.
@@ -66,7 +66,7 @@ class _Counter:
         self.ranges: dict[IndexVar, Range] = {}
 
     def count(self, stmt: Stmt) -> tuple[int, bool]:
-        """Returns the operations and accesses of a statement, and whether it has loops."""
+        """Return the operations and accesses of a statement, and whether it has loops."""
         match stmt:
             case Block(stmts):
                 inside = [self.count(each) for each in stmts]
@@ -90,7 +90,7 @@ class _Counter:
                 return self._expression(stmt, has_loads=True)
 
     def _expression(self, root: Node, *, has_loads: bool) -> tuple[int, bool]:
-        """Returns the same for a statement without statements inside, or an expression."""
+        """Return the same for a statement without statements inside, or an expression."""
         total, has_loops = 0, False
         pending: list[Node] = [root]
         while pending:
@@ -117,7 +117,7 @@ class _Counter:
 
 
 def _times(loop: For, has_loops: bool) -> int:
-    """Returns how often the inside of a loop costs what it says."""
+    """Return the factor by which the body of a loop counts."""
     extent = max(0, loop.stop - loop.start)
     if loop.kind is AxisKind.VECTOR:
         return -(-extent // NOMINAL_LANES)
@@ -132,7 +132,7 @@ def _times(loop: For, has_loops: bool) -> int:
 
 
 def _cells(access: Access, info: NodeInfo, ranges: Mapping[IndexVar, Range]) -> int:
-    """Returns how many cells an access touches in all iterations together, at most."""
+    """Return an upper bound on the cells that an access touches in all iterations together."""
     if access.indices is None:
         return info.size
     return prod(
@@ -142,7 +142,7 @@ def _cells(access: Access, info: NodeInfo, ranges: Mapping[IndexVar, Range]) -> 
 
 
 def _positions(index: AxisIndex, dim: int, ranges: Mapping[IndexVar, Range]) -> int:
-    """Returns how many positions along an axis an index takes at most."""
+    """Return an upper bound on the positions of an index along an axis."""
     if isinstance(index, ConcatIndex):
         return dim
     terms, _ = as_affine(index)

@@ -1,6 +1,7 @@
-"""Which cells statements touch, and proofs that they touch different ones.
+"""Dependence analysis: the cells that statements access, and proofs that accesses are disjoint.
 
-Sufficient, not necessary: what is told apart is apart, along one axis of the node, as numbers.
+The tests are sufficient, not necessary: they prove that the positions along one axis of a node are
+disjoint ranges.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from ocannl_core.node import TensorNode
 _ON_DEVICES = (AxisKind.GRID, AxisKind.BLOCK)
 
 Places = tuple[AxisIndex | None, ...]
-"""Where an access is, one index per axis; None where it may be anywhere along the axis."""
+"""The position of an access, one index per axis; None for any position along the axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessSet:
-    """What a statement touches, but for memory that it allocates itself.
+    """The accesses of a statement, but for those to memory that it allocates itself.
 
     Attributes:
-        places: Where it touches each node; no places for a node that is touched as a whole.
+        places: The positions of accesses to each node; none for a node that is accessed as a whole.
         written: The nodes that it writes.
-        spans: How many neighbours along the last axis the stores to a node cover, if several.
+        spans: The number of cells along the last axis that the stores to a node cover, if several.
         ranges: The values of the variables of its loops.
     """
 
@@ -60,16 +61,16 @@ class AccessSet:
     ranges: Mapping[IndexVar, Range]
 
     def columns(self, node: TensorNode) -> Iterator[tuple[AxisIndex | None, ...]]:
-        """Yields, for each axis of a node, where all accesses are along it."""
+        """Yield, for each axis of a node, the positions of all accesses along it."""
         yield from zip(*self.places[node], strict=True)
 
     def span(self, node: TensorNode, axis: int) -> int:
-        """Returns how many cells along an axis an access covers at most."""
+        """Return the most cells that an access covers along an axis."""
         return self.spans.get(node, 1) if axis == len(self.places[node][0]) - 1 else 1
 
 
 def access_set(stmt: Stmt) -> AccessSet | None:
-    """Returns what a statement touches; None if that cannot be said, or it shares variables."""
+    """Return the accesses of a statement; None if they are unknown, or it shares variables."""
     own: set[TensorNode] = set()
     declared: set[Local] = set()
     mentioned: set[Local] = set()
@@ -159,9 +160,9 @@ class _Interval:
     """Positions along one axis.
 
     Attributes:
-        steps: The coefficient of a variable, and the terms of what is the same for all.
-        low: The least position that the rest reaches.
-        high: The greatest one.
+        steps: The coefficient of a variable, and the terms that all accesses share.
+        low: The least position of the rest.
+        high: The greatest position of the rest.
     """
 
     steps: tuple[int, frozenset[tuple[int, IndexVar]]]
@@ -175,13 +176,13 @@ def _reach(
     ranges: Mapping[IndexVar, Range],
     span: int,
 ) -> _Interval | None:
-    """Returns the positions of accesses; None unless all of them have the same steps.
+    """Return the positions of accesses; None unless all of them have the same steps.
 
     Args:
         places: The indices of all accesses along an axis.
         var: A variable whose coefficient is a step.
         ranges: The values of the variables that vary.
-        span: How many cells an access covers at most.
+        span: The most cells that an access covers.
     """
     steps: set[tuple[int, frozenset[tuple[int, IndexVar]]]] = set()
     lows: list[int] = []
@@ -209,7 +210,7 @@ def _is_dealt(
     ranges: Mapping[IndexVar, Range],
     span: int,
 ) -> bool:
-    """True if positions along one axis, of the iterations of `var`, lie apart."""
+    """Return True if the positions of the iterations of `var` along one axis are disjoint."""
     reach = _reach(places, var, ranges, span)
     return reach is not None and reach.high - reach.low < abs(reach.steps[0])
 
@@ -221,7 +222,7 @@ def _are_disjoint(
     axis: int,
     columns: tuple[Iterable[AxisIndex | None], Iterable[AxisIndex | None]],
 ) -> bool:
-    """True if the positions of two statements along one axis lie apart."""
+    """Return True if the positions of two statements along one axis are disjoint."""
     a = _reach(columns[0], None, first.ranges, first.span(node, axis))
     b = _reach(columns[1], None, second.ranges, second.span(node, axis))
     if a is None or b is None or a.steps != b.steps:

@@ -1,4 +1,4 @@
-"""The memory of a routine's own nodes: one arena, shared by nodes that never live together.
+"""Memory plan: one arena for a routine's own nodes, shared where live ranges are disjoint.
 
 step                  1   2   3   4
 a, 4096 bytes         #####                  at 0
@@ -24,10 +24,10 @@ ALIGNMENT = CACHE_LINE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Where a node is in the arena, and when.
+    """The place and the live range of a node in the arena.
 
     Attributes:
-        offset: Of its first byte; a multiple of `ALIGNMENT`.
+        offset: The offset of its first byte; a multiple of `ALIGNMENT`.
         nbytes: The bytes of its cells, margins included.
         first: The position of the first step that mentions it.
         last: The position of the last one.
@@ -50,7 +50,7 @@ class MemoryPlan:
     Attributes:
         places: The place of each, in the order of the plan.
         nbytes: The size of the arena.
-        nbytes_unshared: What it would be if every node had bytes of its own.
+        nbytes_unshared: The size without sharing.
     """
 
     places: Mapping[TensorNode, Allocation]
@@ -79,10 +79,10 @@ def _steps(place: Allocation) -> str:
 
 
 def memory_plan(plan: Plan) -> MemoryPlan:
-    """Returns an arena for the nodes whose memory belongs to the routine.
+    """Return an arena for the nodes whose memory belongs to the routine.
 
-    A node lives from the first step that mentions it to the last one: what a step reads and what it
-    writes never overlap. Its cells are undefined when its life begins, as after any `Allocate`.
+    A node is live from the first step that mentions it to the last one: the operands and results of
+    a step never overlap. Its cells are undefined at first, as after any `Allocate`.
     Larger nodes are placed first, each where the gap is smallest that it fits in.
 
     Raises:
@@ -148,7 +148,7 @@ class _Arena:
 
 
 def _lives(plan: Plan) -> dict[TensorNode, range]:
-    """Returns the positions of the steps during which each node keeps its memory."""
+    """Return the live range of each node, as positions of steps."""
     lives = {node: range(0) for node in plan.scratch}
     for position, step in enumerate(plan.steps):
         for node in nodes_of_step(step):
@@ -159,5 +159,5 @@ def _lives(plan: Plan) -> dict[TensorNode, range]:
 
 
 def _aligned(nbytes: int) -> int:
-    """Returns the next multiple of the alignment."""
+    """Return the next multiple of the alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,4 +1,4 @@
-"""Nests that compute every cell on its own: what schedules apply to.
+"""Kernel nests: loop nests whose cells are independent, to which schedules apply.
 
     for i in range(4):                      axes      i, j, and k, which is reduced
         for j in range(5):          -->     reduction add a[i, k] * b[k, j] to c[i, j]
@@ -7,11 +7,11 @@
 
 The cells may be computed in any order, because no iteration reads what another one writes; the
 terms of a reduction may be combined in any order where a schedule is allowed to round differently.
-Where cells are written through windows, `c[i + k] += ...`, the shorter axis `k` shifts what the
-other one runs over; it counts as reduced, and the cells are independent for each of its iterations.
-Matrix products, convolutions, their gradients, sums and maxima are all read this way, and so is a
-reduction that has been inlined into what uses it: that becomes the finish. A nest without a
-reduction is all finish.
+Where cells are written through windows, `c[i + k] += ...`, the shorter axis `k` shifts the cells of
+the other one; it counts as reduced, and the cells are independent for each of its iterations.
+Matrix products, convolutions, their gradients, sums and maxima are all recognised as such nests,
+and so is a reduction that is inlined into its use, which becomes the epilogue (`finish`). A nest
+without a reduction is all epilogue.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ class Reduction:
     """`initial` combined with `term` for every iteration of the reduced axes.
 
     Attributes:
-        op: How.
-        term: What; reads nothing that the nest writes.
-        initial: What the result starts from; depends on the cell only.
-        result: The variable by which the finish refers to the result.
+        op: The combining operation.
+        term: The combined expression; reads nothing that the nest writes.
+        initial: The initial value of the result; depends on the cell only.
+        result: The variable by which the epilogue refers to the result.
         may_pair: True if products may come from instructions, for pairs or for tiles, that take
             numbers below 2**-126 for zero; for the latter, factors of float32 may be sums of parts.
     """
@@ -129,18 +129,25 @@ class Reduction:
 
     @property
     def factors(self) -> tuple[Expr, ...]:
-        """What the term multiplies, from the left; the term itself if it is no product."""
+        """The factors of the term, from the left; the term itself if it is no product."""
         return tuple(_factors(self.term))
 
+    @property
+    def statements(self) -> tuple[SetLocal, SetLocal]:
+        """The assignment of the initial value to the result, and the accumulation of a term."""
+        partial = LocalRead(self.result)
+        combined = Binary(self.op, partial, self.term, self.dtype)
+        return SetLocal(self.result, self.initial), SetLocal(self.result, combined)
 
-@dataclass(frozen=True)  # without slots: what is asked again and again is kept
+
+@dataclass(frozen=True)  # without slots: properties are cached
 class KernelNest:
-    """A nest of loops as cells that are independent of each other.
+    """A loop nest whose cells are independent of each other.
 
     Attributes:
         axes: The loops, outermost first.
-        reduction: What is combined for each cell; None if nothing is.
-        finish: Stores that run once for each cell, after its reduction.
+        reduction: The reduction of each cell; None if there is none.
+        finish: The epilogue: stores that run once for each cell, after its reduction.
     """
 
     axes: tuple[LoopAxis, ...]
@@ -159,7 +166,7 @@ class KernelNest:
 
     @cached_property
     def roots(self) -> tuple[Expr | Store, ...]:
-        """What the nest computes: the parts of its reduction, then the finish."""
+        """The expressions and stores of the nest: the parts of its reduction, then the epilogue."""
         if self.reduction is None:
             return self.finish
         return (self.reduction.term, self.reduction.initial, *self.finish)
@@ -175,7 +182,7 @@ class KernelNest:
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """What it reads and writes, in the order of its roots."""
+        """The accesses of the nest, in the order of its roots."""
         return tuple(access for root in self.roots for access in accesses(root))
 
     @cached_property
@@ -257,7 +264,7 @@ def kernel_nest(body: Block) -> KernelNest | None:
 
 
 def _with_shifts(nest: KernelNest) -> KernelNest:
-    """Returns a nest in which axes that move windows of the result count as reduced."""
+    """Return a nest in which axes that move windows of the result count as reduced."""
     if not nest.is_resumable:
         return nest
     (store,) = nest.finish
@@ -293,7 +300,7 @@ _Found = tuple[Reduction | None, list[For], tuple[Store, ...]]
 
 
 def perfect_loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
-    """Returns perfectly nested loops, outermost first, and the statements inside them."""
+    """Return perfectly nested loops, outermost first, and the statements inside them."""
     loops: list[For] = []
     stmts = _relevant(block)
     while len(stmts) == 1 and isinstance(stmts[0], For) and stmts[0].kind not in _ORDERED_KINDS:
@@ -303,7 +310,7 @@ def perfect_loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
 
 
 def _relevant(block: Block) -> tuple[Stmt, ...]:
-    """Returns the statements of a block and of blocks inside it, without remarks."""
+    """Return the statements of a block and of blocks inside it, without remarks."""
     found: list[Stmt] = []
     pending = list(reversed(block.stmts))
     while pending:
@@ -319,7 +326,7 @@ def _relevant(block: Block) -> tuple[Stmt, ...]:
 
 
 def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
-    """Returns the parts of `cell = op(cell, term)`."""
+    """Return the parts of `cell = op(cell, term)`."""
     match stmts:
         case (Store(node, indices, value) as store,):
             cell = Load(node, indices, value.dtype)
@@ -334,7 +341,7 @@ def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
 
 
 def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
-    """Returns the parts of stores around one inlined reduction.
+    """Return the parts of stores around one inlined reduction.
 
     { total = 0.0; for k: total += term; } out = f(total)
     """
@@ -365,7 +372,7 @@ def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
 
 
 def _stores(stmts: tuple[Stmt, ...]) -> _Found | None:
-    """Returns stores without a reduction."""
+    """Return stores without a reduction."""
     if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
         return None
     stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store))
@@ -415,7 +422,7 @@ def _factors(term: Expr) -> Iterator[Expr]:
 
 
 def with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
-    """Returns a product with some factors, counted from the left, replaced."""
+    """Return a product with some factors, counted from the left, replaced."""
     if not packed:
         return term
     count = iter(range(1 << 30))
@@ -432,7 +439,7 @@ def with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
 
 
 def with_flat_computations(store: Store) -> Store:
-    """Returns a store in which inlined computations of one step are expressions.
+    """Return a store in which inlined computations of one step are expressions.
 
     { v = a * b; } v + 1  -->  a * b + 1
     """
@@ -449,12 +456,12 @@ def with_flat_computations(store: Store) -> Store:
 
 
 def with_value(store: Store, old: Expr, new: Expr) -> Store:
-    """Returns a store with one part of its value replaced wherever it occurs."""
+    """Return a store with one part of its value replaced wherever it occurs."""
     return replace(store, value=map_expr(store.value, lambda e: new if e == old else e))
 
 
 def _new_local(stmts: tuple[Stmt, ...], dtype: DType) -> Local:
-    """Returns a variable that the statements do not mention."""
+    """Return a variable that the statements do not mention."""
     used = [
         node.local.id
         for stmt in stmts
@@ -468,7 +475,7 @@ def _new_local(stmts: tuple[Stmt, ...], dtype: DType) -> Local:
 
 
 def is_independent(nest: KernelNest) -> bool:
-    """True only if no cell reads or writes what another one writes."""
+    """Return True only if no cell reads or writes a location that another cell writes."""
     places: dict[TensorNode, tuple[AxisIndex, ...]] = {}
     for store in nest.finish:
         if places.setdefault(store.node, store.indices) != store.indices:
@@ -495,7 +502,7 @@ def _reads_any(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> I
 
 
 def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[TensorNode]:
-    """Yields written nodes of which an expression reads a cell other than the one written."""
+    """Yield written nodes of which an expression reads a cell other than the one written."""
     for node in walk(expr):
         match node:
             case Load(read, indices) if read in places and indices != places[read]:
@@ -505,8 +512,8 @@ def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> I
 
 
 def is_unconditional(store: Store) -> bool:
-    """True if every inlined computation of a store may run whatever the data are. A choice by
-    numbers, and not by positions, is no guard: what is not chosen exists all the same.
+    """Return True if every inlined computation of a store may run for all data. A choice by
+    numbers, and not by positions, is no guard: both operands are defined.
     """
     pending: list[Node] = [store.value]
     while pending:

@@ -95,11 +95,15 @@ class NestPlan:
     def with_steps(
         self, steps: Sequence[NestStep], scratch: Mapping[TensorNode, NodeInfo] | None = None
     ) -> NestPlan:
-        """Return the plan with other steps, and with further nodes of the routine."""
-        if not scratch:
-            return replace(self, steps=tuple(steps))
-        nodes = {**self.nodes, **scratch}
-        return replace(self, steps=tuple(steps), scratch=(*self.scratch, *scratch), nodes=nodes)
+        """Return the plan with other steps, and with further nodes of the routine.
+
+        Nodes of the routine that no step mentions any more are removed from it.
+        """
+        more = scratch or {}
+        used = frozenset[TensorNode]().union(*map(mentioned, steps))
+        kept = tuple(node for node in (*self.scratch, *more) if node in used)
+        nodes = {**self.nodes, **more} if more else self.nodes
+        return replace(self, steps=tuple(steps), scratch=kept, nodes=nodes)
 
 
 NestPass = Callable[[NestPlan], NestPlan]

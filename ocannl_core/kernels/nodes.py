@@ -17,21 +17,21 @@ from ocannl_core.loopir.traverse import allocated_nodes, nodes_of, static_indice
 from ocannl_core.node import NodeInfo, TensorNode
 
 NodeInfos = Mapping[TensorNode, NodeInfo]
-"""What is known of nodes."""
+"""The extents and formats of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """What a search found for a nest.
+    """The result of a schedule search for a nest.
 
     Attributes:
         schedule: The fastest; empty for plain loops.
         seconds: Its least time.
-        default: What the default was then.
+        default: The default schedule at that time.
         default_seconds: The default's least time.
-        tried: How many schedules were timed.
-        is_complete: True if the search ended because nothing was faster, not for want of time.
-        problem: Why it is not used; empty if it is.
+        tried: The number of schedules that were timed.
+        is_complete: True if the search ended because nothing was faster, not for lack of time.
+        problem: The reason why it is not used; empty if it is.
     """
 
     schedule: Schedule
@@ -49,17 +49,17 @@ class Kernel:
 
     Attributes:
         body: The statements. They mention no node or static index beyond the two tuples below and
-            what they allocate.
-        arguments: Nodes whose memory the kernel is given, in order of first use.
-        indices: Static indices that the kernel is given, in order of first use.
-        title: What it computes, for readers; kernels that differ only in their titles are equal.
-        schedule: How the nest of the program became the body; empty if it is that nest.
+            the nodes that they allocate.
+        arguments: The nodes that are passed to the kernel, in order of first use.
+        indices: The static indices that are passed to the kernel, in order of first use.
+        title: A description for readers; kernels that differ only in their titles are equal.
+        schedule: The schedule that was applied; empty if the body is the nest of the program.
         is_parallel: True if the body consists of PARALLEL loops that are independent of each other,
             so that all their iterations may run at the same time; and so may those of the PARALLEL
             loops right inside each.
-        measured: What a search on this machine found for the nest; None if there was none.
-        like: An earlier nest of the plan that is this one but for names, so that both have the same
-            code; None if there is none.
+        measured: The result of a schedule search on this machine; None if there was none.
+        like: An earlier kernel of the plan that equals this one up to renaming, so that both have
+            the same code; None if there is none.
     """
 
     body: Block
@@ -122,7 +122,7 @@ class Plan:
         params: Nodes whose memory comes from the context.
         scratch: Nodes whose memory belongs to the routine.
         indices: Static indices, in the order in which the routine takes their values.
-        nodes: What is known of every node mentioned.
+        nodes: The extents and formats of every node mentioned.
     """
 
     name: str
@@ -135,11 +135,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepReplacement:
-    """What stands for one step of a plan.
+    """The steps that replace one step of a plan.
 
     Attributes:
         steps: The steps, in order.
-        scratch: Nodes of theirs whose memory belongs to the routine, beyond those of the plan.
+        scratch: Further nodes whose memory belongs to the routine.
     """
 
     steps: tuple[Step, ...]
@@ -147,16 +147,16 @@ class StepReplacement:
 
 
 StepRule = Callable[[Step, NodeInfos], StepReplacement]
-"""What becomes of each step, whatever the others are."""
+"""A rewrite of one step that does not depend on the others."""
 
 
 def unchanged(step: Step, nodes: NodeInfos) -> StepReplacement:
-    """Returns a step as it is."""
+    """Return a step as it is."""
     return StepReplacement((step,))
 
 
 def map_steps(plan: Plan, rule: StepRule) -> Plan:
-    """Returns a plan in which a rule was applied to every step."""
+    """Apply a rule to every step of a plan."""
     found = [rule(step, plan.nodes) for step in plan.steps]
     steps = tuple(step for each in found for step in each.steps)
     shared = dict.fromkeys(node for each in found for node in each.scratch)

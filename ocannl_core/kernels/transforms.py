@@ -7,12 +7,12 @@ inside the block), whose parts are `j10` and `j11`, and so on.
     split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
     unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
 
-Several nests that run together, row by row, have one schedule: that of each nest begins with the
-axes whose loops they share, and what happens to the nodes that they write comes last.
+Nests that run together, row by row, have one schedule: that of each nest begins with the axes whose
+loops they share, and the transforms of the nodes that they write come last.
 
     rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; contract 1; stream 2
 
-The text says all of it: `parse_schedule(to_text(schedule)) == schedule`.
+The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ AXIS_LETTERS = "ijkmnpqrstuvw"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """An axis becomes blocks of `size` iterations. The last block has what is left over, as code
-    of its own, so that no iteration is guarded.
+    """An axis becomes blocks of `size` iterations. The last block is the remainder, as code of
+    its own, so that no iteration is guarded.
 
     Attributes:
         axis: The axis.
@@ -81,8 +81,8 @@ class TileMatrix:
     """A product of matrices is one instruction: the innermost axes are those of tile registers,
     with the terms in pairs inside.
 
-    Whatever is left over of a tile is filled up with zeros, in the copies of both operands; cells
-    that do not exist are computed, too, and not stored.
+    Remainders of tiles are padded with zeros, in the packed copies of both operands; cells beyond
+    the extents are computed, too, and not stored.
 
     Attributes:
         rows: The axis of cells that are rows of a tile.
@@ -109,8 +109,8 @@ class Parallelise:
 class Pack:
     """A factor of the reduced term is computed into a buffer first, and read from there.
 
-    The buffer holds what one iteration of `inside` needs, laid out along `axes`: so the axes that
-    the inner loops run along lie together, whatever the index maps of the operand are.
+    The buffer holds the cells that one iteration of `inside` reads, laid out along `axes`: the axes
+    of the inner loops are contiguous for every index map of the operand.
 
     Attributes:
         operand: The position of the factor in the term, from the left.
@@ -164,7 +164,7 @@ class FuseRows:
 
 @dataclass(frozen=True, slots=True)
 class FoldStorage:
-    """A node that nests running together write is as large as what one row needs.
+    """A node that nests running together write has the size of one row.
 
     Attributes:
         written: Its position among the nodes that they write, in the order of the program.
@@ -214,7 +214,7 @@ Schedule = tuple[Transform, ...]
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """Returns the notation of a schedule: its transforms, separated by semicolons."""
+    """Return the notation of a schedule: its transforms, separated by semicolons."""
     return "; ".join(_text(each) for each in schedule)
 
 
@@ -273,7 +273,7 @@ _FORMS = tuple(
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Returns the schedule that a text denotes.
+    """Return the schedule that a text denotes.
 
     Raises:
         UsageError: for a text that is no schedule.

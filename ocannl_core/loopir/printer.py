@@ -73,7 +73,7 @@ _FormattedText = tuple[Text, DType | None]
 
 def to_text(program: LoopProgram) -> str:
     """Return a program in the notation of user code."""
-    printer = _Printer(program)
+    printer = TextPrinter(program)
     return "\n".join([f"routine {program.name}({printer.signature()}):", *printer.body()])
 
 
@@ -85,12 +85,17 @@ def to_c_like(program: LoopProgram) -> str:
 
 def statement_text(program: LoopProgram, stmt: Stmt) -> str:
     """Return one statement of a program in the notation of user code."""
-    return "\n".join(_Printer(program).lines(stmt))
+    return "\n".join(TextPrinter(program).lines(stmt))
 
 
 @dataclass(slots=True)
-class _Printer:
-    """The notation of user code; the notation of C overrides its small methods."""
+class TextPrinter:
+    """The notation of user code; the notation of C overrides its small methods.
+
+    Attributes:
+        program: The program, or one without statements for statements that are passed to `lines`.
+        names: The printed names; they include all nodes and static indices of the program.
+    """
 
     program: LoopProgram
     names: PrintedNames = field(default_factory=lambda: PrintedNames(RESERVED_NAMES))
@@ -309,7 +314,7 @@ class _Printer:
         return f"where({condition[0]}, {first[0]}, {second[0]})", ATOM
 
 
-class _CLikePrinter(_Printer):
+class _CLikePrinter(TextPrinter):
     """The notation of C."""
 
     __slots__ = ()

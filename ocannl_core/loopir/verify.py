@@ -64,15 +64,21 @@ def verify(program: LoopProgram) -> None:
     Raises:
         VerifyError: listing every broken invariant.
     """
-    checker = _Checker(program)
-    checker.run()
-    if checker.problems:
+    problems = broken_invariants(program)
+    if problems:
         raise VerifyError(
             "A loop program keeps the invariants of the loop language.",
-            found="\n".join(dict.fromkeys(checker.problems)),
+            found="\n".join(problems),
             where=f"routine {program.name}",
             fix="report this as a defect, with the program",
         )
+
+
+def broken_invariants(program: LoopProgram) -> tuple[str, ...]:
+    """Return a description of every broken invariant of a program, each once."""
+    checker = _Checker(program)
+    checker.run()
+    return tuple(dict.fromkeys(checker.problems))
 
 
 @dataclass(slots=True)

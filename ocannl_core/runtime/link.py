@@ -49,7 +49,7 @@ def description(node: TensorNode, tensor: TensorLike | None) -> str:
     return tensor.describe() if tensor is not None else node.name
 
 
-# ----- what is stored ---------------------------------------------------------------------------
+# ----- stored nodes ------------------------------------------------------------------------------
 
 
 def stored_nodes(
@@ -219,7 +219,7 @@ def launcher_of(built: Build, memory: Mapping[TensorNode, Stored]) -> Launcher:
     """Link an executable with the memory of a context.
 
     Raises:
-        LinkError: if the device has too little memory for what the routine keeps for itself.
+        LinkError: if the device has too little memory for the routine's own nodes.
     """
     try:
         return built.executable.link({node: stored.buffer for node, stored in memory.items()})
@@ -355,7 +355,7 @@ def check_values(needed: Sequence[Stored], routine: str) -> None:
 
 
 def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
-    """Raise UsageError if gradients still hold what an earlier run has passed on to operands.
+    """Raise UsageError if gradients still hold values that an earlier run has passed on.
 
     Args:
         carried: Gradients that a routine adds to and passes on without setting them before.

@@ -5,7 +5,7 @@ themselves. Code compiled later in the same context may read the tensor too. The
 inserted in front of it, so that it reads the value that a stored tensor would have, or raises an
 error:
 
-- The definition reads only what the context stores, and nothing of it is written after the
+- The definition reads only stored nodes, and none of them is written after the
   definition in the routine that has it. That is checked when the code is compiled.
 - That routine has run, and nothing that the definition reads has been written since, by the host or
   by another routine. That is checked at every call.

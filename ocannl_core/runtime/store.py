@@ -43,7 +43,7 @@ class RunRecord:
 
 
 class History:
-    """The order of what happens to the memory of a lineage of contexts.
+    """The order of writes and runs in a lineage of contexts.
 
     Attributes:
         last: The last event, if it was a run after which nothing needs checking or recording
@@ -139,11 +139,11 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """How later code computes a virtual node.
+    """A definition by which later code computes a virtual node.
 
     Attributes:
         node: The node.
-        info: What is known of it.
+        info: Its format and extents.
         definition: The code.
         routine: The name of the routine that has it.
         run: When that routine ran.

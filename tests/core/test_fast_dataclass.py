@@ -1,4 +1,4 @@
-"""What `fast_dataclass.dataclass` makes is what the standard library makes."""
+"""Classes of `fast_dataclass.dataclass` behave as those of the standard library."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     {"user": 65011, "folder": "/", "program": "...", "variables": {...}, "said": "/path"}   -->   process id
     12345                                                                                  -->   exit status
 
-Each program runs in a fork of this process, which has imported what it needs: the user may not be
-able to read it. What was learned as root is forgotten before.
+Each program runs in a fork of this process, which has imported the packages: the user may not be
+able to read them. Caches that root has filled are cleared before.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_code_of_copies_is_not_written_again(monkeypatch: pytest.MonkeyPatch) ->
     copies = [step for step in steps if step.like is not None]
     assert len(copies) > len(steps) / 2
     assert len(written) == len(set(written))
-    assert len(written) <= len(steps) - len(copies) + 1  # and what gives parameters their values
+    assert len(written) <= len(steps) - len(copies) + 1  # and the initial values of parameters
 
 
 def test_a_copy_mentions_only_what_is_its_own() -> None:

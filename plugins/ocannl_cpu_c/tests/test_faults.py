@@ -424,7 +424,7 @@ def test_compilers_end_with_a_process_that_is_killed(
     running.process.send_signal(by)
     running.finish()
     assert all_end(compilers)
-    assert load([kernel(1.5)])  # removes what it left
+    assert load([kernel(1.5)])  # removes its leftovers
     assert not list((tmp_path / "cache").rglob("*.tmp"))
 
 

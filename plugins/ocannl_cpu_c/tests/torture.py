@@ -174,7 +174,7 @@ class Case:
     """Something that is damaged in a cache.
 
     Attributes:
-        name: What, for reports.
+        name: A description for reports.
         path: The file or directory, relative to the cache.
         damage: Does it, given the path.
     """

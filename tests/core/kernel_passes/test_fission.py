@@ -143,7 +143,7 @@ class Differences:
         return split_kernels(self.draft.program(Allocate(self.d, Scope.ROUTINE), *body))
 
     def nodes_left(self, cache: int) -> frozenset[TensorNode]:
-        """Returns the nodes that the kernels mention."""
+        """Return the nodes that the kernels mention."""
         found = rematerialise(recognise_nests(self.plan()), cache)
         return frozenset(node for step in found.steps for node in mentioned(step))
 

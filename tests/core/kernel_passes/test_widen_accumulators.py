@@ -66,7 +66,7 @@ def plan_of(nest: KernelNest, nodes: NodeInfos) -> NestPlan:
 
 
 def nests(draft: Draft, nest: KernelNest, *, may_pair: bool = False) -> list[KernelNest]:
-    """Returns a nest in float32; adds what that needs to a draft."""
+    """Return a nest in float32; adds what that needs to a draft."""
     found = widen_accumulators(plan_of(nest, draft.nodes), may_pair=may_pair)
     draft.nodes.update(found.nodes)
     return [kernel.nest for kernel in found.kernels]
@@ -162,7 +162,7 @@ def test_pairs_are_chosen_where_they_are_allowed_and_there() -> None:
 def test_pairs_are_the_inside_of_vectors(schedule: str) -> None:
     draft, nest = product(4, 6, 8)
     (wide,) = nests(draft, nest)
-    with pytest.raises(UsageError, match=r"is paired, inside of vectors|innermost axis alone"):
+    with pytest.raises(UsageError, match=r"is the inside of a reduced axis|innermost axis alone"):
         apply_schedule(wide, parse_schedule(schedule))
 
 

@@ -44,7 +44,7 @@ ONE = Const(1.0, float32)
 
 
 def facts(draft: Draft, name: str, *stmts: Stmt) -> NodeAccesses:
-    """Returns what a program does to a node."""
+    """Return the accesses of a program to a node."""
     found = analyse_accesses(draft.program(*stmts))
     return next(each for node, each in found.nodes.items() if node.name == name)
 

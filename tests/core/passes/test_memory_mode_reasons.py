@@ -65,7 +65,7 @@ def folded(read: Load) -> Expr:
 
 
 def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> InliningResult:
-    """Returns a program after inlining; nodes whose names begin with these letters are kept."""
+    """Return a program after inlining; nodes whose names begin with these letters are kept."""
     program = draft.program(*stmts)
     verify(program)
     stored = {node: KEPT for node in draft.nodes if node.name[0] in keep}

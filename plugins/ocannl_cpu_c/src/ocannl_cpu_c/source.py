@@ -68,7 +68,7 @@ class CSource:
     """The code of one routine.
 
     Attributes:
-        plan: What it was generated from.
+        plan: The plan that it was generated from.
         kernels: The distinct kernels, in order of first launch.
         steps: Launches and calls out of the loop language, in the order of execution.
         text: All of it for readers: a C file that compiles.
