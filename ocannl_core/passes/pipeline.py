@@ -7,7 +7,7 @@ forward fills          forward initial values to the first update of a node, or 
 hoist invariants       loop-invariant code motion
 share subexpressions   common subexpression elimination
 split at guards        index-set splitting at the conditions of `where`
-contract               FMA contraction, unless the setting `contract_to_fma` is off
+contract               FMA contraction, unless the setting `contract` is off
 allocate scratch       allocate the nodes that are local to the routine
 remove dead stores     dead store elimination
 
