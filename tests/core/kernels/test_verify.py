@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -67,17 +68,17 @@ def plan(*steps: NestStep) -> NestPlan:
     return NestPlan("broken", (*steps, FILL), (A, C), (S,), (STEP,), NODES)
 
 
-def nest(**changes: object) -> NestPlan:
+def nest(**changes: Any) -> NestPlan:
     return plan(NestKernel(replace(NEST, **changes)))
 
 
-def group(**changes: object) -> NestPlan:
+def group(**changes: Any) -> NestPlan:
     members = tuple(Member(each, ("i",)) for each in (TO_S, NEST))
     fusion = replace(RowFusion(members, folded=(S,)), **changes)
     return plan(RowGroup((NestKernel(TO_S), NestKernel(NEST)), fusion))
 
 
-def summed(**changes: object) -> NestPlan:
+def summed(**changes: Any) -> NestPlan:
     assert SUM.reduction is not None
     return plan(NestKernel(replace(SUM, reduction=replace(SUM.reduction, **changes))))
 
@@ -168,7 +169,9 @@ def plans(program: LoopProgram, target: Target) -> Iterator[Plan | NestPlan]:
 
 
 @pytest.mark.parametrize("make", HAND_MADE, ids=lambda make: make.__name__)
-def test_kernel_passes_keep_the_invariants_of_programs_made_by_hand(make) -> None:
+def test_kernel_passes_keep_the_invariants_of_programs_made_by_hand(
+    make: Callable[[], Example],
+) -> None:
     for found in plans(make().program, TARGETS[0]):
         verify(found)
 
