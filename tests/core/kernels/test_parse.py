@@ -16,7 +16,7 @@ from ocannl_core.kernels.printer import to_text
 from ocannl_core.kernels.verify import verify
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example
-from tests.core.kernels.test_verify import ANY_PROGRAM, HAND_MADE, TARGETS, plans
+from tests.support.plans import ANY_PROGRAM, HAND_MADE, TARGETS, plans
 
 EVERYTHING = """\
 plan demo(a: float32[4, 6], b: float32[6, 5], c: float32[4, 5], k: float32[4, 6], static step < 10):

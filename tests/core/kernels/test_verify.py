@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +13,9 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import VerifyError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import StaticIndex, VarIndex, affine, fresh_var
-from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plans, plan_kernels
 from ocannl_core.kernels.nest import Reduction, kernel_nest
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
-from ocannl_core.kernels.nodes import HostCall, Plan, kernel_of
+from ocannl_core.kernels.nodes import HostCall, kernel_of
 from ocannl_core.kernels.row_fusion import Member, RowFusion
 from ocannl_core.kernels.verify import verify
 from ocannl_core.loopir.nodes import (
@@ -28,21 +27,14 @@ from ocannl_core.loopir.nodes import (
     Load,
     Local,
     LocalRead,
-    LoopProgram,
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
-from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import loop_programs, random_programs
-from tests.support.blocks import random_block_programs
-from tests.support.chains import chain_programs
 from tests.support.external_calls import CopyCall
-from tests.support.products import random_products
-from tests.support.reductions import random_reductions
-from tests.support.rows import random_row_programs
+from tests.support.plans import ANY_PROGRAM, HAND_MADE, TARGETS, plans
 
 A, C, S, T, UNKNOWN = (TensorNode(n, (name,)) for n, name in enumerate("acstu"))
 NODES = {node: NodeInfo(float32, (4, 4)) for node in (A, C, S, T)}
@@ -134,38 +126,6 @@ def test_valid_plans_pass(valid: NestPlan) -> None:
 
 
 # ----- plans between passes -----------------------------------------------------------------------
-
-TARGETS = tuple(
-    Target("wide", vector_bytes=64, vector_registers=32, has_fma=True, cores=4, cache_bytes=sizes)
-    for sizes in ((256, 1, 1), (1 << 16, 1, 1), (1 << 15, 1 << 20, 1 << 24))
-)
-HAND_MADE = [
-    *programs.HAND_MADE,
-    *group_programs.WITH_BARRIERS,
-    programs.external_call,
-    programs.guarded_load,
-    programs.awkward_names,
-    number_programs.threefry,
-    number_programs.fused_multiply_add,
-]
-ANY_PROGRAM = st.one_of(
-    random_programs(),
-    loop_programs(),
-    chain_programs(),
-    random_row_programs(),
-    random_products(),
-    random_reductions(),
-    random_block_programs(),
-)
-
-
-def plans(program: LoopProgram, target: Target) -> Iterator[Plan | NestPlan]:
-    """Yield the plan before the first kernel pass and after each."""
-    cut = cut_kernels(program)
-    yield cut
-    for _, found in nest_plans(cut, target):
-        yield found
-    yield plan_kernels(program, target).plan()
 
 
 @pytest.mark.parametrize("make", HAND_MADE, ids=lambda make: make.__name__)
