@@ -257,7 +257,8 @@ class Settings:
     dump_dir: str | None = _setting(
         None,
         _DIRECTORY,
-        "where compiled routines leave all stages as files; by default nowhere",
+        "where compiled routines leave all stages as files, loop programs and plans of kernels; "
+        "by default nowhere",
         needs_trust=True,
     )
     schedule: str = _setting(

@@ -113,7 +113,7 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
 def nest_plan(
     plan: Plan, target: Target | None, observers: Sequence[PlanObserver] = ()
 ) -> NestPlan:
-    """Return the last of `nest_plans`, the nests that get schedules; pass all to observers."""
+    """Return the last of `nest_plans`, after calling the observers with each."""
     for name, nests in nest_plans(plan, target):
         for observer in observers:
             observer(name, nests)

@@ -97,10 +97,10 @@ def parse(text: str, externals: Mapping[str, ExternalOp] | None = None) -> LoopP
         ParseError: if the text does not follow the notation; the message gives line and column.
     """
     lines = [TextLine(n, line) for n, line in enumerate(text.split("\n"), 1)]
-    return _Parser([line for line in lines if line.text.strip()], externals or {}).program()
+    return TextParser([line for line in lines if line.text.strip()], externals or {}).program()
 
 
-class _Parser:
+class TextParser:
     """The state of a recursive descent over the blocks of a text; the last line comes first."""
 
     def __init__(self, lines: list[TextLine], externals: Mapping[str, ExternalOp]) -> None:
@@ -110,23 +110,32 @@ class _Parser:
         self.ids = count()
 
     def program(self) -> LoopProgram:
+        name, params, indices, indent = self.header(_ROUTINE, "routine")
+        body = self.block(indent)
+        self.expect_end()
+        return LoopProgram(name, params, indices, self.names.infos, body)
+
+    def header(
+        self, form: re.Pattern[str], kind: str
+    ) -> tuple[str, tuple[TensorNode, ...], tuple[StaticIndex, ...], int]:
+        """Consume the first line; return name, parameters, indices and the indentation below."""
         if not self.lines:
-            raise TextLine(1, "").error(0, "no routine", "write `routine name(...):`")
+            raise TextLine(1, "").error(0, f"no {kind}", f"write `{kind} name(...):`")
         head = self.lines.pop()
-        found = _ROUTINE.match(head.text)
+        found = form.match(head.text)
         if found is None:
             raise head.error(
-                head.indent, "no head of a routine", "write `routine name(a: float32[3]):`"
+                head.indent, f"no head of a {kind}", f"write `{kind} name(a: float32[3]):`"
             )
         cursor = Cursor(head)
         while cursor.peek().column < found.start("signature"):
             cursor.take()
-        params, indices = self.signature(cursor)
-        body = self.block(head.indent + len(INDENT))
+        return found["name"], *self.signature(cursor), head.indent + len(INDENT)
+
+    def expect_end(self) -> None:
         if self.lines:
             line = self.lines[-1]
             raise line.error(line.indent, "a line that is not indented", "indent the line")
-        return LoopProgram(found["name"], params, indices, self.names.infos, body)
 
     def signature(self, cursor: Cursor) -> tuple[tuple[TensorNode, ...], tuple[StaticIndex, ...]]:
         params: list[TensorNode] = []
@@ -184,7 +193,6 @@ class _Parser:
         name = self.new_name(cursor) if local is None else cursor.take().text
         cursor.expect(":")
         dtype = read_format(cursor)
-        cursor.expect_end()
         if local is None:
             number = next(self.ids)
             node = None if name == "v" else TensorNode(-1 - number, (name,))
@@ -291,6 +299,7 @@ class _Parser:
             self.lines.pop()
             name = cursor.peek().text
             local = self.scalar(cursor)
+            cursor.expect_end()
             body = self.block(indent + len(INDENT))
             found.setdefault(name, []).append(Scoped(local, body))
         return found

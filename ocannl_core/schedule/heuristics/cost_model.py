@@ -1,7 +1,7 @@
-"""Cost model of a reduction: its operands, their strides, and the cycles of a register tile.
+"""Cost model of a reduction: its operands, their strides, and the register tile of least cost.
 
-Two multiply-adds and two loads start in each cycle, and the result of a multiply-add is available
-four cycles later. All constants are those of `machine_model`.
+A tile is limited by the throughput of multiply-adds and loads and by the latency of a multiply-add;
+`machine_model` has the constants.
 """
 
 from __future__ import annotations
