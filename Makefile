@@ -30,7 +30,7 @@ fuzz: $(VENV)/.for-test
 ulps: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_cpu_c.tests.float32_functions $(ARGS)
 
-# Damages a small cache, compilers and disks; hours, or minutes with ARGS="--sample 400".
+# Damages a small cache, compilers and disks; half an hour on two idle processors, or minutes with ARGS="--sample 400".
 torture: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_cpu_c.tests.torture $(ARGS)
 
