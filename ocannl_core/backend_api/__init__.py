@@ -45,8 +45,8 @@ from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.kernels.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
-from ocannl_core.kernels.nodes import HostCall, Kernel, NodeInfos, Plan, Step
-from ocannl_core.kernels.stream import FinishedStep, KernelStream
+from ocannl_core.kernels.nodes import FinishedStep, HostCall, Kernel, NodeInfos, Plan, Step
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode

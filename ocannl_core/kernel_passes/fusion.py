@@ -89,7 +89,7 @@ def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel |
         reduction = replace(reduction, initial=map_expr(reduction.initial, started))
     new = replace(store, value=map_expr(store.value, started))
     finish = tuple(new if each is store else each for each in nest.finish)
-    return kernel.rewritten(KernelNest(nest.axes, reduction, finish))
+    return kernel.with_nest(KernelNest(nest.axes, reduction, finish))
 
 
 # ----- kernels that read the results of earlier ones ----------------------------------------------

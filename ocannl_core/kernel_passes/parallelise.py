@@ -40,8 +40,9 @@ from ocannl_core.kernels.nodes import (
     Plan,
     Step,
     StepReplacement,
-    map_steps,
+    kernel_of,
 )
+from ocannl_core.kernels.stream import map_steps
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -56,7 +57,7 @@ from ocannl_core.loopir.nodes import (
     Store,
     StoreVector,
 )
-from ocannl_core.loopir.traverse import allocated_nodes, nodes_of, static_indices, writes
+from ocannl_core.loopir.traverse import allocated_nodes, writes
 from ocannl_core.machine_model import MIN_THREAD_CYCLES
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -221,9 +222,8 @@ def _phase(
 
 def _given(phase: Kernel) -> Kernel:
     """Return a phase with the arguments and indices that it mentions."""
-    own = set(allocated_nodes(phase.body))
-    arguments = tuple(node for node in nodes_of(phase.body) if node not in own)
-    return replace(phase, arguments=arguments, indices=static_indices(phase.body))
+    found = kernel_of(phase.body)
+    return replace(phase, arguments=found.arguments, indices=found.indices)
 
 
 def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from ocannl_core import settings
-from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
 from ocannl_core.kernel_passes.parallelise import parallelise_step
@@ -36,15 +36,16 @@ from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums
 from ocannl_core.kernel_passes.workspace import allocate_workspace_of
 from ocannl_core.kernels.nest_plan import NestKernel, NestPass, NestPlan
 from ocannl_core.kernels.nodes import (
+    FinishedStep,
     NodeInfos,
     Plan,
     Step,
     StepReplacement,
     StepRule,
-    map_steps,
+    rewrite_steps,
     unchanged,
 )
-from ocannl_core.kernels.stream import FinishedStep, KernelStream
+from ocannl_core.kernels.stream import KernelStream, map_steps
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.machine_model import MachineModel
@@ -150,7 +151,7 @@ def schedule_for(
         observers: Called with the plan after each pass before scheduling.
     """
     if not has_schedules(target):
-        return KernelStream(_finish_steps(plan, finish))
+        return KernelStream(rewrite_steps(plan, finish))
     return KernelStream(_schedule_steps(plan, target, finish, observers))
 
 
@@ -159,19 +160,6 @@ def _schedule_steps(
 ) -> Generator[FinishedStep, None, Plan]:
     nests = nest_plan(plan, target, observers)
     return (yield from schedule_kernels(nests, rule_for(target), finish))
-
-
-def _finish_steps(plan: Plan, finish: StepRule) -> Generator[FinishedStep, None, Plan]:
-    """Yield the steps of a plan after applying a rule to each; return the whole plan."""
-    steps: list[Step] = []
-    scratch = dict.fromkeys(plan.scratch)
-    for step in plan.steps:
-        found = finish(step, plan.nodes)
-        steps += found.steps
-        scratch.update(dict.fromkeys(found.scratch))
-        for each in found.steps:
-            yield each, plan.nodes
-    return replace(plan, steps=tuple(steps), scratch=tuple(scratch))
 
 
 def cut_kernels(optimised: LoopProgram) -> Plan:

@@ -51,7 +51,7 @@ def _rematerialise_node(
     if found is None:
         return steps
     changed = [
-        kernel.rewritten(kernel.nest if nest == kernel.nest else nest)
+        kernel.with_nest(kernel.nest if nest == kernel.nest else nest)
         for kernel, nest in zip(kernels, found, strict=True)
     ]
     left = [kernel for kernel in changed if kernel.nest.finish]

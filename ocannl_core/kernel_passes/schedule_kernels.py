@@ -14,6 +14,7 @@ from ocannl_core.kernel_passes.row_fusion.apply import fuse_group
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
 from ocannl_core.kernels.nodes import (
+    FinishedStep,
     HostCall,
     Kernel,
     NodeInfos,
@@ -24,7 +25,6 @@ from ocannl_core.kernels.nodes import (
     nodes_of_step,
     unchanged,
 )
-from ocannl_core.kernels.stream import FinishedStep
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule

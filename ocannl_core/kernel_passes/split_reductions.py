@@ -65,8 +65,9 @@ def split_reductions(plan: NestPlan) -> NestPlan:
     result: list[NestStep] = []
     partial: dict[TensorNode, NodeInfo] = {}
     for step in plan.steps:
-        can_split = isinstance(step, NestKernel) and is_vectorisable(step.nest, plan.nodes)
-        found = split_nest(step.nest) if isinstance(step, NestKernel) and can_split else None
+        found = None
+        if isinstance(step, NestKernel) and is_vectorisable(step.nest, plan.nodes):
+            found = split_nest(step.nest)
         if found is None:
             result.append(step)
             continue

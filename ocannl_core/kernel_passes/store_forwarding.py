@@ -32,7 +32,7 @@ def forward_stores(plan: NestPlan) -> NestPlan:
         for store in kernel.nest.finish:
             if store.node in own:
                 nest = _without(nest, store.node)
-        return kernel.rewritten(nest)
+        return kernel.with_nest(nest)
 
     return plan.with_steps(
         [without_own_stores(s) if isinstance(s, NestKernel) else s for s in plan.steps]

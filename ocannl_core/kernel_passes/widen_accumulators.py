@@ -53,12 +53,12 @@ def widen_accumulators(plan: NestPlan, *, may_pair: bool = False) -> NestPlan:
             continue
         wide = _in_registers(nest, nest.reduction)
         if not _needs_memory(nest, wide):
-            result.append(kernel.rewritten(wide))
+            result.append(kernel.with_nest(wide))
             continue
         (store,) = nest.finish
         node = TensorNode(store.node.id, (*store.node.label, "wide"))
         made[node] = NodeInfo(float32, plan.nodes[store.node].buffer_dims)
-        result += map(kernel.rewritten, _in_memory(nest, wide, node, plan.nodes))
+        result += map(kernel.with_nest, _in_memory(nest, wide, node, plan.nodes))
     return plan.with_steps(result, made)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepReplacement, map_steps
+from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepReplacement
+from ocannl_core.kernels.stream import map_steps
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated_nodes, map_stmts
 from ocannl_core.machine_model import STACK_BYTES

@@ -35,7 +35,7 @@ class NestKernel:
     title: str = ""
     body: Block | None = None
 
-    def rewritten(self, nest: KernelNest) -> NestKernel:
+    def with_nest(self, nest: KernelNest) -> NestKernel:
         """Return the kernel with another nest; itself if the nest is the same one."""
         return self if nest is self.nest else NestKernel(nest, self.title)
 

@@ -5,7 +5,7 @@ A plan is the result of scheduling and the input of code generation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import field
 from typing import assert_never
 
@@ -155,9 +155,18 @@ def unchanged(step: Step, nodes: NodeInfos) -> StepReplacement:
     return StepReplacement((step,))
 
 
-def map_steps(plan: Plan, rule: StepRule) -> Plan:
-    """Apply a rule to every step of a plan."""
-    found = [rule(step, plan.nodes) for step in plan.steps]
-    steps = tuple(step for each in found for step in each.steps)
-    shared = dict.fromkeys(node for each in found for node in each.scratch)
-    return replace(plan, steps=steps, scratch=(*plan.scratch, *shared))
+FinishedStep = tuple[Step, NodeInfos]
+"""A step to which no pass applies any more, and the nodes that it mentions, among others."""
+
+
+def rewrite_steps(plan: Plan, rule: StepRule = unchanged) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan after applying a rule to each; return the whole plan."""
+    steps: list[Step] = []
+    scratch = dict.fromkeys(plan.scratch)
+    for step in plan.steps:
+        found = rule(step, plan.nodes)
+        steps += found.steps
+        scratch.update(dict.fromkeys(found.scratch))
+        for each in found.steps:
+            yield each, plan.nodes
+    return replace(plan, steps=tuple(steps), scratch=tuple(scratch))

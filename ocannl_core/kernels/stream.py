@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from ocannl_core.kernels.nodes import NodeInfos, Plan, Step
-
-FinishedStep = tuple[Step, NodeInfos]
-"""A step to which no pass applies any more, and the nodes that it mentions, among others."""
+from ocannl_core.kernels.nodes import FinishedStep, Plan, StepRule, rewrite_steps
 
 
 class KernelStream:
@@ -29,7 +26,7 @@ class KernelStream:
     @classmethod
     def of(cls, plan: Plan) -> KernelStream:
         """Return the steps of a plan."""
-        return cls(_steps_of(plan))
+        return cls(rewrite_steps(plan))
 
     def __iter__(self) -> Iterator[FinishedStep]:
         position = 0
@@ -58,7 +55,6 @@ class KernelStream:
         return True
 
 
-def _steps_of(plan: Plan) -> Generator[FinishedStep, None, Plan]:
-    for step in plan.steps:
-        yield step, plan.nodes
-    return plan
+def map_steps(plan: Plan, rule: StepRule) -> Plan:
+    """Apply a rule to every step of a plan."""
+    return KernelStream(rewrite_steps(plan, rule)).plan()

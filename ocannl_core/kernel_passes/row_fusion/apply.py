@@ -120,7 +120,7 @@ def fuse_group(
     sums = [kernel for kernel, each in members if each.reduces_rows and not each.reduces_inner_rows]
     return FusedKernel(
         replace(kernel_of(result.body, group.title), schedule=group.fusion.schedule(schedules)),
-        tuple(kernel.rewritten(nest) for kernel, nest in zip(sums, result.sums, strict=True)),
+        tuple(kernel.with_nest(nest) for kernel, nest in zip(sums, result.sums, strict=True)),
         result.partial,
         result.nodes,
     )
