@@ -24,6 +24,30 @@ TWO = "...|...->...; ...|...->... => ...|...->..."
 """Two inputs and an output of one shape."""
 
 
+class Scale(Op):
+    """Multiply by a number."""
+
+    __props__ = ("factor",)
+    spec = SAME
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0] * inputs[0].dtype.type(self.factor)
+
+
+class Split(Op):
+    """The first and the second half of a row."""
+
+    __props__ = ()
+    spec = "2*n => n; n"
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        half = len(inputs[0]) // 2
+        output_storage[0][0], output_storage[1][0] = inputs[0][:half], inputs[0][half:]
+
+
 class Square(Op):
     """The square of every cell, with a gradient and C code."""
 

@@ -152,7 +152,7 @@ def test_a_bench_tells_right_results_from_wrong_ones() -> None:
     assert reduction is not None
     term = reduction.term
     halved = replace(reduction, term=type(term)(term.op, term.left, term.left, term.dtype))  # type: ignore[attr-defined, call-arg]
-    wrong = kernel.rewritten(replace(kernel.nest, reduction=halved))
+    wrong = kernel.with_nest(replace(kernel.nest, reduction=halved))
     right = Bench(plan, kernel, build.backend, build.target)
     expected = right.results(right.compile([parse_schedule(REMEMBERED)])[0])
     assert right.agree(expected, right.results(right.compile([()])[0]))

@@ -10,6 +10,7 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core.custom import Apply, ObjectType, Op, TensorType, as_variable
+from tests.support.sample_ops import Scale, Split
 
 
 @pytest.fixture(autouse=True)
@@ -20,30 +21,6 @@ def session() -> Any:
 
 def message(error: pytest.ExceptionInfo[BaseException]) -> str:
     return str(error.value)
-
-
-class Scale(Op):
-    """Multiply by a number."""
-
-    __props__ = ("factor",)
-    spec = "...|...->... => ...|...->..."
-
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-
-    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
-        output_storage[0][0] = inputs[0] * inputs[0].dtype.type(self.factor)
-
-
-class Split(Op):
-    """The first and the second half of a row."""
-
-    __props__ = ()
-    spec = "2*n => n; n"
-
-    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
-        half = len(inputs[0]) // 2
-        output_storage[0][0], output_storage[1][0] = inputs[0][:half], inputs[0][half:]
 
 
 # ----- gradients ----------------------------------------------------------------------------------
@@ -67,7 +44,7 @@ def test_an_op_without_grad_is_an_attribute_error_where_a_gradient_is_asked_for(
     assert message(error) == snapshot("""\
 Gradients flow through an op that defines `grad`.
   found  Scale(factor=2.0) defines none
-  where  Scale(factor=2.0), at test_gradients_and_code.py:62: loss = loss_of(Scale(2.0)(w))
+  where  Scale(factor=2.0), at test_gradients_and_code.py:39: loss = loss_of(Scale(2.0)(w))
   try    def grad(self, inputs, output_gradients), which returns one entry for each input,
          or stop the gradient: oc.stop_gradient(x)\
 """)
