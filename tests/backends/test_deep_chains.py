@@ -70,8 +70,11 @@ def test_a_chain_compiles_far_down_the_call_stack(target: str) -> None:
         if levels:
             deeper(levels - 1)
         else:
+            y = chain(oc, LINKS["mixed"], oc.tensor(START, dtype="float64"), 300)
             context = oc.Context(target)
-            context.compile(oc.train.forward(chain(oc, LINKS["mixed"], oc.tensor(START), 300)))()
+            context.compile(oc.train.forward(y))()
+            expected = chain(np, LINKS["mixed"], START, 300)
+            np.testing.assert_allclose(context[y], expected, rtol=1e-9, atol=1e-12)
 
     deeper(sys.getrecursionlimit() // 4)
 
