@@ -62,12 +62,12 @@ class Process:
         *,
         is_watched: bool = True,
     ) -> None:
-        self._said = _memory()
+        self._output = _memory()
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
+                stdout=self._output,
                 stderr=subprocess.STDOUT,
                 # untranslated messages
                 env={**os.environ, "LC_ALL": "C", **(variables or {})},
@@ -75,7 +75,7 @@ class Process:
                 process_group=0,
             )
         except BaseException:
-            self._said.close()
+            self._output.close()
             raise
         self._is_watched = is_watched
         try:
@@ -99,14 +99,14 @@ class Process:
             _watch(self._process.pid)
         status = self._process.wait()
         self._end()
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace")
-        self._said.close()
-        return status, said
+        self._output.seek(0)
+        output = self._output.read().decode(errors="replace")
+        self._output.close()
+        return status, output
 
     def stop(self) -> None:
         """Stop it and its subprocesses, if it still runs."""
-        if self._said.closed:
+        if self._output.closed:
             return
         for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, None)):
             if self._process.poll() is not None:
@@ -116,7 +116,7 @@ class Process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
         self._end()
-        self._said.close()
+        self._output.close()
 
     def _ends_soon(self) -> bool:
         """Return True if it ends within the time that it may run unwatched."""
@@ -176,7 +176,7 @@ class _Watcher:
         finally:
             os.close(reader)
 
-    def tell(self, text: str) -> None:
+    def send(self, text: str) -> None:
         os.write(self._pipe, text.encode())
 
     def close(self) -> None:
@@ -195,11 +195,11 @@ def _watch(group: int) -> None:
     """Register a process group to be stopped if this process is killed."""
     with _lock:
         _watched.add(group)
-        if _watcher and _is_told(f"+ {group}\n"):
+        if _watcher and _notify_watcher(f"+ {group}\n"):
             return
         with suppress(OSError):  # without a shell, nothing is watched
             _watcher[:] = [_Watcher()]
-            _is_told("".join(f"+ {each}\n" for each in _watched))
+            _notify_watcher("".join(f"+ {each}\n" for each in _watched))
 
 
 def _forget(group: int) -> None:
@@ -207,13 +207,13 @@ def _forget(group: int) -> None:
     with _lock:
         _watched.discard(group)
         if _watcher:
-            _is_told(f"- {group}\n")
+            _notify_watcher(f"- {group}\n")
 
 
-def _is_told(text: str) -> bool:
+def _notify_watcher(text: str) -> bool:
     """Send a line to the shell; return False if it is gone."""
     try:
-        _watcher[0].tell(text)
+        _watcher[0].send(text)
     except OSError:
         _watcher.pop().close()
         return False
