@@ -61,6 +61,7 @@ from ocannl_core.indexing import (
     IndexVar,
     LoopVar,
     Projections,
+    StaticExtent,
     SubAxis,
     VarIndex,
     affine,
@@ -84,6 +85,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Load,
     LoadMerge,
+    LoopBound,
     LoopProgram,
     Remark,
     Stmt,
@@ -135,19 +137,28 @@ def lower(program: AssignProgram) -> LoopProgram:
 
 @dataclass(frozen=True, slots=True)
 class _Nest:
-    """A nest to be built: its loops, and index maps over their variables, without margins."""
+    """A nest to be built: its loops, and index maps over their variables, without margins; the
+    extents at run time of some loops.
+    """
 
     loops: tuple[tuple[LoopVar, int], ...]
     lhs: IndexMap
     rhs: tuple[IndexMap, ...]
+    sizes: Mapping[LoopVar, StaticExtent]
 
     def around(self, innermost: Stmt) -> Stmt:
-        return _loops(self.loops, innermost)
+        return _loops(self.loops, innermost, self.sizes)
 
 
-def _loops(loops: Sequence[tuple[LoopVar, int]], innermost: Stmt) -> Stmt:
+def _loops(
+    loops: Sequence[tuple[LoopVar, int]],
+    innermost: Stmt,
+    sizes: Mapping[LoopVar, StaticExtent] | None = None,
+) -> Stmt:
     for var, extent in reversed(loops):
-        innermost = For(var, 0, extent, Block((innermost,)))
+        size = (sizes or {}).get(var)
+        bound = None if size is None else LoopBound(VarIndex(var), size)
+        innermost = For(var, 0, extent, Block((innermost,)), bound=bound)
     return innermost
 
 
@@ -204,10 +215,31 @@ class _Lowering:
                 self.remark(assignment)
                 self.fetch(assignment)
             case ExternalCall(op, inputs, targets):
+                self.check_sizes(assignment)
                 self.remark(assignment)
                 self.stmts.append(CallExternal(op, inputs, targets))
             case _:
                 assert_never(assignment)
+
+    def check_sizes(self, call: ExternalCall) -> None:
+        """Refuse nodes with extents at run time, which an external operation could not find."""
+        for node in (*call.inputs, *call.targets):
+            if found := [extent for extent in self.info(node).extents if extent is not None]:
+                raise self.error(
+                    "External operations work on whole arrays, of constant sizes.",
+                    f"{node.name}, an axis of which has the extent {found[0]}",
+                    "give the axis a constant size",
+                )
+
+    def check_offsets(self, target: TensorNode) -> None:
+        """Refuse row-major offsets that would depend on an extent at run time."""
+        inner = [extent for extent in self.info(target).extents[1:] if extent is not None]
+        if inner:
+            raise self.error(
+                "Cells are numbered where all axes but the first have constant sizes.",
+                f"{target.name}, an inner axis of which has the extent {inner[0]}",
+                "number the positions along that axis alone, and broadcast them",
+            )
 
     def remark(self, assignment: Leaf) -> None:
         """Append the text of an assignment as a comment on the next statement."""
@@ -432,11 +464,13 @@ class _Lowering:
                     )
                 self.everywhere(target, lambda _: ConstBits(bits, dtype))
             case ConstantFill(values):
+                self.check_offsets(target)
                 self.must_be_number(dtype, UnaryOp.IDENTITY)
                 for value in values:
                     self.check_magnitude(value, dtype)
                 self.constant_fill(target, values)
             case RangeOverOffsets():
+                self.check_offsets(target)
                 dims = self.info(target).dims
                 self.everywhere(target, lambda cell: index_value(row_major(cell, dims), dtype))
             case EmbedIndex(index):
@@ -552,7 +586,9 @@ def _with_fresh_variables(
     fresh = {var: fresh_var(var.hint) for var, _ in domain}
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
     lhs, *rhs = (tuple(substitute(index, values) for index in index_map) for index_map in maps)
-    return _Nest(tuple((fresh[var], extent) for var, extent in domain), lhs, tuple(rhs))
+    loops = tuple((fresh[var], extent) for var, extent in domain)
+    sizes = {fresh[var]: var.size for var, _ in domain if var.size is not None}
+    return _Nest(loops, lhs, tuple(rhs), sizes)
 
 
 def _plus(index: AxisIndex, offset: int) -> AxisIndex:

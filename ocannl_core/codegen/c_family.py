@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from textwrap import dedent
 from typing import assert_never
@@ -40,7 +40,7 @@ from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import AxisIndex, IndexVar
+from ocannl_core.indexing import AxisIndex, IndexVar, affine, as_affine
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -56,6 +56,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoadMerge,
     LocalRead,
+    LoopBound,
     Prefetch,
     Remark,
     Scope,
@@ -359,29 +360,30 @@ class _KernelRenderer:
             return
         self._ranges[loop.var] = Range(loop.start, loop.stop - 1)
         bound = self._bound_index(loop.kind)
-        if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1:
+        is_whole = loop.bound is None
+        if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1 and is_whole:
             self._write_vector_loop(loop)
             return
-        if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1:
+        if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1 and is_whole:
             self._innermost += 1
             self._tiles.render(loop)
             return
-        if loop.kind is AxisKind.UNROLLED and self._uses_registers(loop):
+        if loop.kind is AxisKind.UNROLLED and is_whole and self._uses_registers(loop):
             with self.writer.unrolled():
                 for value in range(loop.start, loop.stop):
                     with self._names.bind(loop.var, value):
                         self.write_block(loop.body)
             return
         partition = self._partitions.find(loop)
-        if partition is not None and extent == 1:
-            with self.writer.braces(partition.guard()), self._names.bind(loop.var, loop.start):
-                self.write_block(loop.body)
-            return
         if bound is None and extent == 1:
             with self._names.bind(loop.var, loop.start):
-                self.write_block(loop.body)
+                conditions = [] if partition is None else [partition.condition()]
+                if loop.bound is not None:
+                    conditions.append(self._condition(loop.bound))
+                self._write_guarded(conditions, loop.body)
             return
-        cleared = self._memsets.fill_row(loop) if partition is None else None
+        is_plain = partition is None and loop.bound is None
+        cleared = self._memsets.fill_row(loop) if is_plain else None
         if cleared is not None:
             self._written.add(cleared)
             return
@@ -434,6 +436,8 @@ class _KernelRenderer:
         first, end = (
             (str(loop.start), str(loop.stop)) if partition is None else partition.bounds_of(loop)
         )
+        if loop.bound is not None:
+            end = self._earlier_end(loop, loop.bound, end)
         before, around = self._innermost, self.writer.reduced_loop
         if self._has_vectors and around is None and has_reduced_addresses(loop):
             depth = self._names.depth - 1
@@ -450,6 +454,43 @@ class _KernelRenderer:
             self._plain_loops += 1
         self._innermost += 1
 
+    def _write_guarded(self, conditions: Sequence[str], body: Block) -> None:
+        """Write statements that run if all of some conditions hold."""
+        if not conditions:
+            self.write_block(body)
+            return
+        with self.writer.braces(f"if ({' && '.join(conditions)})"):
+            self.write_block(body)
+
+    def _condition(self, bound: LoopBound) -> str:
+        """Return the condition that an iteration is before the end of its loop at run time."""
+        position = self._expressions.positions.index(bound.index)
+        return f"{position} < {self._names.index(bound.extent)}"
+
+    def _earlier_end(self, loop: For, bound: LoopBound, end: str) -> str:
+        """Return the smaller of an end of a loop and its end at run time.
+
+        4 * i + j < n  -->  i < (n - j + 3) / 4
+        """
+        terms, offset = as_affine(bound.index)
+        step = sum(coefficient for coefficient, var in terms if var is loop.var)
+        rest = affine([term for term in terms if term[1] is not loop.var], offset)
+        reached = index_range(rest, self._ranges)
+        last = affine(
+            [(1, bound.extent), *((-c, v) for c, v in as_affine(rest)[0])], step - 1 - offset
+        )
+        limit = self._expressions.positions.index(last).code
+        if step > 1:
+            limit = f"({limit}) / {step}"
+        is_least = (
+            reached is not None and -((reached.low - bound.extent.maximum) // step) <= loop.stop
+        )
+        if is_least and self._partitions.find(loop) is None:
+            return limit
+        name = self._names.fresh()
+        self.writer.line(f"const {self._dialect.index_type} {name} = {limit};")
+        return f"({name} < {end} ? {name} : {end})"
+
     def _write_device_axis(self, loop: For, name: str, bound: str) -> None:
         """Write the body for the iteration that the device runs; idle iterations skip it."""
         extents = self._launch[loop.kind]
@@ -464,7 +505,7 @@ class _KernelRenderer:
         declaration = f"const {self._dialect.index_type} {name} = {start}{bound};"
         with self.writer.braces("" if is_full else f"if ({bound} < {loop.stop - loop.start})"):
             self.writer.line(declaration)
-            self.write_block(loop.body)
+            self._write_guarded([self._condition(loop.bound)] if loop.bound else [], loop.body)
 
     def _bound_index(self, kind: AxisKind) -> str | None:
         if kind not in _LAUNCHED:

@@ -233,6 +233,8 @@ def kernel_nest(body: Block) -> KernelNest | None:
 
     Without outer loops, stores around an inlined reduction are a nest of one cell.
     """
+    if any(isinstance(each, For) and each.bound is not None for each in walk(body)):
+        return None
     loops, inner = perfect_loops(body)
     if len(loops) > len(AXIS_LETTERS):
         return None

@@ -17,7 +17,7 @@ from typing import assert_never, cast
 
 from ocannl_core.dtypes import DType, float64
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex
+from ocannl_core.indexing import AxisIndex, FixedIndex, StaticExtent, VarIndex
 from ocannl_core.ir_text import (
     ATOM,
     RESERVED_NAMES,
@@ -110,6 +110,8 @@ class TextPrinter:
         given = [f"{self.names.node(n)}: {self.shape(n)}" for n in self.program.params]
         for index in self.program.indices:
             bound = "" if index.extent is None else f" < {index.extent}"
+            if isinstance(index, StaticExtent):
+                bound = f" <= {index.maximum}"
             given.append(f"static {self.names.variable(index)}{bound}")
         return ", ".join(given)
 
@@ -200,6 +202,9 @@ class TextPrinter:
         start = f"{loop.start}, " if loop.start else ""
         kind = "range" if loop.kind is AxisKind.SERIAL else loop.kind.value
         head = f"for {self.names.variable(loop.var)} in {kind}({start}{loop.stop})"
+        if loop.bound is not None:
+            extent = self.names.variable(loop.bound.extent)
+            head += f" while {self.names.index(loop.bound.index)} < {extent}"
         head += "" if loop.traced else " untraced"
         return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
 

@@ -195,6 +195,8 @@ class _Rules:
             return ()
         if loop.stop - loop.start > 1 or loop.kind in (AxisKind.GRID, AxisKind.BLOCK):
             return loop
+        if loop.bound is not None:
+            return loop  # it may have no iteration
         body = substitute_in_stmt(loop.body, {loop.var: FixedIndex(loop.start)})
         return rewrite(body, self.rewrite_statement, self.rewrite_expression)
 

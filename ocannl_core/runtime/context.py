@@ -98,7 +98,8 @@ class Context:
 
         Args:
             computation: The code.
-            bindings: The static indices that the code uses; calls give them values by name.
+            bindings: The static indices that the code uses; calls give them values by name. The
+                extents of axes in the code are arguments of calls without being listed.
             keep: The tensors to store instead of the results; `()` stores no result.
             name: A name for files and messages, an identifier; by default the computation's.
             inline: Tensors to compute wherever they are read, although that repeats work; they take
@@ -144,6 +145,7 @@ class Context:
             program = replace(program, name=name)
         code = link.Unlinked(program, computation.literals(), computation.tensors())
         lowered = lower(program)
+        bindings = link.with_extents(bindings, lowered)
         link.check_bindings(lowered.indices, bindings, program.name)
         if merged := merge_reads(lowered.body):
             raise LinkError(

@@ -15,6 +15,7 @@ from itertools import count
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError, VerifyError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
@@ -162,7 +163,7 @@ def _with_identities(shape: Shape, ids: Iterator[int]) -> Shape:
     if not shape.is_closed:
         raise VerifyError("Projections are derived from closed shapes.", found=str(shape))
     for kind, row in shape.rows():
-        sizes = (Size(d.n, d.basis, next(ids)) for d in row.trailing if isinstance(d, Size))
+        sizes = (replace(d, axis_id=next(ids)) for d in row.trailing if isinstance(d, Size))
         shape = shape.with_row(kind, Row(trailing=tuple(sizes)))
     return shape
 
@@ -303,12 +304,15 @@ class _ProjectionAxes:
         return dim.axis_id if isinstance(dim, Size) else None
 
     def _size(self, dim: Dim) -> int:
+        return self._known_size(dim).n
+
+    def _known_size(self, dim: Dim) -> Size:
         size = self._state.size(dim)
         if size is None:
             raise VerifyError(
                 "Every axis of an operation on closed shapes has a size.", found=str(dim)
             )
-        return size.n
+        return size
 
     def _find(self, axis: Axis) -> Axis:
         while (parent := self._parents.get(axis)) is not None:
@@ -338,9 +342,9 @@ class _ProjectionAxes:
         """Yield loops for the labels without an index, unless they have one position."""
         placed = self._vars.keys() | self._pins.keys() | self._formulas.keys() | self._parts
         for label in labels:
-            root, size = self._find(label), self._size(label)
-            if size != 1 and root not in placed:
-                yield fresh_var(self._hints.get(root, "s")), size
+            root, size = self._find(label), self._known_size(label)
+            if size.n != 1 and root not in placed:
+                yield fresh_var(self._hints.get(root, "s"), size.extent), size.n
 
     def _margins_of(self, shape: Shape) -> tuple[Margin, ...]:
         axes = [self._axis(dim) for _, row in shape.rows() for dim in row.trailing]
@@ -355,7 +359,8 @@ class _ProjectionAxes:
         )
 
     def _index(self, dim: Dim, hint: str, domain: dict[LoopVar, int]) -> AxisIndex:
-        axis, extent = self._axis(dim), self._size(dim)
+        axis, size = self._axis(dim), self._known_size(dim)
+        extent = size.n
         assert axis is not None
         root = self._find(axis)
         pin = self._pins.get(root)
@@ -366,11 +371,11 @@ class _ProjectionAxes:
         if extent == 1 and root not in self._parts:
             return FixedIndex(0)
         if root not in self._vars:
-            self._vars[root] = fresh_var(self._hints.get(root, hint))
+            self._vars[root] = fresh_var(self._hints.get(root, hint), size.extent)
         var = self._vars[root]
-        if domain.setdefault(var, extent) != extent:
+        if domain.setdefault(var, extent) != extent or var.size is not size.extent:
             raise VerifyError(
-                "Axes traversed together have one size.", found=f"{domain[var]} and {extent}"
+                "Axes traversed together have one size.", found=f"{domain[var]} and {size}"
             )
         return VarIndex(var)
 

@@ -203,7 +203,13 @@ class _AssignmentEmitter:
         node = self.calls.node_of(tensor)
         if node not in self.nodes:
             margins = tensor.layout.margins
-            self.nodes[node] = node_info(tensor.dtype, tensor.shape, margins, tensor.describe)
+            self.nodes[node] = node_info(
+                tensor.dtype,
+                tensor.shape,
+                margins,
+                tensor.describe,
+                is_parameter=tensor.is_parameter,
+            )
             self.tensors[node] = tensor
             if isinstance(tensor.definition, Declared):
                 self.fresh.add(node)
