@@ -33,7 +33,7 @@ from ocannl_core.assign.nodes import (
     SetVector,
 )
 from ocannl_core.assign.traverse import Leaf
-from ocannl_core.indexing import IndexMap, Projections, StaticExtent
+from ocannl_core.indexing import IndexMap, Projections
 from ocannl_core.ir_text import (
     ATOM,
     PrintedNames,

@@ -362,6 +362,29 @@ def check_values(needed: Sequence[Stored], routine: str) -> None:
     )
 
 
+def check_sizes(needed: Sequence[Stored], sizes: Mapping[StaticExtent, int], routine: str) -> None:
+    """Raise UsageError if a routine would read more cells of a node than were written.
+
+    Args:
+        needed: Nodes with extents at run time that the routine reads.
+        sizes: The extents of this run.
+        routine: The name of the routine.
+    """
+    for stored in needed:
+        written = stored.sizes()
+        for extent in dict.fromkeys(stored.info.extents):
+            if extent is None or sizes[extent] <= written.get(extent, extent.maximum):
+                continue
+            raise UsageError(
+                "A routine reads cells that have a value.",
+                found=f"{extent.name} = {sizes[extent]}, and "
+                f"{description(stored.node, stored.tensor)} has {written[extent]} positions along "
+                f"{extent}",
+                where=f"running {routine}",
+                fix=f"give {extent.name}={written[extent]}, or write more of it first",
+            )
+
+
 def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
     """Raise UsageError if gradients still hold values that an earlier run has passed on.
 
