@@ -71,6 +71,7 @@ def _function(
     values = "".join(f"{name}, " for name in order)
     sizes = "".join(f"{name}, " for name, _ in extents)
     again = f" and {own}self._run.values == ({sizes})" if extents else ""
+    stated = f"({values}), ({sizes})" if extents else f"({values})"
     taken = "".join(f"{name!r}: {name}, " for name in names)
     source = f"""\
 def __call__({own}self, {", ".join(parameters)}, **{own}others):
@@ -78,7 +79,7 @@ def __call__({own}self, {", ".join(parameters)}, **{own}others):
         if {own}self._history.last is {own}self._run{again}:
             {own}self._launch(({values}))
         else:
-            {own}self._start(({values}), ({sizes}))
+            {own}self._start({stated})
     else:
         {own}otherwise({own}self, {{{taken}**{own}others}})
 """
