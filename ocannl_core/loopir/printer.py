@@ -49,6 +49,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Prefetch,
     Remark,
@@ -202,11 +203,13 @@ class TextPrinter:
         start = f"{loop.start}, " if loop.start else ""
         kind = "range" if loop.kind is AxisKind.SERIAL else loop.kind.value
         head = f"for {self.names.variable(loop.var)} in {kind}({start}{loop.stop})"
-        if loop.bound is not None:
-            extent = self.names.variable(loop.bound.extent)
-            head += f" while {self.names.index(loop.bound.index)} < {extent}"
+        head += "" if loop.bound is None else self.end(loop.bound)
         head += "" if loop.traced else " untraced"
         return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
+
+    def end(self, bound: LoopBound) -> str:
+        """Return the end of a loop at run time."""
+        return f" while {self.names.index(bound.index)} < {self.names.variable(bound.extent)}"
 
     def nested(self, head: str, inner: list[str]) -> list[str]:
         return [f"{head}:", *(INDENT + line for line in inner or ["pass"])]

@@ -16,6 +16,7 @@ from ocannl_core.indexing import (
     affine,
     as_affine,
     fresh_var,
+    substitute,
 )
 from ocannl_core.kernel_passes.fusion import fuse_over_one_domain
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
@@ -41,6 +42,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Load,
     LocalRead,
+    LoopBound,
     Scope,
     Stmt,
     Store,
@@ -191,7 +193,7 @@ class FusedLoops:
 
     def _shared_axes(self) -> tuple[LoopAxis, ...]:
         first = self.plan.members[0].axes
-        shapes = [[(a.start, a.extent) for a in member.axes] for member in self.plan.members]
+        shapes = [[axis.domain for axis in member.axes] for member in self.plan.members]
         kinds = [[axis.is_reduced for axis in member.axes] for member in self.plan.members]
         if not first or any(shape != shapes[0] for shape in shapes) or shapes[0][0][1] == 0:
             raise self._misfit("Nests that run together have rows of equal extents.")
@@ -381,11 +383,26 @@ class FusedLoops:
 
     def _inner_axes(self, member: Member) -> tuple[LoopAxis, ...]:
         kept = member.rows[-1] if self.plan.size > 1 else ""
+        values = self._substitution(member)
         return tuple(
-            replace(axis, extent=self.plan.size) if axis.name == kept else axis
+            self._row_axis(axis, values) if axis.name == kept else axis
             for axis in member.nest.axes
             if axis.name == kept or axis.name not in member.rows
         )
+
+    def _row_axis(self, axis: LoopAxis, values: Mapping[IndexVar, AxisIndex]) -> LoopAxis:
+        """Return the axis of the rows in a block."""
+        bound = axis.bound
+        if bound is not None:
+            bound = replace(bound, index=substitute(bound.index, values))
+        return replace(axis, extent=self.plan.size, bound=bound)
+
+    def _bound(self, at: int) -> LoopBound | None:
+        """Return the end at run time of a shared loop, in which the first row of a block counts."""
+        size = self.plan.size if at == len(self._loops) - 1 else 1
+        terms, offset = as_affine(self._numbers[at])
+        first = affine([(size * c, var) for c, var in terms], size * offset)
+        return self.plan.members[0].axes[at].bound_at(first)
 
     def _substitution(self, member: Member) -> dict[IndexVar, AxisIndex]:
         values: dict[IndexVar, AxisIndex] = dict(zip(member.vars, self._numbers, strict=True))
@@ -577,9 +594,10 @@ class FusedLoops:
         inner = [each for each in own if each.node not in self.partial]
         before = (*once, *inner, *self._clear_partial(inner=True))
         after = tuple(self._complete_sums())
-        for var, count in reversed(self._loops):
+        for at, (var, count) in reversed(list(enumerate(self._loops))):
             self._check_independent(var, count, Block((*own, *body.stmts)))
-            body = Block((*before, For(var, 0, count, body), *after))
+            loop = For(var, 0, count, body, bound=self._bound(at))
+            body = Block((*before, loop, *after))
             before = after = ()
         if self.plan.groups > 1 or self.partial:
             whole = Block((*self._clear_partial(inner=False), *body.stmts))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import product
 
-from ocannl_core.dtypes import DType
+from ocannl_core.dtypes import DType, int32, int64
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
@@ -28,8 +28,10 @@ from ocannl_core.loopir.nodes import (
     Block,
     Expr,
     For,
+    IndexValue,
     Load,
     LocalRead,
+    LoopBound,
     Stmt,
     Store,
     Ternary,
@@ -139,10 +141,24 @@ class Accumulators:
         stmts = self._loop_over(rest, region, {**fixed, name: VarIndex(var)}, body)
         return (For(var, 0, extent, Block(stmts), self.kinds[name]),) if stmts else ()
 
-    def update(self, region: Region, term: Expr) -> Store:
-        """Return the statement that adds one term."""
+    def update(self, region: Region, term: Expr, end: LoopBound | None = None) -> Store:
+        """Return the statement that adds one term.
+
+        Args:
+            region: The region of the term.
+            term: The term.
+            end: The end at run time of terms in lanes: those beyond are left out.
+        """
         cell = self._cell(region)
-        return self._store(cell, self._add_term(cell, term))
+        total = self._add_term(cell, term)
+        if end is not None:
+            counter = int64 if self.dtype.nbytes == int64.nbytes else int32
+            position, extent = (
+                IndexValue(index, counter) for index in (end.index, VarIndex(end.extent))
+            )
+            is_inside = Binary(BinaryOp.LT, position, extent, counter)
+            total = Ternary(TernaryOp.WHERE, is_inside, total, cell, self.dtype)
+        return self._store(cell, total)
 
     def _add_term(self, cell: Load, term: Expr) -> Expr:
         match self.reduction.op, term:

@@ -27,6 +27,7 @@ from ocannl_core.indexing import (
     FixedIndex,
     VarIndex,
     affine,
+    as_affine,
     fresh_var,
 )
 from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
@@ -48,6 +49,7 @@ from ocannl_core.loopir.nodes import (
     Expr,
     For,
     Load,
+    LoopBound,
     Scope,
     Stmt,
     Store,
@@ -73,6 +75,19 @@ from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tiling
 from ocannl_core.schedule.apply.packing import Packer, packing_order
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
+
+_WHOLE_KINDS = frozenset({AxisKind.VECTOR, AxisKind.UNROLLED, AxisKind.PAIR, AxisKind.TILE})
+"""Loops over registers and their lanes, which always run as a whole."""
+
+
+def _guarded(bound: LoopBound | None, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Return statements that run unless their position is beyond an end at run time."""
+    if bound is None or not stmts:
+        return stmts
+    once = fresh_var("once")
+    terms, offset = as_affine(bound.index)
+    guard = replace(bound, index=affine([*terms, (1, once)], offset))
+    return (For(once, 0, 1, Block(stmts), bound=guard),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +294,8 @@ class _NestEmitter:
         for axis in reversed(self.nest.cells):
             var = fresh_var(axis.var.hint)
             body = substitute_in_stmt(Block(stmts), {axis.var: affine([(1, var)], axis.start)})
-            stmts = (For(var, 0, axis.extent, body),)
+            bound = axis.bound_at(VarIndex(var))
+            stmts = (For(var, 0, axis.extent, body, bound=bound),)
         self.initial_stores = stmts
         cell = Load(store.node, store.indices, reduction.dtype)
         self.nest = replace(self.nest, reduction=replace(reduction, initial=cell))
@@ -411,11 +427,43 @@ class _NestEmitter:
             inner = region.bind(name, run, index)
             packing = self._emit_packing(name, inner) if packs else ()
             stmts = (*packing, *body(inner))
+            bound = self._bound(name, kind, inner)
+            if run.count > 1 and kind in _WHOLE_KINDS:
+                stmts = _guarded(bound, stmts)
+                bound = None
             if run.count > 1 and stmts:
-                emitted.append(For(var, 0, run.count, Block(stmts), kind))
+                emitted.append(For(var, 0, run.count, Block(stmts), kind, bound=bound))
+            elif bound is not None:
+                emitted += _guarded(bound, stmts)
             else:
                 emitted += (Block(stmts),) if packing else stmts
         return tuple(emitted)
+
+    def _bound(self, name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
+        """Return the end at run time of a loop; None for one that runs as a whole.
+
+        Registers hold whole blocks of results: cells beyond the end are undefined, and computing
+        them does no harm. Terms beyond the end of a reduction are left out, lane by lane where
+        lanes run over terms.
+
+        Args:
+            name: The axis.
+            kind: The kind of the loop.
+            inside: The region inside of the loop.
+        """
+        bound = inside.bound(name)
+        if bound is None or kind is AxisKind.VECTOR:
+            return None
+        if not self.tree.is_reduced(name):
+            is_first = bound.index == FixedIndex(0)
+            return None if kind in _WHOLE_KINDS or is_first else bound
+        if kind in (AxisKind.PAIR, AxisKind.TILE):
+            raise self._error(
+                "An axis with an extent at run time is reduced term by term.",
+                f"axis {name}, the terms of which one instruction would add",
+            )
+        is_block = f"{name[:-1]}1" in inside.extents and name.endswith("0")
+        return None if is_block and bound.index == FixedIndex(0) else bound
 
     def _loops(
         self,
@@ -487,7 +535,9 @@ class _NestEmitter:
         self.nodes[registers.node] = registers.info
 
         def update(inner: Region) -> tuple[Stmt, ...]:
-            return (registers.update(inner, self._emit_term(reduction, inner)),)
+            return (
+                registers.update(inner, self._emit_term(reduction, inner), self._last_lane(inner)),
+            )
 
         cells = [name for name in registers.axes if not self.tree.is_reduced(name)]
         if self.tiling is None:
@@ -502,6 +552,12 @@ class _NestEmitter:
             *self._emit_epilogue(registers, cells, region),
         )
         return (Block(body),)
+
+    def _last_lane(self, inside: Region) -> LoopBound | None:
+        """Return the end at run time of the terms in the lanes of a vector, if they have one."""
+        lane = self.order[-1]
+        is_lane = self.kinds[lane] is AxisKind.VECTOR and self.tree.is_reduced(lane)
+        return inside.bound(lane) if is_lane else None
 
     def _emit_tile_products(
         self, tiling: Tiling, reduction: Reduction, registers: Accumulators
@@ -539,7 +595,8 @@ class _NestEmitter:
         update: Callable[[Region], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
         """Return the loops of the reduction, with prefetches of the epilogue's operands."""
-        if self.prefetches and remaining and remaining[0] not in self.packs:
+        is_bounded = bool(remaining) and self.tree.axes[remaining[0][0]].bound is not None
+        if self.prefetches and remaining and remaining[0] not in self.packs and not is_bounded:
             outside = self.order[: len(self.order) - len(remaining)]
             around = outside[-1] if outside else None
             parts = prefetching_loop(self.nest, region, around, remaining[0], cells, self.kinds)
