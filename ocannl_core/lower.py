@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import reduce
 from math import isinf, prod
 from typing import assert_never
 
@@ -48,6 +49,8 @@ from ocannl_core.dtypes import (
     DType,
     constant_limit,
     float64,
+    int32,
+    int64,
     promote,
     round_to,
     uint4x32,
@@ -72,6 +75,7 @@ from ocannl_core.indexing import (
     row_major,
     substitute,
     traversals,
+    variables,
 )
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant
@@ -83,6 +87,7 @@ from ocannl_core.loopir.nodes import (
     Expr,
     Fill,
     For,
+    IndexValue,
     Load,
     LoadMerge,
     LoopBound,
@@ -473,8 +478,12 @@ class _Lowering:
                 self.check_offsets(target)
                 dims = self.info(target).dims
                 self.everywhere(target, lambda cell: index_value(row_major(cell, dims), dtype))
-            case EmbedIndex(index):
+            case EmbedIndex(index, ()):
                 self.everywhere(target, lambda _: index_value(index, dtype))
+            case EmbedIndex(index, factors):
+                self.must_be_number(dtype, BinaryOp.MUL)
+                product = _product((index, *factors))
+                self.everywhere(target, lambda _: self.convert(product, dtype))
             case _:
                 assert_never(source)
 
@@ -568,6 +577,16 @@ class _Lowering:
     def forget_margins(self, target: TensorNode, nest: _Nest) -> None:
         if self.reaches_margins(target, nest.lhs, nest):
             self.margins.pop(target, None)
+
+
+def _product(factors: Sequence[AxisIndex]) -> Expr:
+    """Return the product of indices, as an integer that holds it for all values of extents."""
+    extents = (var for index in factors for var in variables(index))
+    most = prod(var.maximum for var in extents if isinstance(var, StaticExtent))
+    most *= prod(coefficient for index in factors for coefficient, _ in as_affine(index)[0])
+    dtype = int32 if most < 2**31 else int64
+    values: list[Expr] = [IndexValue(index, dtype) for index in factors]
+    return reduce(lambda left, right: Binary(BinaryOp.MUL, left, right, dtype), values)
 
 
 def _margin_value(combine: BinaryOp) -> float:

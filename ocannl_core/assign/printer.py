@@ -163,7 +163,7 @@ def _source(source: FetchSource, names: PrintedNames) -> str:
             return f"repeat({', '.join(map(number_text, values))})"
         case RangeOverOffsets():
             return "offsets()"
-        case EmbedIndex(index):
-            return names.index(index)
+        case EmbedIndex(index, factors):
+            return " * ".join(map(names.index, (index, *factors)))
         case _:
             assert_never(source)

@@ -84,8 +84,8 @@ def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
     match assignment:
         case Accumulate(projections=projections) | SetVector(projections=projections):
             return (*(i for index_map in projections.rhs for i in index_map), *projections.lhs)
-        case Fetch(source=EmbedIndex(index)):
-            return (index,)
+        case Fetch(source=EmbedIndex(index, factors)):
+            return (index, *factors)
         case Fetch() | ExternalCall():
             return ()
 

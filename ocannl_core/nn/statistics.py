@@ -80,6 +80,6 @@ def _count_terms(total: Tensor) -> Tensor:
         reduced = [(var, extent) for var, extent in found.domain if var not in kept]
         size = math.prod(extent for _, extent in reduced)
         extents = [var.size for var, _ in reduced if var.size is not None]
-        return count(size, extents, "the number of terms", origin)
+        return count(size, extents)
 
     return fill_tensor(total.session, terms, closed_shape(), total.dtype, "count")

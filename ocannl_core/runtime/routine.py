@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, SupportsIndex
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.compile.driver import Build, compile_again
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticExtent, StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex, affine
+from ocannl_core.ir_text import PrintedNames
 from ocannl_core.kernels.memory_plan import MemoryPlan, memory_plan
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
@@ -315,10 +316,7 @@ class Routine:
         value = sum(coefficient * numbers[var.name] for coefficient, var in limit.terms)
         if limit.low <= value <= limit.high:
             return
-        terms = " + ".join(
-            var.name if coefficient == 1 else f"{coefficient}*{var.name}"
-            for coefficient, var in limit.terms
-        )
+        terms = PrintedNames().index(affine(limit.terms))
         raise UsageError(
             f"Static indices that address an axis together stay inside it: "
             f"{terms} in range({limit.low}, {limit.high + 1}).",

@@ -60,7 +60,8 @@ def sizes_differ(
     if one.extent is not other.extent:
         return ShapeError(
             "An extent at run time equals itself only: no number, and no other extent.",
-            found=f"size {one} and size {other}",
+            found=f"size {one} and size {other}"
+            + (", two extents of one name" if str(one) == str(other) else ""),
             where=where,
             fix="give both axes the same extent; an axis that is 1 or missing is repeated as "
             "needed",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from ocannl_core.assign.nodes import Constant, EmbedIndex
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.indexing import StaticExtent, affine
+from ocannl_core.indexing import StaticExtent, VarIndex, affine
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.terms import closed_shape
@@ -120,37 +121,24 @@ class Dimension(Tensor):
                 fix=f"state it with {self.name}.require(...), or compile the code that decides it",
             )
         extents = self.session.environment.extents_of(self.reference)
-        return count(size, extents, self.name, self.origin)
+        return count(size, extents)
 
     def __repr__(self) -> str:
         return f"<dimension {self.name}: {self.size or '?'}>"
 
 
-def count(
-    size: int, extents: Sequence[StaticExtent], name: str, origin: Origin
-) -> Constant | EmbedIndex:
+def count(size: int, extents: Sequence[StaticExtent]) -> Constant | EmbedIndex:
     """Return a product of sizes, which depends on extents at run time among them.
 
     Args:
         size: The product, with the maxima of extents.
         extents: The extents among the sizes.
-        name: A name for messages.
-        origin: The operation that needs the product.
-
-    Raises:
-        ShapeError: if several factors are extents at run time.
     """
     if not extents:
         return Constant(float(size))
-    if len(extents) > 1:
-        raise ShapeError(
-            "A number of cells depends on one extent at run time at most.",
-            found=f"{name}, a product of {' and '.join(map(str, extents))}",
-            where=str(origin),
-            fix="take the mean, or the size, along one axis after the other",
-        )
-    (extent,) = extents
-    return EmbedIndex(affine([(size // extent.maximum, extent)]))
+    first, *others = extents
+    constant = size // math.prod(extent.maximum for extent in extents)
+    return EmbedIndex(affine([(constant, first)]), tuple(map(VarIndex, others)))
 
 
 Capture = Sequence[Dimension] | Mapping[str, Dimension]
