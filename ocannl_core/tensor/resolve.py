@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
@@ -19,7 +19,7 @@ from ocannl_core.assign.nodes import (
     Section,
 )
 from ocannl_core.assign.traverse import dead_on_entry
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     IndexMap,
@@ -253,6 +253,7 @@ class _AssignmentEmitter:
     def assign(self, step: Assign) -> None:
         tensors = [_tensor_of(arg) for arg in step.args if not isinstance(arg, float)]
         if isinstance(step.logic, IndexMaps):
+            _refuse_extents((step.target, *tensors), step.origin)
             found = step.logic.projections(
                 step.target.shape.dims, [tensor.shape.dims for tensor in tensors], step.origin
             )
@@ -431,6 +432,19 @@ def _constant_value(tensor: Tensor) -> float | None:
         return None
     source = tensor.definition.source()
     return source.value if isinstance(source, Constant) else None
+
+
+def _refuse_extents(tensors: Iterable[Tensor], origin: Origin) -> None:
+    """Refuse stated index maps over axes whose extents are known at run time only."""
+    for tensor in tensors:
+        for extent in tensor.shape.extents:
+            if extent is not None:
+                raise ShapeError(
+                    "Stated projections run over constant sizes.",
+                    found=f"an axis of {tensor.node.name} whose extent is {extent}",
+                    where=str(origin),
+                    fix="state a logic, which runs over the extents of the axes",
+                )
 
 
 def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
