@@ -378,7 +378,7 @@ def test_operations_of_users_hand_the_gradient_of_a_minimum_out_once(target: str
         assert ctx[q.grad].tolist() == [43, 0, 0]
 
 
-def test_what_a_sum_selects_is_refused() -> None:
+def test_selected_of_a_sum_is_refused() -> None:
     def forward(v: Any, v1: Any) -> None:
         v[oc.neutral] += v1
 
