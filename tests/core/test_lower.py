@@ -535,7 +535,7 @@ def test_margins_in_two_dimensions_are_filled_entirely_and_only_they(interpret: 
     assert found[c] == [2.0**6]
 
 
-def test_a_filled_pattern_repeats_in_row_major_order_whatever_the_size(interpret: Run) -> None:
+def test_a_filled_pattern_repeats_in_row_major_order_for_every_size(interpret: Run) -> None:
     code = Code()
     values = (1.0, 2.0, 3.0)
     small, large = code.node("small", 2, 4), code.node("large", 3, 41)

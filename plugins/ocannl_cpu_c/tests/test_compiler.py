@@ -85,7 +85,7 @@ The chosen C compiler must be installed.
 """)
 
 
-def test_without_any_compiler_the_message_says_what_to_install(monkeypatch, tmp_path):
+def test_without_any_compiler_the_message_names_packages_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     for variable in ("CC", "OCANNL_CC"):
         monkeypatch.delenv(variable, raising=False)

@@ -232,7 +232,7 @@ def test_a_full_directory_for_temporary_files_is_passed_over(
         assert load([kernel(1.5)])
 
 
-def test_without_space_anywhere_the_error_says_so(script: Script) -> None:
+def test_a_full_disk_is_an_error_that_names_it(script: Script) -> None:
     lines = 'echo "ld: final link failed: No space left on device" >&2; exit 1'
     with settings.overrides(cc=script(lines)), pytest.warns(RuntimeWarning, match="not kept"):
         text = failure()

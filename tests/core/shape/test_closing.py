@@ -140,7 +140,7 @@ def test_a_size_is_not_made_larger_for_a_position_that_is_read() -> None:
         sizes([READ, below(A, 1)], [A], leaves=[A])
 
 
-def test_a_size_accessed_only_at_0_is_1_whatever_its_uses() -> None:
+def test_a_size_accessed_only_at_0_is_1_for_all_uses() -> None:
     assert sizes([AtLeast(A, 1, ORIGIN), below(4, A)], [A]) == "1"
 
 
