@@ -162,7 +162,7 @@ def test_an_update_in_front_of_the_gradients_that_it_reads_is_refused(loss: oc.T
     update = oc.train.sgd_update(loss, learning_rate=0.1)
     with pytest.raises(oc.LinkError, match="read first, and computed later") as error:
         oc.Context("interp").compile(update + oc.train.grad_update(loss))
-    assert "put the code that computes p_grad in front" in error.value.fix
+    assert "put the code that computes p_grad before its reads" in error.value.fix
 
 
 def test_delayed_updates_are_allowed_once_the_gradients_have_values(loss: oc.Tensor) -> None:
