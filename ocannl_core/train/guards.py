@@ -27,6 +27,8 @@ class Scalars(Protocol):
 
     def scalar(self, name: str, dtype: DType) -> Tensor: ...
 
+    def diagnostic(self, name: str, dtype: DType) -> Tensor: ...
+
     def vector(self, name: str, length: int, dtype: DType) -> Tensor: ...
 
 
@@ -90,7 +92,7 @@ class ZScore:
         is_full = cast(seen, float32) >= float(self.window)
         is_finite = equal(norm - norm, 0.0)
         is_usual = logical_or(logical_not(is_full), norm - mean <= self.limit * deviation)
-        accepted = state.scalar("is_usual", float32)
+        accepted = state.diagnostic("is_usual", float32)
         accepted[:] = logical_and(is_finite, is_usual)
         is_stored = accepted if is_counted is None else logical_and(accepted, is_counted)
         position = seen % self.window

@@ -6,8 +6,8 @@
 An optimiser is a class with hyperparameters and one method, `direction`, the formula for one
 parameter. Everything else is common to all, in this order:
 
-    gradient --> unscaled --> clipped by value --> accumulated over micro-batches --> clipped by norm
-    --> weight decay --> direction --> parameter --> average
+    unscale the gradient, clip its values, accumulate micro-batches, clip the norm,
+    add weight decay, find the direction, move the parameter, move its average
 
 An update that is left out, because a gradient is not finite, is an outlier, or belongs to a
 micro-batch before the last one, changes neither parameters nor state: old values are selected, not
@@ -59,6 +59,14 @@ class State:
         self.names: dict[Tensor, str] = {}
         self.tensors: dict[str, Tensor] = {}
         self.averages: dict[str, str] = {}
+        self.diagnostics: dict[str, Tensor] = {}
+
+    def diagnostic(self, name: str, dtype: DType) -> Tensor:
+        """Return a number that each update computes, and that stays readable after it."""
+        if name not in self.diagnostics:
+            found = declare(name, batch=(), input=(), output=(), dtype=dtype)
+            self.diagnostics[name] = found
+        return self.diagnostics[name]
 
     def scalar(self, name: str, dtype: DType) -> Tensor:
         """Return a number of the optimiser, 0 before the first update."""
@@ -252,7 +260,8 @@ class Optimiser(ABC):
             self._record(groups)
 
         record.__name__ = f"{type(self).__name__.lower()}_{name}"
-        return cd(record)(loss)
+        code = cd(record)(loss)
+        return replace(code, results=code.results.union(self._state.diagnostics.values()))
 
     @property
     def state(self) -> Mapping[str, Tensor]:
@@ -260,6 +269,13 @@ class Optimiser(ABC):
         `mlp.w.first_moment`; empty before `update`.
         """
         return self._state.tensors
+
+    @property
+    def diagnostics(self) -> Mapping[str, Tensor]:
+        """Numbers of the last update that a context can read: `gradient_norm` with `clip_norm` or
+        `skip_outliers`; `is_applied`, 0 after an update that was left out.
+        """
+        return self._state.diagnostics
 
     @property
     def averages(self) -> Mapping[str, Tensor]:
@@ -316,7 +332,7 @@ class Optimiser(ABC):
         is_last = self._accumulated(gradients)
         gate = is_last
         if self.clip_norm is not None or self.skip_outliers is not None:
-            norm = state.scalar("gradient_norm", dtype)
+            norm = state.diagnostic("gradient_norm", dtype)
             norm[:] = sqrt(sum(cast(einsum(SUM, g * g), dtype) for g in gradients.values()))
             if self.skip_outliers is not None:
                 gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
@@ -328,12 +344,12 @@ class Optimiser(ABC):
                 cast(einsum(SUM, where(equal(g - g, 0.0), 0.0, 1.0)), float32)
                 for g in gradients.values()
             )
-            is_finite = state.scalar("is_finite", float32)
+            is_finite = state.diagnostic("is_finite", float32)
             is_finite[:] = equal(bad, 0.0)
             gate = _both(gate, is_finite)
             if self.loss_scale is not None:
                 self.loss_scale.record(state, is_finite, is_last)
-        decided = state.scalar("is_applied", float32) if gate is not None else None
+        decided = state.diagnostic("is_applied", float32) if gate is not None else None
         if decided is not None:
             decided[:] = gate
         clock = Clock(cast(count, dtype))
@@ -363,7 +379,7 @@ class Optimiser(ABC):
             total = state.slot(p, "gradient_sum")
             total[:] = where(equal(place, 0), g, total + g)
             gradients[p] = total * (1.0 / self.accumulate)
-        is_last = state.scalar("is_last_micro_batch", float32)
+        is_last = state.diagnostic("is_last_micro_batch", float32)
         is_last[:] = equal(place, self.accumulate - 1)
         place[:] = where(is_last, 0, place + 1)
         return is_last
@@ -405,7 +421,7 @@ def _check(optimiser: Optimiser) -> None:
     if not isinstance(rate, Tensor | Schedule) and not _is_number(rate):
         raise _refusal(name, "learning_rate", rate, "a number, a tensor of one cell or a schedule")
     if not isinstance(optimiser.weight_decay, Tensor) and not _is_number(optimiser.weight_decay):
-        raise _refusal(name, "weight_decay", optimiser.weight_decay, "a number that is not negative")
+        raise _refusal(name, "weight_decay", optimiser.weight_decay, "a number, not negative")
     for key in ("clip_value", "clip_norm"):
         limit = getattr(optimiser, key)
         if limit is not None and not _is_number(limit):
@@ -419,12 +435,10 @@ def _check(optimiser: Optimiser) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, Real)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
-    )
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    number = float(value)
+    return math.isfinite(number) and number >= 0
 
 
 def _refusal(name: str, key: str, value: object, rule: str) -> UsageError:

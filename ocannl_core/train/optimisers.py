@@ -6,6 +6,7 @@ learning rate, which has no default.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, ClassVar
 
 from ocannl_core.fast_dataclass import dataclass
@@ -266,17 +267,19 @@ class Rprop(Optimiser):
         agreement = g * update.state("previous")
         is_first = equal(update.t, 1.0)
         size = where(is_first, update.rate, update.state("step_size"))
-        factor = where(agreement > 0.0, self.etas[1], where(agreement < 0.0, self.etas[0], 1.0))
+        shorter, longer = size * self.etas[0], size * self.etas[1]
+        size = where(agreement > 0.0, longer, where(agreement < 0.0, shorter, size))
         smallest, largest = self.step_sizes
-        size = update.keep("step_size", minimum(maximum(size * factor, smallest), largest))
+        size = update.keep("step_size", minimum(maximum(size, smallest), largest))
         kept = update.keep("previous", where(agreement < 0.0, 0.0, g))
         return _sign(kept) * size / update.rate
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Lion(Optimiser):
-    """The sign of an interpolation between momentum and gradient (Chen et al., 2023), with decoupled
-    weight decay.
+    """The sign of an interpolation between momentum and gradient (Chen et al., 2023).
+
+    Weight decay is decoupled.
 
     Attributes:
         betas: The weight of the momentum in the interpolation, and its decay.
@@ -294,7 +297,7 @@ class Lion(Optimiser):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LAMB(Adam):
-    """Adam whose step is scaled to the norm of each parameter, for large batches (You et al., 2020).
+    """Adam with steps scaled to the norm of each parameter, for large batches (You et al., 2020).
 
     Where the norm of the parameter or of its step is 0, the step is not scaled.
     """
@@ -313,8 +316,9 @@ class LAMB(Adam):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Muon(Adam):
-    """Momentum made orthogonal by Newton-Schulz iterations, for parameters with input axes (Jordan et
-    al., 2024); AdamW for the others, and decoupled weight decay for all.
+    """Momentum made orthogonal by Newton-Schulz iterations (Jordan et al., 2024).
+
+    Parameters without input axes are updated by AdamW. Weight decay is decoupled.
 
     Attributes:
         momentum: The fraction of the previous step that is kept.
@@ -353,8 +357,8 @@ class Muon(Adam):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Adafactor(Optimiser):
-    """Squared gradients as an outer product of their means over inputs and over outputs (Shazeer and
-    Stern, 2018); with decoupled weight decay.
+    """Squared gradients as an outer product of their means over inputs and over outputs (Shazeer
+    and Stern, 2018). Weight decay is decoupled.
 
     Attributes:
         beta2_decay: The decay of the averages at update t is `1 - t**beta2_decay`.
@@ -424,14 +428,13 @@ class ScheduleFreeAdamW(Optimiser):
 
 
 def matrix_sizes(p: Tensor) -> tuple[int | None, int | None]:
-    """Return the numbers of output and input cells of a parameter, each None for a row without axes."""
-    shape = p.info and p.shape
-    sizes = [1, 1]
-    for position, row in enumerate((shape.output, shape.input)):
-        for size in row.sizes:
-            sizes[position] *= size
-    output = sizes[0] if shape.output.sizes else None
-    return output, sizes[1] if shape.input.sizes else None
+    """Return the numbers of output and of input cells of a parameter, None for a row without axes.
+
+    The shape is closed.
+    """
+    _ = p.info
+    output, inputs = (row.sizes for row in (p.shape.output, p.shape.input))
+    return prod(output) if output else None, prod(inputs) if inputs else None
 
 
 def _sign(x: Any) -> Any:

@@ -1,7 +1,7 @@
 """Learning-rate schedules: numbers as functions of the count of updates.
 
-A schedule is applied to an integer on the host, where it returns a float, or to a tensor inside of a
-step, where it is a part of the compiled code. Both evaluate the same formula:
+A schedule is applied to an integer on the host, where it returns a float, or to a tensor inside of
+a step, where it is a part of the compiled code. Both evaluate the same formula:
 
     rate = cosine(3e-4, steps=1000, warmup=50)
     rate(0)                                    # 6e-06
@@ -23,10 +23,9 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.pointwise_operations import cos as cos_of_tensor
-from ocannl_core.tensor.pointwise_operations import exp2, sqrt
+from ocannl_core.tensor.pointwise_operations import exp2, sqrt, where
 from ocannl_core.tensor.pointwise_operations import maximum as maximum_of_tensors
 from ocannl_core.tensor.pointwise_operations import minimum as minimum_of_tensors
-from ocannl_core.tensor.pointwise_operations import where
 from ocannl_core.tensor.tensor import Tensor
 
 __all__ = [
@@ -156,7 +155,7 @@ def constant(rate: float, *, warmup: int = 0) -> Schedule:
 
     Args:
         rate: The value.
-        warmup: The number of updates of the linear rise at the start: the first has `rate / warmup`.
+        warmup: The number of updates of the linear rise; the first has `rate / warmup`.
     """
     _check_numbers(rate=rate)
     return _with_warmup(_Constant(rate), warmup)
