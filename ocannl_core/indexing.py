@@ -248,6 +248,15 @@ def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
 IndexMap = tuple[AxisIndex, ...]
 
 
+def position_at(offset: int, dims: Sequence[int]) -> IndexMap:
+    """Return the cell at a row-major offset."""
+    position: list[AxisIndex] = []
+    for dim in reversed(dims):
+        offset, rest = divmod(offset, dim)
+        position.insert(0, FixedIndex(rest))
+    return tuple(position)
+
+
 @dataclass(frozen=True, slots=True)
 class Margin:
     """Numbers of padding cells before and after the interior of one axis."""

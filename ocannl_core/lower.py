@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import reduce
 from math import isinf, prod
 from typing import assert_never
 
@@ -49,8 +48,6 @@ from ocannl_core.dtypes import (
     DType,
     constant_limit,
     float64,
-    int32,
-    int64,
     promote,
     round_to,
     uint4x32,
@@ -59,12 +56,9 @@ from ocannl_core.errors import LoweringError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
-    FixedIndex,
     IndexMap,
     IndexVar,
-    LoopVar,
     Projections,
-    StaticExtent,
     SubAxis,
     VarIndex,
     affine,
@@ -72,13 +66,20 @@ from ocannl_core.indexing import (
     fresh_var,
     is_injective,
     is_surjective,
+    position_at,
     row_major,
-    substitute,
     traversals,
-    variables,
 )
 from ocannl_core.ir_text import PrintedNames
-from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant
+from ocannl_core.loopir.constants import (
+    constant,
+    index_product,
+    index_value,
+    saturate,
+    select_constant,
+)
+from ocannl_core.loopir.loop_nests import LoopNest, loops_around, with_fresh_variables
+from ocannl_core.loopir.margins import margin_loops
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -86,11 +87,8 @@ from ocannl_core.loopir.nodes import (
     ConstBits,
     Expr,
     Fill,
-    For,
-    IndexValue,
     Load,
     LoadMerge,
-    LoopBound,
     LoopProgram,
     Remark,
     Stmt,
@@ -138,33 +136,6 @@ def lower(program: AssignProgram) -> LoopProgram:
         {node: program.nodes[node] for node in used},
         body,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Nest:
-    """A nest to be built: its loops, and index maps over their variables, without margins; the
-    extents at run time of some loops.
-    """
-
-    loops: tuple[tuple[LoopVar, int], ...]
-    lhs: IndexMap
-    rhs: tuple[IndexMap, ...]
-    sizes: Mapping[LoopVar, StaticExtent]
-
-    def around(self, innermost: Stmt) -> Stmt:
-        return _loops(self.loops, innermost, self.sizes)
-
-
-def _loops(
-    loops: Sequence[tuple[LoopVar, int]],
-    innermost: Stmt,
-    sizes: Mapping[LoopVar, StaticExtent] | None = None,
-) -> Stmt:
-    for var, extent in reversed(loops):
-        size = (sizes or {}).get(var)
-        bound = None if size is None else LoopBound(VarIndex(var), size)
-        innermost = For(var, 0, extent, Block((innermost,)), bound=bound)
-    return innermost
 
 
 @dataclass(slots=True)
@@ -308,14 +279,14 @@ class _Lowering:
             self.stmts.append(nest.around(store))
             self.forget_margins(target, nest)
 
-    def nests(self, projections: Projections) -> Iterator[_Nest]:
+    def nests(self, projections: Projections) -> Iterator[LoopNest]:
         """Yield the nests of an assignment: one, or one for each choice of a part of every
         concatenated axis.
         """
         found = False
         for domain, maps in traversals(projections):
             found = True
-            yield _with_fresh_variables(domain, maps)
+            yield with_fresh_variables(domain, maps)
         if not found:
             raise self.error(
                 "Some component of a concatenated axis determines every operand.", "none does"
@@ -482,7 +453,7 @@ class _Lowering:
                 self.everywhere(target, lambda _: index_value(index, dtype))
             case EmbedIndex(index, factors):
                 self.must_be_number(dtype, BinaryOp.MUL)
-                product = _product((index, *factors))
+                product = index_product((index, *factors))
                 self.everywhere(target, lambda _: self.convert(product, dtype))
             case _:
                 assert_never(source)
@@ -492,7 +463,7 @@ class _Lowering:
         loops = tuple((fresh_var(), dim) for dim in self.info(target).dims)
         cell = tuple(VarIndex(var) for var, _ in loops)
         store = Store(target, self.shifted(target, cell), value(cell))
-        self.stmts.append(_loops(loops, store))
+        self.stmts.append(loops_around(loops, store))
 
     def constant_fill(self, target: TensorNode, values: tuple[float, ...]) -> None:
         info = self.info(target)
@@ -509,7 +480,7 @@ class _Lowering:
             )
             return
         for offset in range(prod(info.dims)):
-            cell = self.shifted(target, _position(offset, info.dims))
+            cell = self.shifted(target, position_at(offset, info.dims))
             self.stmts.append(Store(target, cell, constants[offset % len(constants)]))
 
     def fill(self, target: TensorNode, value: float) -> None:
@@ -530,7 +501,7 @@ class _Lowering:
         lefts = [margin.left for margin in info.padding] or [0] * len(info.dims)
         return tuple(_plus(index, left) for index, left in zip(index_map, lefts, strict=True))
 
-    def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: _Nest) -> bool:
+    def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: LoopNest) -> bool:
         info = self.info(node)
         if not any(margin.left or margin.right for margin in info.padding):
             return False
@@ -543,7 +514,7 @@ class _Lowering:
                 return True
         return False
 
-    def prepare_margins(self, assignment: Accumulate | SetVector, nest: _Nest) -> None:
+    def prepare_margins(self, assignment: Accumulate | SetVector, nest: LoopNest) -> None:
         """Append fills of the margins that a nest reads, unless they hold the value already."""
         match assignment:
             case Accumulate(combine=combine, beyond=beyond, args=args, op=op):
@@ -571,22 +542,12 @@ class _Lowering:
                 )
             value = saturate(needed, dtype)
             if self.margins.get(arg.node) != value:
-                self.stmts += _margin_loops(arg.node, self.info(arg.node), value)
+                self.stmts += margin_loops(arg.node, self.info(arg.node), value)
                 self.margins[arg.node] = value
 
-    def forget_margins(self, target: TensorNode, nest: _Nest) -> None:
+    def forget_margins(self, target: TensorNode, nest: LoopNest) -> None:
         if self.reaches_margins(target, nest.lhs, nest):
             self.margins.pop(target, None)
-
-
-def _product(factors: Sequence[AxisIndex]) -> Expr:
-    """Return the product of indices, as an integer that holds it for all values of extents."""
-    extents = (var for index in factors for var in variables(index))
-    most = prod(var.maximum for var in extents if isinstance(var, StaticExtent))
-    most *= prod(coefficient for index in factors for coefficient, _ in as_affine(index)[0])
-    dtype = int32 if most < 2**31 else int64
-    values: list[Expr] = [IndexValue(index, dtype) for index in factors]
-    return reduce(lambda left, right: Binary(BinaryOp.MUL, left, right, dtype), values)
 
 
 def _margin_value(combine: BinaryOp) -> float:
@@ -598,57 +559,12 @@ def _writes_each_once(projections: Projections) -> bool:
     return is_surjective(projections) and is_injective(projections)
 
 
-def _with_fresh_variables(
-    domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ...]
-) -> _Nest:
-    """Return a nest with fresh loop variables, because assignments may share domains."""
-    fresh = {var: fresh_var(var.hint) for var, _ in domain}
-    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
-    lhs, *rhs = (tuple(substitute(index, values) for index in index_map) for index_map in maps)
-    loops = tuple((fresh[var], extent) for var, extent in domain)
-    sizes = {fresh[var]: var.size for var, _ in domain if var.size is not None}
-    return _Nest(loops, lhs, tuple(rhs), sizes)
-
-
 def _plus(index: AxisIndex, offset: int) -> AxisIndex:
     """Add an offset to an index; a sub-axis is at its first position."""
     if offset == 0 and not isinstance(index, SubAxis):
         return index
     terms, own = as_affine(index)
     return affine(terms, own + offset)
-
-
-def _position(offset: int, dims: Sequence[int]) -> IndexMap:
-    position: list[AxisIndex] = []
-    for dim in reversed(dims):
-        offset, rest = divmod(offset, dim)
-        position.insert(0, FixedIndex(rest))
-    return tuple(position)
-
-
-def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[Stmt]:
-    """Yield loops over the cells of the margins, each once.
-
-    A cell in the margins of several axes belongs to the first of them: the loops over earlier axes
-    run over the interior.
-    """
-    for axis, (dim, margin) in enumerate(zip(info.dims, info.padding, strict=True)):
-        for start, stop in (
-            (0, margin.left),
-            (margin.left + dim, margin.left + dim + margin.right),
-        ):
-            if start == stop:
-                continue
-            bounds = [
-                (m.left, m.left + n) for n, m in zip(info.dims[:axis], info.padding, strict=False)
-            ]
-            bounds += [(start, stop), *((0, n) for n in info.buffer_dims[axis + 1 :])]
-            vars = [fresh_var() for _ in bounds]
-            cell = tuple(VarIndex(var) for var in vars)
-            body: Stmt = Store(node, cell, constant(value, info.dtype))
-            for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
-                body = For(var, low, high, Block((body,)))
-            yield body
 
 
 def _neutral_number(op: BinaryOp, dtype: DType) -> float:

@@ -18,11 +18,13 @@ from textwrap import dedent
 from typing import assert_never
 
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
+from ocannl_core.codegen.compound_assignment import compound_symbol
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.float32_math import REPLACED_FUNCTIONS
 from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
+from ocannl_core.codegen.loop_ends import LoopEnds
 from ocannl_core.codegen.loop_partition import partition_loops
 from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
 from ocannl_core.codegen.memset import MemsetRenderer
@@ -37,10 +39,10 @@ from ocannl_core.codegen.vector_loops import (
 from ocannl_core.codegen.vector_types import ELEMENTS, PARTIAL_VECTORS
 from ocannl_core.codegen.word_stores import render_vector_store
 from ocannl_core.codegen.writer import KernelWriter
-from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
+from ocannl_core.dtypes import DType, uint4x32
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import AxisIndex, IndexVar, affine, as_affine
+from ocannl_core.indexing import AxisIndex, IndexVar
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -56,7 +58,6 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoadMerge,
     LocalRead,
-    LoopBound,
     Prefetch,
     Remark,
     Scope,
@@ -70,7 +71,6 @@ from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
 from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
 
 CODEGEN_VERSION = 1
 """Incremented when the meaning of generated text changes without the text."""
@@ -78,7 +78,6 @@ CODEGEN_VERSION = 1
 _VECTORS_PER_PLAIN = 16
 """The least number of vector loops per plain loop in a kernel that counts as vector code."""
 
-_COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 _DECLARATIONS = frozenset({Allocate, DeclareLocal})
 _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
@@ -169,6 +168,9 @@ class _KernelRenderer:
         self._ranges: dict[IndexVar, Range] = {
             index: Range(0, index.extent - 1) for index in nest.indices if index.extent
         }
+        self._ends = LoopEnds(
+            self._names, self.writer, self._expressions.positions, dialect.index_type, self._ranges
+        )
         self._written: set[TensorNode] = set()
         self._stack_bytes = 0
         self._innermost = 0
@@ -379,7 +381,7 @@ class _KernelRenderer:
             with self._names.bind(loop.var, loop.start):
                 conditions = [] if partition is None else [partition.condition()]
                 if loop.bound is not None:
-                    conditions.append(self._condition(loop.bound))
+                    conditions.append(self._ends.condition(loop.bound))
                 self._write_guarded(conditions, loop.body)
             return
         is_plain = partition is None and loop.bound is None
@@ -437,7 +439,7 @@ class _KernelRenderer:
             (str(loop.start), str(loop.stop)) if partition is None else partition.bounds_of(loop)
         )
         if loop.bound is not None:
-            end = self._earlier_end(loop, loop.bound, end)
+            end = self._ends.earlier(loop, loop.bound, end, is_part=partition is not None)
         before, around = self._innermost, self.writer.reduced_loop
         if self._has_vectors and around is None and has_reduced_addresses(loop):
             depth = self._names.depth - 1
@@ -462,35 +464,6 @@ class _KernelRenderer:
         with self.writer.braces(f"if ({' && '.join(conditions)})"):
             self.write_block(body)
 
-    def _condition(self, bound: LoopBound) -> str:
-        """Return the condition that an iteration is before the end of its loop at run time."""
-        position = self._expressions.positions.index(bound.index)
-        return f"{position} < {self._names.index(bound.extent)}"
-
-    def _earlier_end(self, loop: For, bound: LoopBound, end: str) -> str:
-        """Return the smaller of an end of a loop and its end at run time.
-
-        4 * i + j < n  -->  i < (n - j + 3) / 4
-        """
-        terms, offset = as_affine(bound.index)
-        step = sum(coefficient for coefficient, var in terms if var is loop.var)
-        rest = affine([term for term in terms if term[1] is not loop.var], offset)
-        reached = index_range(rest, self._ranges)
-        last = affine(
-            [(1, bound.extent), *((-c, v) for c, v in as_affine(rest)[0])], step - 1 - offset
-        )
-        limit = self._expressions.positions.index(last).code
-        if step > 1:
-            limit = f"({limit}) / {step}"
-        is_least = (
-            reached is not None and -((reached.low - bound.extent.maximum) // step) <= loop.stop
-        )
-        if is_least and self._partitions.find(loop) is None:
-            return limit
-        name = self._names.fresh()
-        self.writer.line(f"const {self._dialect.index_type} {name} = {limit};")
-        return f"({name} < {end} ? {name} : {end})"
-
     def _write_device_axis(self, loop: For, name: str, bound: str) -> None:
         """Write the body for the iteration that the device runs; idle iterations skip it."""
         extents = self._launch[loop.kind]
@@ -505,7 +478,7 @@ class _KernelRenderer:
         declaration = f"const {self._dialect.index_type} {name} = {start}{bound};"
         with self.writer.braces("" if is_full else f"if ({bound} < {loop.stop - loop.start})"):
             self.writer.line(declaration)
-            self._write_guarded([self._condition(loop.bound)] if loop.bound else [], loop.body)
+            self._write_guarded([self._ends.condition(loop.bound)] if loop.bound else [], loop.body)
 
     def _bound_index(self, kind: AxisKind) -> str | None:
         if kind not in _LAUNCHED:
@@ -518,7 +491,7 @@ class _KernelRenderer:
             return
         self._written.add(node)
         self.writer.forget()
-        symbol = _compound_symbol(value, Load(node, stmt.indices, value.dtype))
+        symbol = compound_symbol(value, Load(node, stmt.indices, value.dtype))
         if symbol and isinstance(value, Binary):
             self.writer.line(f"{cell} {symbol}= {self._expressions.value(value.right)};")
         else:
@@ -526,7 +499,7 @@ class _KernelRenderer:
 
     def _write_assignment(self, stmt: SetLocal) -> None:
         name = self._names.local(stmt.local)
-        symbol = _compound_symbol(stmt.value, LocalRead(stmt.local))
+        symbol = compound_symbol(stmt.value, LocalRead(stmt.local))
         if symbol and isinstance(stmt.value, Binary):
             self.writer.line(f"{name} {symbol}= {self._expressions.value(stmt.value.right)};")
         else:
@@ -620,14 +593,3 @@ class _KernelRenderer:
     def _note_type(self, dtype: DType) -> None:
         if dtype is uint4x32:
             self.writer.helpers.add("uint4x32")
-
-
-def _compound_symbol(value: Expr, left: Load | LocalRead) -> str:
-    """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
-    match value:
-        case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
-            as_is = dtype in (float32, float64)
-            wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
-            return op.value.symbol if as_is or wraps else ""
-        case _:
-            return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 from ocannl_core.errors import UsageError
@@ -22,6 +22,7 @@ from ocannl_core.kernel_passes.fusion import fuse_over_one_domain
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
 from ocannl_core.kernel_passes.row_fusion.inline_nodes import inline_node
+from ocannl_core.kernel_passes.row_fusion.nest_rewrites import map_nest, nodes_read
 from ocannl_core.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nest_plan import NestKernel, RowGroup
@@ -126,27 +127,6 @@ def fuse_group(
         result.partial,
         result.nodes,
     )
-
-
-def _nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
-    """Return the nodes that a nest reads."""
-    roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
-    return frozenset(node for root in roots for node in nodes_of(root))
-
-
-def _map_nest(
-    nest: KernelNest, function: Callable[[Expr], Expr], buffers: Mapping[TensorNode, TensorNode]
-) -> KernelNest:
-    """Return a nest with its expressions mapped and its stores redirected."""
-    reduction = nest.reduction
-    if reduction is not None:
-        term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
-        reduction = replace(reduction, term=term, initial=initial)
-    finish = tuple(
-        replace(each, node=buffers.get(each.node, each.node), value=map_expr(each.value, function))
-        for each in nest.finish
-    )
-    return replace(nest, reduction=reduction, finish=finish)
 
 
 @dataclass(slots=True)
@@ -343,9 +323,7 @@ class FusedLoops:
             along=frozenset(along),
             inlined=tuple(inlined),
             streamed=tuple(
-                node
-                for node in self.plan.streamed
-                if not any(node in _nodes_read(n) for n in nests)
+                node for node in self.plan.streamed if not any(node in nodes_read(n) for n in nests)
             ),
         )
 
@@ -358,7 +336,7 @@ class FusedLoops:
         if node in self._buffers:
             row = self._buffers[node]
             return inline_node(nests, row, self.new_nodes[row])
-        if not any(node in _nodes_read(nest) for nest in nests):
+        if not any(node in nodes_read(nest) for nest in nests):
             return None
         return inline_node(nests, node, self.nodes[node], rows=self._row_dims[node], is_kept=True)
 
@@ -460,7 +438,7 @@ class FusedLoops:
                     return expr
 
         return tuple(
-            _map_nest(nest, redirect, buffers) if nest is not None else None for nest in nests
+            map_nest(nest, redirect, buffers) if nest is not None else None for nest in nests
         )
 
     # ----- sums over rows -------------------------------------------------------------------

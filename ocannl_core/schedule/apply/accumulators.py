@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import product
+from math import prod
 
 from ocannl_core.dtypes import DType, int32, int64
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -37,9 +38,11 @@ from ocannl_core.loopir.nodes import (
     Ternary,
 )
 from ocannl_core.loopir.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
+from ocannl_core.machine_model import FUNCTION_COST, MAX_UNROLLED_EPILOGUE, MIN_OUTLINED_TERMS
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
-from ocannl_core.schedule.apply.axis_tree import Region
+from ocannl_core.passes.expression_cost import cost
+from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 
 Loop = Callable[[str, Region, Callable[[Region], tuple[Stmt, ...]]], tuple[Stmt, ...]]
 """Return the loops of an axis from a region, around the statements that a function returns for each
@@ -283,3 +286,16 @@ def _is_scattered(indices: Sequence[AxisIndex], var: LoopVar) -> bool:
     """
     factors = [factor for index in indices for factor, v in as_affine(index)[0] if v == var]
     return bool(factors) and (factors != [1] or var not in variables(indices[-1]))
+
+
+def has_expensive_epilogue(nest: KernelNest) -> bool:
+    """Return True if an epilogue needs many registers."""
+    return any(cost(store.value) >= FUNCTION_COST for store in nest.finish)
+
+
+def has_long_epilogue(nest: KernelNest, tree: AxisTree, kinds: Mapping[str, AxisKind]) -> bool:
+    """Return True if an epilogue is long, unrolled for all results of a register tile."""
+    vectors = [name for name, kind in kinds.items() if kind is AxisKind.VECTOR]
+    lanes = {tree.axes[name[0]].var: tree.max_extent(name) for name in vectors}
+    terms = prod(axis.extent for axis in nest.reduced)
+    return terms >= MIN_OUTLINED_TERMS and epilogue_size(nest, lanes) >= MAX_UNROLLED_EPILOGUE
