@@ -66,11 +66,11 @@ def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel |
     if not isinstance(kernel, NestKernel):
         return None
     nest = kernel.nest
-    stores = [store for store in nest.finish if store.node is fill.node]
+    stores = [store for store in nest.epilogue if store.node is fill.node]
     if len(stores) != 1 or any(axis.is_shifting for axis in nest.axes):
         return None
     (store,) = stores
-    before = nest.finish[: nest.finish.index(store)]
+    before = nest.epilogue[: nest.epilogue.index(store)]
     if any(access.node is fill.node for each in before for access in accesses(each)):
         return None
     info = nodes[fill.node]
@@ -88,8 +88,8 @@ def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel |
     if reduction is not None:
         reduction = replace(reduction, initial=map_expr(reduction.initial, started))
     new = replace(store, value=map_expr(store.value, started))
-    finish = tuple(new if each is store else each for each in nest.finish)
-    return kernel.with_nest(KernelNest(nest.axes, reduction, finish))
+    epilogue = tuple(new if each is store else each for each in nest.epilogue)
+    return kernel.with_nest(KernelNest(nest.axes, reduction, epilogue))
 
 
 # ----- kernels that read the results of earlier ones ----------------------------------------------
@@ -173,7 +173,7 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
     """Return two nests as one that runs cell by cell; None if a dependence forbids it."""
     if second.reduction is not None or any(axis.is_shifting for axis in first.axes):
         return None
-    if len(first.finish) + len(second.finish) > MEMORY_STREAMS:
+    if len(first.epilogue) + len(second.epilogue) > MEMORY_STREAMS:
         return None
     domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (first, second)]
     if domains[0] != domains[1]:
@@ -182,8 +182,8 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
         theirs.var: VarIndex(ours.var)
         for ours, theirs in zip(first.cells, second.cells, strict=True)
     }
-    finish = [*first.finish]
-    for store in second.finish:
-        finish += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
-    nest = KernelNest(first.axes, first.reduction, tuple(finish))
+    epilogue = [*first.epilogue]
+    for store in second.epilogue:
+        epilogue += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
+    nest = KernelNest(first.axes, first.reduction, tuple(epilogue))
     return nest if is_independent(nest) else None

@@ -232,13 +232,13 @@ class _Builder:
             # of one term, so that what it starts from is read before any cell is written
             axes.append(LoopAxis("", fresh_var("once"), 0, 1, is_reduced=True))
         if any(axis.is_reduced for axis in axes):
-            return KernelNest(_named(axes), replace(reduction, term=term), nest.finish)
+            return KernelNest(_named(axes), replace(reduction, term=term), nest.epilogue)
         result = LocalRead(reduction.result)
-        finish = tuple(
+        epilogue = tuple(
             replace(store, value=map_expr(store.value, lambda e: term if e == result else e))
-            for store in nest.finish
+            for store in nest.epilogue
         )
-        return KernelNest(_named(axes), None, finish)
+        return KernelNest(_named(axes), None, epilogue)
 
     def _product(self, values: Iterable[_Factor]) -> Expr:
         dtype = self._reduction.dtype

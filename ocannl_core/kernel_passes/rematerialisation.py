@@ -54,16 +54,16 @@ def _rematerialise_node(
         kernel.with_nest(kernel.nest if nest == kernel.nest else nest)
         for kernel, nest in zip(kernels, found, strict=True)
     ]
-    left = [kernel for kernel in changed if kernel.nest.finish]
+    left = [kernel for kernel in changed if kernel.nest.epilogue]
     return (*steps[: uses[0]], *left, *steps[uses[-1] + 1 :])
 
 
 def _is_less(nests: Sequence[KernelNest], node: TensorNode, nodes: NodeInfos) -> bool:
     """Return True if the readers load less in place of a node than storing and loading it takes."""
-    stores = [store for nest in nests for store in nest.finish if store.node is node]
+    stores = [store for nest in nests for store in nest.epilogue if store.node is node]
     if len(stores) != 1:
         return False
     needed = set(nodes_of(stores[0].value))
-    readers = [nest for nest in nests if node in nest.mentioned and stores[0] not in nest.finish]
+    readers = [nest for nest in nests if node in nest.mentioned and stores[0] not in nest.epilogue]
     more = sum(nodes[each].nbytes for nest in readers for each in needed - nest.mentioned)
     return more < (len(readers) + 1) * nodes[node].nbytes

@@ -152,13 +152,13 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
     number = fresh_var("part")
     term = Load(node, (VarIndex(number), *cells), reduction.dtype)
     axes = (*nest.cells, LoopAxis("", number, 0, count, is_reduced=True))
-    nests.append(KernelNest(_named(axes), replace(reduction, term=term), nest.finish))
+    nests.append(KernelNest(_named(axes), replace(reduction, term=term), nest.epilogue))
     return SplitNest(tuple(nests), node, info)
 
 
 def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
     """Return the output axes in the order of memory, so that vectors are contiguous in both."""
-    places = nest.finish[0].indices
+    places = nest.epilogue[0].indices
 
     def position(axis: LoopAxis) -> int:
         found = [at for at, index in enumerate(places) if axis.var in variables(index)]

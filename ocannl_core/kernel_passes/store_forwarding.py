@@ -29,7 +29,7 @@ def forward_stores(plan: NestPlan) -> NestPlan:
 
     def without_own_stores(kernel: NestKernel) -> NestKernel:
         nest = kernel.nest
-        for store in kernel.nest.finish:
+        for store in kernel.nest.epilogue:
             if store.node in own:
                 nest = _without(nest, store.node)
         return kernel.with_nest(nest)
@@ -41,32 +41,34 @@ def forward_stores(plan: NestPlan) -> NestPlan:
 
 def _without(nest: KernelNest, node: TensorNode) -> KernelNest:
     """Return a nest that does not store a node; the same one if that is not possible."""
-    stores = [store for store in nest.finish if store.node is node]
-    if len(stores) != 1 or len(nest.finish) == 1 or any(axis.is_shifting for axis in nest.axes):
+    stores = [store for store in nest.epilogue if store.node is node]
+    if len(stores) != 1 or len(nest.epilogue) == 1 or any(axis.is_shifting for axis in nest.axes):
         return nest
     (store,) = stores
-    at = nest.finish.index(store)
-    earlier: list[Expr | Store] = [*nest.finish[:at]]
+    at = nest.epilogue.index(store)
+    earlier: list[Expr | Store] = [*nest.epilogue[:at]]
     if nest.reduction is not None:
         earlier += [nest.reduction.term, nest.reduction.initial]
     if any(node in nodes_of(each) for each in (*earlier, store.value)):
         return nest
     # the operands of the value must not change before they are read again
     read = set(nodes_of(store.value))
-    later = nest.finish[at + 1 :]
+    later = nest.epilogue[at + 1 :]
     uses = [sum(_is_of(each, node) for each in walk(after)) for after in later]
     last = max((number for number, count in enumerate(uses) if count), default=-1)
     if any(after.node in read for after in later[:last]):
         return nest
     if sum(uses) > 1 and cost(store.value) > STORE_AND_LOAD_COST:
         return nest
-    finish = tuple(
+    epilogue = tuple(
         replace(after, value=map_expr(after.value, lambda e: store.value if _is_of(e, node) else e))
         for after in later
     )
-    if any(count and depth(after) > MOST_DEPTH for after, count in zip(finish, uses, strict=True)):
+    if any(
+        count and depth(after) > MOST_DEPTH for after, count in zip(epilogue, uses, strict=True)
+    ):
         return nest
-    return replace(nest, finish=(*nest.finish[:at], *finish))
+    return replace(nest, epilogue=(*nest.epilogue[:at], *epilogue))
 
 
 def _is_of(expr: object, node: TensorNode) -> bool:

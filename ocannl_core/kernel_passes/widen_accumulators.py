@@ -55,7 +55,7 @@ def widen_accumulators(plan: NestPlan, *, may_pair: bool = False) -> NestPlan:
         if not _needs_memory(nest, wide):
             result.append(kernel.with_nest(wide))
             continue
-        (store,) = nest.finish
+        (store,) = nest.epilogue
         node = TensorNode(store.node.id, (*store.node.label, "wide"))
         made[node] = NodeInfo(float32, plan.nodes[store.node].buffer_dims)
         result += map(kernel.with_nest, _in_memory(nest, wide, node, plan.nodes))
@@ -92,11 +92,11 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
         result=result,
     )
     old = LocalRead(reduction.result)
-    finish = tuple(
+    epilogue = tuple(
         replace(store, value=map_expr(store.value, lambda e: rounded if e == old else e))
-        for store in nest.finish
+        for store in nest.epilogue
     )
-    return KernelNest(nest.axes, wide, finish)
+    return KernelNest(nest.axes, wide, epilogue)
 
 
 def widen_term(expr: Expr) -> Expr:
@@ -121,13 +121,13 @@ def _in_memory(
     nest: KernelNest, wide: KernelNest, node: TensorNode, nodes: NodeInfos
 ) -> tuple[KernelNest, ...]:
     """Return nests that widen cells, add to wide ones, and round those."""
-    (store,) = nest.finish
+    (store,) = nest.epilogue
     reduction = wide.reduction
     assert reduction is not None
     if nest.is_resumable:
         reduction = replace(reduction, initial=Load(node, store.indices, float32))
     total = LocalRead(reduction.result)
-    sums = replace(wide, reduction=reduction, finish=(Store(node, store.indices, total),))
+    sums = replace(wide, reduction=reduction, epilogue=(Store(node, store.indices, total),))
     # cells that shift are all those of the array, others are those of the nest
     is_shifting = any(axis.is_shifting for axis in nest.axes)
     if is_shifting:

@@ -70,9 +70,9 @@ def inline_node(
     return tuple(
         replace(
             nest,
-            finish=tuple(
+            epilogue=tuple(
                 each
-                for each in nest.finish
+                for each in nest.epilogue
                 if each.node is not node or any(each is k for k in kept)
             ),
         )
@@ -107,7 +107,7 @@ class _Inliner:
     def nest(self, nest: KernelNest) -> KernelNest:
         """Return a nest that does not read the node."""
         if self._node not in nest.mentioned:
-            self._invalidate(nest.finish)
+            self._invalidate(nest.epilogue)
             return nest
         reduction = nest.reduction
         if reduction is not None:
@@ -116,15 +116,15 @@ class _Inliner:
             if isinstance(reduction.term, Load) and term != reduction.term:
                 term = Unary(UnaryOp.IDENTITY, term, term.dtype)  # the product was rounded
             reduction = replace(reduction, term=term, initial=self._inline_reads(reduction.initial))
-        finish: list[Store] = []
-        for store in nest.finish:
+        epilogue: list[Store] = []
+        for store in nest.epilogue:
             new = replace(store, value=self._inline_reads(store.value))
-            finish.append(new)
+            epilogue.append(new)
             if store.node is self._node:
                 self._define(new, nest)
             else:
                 self._invalidate((new,))
-        new_nest = KernelNest(nest.axes, reduction, tuple(finish))
+        new_nest = KernelNest(nest.axes, reduction, tuple(epilogue))
         if not is_independent(new_nest):
             raise _NotInlinableError  # results would depend on each other
         return new_nest

@@ -113,7 +113,7 @@ def test_groups_of_blocks_compute_what_the_plain_loops_compute() -> None:
     schedule = contraction_schedule(nest, draft.nodes, tiny)
     assert schedule is not None
     assert schedule_text(schedule) == snapshot(
-        "split j 24; split j1 12; split j11 4; split i 8; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fetching"
+        "split j 24; split j1 12; split j11 4; split i 8; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k prefetch"
     )
     program = draft.program(body)
     random = np.random.default_rng(5)
