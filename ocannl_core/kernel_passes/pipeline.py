@@ -2,7 +2,7 @@
 
     LoopProgram -- split_kernels, sink_fills --> Plan -- split_inlined_reductions --> Plan
     Plan -- recognise_nests --> NestPlan -- nest_passes() --> NestPlan
-    NestPlan -- schedule_kernels, parallelise_step, allocate_workspace_of --> Plan
+    NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
 
 Each pass returns a new plan. The last three run step by step, so that code generation can begin
 with the first kernels while later ones are scheduled.
@@ -33,7 +33,7 @@ from ocannl_core.kernel_passes.split_reductions import split_reductions
 from ocannl_core.kernel_passes.store_forwarding import forward_stores
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
 from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums
-from ocannl_core.kernel_passes.workspace import allocate_workspace_of
+from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nest_plan import NestKernel, NestPass, NestPlan
 from ocannl_core.kernels.nodes import (
     FinishedStep,
@@ -191,7 +191,7 @@ def plan_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedu
 def finish_kernel(step: Step, nodes: NodeInfos) -> StepReplacement:
     """Parallelise a scheduled step and move its large buffers to the routine."""
     phases = parallelise_step(step, nodes)
-    found = [allocate_workspace_of(each, nodes) for each in phases.steps]
+    found = [allocate_workspace(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
     return StepReplacement(
         steps, (*phases.scratch, *(node for each in found for node in each.scratch))
