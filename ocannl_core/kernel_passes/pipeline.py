@@ -1,6 +1,6 @@
 """The pipeline of kernel passes, from an optimised loop program to a plan of scheduled kernels.
 
-    LoopProgram -- split_kernels, sink_fills --> Plan -- split_inlined_reductions --> Plan
+    LoopProgram -- split_kernels --> Plan -- split_inlined_reductions --> Plan
     Plan -- recognise_nests --> NestPlan -- nest_passes() --> NestPlan
     NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
 
@@ -16,11 +16,11 @@ from functools import partial
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
-from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
+from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
+from ocannl_core.kernel_passes.inline_nodes import forward_fills, forward_stores, rematerialise
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
-from ocannl_core.kernel_passes.rematerialisation import rematerialise
 from ocannl_core.kernel_passes.row_fusion.choose import group_rows
 from ocannl_core.kernel_passes.schedule_kernels import (
     has_schedules,
@@ -28,9 +28,8 @@ from ocannl_core.kernel_passes.schedule_kernels import (
     schedule_kernels,
     schedule_variants,
 )
-from ocannl_core.kernel_passes.split_kernels import sink_fills, split_kernels
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
-from ocannl_core.kernel_passes.store_forwarding import forward_stores
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
 from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums
 from ocannl_core.kernel_passes.workspace import allocate_workspace
@@ -78,7 +77,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     """
     accumulation = settings.current().accumulation
     passes: list[tuple[str, NestPass]] = [
-        ("fuse fills", fuse_fills),
+        ("forward fills", forward_fills),
         ("fuse distant kernels", fuse_distant_kernels),
         ("fuse neighbours", fuse_neighbours),
         ("forward stores", forward_stores),
@@ -162,11 +161,6 @@ def _schedule_steps(
     return (yield from schedule_kernels(nests, rule_for(target), finish))
 
 
-def cut_kernels(optimised: LoopProgram) -> Plan:
-    """Return the kernels of a program as it states them."""
-    return sink_fills(split_kernels(optimised))
-
-
 def plan_kernels(
     optimised: LoopProgram, target: Target, observers: Sequence[PlanObserver] = ()
 ) -> KernelStream:
@@ -177,7 +171,7 @@ def plan_kernels(
         target: The device that runs the kernels.
         observers: Called with the plan after each pass before scheduling.
     """
-    plan = cut_kernels(optimised)
+    plan = split_kernels(optimised)
     for observer in observers:
         observer("split kernels", plan)
     return schedule_for(plan, target, finish_kernel, observers)

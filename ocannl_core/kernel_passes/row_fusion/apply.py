@@ -18,9 +18,9 @@ from ocannl_core.indexing import (
     fresh_var,
 )
 from ocannl_core.kernel_passes.fusion import fuse_over_one_domain
+from ocannl_core.kernel_passes.inline_nodes import inline_node
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
-from ocannl_core.kernel_passes.row_fusion.inline_nodes import inline_node
 from ocannl_core.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nest_plan import NestKernel, RowGroup
