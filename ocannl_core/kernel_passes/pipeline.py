@@ -30,8 +30,7 @@ from ocannl_core.kernel_passes.schedule_kernels import (
 )
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
-from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
-from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums
+from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators, widen_scoped_sums
 from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nest_plan import NestKernel, NestPass, NestPlan
 from ocannl_core.kernels.nodes import (
@@ -48,7 +47,6 @@ from ocannl_core.kernels.stream import KernelStream, map_steps
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.machine_model import MachineModel
-from ocannl_core.schedule.tuning.tuning_cache import Rule
 from ocannl_core.target import Target
 
 
@@ -118,17 +116,6 @@ def nest_plan(
         for observer in observers:
             observer(name, nests)
     return nests
-
-
-def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
-    """Return a plan in which every nest has the schedule that a rule chooses.
-
-    Args:
-        plan: The kernels as the program states them.
-        rule: Chooses the schedules.
-        target: The processor; None for passes that need no cache sizes.
-    """
-    return KernelStream(schedule_kernels(nest_plan(plan, target), rule)).plan()
 
 
 def schedule_for(

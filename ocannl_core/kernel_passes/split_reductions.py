@@ -26,7 +26,7 @@ from ocannl_core.indexing import (
     fresh_var,
     variables,
 )
-from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Load, LocalRead, Store
@@ -152,7 +152,7 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
     number = fresh_var("part")
     term = Load(node, (VarIndex(number), *cells), reduction.dtype)
     axes = (*nest.cells, LoopAxis("", number, 0, count, is_reduced=True))
-    nests.append(KernelNest(_named(axes), replace(reduction, term=term), nest.epilogue))
+    nests.append(KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue))
     return SplitNest(tuple(nests), node, info)
 
 
@@ -193,8 +193,4 @@ def _partial(
     partial = replace(
         reduction, term=substitute_in_expr(reduction.term, values), initial=reduction.neutral
     )
-    return KernelNest(_named((*outer, *axes)), partial, (store,))
-
-
-def _named(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:
-    return tuple(replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, axes, strict=False))
+    return KernelNest(with_letters((*outer, *axes)), partial, (store,))

@@ -16,7 +16,7 @@ reduction is all epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from ocannl_core.dtypes import DType, Kind
@@ -92,6 +92,11 @@ class LoopAxis:
     extent: int
     is_reduced: bool = False
     is_shifting: bool = False
+
+
+def with_letters(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:
+    """Return axes named in alphabetical order."""
+    return tuple(replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, axes, strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,13 @@ from ocannl_core.kernel_passes.inline_nodes import inline_node
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
 from ocannl_core.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest import (
+    KernelNest,
+    LoopAxis,
+    Reduction,
+    with_letters,
+    with_value,
+)
 from ocannl_core.kernels.nest_plan import NestKernel, RowGroup
 from ocannl_core.kernels.nodes import Kernel, NodeInfos, kernel_of
 from ocannl_core.kernels.row_fusion import (
@@ -32,7 +38,7 @@ from ocannl_core.kernels.row_fusion import (
     nodes_written_by_rows,
     row_fusion_of,
 )
-from ocannl_core.kernels.transforms import AXIS_LETTERS, Schedule
+from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import (
     Allocate,
     Binary,
@@ -502,10 +508,8 @@ class FusedLoops:
     def _substitute_total(self, member: Member, store: Store, total: Expr) -> Store:
         reduction = member.nest.reduction
         assert reduction is not None
-        result = LocalRead(reduction.result)
-        value = map_expr(store.value, lambda each: total if each == result else each)
-        values = self._substitution(member)
-        (rewritten,) = substitute_in_stmt(replace(store, value=value), values).stmts
+        store = with_value(store, LocalRead(reduction.result), total)
+        (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
         assert isinstance(rewritten, Store)
         return rewritten
 
@@ -523,9 +527,8 @@ class FusedLoops:
         var = fresh_var(self._group.hint)
         cell = self._partial_cell(position, member, VarIndex(var))
         axes = (*nest.cells, LoopAxis("", var, 0, self.plan.groups, is_reduced=True))
-        named = tuple(replace(axis, name=AXIS_LETTERS[at]) for at, axis in enumerate(axes))
         combined: Reduction = replace(reduction, term=cell)
-        return KernelNest(named, combined, nest.epilogue)
+        return KernelNest(with_letters(axes), combined, nest.epilogue)
 
     # ----- statements -----------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from ocannl_core.compile.bench import Bench, index_values
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernel_passes.pipeline import nest_plan, schedule_by_rule
+from ocannl_core.kernel_passes.pipeline import nest_plan
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
@@ -32,6 +32,7 @@ from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.support.reductions import random_reductions
 from tests.support.sample_ops import Product
+from tests.support.schedules import schedule_by_rule
 
 REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
 

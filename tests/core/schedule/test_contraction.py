@@ -14,7 +14,6 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, float64, int32
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, fresh_var
-from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.nodes import Binary, Block, Expr, Stmt
@@ -24,6 +23,7 @@ from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.schedules import schedule_by_rule
 
 WIDE = Target(
     "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
