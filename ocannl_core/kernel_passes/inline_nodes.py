@@ -8,10 +8,10 @@ stores.
 
 `passes.inline` has inlined what is cheaper without memory in any loops. Here the nests are known
 that share a pass over memory, and the nodes that leave the caches. The definition is a fill
-(`forward_fills`), a store of the same nest (`forward_stores`), or a store of an earlier nest, which
-is computed again (`rematerialise`, and row fusion). A node may be written several times; the
-operands of a definition must have the same values at the read. A value is computed in the format in
-which it would be stored, so all bits are the same.
+(`initialise_reductions`), a store of the same nest (`forward_stores`), or a store of an earlier
+nest, which is computed again (`rematerialise`, and row fusion). A node may be written several
+times; the operands of a definition must have the same values at the read. A value is computed in
+the format in which it would be stored, so all bits are the same.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from ocannl_core.passes.inline.invert_indices import NoSolution, solve
 # ----- fills --------------------------------------------------------------------------------------
 
 
-def forward_fills(plan: NestPlan) -> NestPlan:
+def initialise_reductions(plan: NestPlan) -> NestPlan:
     """Forward fills to the reductions that they initialise.
 
     c[:] = 0.0; ...; c[i, j] += x  -->  ...; c[i, j] = 0.0 + x
 
-    The pass of the same name over loops forwards the other fills, and has moved all of them in
+    The pass `forward_fills` over loops forwards the other fills, and has moved all of them in
     front of the first use.
     """
     steps: list[NestStep | None] = list(plan.steps)

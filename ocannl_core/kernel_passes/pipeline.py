@@ -17,7 +17,11 @@ from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
-from ocannl_core.kernel_passes.inline_nodes import forward_fills, forward_stores, rematerialise
+from ocannl_core.kernel_passes.inline_nodes import (
+    forward_stores,
+    initialise_reductions,
+    rematerialise,
+)
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
@@ -75,7 +79,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     """
     accumulation = settings.current().accumulation
     passes: list[tuple[str, NestPass]] = [
-        ("forward fills", forward_fills),
+        ("initialise reductions", initialise_reductions),
         ("fuse distant kernels", fuse_distant_kernels),
         ("fuse neighbours", fuse_neighbours),
         ("forward stores", forward_stores),

@@ -15,7 +15,7 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import affine, fresh_var
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
-from ocannl_core.kernel_passes.inline_nodes import forward_fills
+from ocannl_core.kernel_passes.inline_nodes import initialise_reductions
 from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
 from ocannl_core.kernel_passes.row_fusion.apply import fuse_group, fuse_rows
@@ -375,7 +375,9 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
             return pointwise_schedule(nest, nodes, target)
         return contraction_schedule(nest, nodes, target)
 
-    nests_of_plan = fuse_neighbours(fuse_distant_kernels(forward_fills(recognise_nests(plan))))
+    nests_of_plan = fuse_neighbours(
+        fuse_distant_kernels(initialise_reductions(recognise_nests(plan)))
+    )
     for group in group_rows(nests_of_plan, target).steps:
         if isinstance(group, RowGroup):
             fused = fuse_group(group, rule, plan.nodes)
