@@ -86,7 +86,7 @@ def test_one_reduction_stays_where_it_is() -> None:
     assert split_inlined_reductions(plan) == plan
 
 
-def test_reductions_of_what_the_kernel_writes_stay_where_they_are() -> None:
+def test_reductions_of_nodes_that_the_kernel_writes_are_not_moved() -> None:
     sums = TwoSums()
     of_result = total(0, sums.draft.load(sums.y, K))
     plan = split_kernels(sums.program(Binary(BinaryOp.SUB, sums.value, of_result, float32)))

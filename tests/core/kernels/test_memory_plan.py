@@ -44,7 +44,7 @@ memory of its own: 8192 bytes, 12288 without sharing
 """)
 
 
-def test_what_a_step_reads_and_what_it_writes_do_not_overlap() -> None:
+def test_operands_and_results_of_a_step_do_not_overlap() -> None:
     places = memory_plan(plan((copy(B, A), copy(C, B)), (B, C))).places
     assert places[B].end <= places[C].offset or places[C].end <= places[B].offset
 
