@@ -94,13 +94,13 @@ def test_a_node_that_its_own_kernel_reads_once_moves_at_any_cost() -> None:
     assert is_stored(*readers)
 
 
-def test_what_takes_long_is_stored() -> None:
+def test_costly_nodes_are_stored() -> None:
     differences = Differences(UnaryOp.EXP)
     assert differences.d in differences.nodes_left(cache=1)
 
 
 @pytest.mark.parametrize("changed", ["x", "m"])
-def test_a_node_is_stored_if_what_it_is_computed_from_changes(changed: str) -> None:
+def test_a_node_is_stored_if_its_operands_change(changed: str) -> None:
     differences = Differences()
     draft, node = differences.draft, {"x": differences.x, "m": differences.m}[changed]
     places = (I, K) if changed == "x" else (K,)
