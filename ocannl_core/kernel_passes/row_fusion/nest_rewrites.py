@@ -25,8 +25,8 @@ def map_nest(
     if reduction is not None:
         term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
         reduction = replace(reduction, term=term, initial=initial)
-    finish = tuple(
+    epilogue = tuple(
         replace(each, node=buffers.get(each.node, each.node), value=map_expr(each.value, function))
-        for each in nest.finish
+        for each in nest.epilogue
     )
-    return replace(nest, reduction=reduction, finish=finish)
+    return replace(nest, reduction=reduction, epilogue=epilogue)

@@ -229,7 +229,7 @@ class Accumulators:
             initial = substitute_in_expr(self.reduction.initial, values)
             total = Binary(self.reduction.op, initial, total, self.dtype)
         result = LocalRead(self.reduction.result)
-        uses = sum(each == result for store in self.nest.finish for each in walk(store.value))
+        uses = sum(each == result for store in self.nest.epilogue for each in walk(store.value))
         if uses <= 1 or total == cell:
             return epilogue_stores(self.nest, region, {result: total})
         return (self._store(cell, total), *epilogue_stores(self.nest, region, {result: cell}))
@@ -254,7 +254,7 @@ def epilogue_stores(
     """Return the stores of one result, with the value of its reduction substituted."""
     values = region.substitution()
     stmts: list[Stmt] = []
-    for store in nest.finish:
+    for store in nest.epilogue:
         # substitute in the store first: the value of the result has its indices substituted already
         for stmt in substitute_in_stmt(store, values).stmts:
             assert isinstance(stmt, Store)
@@ -272,7 +272,7 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
             stored one by one.
     """
     total = 0
-    for store in nest.finish:
+    for store in nest.epilogue:
         for part in walk(store):
             indices = part.indices if isinstance(part, Load | Store) else ()
             scattered = [count for var, count in lanes.items() if _is_scattered(indices, var)]
@@ -290,7 +290,7 @@ def _is_scattered(indices: Sequence[AxisIndex], var: LoopVar) -> bool:
 
 def has_expensive_epilogue(nest: KernelNest) -> bool:
     """Return True if an epilogue needs many registers."""
-    return any(cost(store.value) >= FUNCTION_COST for store in nest.finish)
+    return any(cost(store.value) >= FUNCTION_COST for store in nest.epilogue)
 
 
 def has_long_epilogue(nest: KernelNest, tree: AxisTree, kinds: Mapping[str, AxisKind]) -> bool:
