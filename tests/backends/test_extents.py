@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -430,3 +431,46 @@ def test_one_number_fills_all_cells(target: str) -> None:
     assert ctx[x].shape == (6, 2)
     step(n=3)
     np.testing.assert_array_equal(ctx[y], np.full((3, 2), 6.0))
+
+
+def test_equal_kernels_of_different_extents_are_generated_once(target: str) -> None:
+    oc.reset()
+    n, m = oc.static_extent("n", max=40), oc.static_extent("m", max=40)
+    ctx = oc.Context(target)
+    x, y = oc.placeholder("x", batch=[n], output=[33]), oc.placeholder("y", batch=[m], output=[33])
+    sums = [oc.einsum("b|o => |o", each) for each in (x, y)]
+    step = ctx.compile(oc.train.forward(sums[0]) + oc.train.forward(sums[1]))
+    for sizes in ((40, 7), (3, 40), (0, 1)):
+        ctx[x], ctx[y] = whole_numbers(sizes[0], 33), whole_numbers(sizes[1], 33, seed=1)
+        step(n=sizes[0], m=sizes[1])
+        np.testing.assert_array_equal(ctx[sums[0]], whole_numbers(sizes[0], 33).sum(axis=0))
+        np.testing.assert_array_equal(ctx[sums[1]], whole_numbers(sizes[1], 33, seed=1).sum(axis=0))
+
+
+def test_code_on_disk_keeps_extents(tmp_path: Path) -> None:
+    found: list[list[Array]] = []
+    entries: list[int] = []
+    with oc.settings.overrides(cache_dir=str(tmp_path)):
+        for _ in range(2):
+            found.append(trained("cpu_c", oc.static_extent("n", max=6), 4, n=4))
+            entries.append(len(list(tmp_path.glob("**/routines/*"))))
+    assert entries[0] == entries[1] > 0  # the second program was found
+    assert_same_bits(found[1], found[0])
+
+
+def test_tables_and_explanations_show_the_extent() -> None:
+    oc.reset()
+    n, ctx = oc.static_extent("n", max=20), oc.Context("interp")
+    x = oc.placeholder("x", batch=[n], output=[2])
+    y = x * 2.0
+    step = ctx.compile(oc.train.forward(y))
+    ctx[x] = np.arange(6.0).reshape(3, 2)
+    step(n=3)
+    text = str(oc.table(y, ctx))
+    assert text.splitlines()[0] == "mul: n<=20|2, float32"
+    assert [line.split()[-1] for line in text.splitlines()[-3:]] == ["2.0", "6.0", "10.0"]
+    assert "10.0" in str(oc.table(y, ctx, recompute=True))
+    assert "n<=20|2" in str(oc.tree(y, ctx))
+    assert "n<=20 x 2" in str(oc.explain(step))
+    assert "batch axis -1: n<=20" in str(oc.explain(y))
+    assert step.profile(seconds=0.001, n=3).kernels
