@@ -108,7 +108,9 @@ class Routine:
         run.values = tuple(each.maximum for each in self._extents)
         # the cells of what it writes itself may have come into being one call after the other
         self._sized = tuple(
-            each for each in self._needed if each.info.extents and each.node not in usage.writes
+            stored
+            for node, stored in by_id
+            if stored.info.extents and node in usage.reads_first - usage.writes
         )
         self._order = tuple(index.name for index in build.plan.indices)
         if all(len(limit.terms) == 1 for limit in self._limits):
