@@ -59,6 +59,7 @@ from ocannl_core.tensor.contractions import (
     where,
 )
 from ocannl_core.tensor.dimension import Dimension, dim
+from ocannl_core.tensor.gradients import gradients
 from ocannl_core.tensor.literals import (
     arange,
     batch,
@@ -216,6 +217,7 @@ __all__ = [
     "float64",
     "fma",
     "from_function",
+    "gradients",
     "hookimpl",
     "identity",
     "int32",

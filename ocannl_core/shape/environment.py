@@ -18,7 +18,7 @@ from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, 
 from ocannl_core.shape.counts import count_cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
-from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
+from ocannl_core.shape.logic import Adjoint, Logic, contracted_rows, relation_of
 from ocannl_core.shape.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.state import LeafTensor, State
 from ocannl_core.shape.terms import (
@@ -239,6 +239,9 @@ class Environment:
         The size of a padded window, for example, does not always follow from the shapes of one
         operation.
         """
+        if isinstance(logic, Adjoint):
+            known = self.with_known_sizes(logic.logic, capture)
+            return replace(logic, logic=known, shapes=tuple(map(self.view, logic.shapes)))
         if not isinstance(logic, Einsum):
             return logic
         values, rows = dict(logic.values), dict(logic.rows)

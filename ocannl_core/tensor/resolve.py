@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
@@ -29,7 +29,9 @@ from ocannl_core.indexing import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin
+from ocannl_core.shape.logic import Adjoint
 from ocannl_core.shape.projections import project
+from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.computation_steps import (
     Argument,
     Assign,
@@ -102,7 +104,7 @@ def resolve(
         ]
         for tensor in members:
             tensor.relate_words()
-        shapes = [tensor.terms for tensor in members]
+        shapes = [shape for tensor in members for shape in _shapes_of(tensor)]
         session.environment.close(shapes, captured, f"the code {name}")
         for tensor in members:
             tensor.settle()
@@ -124,6 +126,13 @@ def resolve(
     return ResolvedComputation(
         program, {n: t for n, t in emitter.tensors.items() if n in program.nodes}
     )
+
+
+def _shapes_of(tensor: Tensor) -> Iterator[Shape]:
+    """Yield the shapes that the code of a tensor needs."""
+    yield tensor.terms
+    if isinstance(tensor.definition, Applied) and isinstance(tensor.definition.logic, Adjoint):
+        yield from tensor.definition.logic.shapes
 
 
 def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
