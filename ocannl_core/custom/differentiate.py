@@ -53,9 +53,7 @@ def gradient_terms(
     return tuple(_contributions(node, _gradients(node, given), wanted))
 
 
-def _gradients(
-    node: ApplyInterface, given: Sequence[Tensor | None]
-) -> list[Any] | tuple[Any, ...]:
+def _gradients(node: ApplyInterface, given: Sequence[Tensor | None]) -> list[Any] | tuple[Any, ...]:
     grad = getattr(node.op, "grad", None)
     if grad is None:
         raise MissingGradientError(

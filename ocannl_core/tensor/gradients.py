@@ -8,6 +8,7 @@ operation's gradient function becomes a tensor, the application of a derived ope
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from numbers import Real
 from typing import Any
 
@@ -20,7 +21,6 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.constraints import RowEqual
 from ocannl_core.shape.logic import Adjoint, Logic, Pointwise, Several
-from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.definitions import Applied, Filled, GradientOf, ResultOf, ancestors
 from ocannl_core.tensor.derived_operations import (
     DerivedOperation,
@@ -336,68 +336,88 @@ class _Code:
         )
         self._has_parts = isinstance(definition.logic, Several)
         self._origin = Origin(f"gradient of {tensor.origin.operation}", tensor.origin.location)
-        self._intermediates: dict[Variable, Tensor] = {}
-        self._position = 0
-        """The next assignment to an intermediate slot."""
+        self._written: dict[Variable, Formula] = {}
+        """The values of intermediate slots, as they are at the current assignment."""
+        self._sums: dict[Variable, Tensor] = {}
+        """The tensors behind variables that stand for sums in intermediate slots."""
 
     def terms(self, position: int) -> Iterator[Tensor]:
         """Yield the terms of the gradient of one operand."""
         target = Variable("gradient", position)
         together: list[Formula] = []
-        for index, each in enumerate(self._assignments):
-            if each.target != target:
-                continue
-            check_sum(each, self._tensor.origin.operation, str(self._tensor.origin))
-            self._compute_intermediates(index)
-            value = negated(each.value) if each.combine is BinaryOp.SUB else each.value
-            if self._has_parts or any(v.role == "intermediate" for v in variables_in(value)):
-                yield self._term(each, value)
-            else:
-                together.append(value)
+        self._written.clear()
+        for each in self._assignments:
+            if each.target.role == "intermediate":
+                self._write(each)
+            elif each.target == target:
+                value = self._value(each)
+                if self._has_parts:
+                    yield self._term(target, value, each.logic)
+                else:
+                    together.append(value)
         if together:
-            combined = added(together)
-            whole = TracedAssignment(target, BinaryOp.ADD, False, combined, None)
-            yield self._term(whole, combined)
+            yield self._term(target, added(together))
 
-    def _compute_intermediates(self, before: int) -> None:
-        """Compute the intermediate slots up to an assignment, each as it is then."""
-        start, self._position = self._position, max(before, self._position)
-        for each in self._assignments[start : self._position]:
-            if each.target.role != "intermediate":
-                continue
-            check_sum(each, self._tensor.origin.operation, str(self._tensor.origin))
-            value = negated(each.value) if each.combine is BinaryOp.SUB else each.value
-            term = self._term(each, value)
-            before_it = self._intermediates.get(each.target)
-            if each.combine is not BinaryOp.SECOND and not each.reset and before_it is not None:
-                model = self._tensor_at(each.target.position)
-                term = derived_tensor(
-                    add, (before_it, term), Pointwise(), model, self._tensor.origin
-                )
-            self._intermediates[each.target] = term
+    def _value(self, assignment: TracedAssignment) -> Formula:
+        """Return the value that an assignment sets or adds."""
+        check_sum(assignment, self._definition.operation.name, str(self._tensor.origin))
+        value = substitute(assignment.value, self._written)
+        return negated(value) if assignment.combine is BinaryOp.SUB else value
 
-    def _term(self, assignment: TracedAssignment, value: Formula) -> Tensor:
-        """Return the sum of a value over the cells that an assignment adds to each cell."""
+    def _write(self, assignment: TracedAssignment) -> None:
+        """Note the value of an intermediate slot after an assignment.
+
+        A plain assignment is substituted into its readers: it has one value for each cell, which
+        they read through the same index map. A sum over cells becomes a tensor.
+        """
+        target, value = assignment.target, self._value(assignment)
+        is_sum = assignment.combine is not BinaryOp.SECOND
+        if is_sum or self._has_parts:
+            term = replace(target, occurrence=len(self._sums) + 1)
+            self._sums[term] = self._term(target, value, assignment.logic)
+            value = term
+        before = self._written.get(target)
+        if is_sum and not assignment.reset and before is not None:
+            if self._has_parts:  # each value is read along axes of its own
+                value = self._sum_of_two(target, before, value)
+            else:
+                value = added((before, value))
+        self._written[target] = value
+
+    def _sum_of_two(self, target: Variable, one: Formula, other: Formula) -> Formula:
+        assert isinstance(one, Variable)
+        assert isinstance(other, Variable)
+        terms, model = (self._sums[one], self._sums[other]), self._tensor_at(target.position)
+        total = replace(target, occurrence=len(self._sums) + 1)
+        self._sums[total] = derived_tensor(add, terms, Pointwise(), model, self._origin)
+        return total
+
+    def _term(self, target: Variable, value: Formula, stated: Logic | None = None) -> Tensor:
+        """Return the sum of a value over the cells that an assignment adds to each cell.
+
+        Args:
+            target: The slot that it writes.
+            value: The value.
+            stated: The logic that is stated for the assignment, if any.
+        """
         logic = self._definition.logic
-        if isinstance(logic, Several):
-            value = _with_distinct_occurrences(value)
-        variables = [each for each in dict.fromkeys(variables_in(value)) if each != POSITION]
-        operands = tuple(map(self._tensor_of, variables))
-        named = {
-            each: Variable(self._kind(each), i) for i, each in enumerate(variables, 1)
-        }
-        target = assignment.target.position
-        model = self._tensor_at(target)
+        occurrences = list(variables_in(value)) if self._has_parts else []
+        if self._has_parts:
+            value = _numbered(value)
+        variables = [v for v in dict.fromkeys(variables_in(value)) if v != POSITION]
+        operands = tuple(map(self._tensor_of, occurrences or variables))
+        model = self._tensor_at(target.position)
         if isinstance(logic, Several):
             shapes = (model.terms, *(each.terms for each in operands))
-            sources = tuple(range(1, len(shapes)))
-            adjoint = Adjoint(assignment.logic or Pointwise(), shapes, 0, sources)
+            adjoint = Adjoint(stated or Pointwise(), shapes, 0, tuple(range(1, len(shapes))))
         else:
-            sources = tuple(each.position for each in variables)
-            adjoint = self._adjoint(target, sources)
-        roles = tuple(named.values())
+            adjoint = self._adjoint(target.position, tuple(v.position for v in variables))
+        roles = {each: Variable(self._kind(each), i) for i, each in enumerate(variables, 1)}
         operation = term_operation(
-            f"{self._definition.operation.name}_grad", substitute(value, named), roles, self._padding
+            f"{self._definition.operation.name}_grad",
+            substitute(value, roles),
+            tuple(roles.values()),
+            self._padding,
         )
         capture = self._definition.capture
         return derived_tensor(operation, operands, adjoint, model, self._origin, capture)
@@ -428,8 +448,8 @@ class _Code:
                 return self._tensor_at(variable.position)
             case "gradient" if variable.position == 0:
                 return self._gradient
-            case "intermediate" if (key := replace(variable, occurrence=0)) in self._intermediates:
-                return self._intermediates[key]
+            case "intermediate" if variable in self._sums:
+                return self._sums[variable]
             case "selection":
                 return self._search()
             case _:
@@ -470,22 +490,20 @@ _search_key = "search"
 """The key of the positions of selected cells, beside applications of user-written operations."""
 
 
-def _with_distinct_occurrences(value: Formula) -> Formula:
-    """Return a formula whose variables occur once each: they differ in `occurrence`."""
-    count = 0
+def _numbered(value: Formula) -> Formula:
+    """Return a formula whose variables occur once each, numbered in order."""
+    numbers = count(1)
 
-    def renamed(formula: Formula) -> Formula:
-        nonlocal count
+    def numbered(formula: Formula) -> Formula:
         match formula:
             case Variable():
-                count += 1
-                return replace(formula, occurrence=count)
+                return replace(formula, occurrence=next(numbers))
             case Application(op, args):
-                return Application(op, tuple(map(renamed, args)))
+                return Application(op, tuple(map(numbered, args)))
             case _:
                 return formula
 
-    return renamed(value)
+    return numbered(value)
 
 
 def derived_tensor(

@@ -1,0 +1,491 @@
+"""Gradients as expressions: they equal those of backpropagation, and are differentiable again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.errors import MissingGradientError, UsageError
+from ocannl_core.testing.gradients import Point, weighted
+from tests.backends.test_every_gradient import CASES, POINTWISE, cells
+
+
+def check_second_gradients(
+    function: Callable[..., oc.Tensor], points: list[Point], backend: str = "interp"
+) -> None:
+    """Compare gradients with backpropagation, and second ones with it and central differences."""
+    with oc.Session(seed=7, dtype="float64"):
+        start = [point if isinstance(point, tuple) else (point, 0) for point in points]
+        x = [
+            oc.param(f"p{i}", init=oc.tensor(np.asarray(cells, np.float64), input_axes=axes))
+            for i, (cells, axes) in enumerate(start)
+        ]
+        loss = weighted(function(*x))
+        first = oc.gradients(loss, x, allow_unused=True)
+        assert [g.shape for g in first] == [each.shape for each in x]
+        total = weighted(first[0]) + sum(map(weighted, first[1:])) + 0.0 * loss
+        second = oc.gradients(total, x, allow_unused=True)
+        ctx = oc.Context(backend)
+        update = ctx.compile(oc.train.grad_update(loss), keep=[each.grad for each in x])
+        compute = ctx.compile(oc.train.forward(total), keep=[total, *first])
+        again = ctx.compile(
+            oc.train.grad_update(total) + sum_of(second), keep=[*(e.grad for e in x), *second]
+        )
+        ctx.init_params(total)
+        at = [ctx[each] for each in x]
+        update()
+        expected = [ctx[each.grad] for each in x]
+        compute()
+        for found, wanted in zip(first, expected, strict=True):
+            np.testing.assert_allclose(ctx[found], wanted, rtol=1e-12, atol=1e-14)
+        again()
+        found = [ctx[each] for each in second]
+        for one, other in zip(found, x, strict=True):
+            np.testing.assert_allclose(one, ctx[other.grad], rtol=1e-11, atol=1e-12)
+
+        # the slope in one direction, which is different from zero in every cell
+        rng = np.random.default_rng(3)
+        ways = [rng.uniform(0.5, 1.5, each.shape) * rng.choice([-1, 1], each.shape) for each in at]
+
+        def value(step: float) -> float:
+            for operand, base, way in zip(x, at, ways, strict=True):
+                ctx[operand] = base + step * way
+            compute()
+            return ctx.item(total)
+
+        slope = (value(1e-6) - value(-1e-6)) / 2e-6
+        moved = sum(float(np.sum(h * way)) for h, way in zip(found, ways, strict=True))
+        assert moved == pytest.approx(slope, rel=2e-5, abs=2e-5)
+
+
+def sum_of(tensors: tuple[oc.Tensor, ...]) -> Any:
+    code = oc.train.forward(tensors[0])
+    for each in tensors[1:]:
+        code += oc.train.forward(each)
+    return code
+
+
+@pytest.mark.parametrize("name", sorted(POINTWISE))
+def test_the_second_gradient_of_a_primitive_is_the_slope_of_its_gradient(name: str) -> None:
+    operation = POINTWISE[name]
+    points: list[Point] = [cells(4) + 0.01 * i for i in range(operation.operands)]
+    check_second_gradients(lambda *operands: operation(*operands), points)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_second_gradient_of_an_operation_is_the_slope_of_its_gradient(case: str) -> None:
+    function, points = CASES[case]
+    check_second_gradients(lambda *x: squashed(function(*x)), points)
+
+
+def squashed(result: oc.Tensor) -> oc.Tensor:
+    return result * result * 0.5 + result
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["matmul", "padded convolution", "padded max pooling", "tropical", "blocks", "softmax"],
+)
+def test_compiled_second_gradients_are_slopes_too(case: str) -> None:
+    function, points = CASES[case]
+    check_second_gradients(lambda *x: squashed(function(*x)), points, "cpu_c")
+
+
+# ----- closed forms -------------------------------------------------------------------------------
+
+
+def evaluate(target: str, *tensors: oc.Tensor) -> list[Any]:
+    """Return the cells of tensors, computed in one routine from initial parameters."""
+    ctx = oc.Context(target)
+    routine = ctx.compile(sum_of(tensors), keep=tensors)
+    for each in tensors:
+        ctx.init_params(each)
+    routine()
+    return [ctx[each] for each in tensors]
+
+
+def total(x: oc.Tensor) -> oc.Tensor:
+    found: oc.Tensor = oc.einsum("...|... => 0", x)
+    return found
+
+
+def test_the_fourth_derivative_of_a_power_is_a_constant(target: str) -> None:
+    with oc.Session(dtype="float64"):
+        x = oc.param("x", init=[1.0, -2.0, 0.0])
+        derivatives = [x**4]
+        for _ in range(4):
+            derivatives += oc.gradients(derivatives[-1], [x])
+        at = np.array([1.0, -2.0, 0.0])
+        expected = [at**4, 4 * at**3, 12 * at**2, 24 * at, np.full(3, 24.0)]
+        for found, wanted in zip(evaluate(target, *derivatives), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-14)
+
+
+def test_derivatives_of_elementary_functions_have_their_closed_forms(target: str) -> None:
+    at = np.array([0.3, 0.7, 1.9])
+    tanh = np.tanh(at)
+    forms = {
+        oc.sin: -np.sin(at),
+        oc.exp: np.exp(at),
+        oc.log: -1 / at**2,
+        oc.recip: 2 / at**3,
+        oc.sqrt: -0.25 * at**-1.5,
+        oc.tanh: -2 * tanh * (1 - tanh**2),
+        oc.relu: 0 * at,
+    }
+    with oc.Session(dtype="float64"):
+        x = oc.param("x", init=at)
+        second = [oc.gradients(oc.gradients(f(x), x), x)[0] for f in forms]
+        for found, wanted in zip(evaluate(target, *second), forms.values(), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_a_hessian_vector_product_equals_the_product_with_the_hessian(target: str) -> None:
+    rng = np.random.default_rng(1)
+    matrix, at, vector = rng.normal(size=(4, 4)), rng.normal(size=4), rng.normal(size=4)
+    with oc.Session(dtype="float64"):
+        x = oc.param("x", init=at)
+        y = oc.einsum("i;ij;j=>0", x, oc.tensor(matrix), oc.sin(x))
+        (g,) = oc.gradients(y, [x])
+        (product,) = oc.gradients(g, [x], grad_y=oc.tensor(vector))
+        (found,) = evaluate(target, product)
+    cosine = matrix * np.cos(at)
+    hessian = cosine + cosine.T - np.diag(at @ matrix * np.sin(at))
+    np.testing.assert_allclose(found, hessian @ vector, rtol=1e-12)
+
+
+def test_second_gradients_of_maxima_are_those_of_the_selected_cells(target: str) -> None:
+    with oc.Session(dtype="float64"):
+        x = oc.param("x", init=[[1.0, 5.0, 2.0], [7.0, 7.0, 3.0]])
+        top = oc.einmax("ij=>i", x)
+        (g,) = oc.gradients(top * top * top, [x])
+        (h,) = oc.gradients(g, [x])
+        (first, second) = evaluate(target, g, h)
+    np.testing.assert_array_equal(first, [[0, 75, 0], [147, 0, 0]])
+    np.testing.assert_array_equal(second, [[0, 30, 0], [42, 0, 0]])
+
+
+def test_a_gradient_has_exactly_the_shape_of_its_variable(target: str) -> None:
+    with oc.Session(dtype="float64"):
+        scale = oc.param("scale", init=[2.0])
+        row = oc.param("row", init=[[1.0, 2.0, 3.0]])
+        y = scale * row * oc.tensor(np.ones((5, 2, 3)), batch_axes=1)
+        found = oc.gradients(y, [scale, row])
+        assert [g.shape for g in found] == [scale.shape, row.shape]
+        first, second = evaluate(target, *found)
+    np.testing.assert_array_equal(first, [60.0])
+    np.testing.assert_array_equal(second, [[20.0, 20.0, 20.0]])
+
+
+def test_variables_may_be_intermediate_results_placeholders_and_the_result_itself() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[2])
+        middle = oc.exp(x)
+        y = middle * middle
+        gx, gm, gy = oc.gradients(y, [x, middle, y])
+        ctx = oc.Context("interp")
+        step = ctx.compile(sum_of((gx, gm, gy)), keep=[gx, gm, gy])
+        ctx[x] = np.log([2.0, 3.0])
+        step()
+        np.testing.assert_allclose(ctx[gx], [8, 18], rtol=1e-6)
+        np.testing.assert_allclose(ctx[gm], [4, 6], rtol=1e-6)
+        np.testing.assert_array_equal(ctx[gy], [1, 1])
+
+
+def test_several_results_and_their_gradients_add_up() -> None:
+    with oc.Session():
+        x = oc.param("x", init=[2.0, 3.0])
+        (g,) = oc.gradients([x * x, oc.sin(x) * 0.0 + x], [x], grad_y=[oc.tensor([1.0, 10.0]), 2.0])
+        assert evaluate("interp", g)[0].tolist() == [4 + 2, 60 + 2]
+
+
+def test_the_gradient_has_the_number_format_of_its_variable() -> None:
+    with oc.Session():
+        x = oc.param("x", init=[1.5, 2.0], dtype="bfloat16")
+        w = oc.param("w", init=[3.0, 4.0], dtype="float32")
+        y = oc.cast(x, "float32") * w * w
+        gx, gw = oc.gradients(y, [x, w])
+        (gg,) = oc.gradients(gw * gw, [x])
+        assert [str(each.dtype) for each in (gx, gw, gg)] == ["bfloat16", "float32", "bfloat16"]
+        found = evaluate("interp", gx, gw, gg)
+        assert [each.astype(float).tolist() for each in found] == [[9, 16], [9, 16], [108, 256]]
+
+
+def test_a_gradient_follows_its_variable_to_a_wider_format() -> None:
+    with oc.Session():
+        x = oc.param("x", init=oc.tensor([1.0, 2.0]))
+        p = oc.placeholder("p", output=[2])
+        (g,) = oc.gradients(p * p * x, [p])
+        wide = p + oc.tensor(np.ones(2), dtype="float64")
+        assert (str(wide.dtype), g.dtype) == ("float64", p.dtype)
+        (other,) = oc.gradients(g * g, [p])
+        assert other.dtype is p.dtype
+
+
+# ----- operations that users define ---------------------------------------------------------------
+
+
+def parts_forward(v: Any, v1: Any, v2: Any) -> None:
+    v[oc.neutral] += oc.mul(v1, v2, logic="i;j => ij")
+    v.accumulate(v1, logic="i => ij")
+
+
+def parts_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+    g1 += oc.mul(g, v2, logic="ij;j => i")
+    g1.accumulate(g, logic="ij => i")
+    g2 += oc.mul(g, v1, logic="ij;i => j")
+
+
+def squares_forward(v: Any, v1: Any) -> None:
+    v[oc.neutral] += oc.mul(v1, v1, logic="i;j => ij")
+
+
+def squares_gradient(g: Any, g1: Any, v1: Any) -> None:
+    g1 += oc.mul(g, v1, logic="ij;j => i")
+    g1 += oc.mul(g, v1, logic="ij;i => j")
+
+
+def halves_forward(v: Any, v1: Any) -> None:
+    v[oc.neutral] += v1 * v1 * v1
+
+
+def halves_gradient(g: Any, g1: Any, v1: Any, square_rhs1: Any, scaled_lhs: Any) -> None:
+    square_rhs1[:] = v1 * v1
+    square_rhs1 += square_rhs1
+    scaled_lhs[:] = 1.5 * g
+    g1 += scaled_lhs * square_rhs1
+
+
+def largest_forward(v: Any, v1: Any) -> None:
+    v[oc.neutral, oc.maximum] = v1
+
+
+def largest_gradient(g: Any, g1: Any, v: Any, v1: Any) -> None:
+    g1 += oc.where(v1 == v, g, 0.0)
+
+
+DEFINED: dict[str, tuple[oc.Operation, list[Point]]] = {
+    "a logic for each assignment": (
+        oc.define_operation("parts", forward=parts_forward, gradient=parts_gradient, logic=None),
+        [cells(3), cells(2)],
+    ),
+    "one operand along two axes": (
+        oc.define_operation(
+            "squares", forward=squares_forward, gradient=squares_gradient, logic=None
+        ),
+        [cells(3)],
+    ),
+    "intermediate slots": (
+        oc.define_operation(
+            "halves", forward=halves_forward, gradient=halves_gradient, logic="ij=>i"
+        ),
+        [cells(2, 3)],
+    ),
+    "a maximum of padded windows, compared": (
+        oc.define_operation(
+            "largest", forward=largest_forward, gradient=largest_gradient, logic="i=+k=>i"
+        ),
+        [cells(4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+@pytest.mark.parametrize("case", DEFINED)
+def test_operations_that_users_define_are_differentiated_twice(case: str, backend: str) -> None:
+    operation, points = DEFINED[case]
+    values = {"values": {"k": 3}} if "windows" in case else {}
+    check_second_gradients(lambda *x: squashed(operation(*x, **values)), points, backend)
+
+
+class Cube(oc.custom.Op):
+    """A user-written operation whose gradient is an expression."""
+
+    spec = "... => ..."
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0] ** 3
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        return [3.0 * inputs[0] * inputs[0] * output_gradients[0]]
+
+
+class OpaqueSlope(Cube):
+    """An operation whose gradient is one without a gradient."""
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        return [Opaque()(inputs[0]) * output_gradients[0]]
+
+
+class Opaque(oc.custom.Op):
+    """An operation without a gradient."""
+
+    spec = "... => ..."
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = 3 * inputs[0] ** 2
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+def test_user_written_operations_are_differentiated_by_their_grad(backend: str) -> None:
+    check_second_gradients(lambda x: squashed(Cube()(x)), [cells(3)], backend)
+
+
+def test_a_user_written_operation_without_a_second_gradient_is_an_error() -> None:
+    with oc.Session():
+        x = oc.param("x", init=[2.0])
+        (g,) = oc.gradients(OpaqueSlope()(x), [x])
+        assert evaluate("interp", g)[0].tolist() == [12.0]
+        with pytest.raises(MissingGradientError, match="Opaque"):
+            oc.gradients(g, [x])
+
+
+# ----- losses that contain gradients --------------------------------------------------------------
+
+
+def test_a_critic_with_a_gradient_penalty_learns_slopes_of_one(target: str) -> None:
+    with oc.Session(seed=3):
+        real = oc.tensor(np.linspace(1.0, 2.0, 8)[:, None], batch_axes=1, dtype="float32")
+        fake = oc.tensor(np.linspace(-2.0, -1.0, 8)[:, None], batch_axes=1, dtype="float32")
+        between = oc.tensor(np.linspace(-2.0, 2.0, 8)[:, None], batch_axes=1, dtype="float32")
+
+        @oc.op
+        def critic(x: oc.Tensor) -> Any:
+            hidden = oc.tanh(oc.param("w1") @ x + oc.param("b1", output=[8]))
+            return oc.param("w2", output=[1]) @ hidden
+
+        score = critic(label="critic")
+        (slope,) = oc.gradients(score(between), [between])
+        penalty = total((slope * slope - 1.0) ** 2) / 8.0
+        loss = total(score(fake) - score(real)) / 8.0 + 10.0 * penalty
+        ctx = oc.Context(target)
+        step = ctx.compile(
+            oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.003),
+            keep=[loss, penalty, slope],
+        )
+        ctx.init_params(loss)
+        step()
+        before = ctx.item(penalty)
+        for _ in range(150):
+            step()
+        assert ctx.item(penalty) < min(0.1, before)
+        assert ctx.item(loss) < -1.5  # the critic separates the two, with slopes of about 1
+        assert np.all(np.abs(ctx[slope]) < 1.4)
+
+
+def test_a_network_satisfies_a_differential_equation(target: str) -> None:
+    """u'' = -u with u(0) = 0, u'(0) = 1 is the sine."""
+    with oc.Session(seed=1):
+        t = oc.tensor(np.linspace(0.0, 1.5, 12)[:, None], batch_axes=1, dtype="float32")
+
+        @oc.op
+        def network(t: oc.Tensor) -> Any:
+            hidden = oc.tanh(oc.param("w1") @ t + oc.param("b1", output=[8]))
+            return oc.param("w2", output=[1]) @ hidden
+
+        u = t + t * t * network(t)  # the conditions at 0 hold
+        (du,) = oc.gradients(u, [t])
+        (ddu,) = oc.gradients(du, [t])
+        loss = total((ddu + u) ** 2) / 12.0
+        ctx = oc.Context(target)
+        step = ctx.compile(
+            oc.train.grad_update(loss)
+            + oc.train.sgd_update(loss, learning_rate=0.01, momentum=0.9),
+            keep=[loss, u],
+        )
+        ctx.init_params(loss)
+        for _ in range(200):
+            step()
+        np.testing.assert_allclose(ctx[u][:, 0], np.sin(np.linspace(0.0, 1.5, 12)), atol=0.02)
+
+
+# ----- variables without a gradient ---------------------------------------------------------------
+
+
+def test_a_variable_that_the_result_does_not_depend_on_is_an_error_or_zero() -> None:
+    with oc.Session():
+        x, other = oc.param("x", init=[1.0, 2.0]), oc.param("other", init=[3.0, 4.0, 5.0])
+        with pytest.raises(UsageError, match=r"(?s)parameter other.*does not depend.*allow_unused"):
+            oc.gradients(x * x, [x, other])
+        _, zeros = oc.gradients(x * x, [x, other], allow_unused=True)
+        assert evaluate("interp", zeros)[0].tolist() == [0, 0, 0]
+
+
+def test_the_error_names_the_operations_that_stop_the_gradient() -> None:
+    with oc.Session():
+        x = oc.param("x", init=[1.0, 2.0])
+        with pytest.raises(UsageError, match="through stop_gradient only"):
+            oc.gradients(oc.stop_gradient(x) * 2.0, [x])
+        with pytest.raises(UsageError, match="through trunc only"):
+            oc.gradients(oc.trunc(x), x)
+
+
+def test_a_gradient_that_is_zero_almost_everywhere_is_no_error() -> None:
+    with oc.Session():
+        x = oc.param("x", init=[1.0, -2.0])
+        (g,) = oc.gradients(oc.relu(x), [x])
+        (h,) = oc.gradients(g, [x])
+        assert evaluate("interp", h)[0].tolist() == [0, 0]
+
+
+def test_arguments_that_have_no_gradient_are_refused() -> None:
+    with oc.Session():
+        x = oc.param("x", init=[1.0, 2.0])
+        ids = oc.tensor([1, 2], dtype="int32")
+        with pytest.raises(UsageError, match="int32"):
+            oc.gradients(x * 2.0, [ids])
+        with pytest.raises(UsageError, match="x is None"):
+            oc.gradients(x * 2.0, [None])
+        with pytest.raises(UsageError, match="0 variables"):
+            oc.gradients(x * 2.0, [])
+        with pytest.raises(UsageError, match="1 grad_y"):
+            oc.gradients([x, x * 2.0], [x], grad_y=[1.0])
+        with oc.Session():
+            y = oc.param("y", init=[1.0, 2.0])
+        with pytest.raises(UsageError, match="sessions"):
+            oc.gradients(x * 2.0, [y])
+
+
+def test_a_gradient_of_backpropagation_is_not_differentiated_silently() -> None:
+    with oc.Session():
+        x = oc.param("x", init=[1.0, 2.0])
+        y = x * x
+        assert y.grad is not None
+        assert x.grad is not None
+        with pytest.raises(UsageError, match=r"(?s)x_grad.*oc\.gradients"):
+            oc.gradients(x.grad * y, [x])
+
+
+def test_an_accumulation_without_a_derivative_is_named() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def gradient(g: Any, g1: Any, bound_lhs: Any) -> None:
+        bound_lhs[oc.neutral, oc.maximum] = g
+        g1 += bound_lhs
+
+    bounded = oc.define_operation("bounded", forward=forward, gradient=gradient)
+    with oc.Session():
+        x = oc.param("x", init=[1.0, 2.0])
+        with pytest.raises(UsageError, match=r"(?s)max into bound_lhs in the gradient of bounded"):
+            oc.gradients(bounded(x), [x])
+
+
+def test_a_gradient_is_inlined_into_its_reader() -> None:
+    with oc.Session():
+        x = oc.param("x", init=[1.0, 2.0])
+        (g,) = oc.gradients(oc.sin(x) * x, [x])
+        (h,) = oc.gradients(g, [x])
+        ctx = oc.Context("interp")
+        result = h * 2.0
+        routine = ctx.compile(oc.train.forward(result), keep=[result])
+        stored = [
+            line
+            for line in str(routine.loop_ir).splitlines()
+            if line.startswith("        ") and " = " in line
+        ]
+        assert len(stored) == 2  # the last loop, and a product that two of its terms share
