@@ -69,7 +69,7 @@ def _gradients(node: ApplyInterface, given: Sequence[Tensor | None]) -> list[Any
         with session:
             found = grad(list(node.inputs), list(given))
     except Exception as error:
-        error.add_note(f"while `grad` of {node.origin} was asked")
+        error.add_note(f"while calling `grad` of {node.origin}")
         raise
     finally:
         session.recorder = recorder
