@@ -32,7 +32,13 @@ from ocannl_core.shape.terms import (
     Size,
     exceeds_address_space,
 )
-from ocannl_core.shape.unmatched import EinsumApplication, application_of, find_remarks, report
+from ocannl_core.shape.unmatched import (
+    EinsumApplication,
+    Remark,
+    application_of,
+    find_remarks,
+    report,
+)
 
 Axes = Sequence[int | Size | EllipsisType] | None
 """The axes of a row; `...` among them is a row variable, and None is an empty row."""
@@ -320,6 +326,14 @@ class Environment:
         inference.
         """
         return explain(self._state, shape)
+
+    def report(self, remark: Remark) -> None:
+        """Warn about a doubtful broadcast, once for each line; or refuse it.
+
+        Raises:
+            ShapeError: if the setting `missing_axes` is `error`.
+        """
+        report(remark, self._reported, of_spec=False)
 
     # ----- details ------------------------------------------------------------------------------
 

@@ -95,6 +95,8 @@ class Parameter(Generic[T]):
     """Return the computation of the first value of a parameter with this definition."""
     scopes: tuple[ParameterScope, ...] = ()
     """The blocks that it was made in, outermost first."""
+    is_unstated_number: bool = False
+    """True if it starts as one number, and no axes were stated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
