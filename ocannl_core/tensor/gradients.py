@@ -295,19 +295,18 @@ class _Walk:
 
     def blocking(self, tensor: Tensor) -> str:
         """Return the operations without a gradient between a variable and the results."""
-        found = {
-            each.origin.operation: None
-            for each in self._order
-            if isinstance(each.definition, Applied)
-            and each.definition.operation.gradient is None
-            and tensor in ancestors([each])
-        }
-        integers = {
-            f"{each.origin.operation} ({each.dtype})": None
-            for each in self._order
-            if not each.dtype.is_float and each.operands and tensor in ancestors([each])
-        }
-        return ", ".join(found | integers)
+        found: dict[str, None] = {}
+        dependents = {tensor}
+        for each in self._order:
+            if dependents.isdisjoint(each.operands):
+                continue
+            dependents.add(each)
+            definition = each.definition
+            if not each.dtype.is_float:
+                found[f"{each.origin.operation} ({each.dtype})"] = None
+            elif isinstance(definition, Applied) and definition.operation.gradient is None:
+                found[each.origin.operation] = None
+        return ", ".join(found)
 
 
 # ----- the code of one operation ------------------------------------------------------------------

@@ -454,7 +454,8 @@ def _refuse_loss(
         f"to that of {tensor.describe()}",
         where=str(roots[0].origin),
         fix="to add them, write oc.train.grad_update(a) + oc.train.grad_update(b), or "
-        "backpropagate the sum of the losses; to discard the first ones, clear them by name: a.zero_grads()",
+        "backpropagate the sum of the losses; to discard the first ones, clear them by name: "
+        "a.zero_grads()",
     )
 
 

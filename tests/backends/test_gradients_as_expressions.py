@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.errors import MissingGradientError, UsageError
 from ocannl_core.testing.gradients import Point, weighted
-from tests.backends.test_every_gradient import CASES, POINTWISE, cells
+from tests.backends.test_every_gradient import CASES, FORMS, POINTWISE, cells, step
 
 
 def check_second_gradients(
@@ -30,16 +32,17 @@ def check_second_gradients(
         total = weighted(first[0]) + sum(map(weighted, first[1:])) + 0.0 * loss
         second = oc.gradients(total, x, allow_unused=True)
         ctx = oc.Context(backend)
-        update = ctx.compile(oc.train.grad_update(loss), keep=[each.grad for each in x])
-        compute = ctx.compile(oc.train.forward(total), keep=[total, *first])
+        compute = ctx.compile(
+            oc.train.grad_update(loss) + sum_of((*first, total)),
+            keep=[total, *first, *(each.grad for each in x)],
+        )
         again = ctx.compile(
             oc.train.grad_update(total) + sum_of(second), keep=[*(e.grad for e in x), *second]
         )
         ctx.init_params(total)
         at = [ctx[each] for each in x]
-        update()
-        expected = [ctx[each.grad] for each in x]
         compute()
+        expected = [ctx[each.grad] for each in x]
         for found, wanted in zip(first, expected, strict=True):
             np.testing.assert_allclose(ctx[found], wanted, rtol=1e-12, atol=1e-14)
         again()
@@ -93,6 +96,20 @@ def squashed(result: oc.Tensor) -> oc.Tensor:
 def test_compiled_second_gradients_are_slopes_too(case: str) -> None:
     function, points = CASES[case]
     check_second_gradients(lambda *x: squashed(function(*x)), points, "cpu_c")
+
+
+@given(st.lists(step, min_size=1, max_size=3))
+@settings(max_examples=5, deadline=None)
+def test_second_gradients_of_random_compositions_are_slopes(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    def function(a: oc.Tensor, b: oc.Tensor) -> oc.Tensor:
+        made = [a, b]
+        for name, first, second in steps:
+            made.append(FORMS[name](made[first % len(made)], made[second % len(made)]))
+        return made[-1] + a * b * 0.1
+
+    check_second_gradients(function, [cells(2, 2), cells(2, 2) + 0.05])
 
 
 # ----- closed forms -------------------------------------------------------------------------------
@@ -194,6 +211,51 @@ def test_variables_may_be_intermediate_results_placeholders_and_the_result_itsel
         np.testing.assert_allclose(ctx[gx], [8, 18], rtol=1e-6)
         np.testing.assert_allclose(ctx[gm], [4, 6], rtol=1e-6)
         np.testing.assert_array_equal(ctx[gy], [1, 1])
+
+
+def test_shapes_may_be_inferred_after_a_gradient_is_taken(target: str) -> None:
+    with oc.Session():
+        w, x = oc.param("w"), oc.placeholder("x", batch=[4], output=[3])
+        y = oc.sin(w @ x)
+        gw, gx = oc.gradients(y, [w, x])
+        (again,) = oc.gradients(gx, [w])
+        oc.require_shape(y, "4|2")
+        ctx = oc.Context(target)
+        step = ctx.compile(sum_of((gw, gx, again)))
+        assert [str(each.shape) for each in (gw, gx, again)] == ["3->2", "4|3", "3->2"]
+        ctx.init_params(y)
+        ctx[x] = np.ones((4, 3))
+        step()
+
+
+def test_a_gradient_is_zero_beside_the_position_that_is_read(target: str) -> None:
+    with oc.Session():
+        x, i = oc.placeholder("x", batch=[3], output=[2]), oc.static_index("i", range=3)
+        (g,) = oc.gradients(x[i] ** 3, [x])
+        (h,) = oc.gradients(g, [x])
+        ctx = oc.Context(target)
+        step = ctx.compile(sum_of((g, h)), bindings=[i])
+        ctx[x] = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        step(i=1)
+        assert ctx[g].tolist() == [[0, 0], [27, 48], [0, 0]]
+        assert ctx[h].tolist() == [[0, 0], [18, 24], [0, 0]]
+
+
+def test_recorded_code_takes_gradients_at_its_place() -> None:
+    with oc.Session():
+        x, seen = oc.param("x", init=[1.0, 2.0]), oc.declare("seen", output=[2])
+
+        @oc.cd
+        def code() -> None:
+            seen[:] = oc.gradients(x**3, [x])[0]
+            x[:] = 3.0
+            seen.accumulate(oc.gradients(x**3, [x])[0])
+
+        ctx = oc.Context("interp")
+        step = ctx.compile(code())
+        ctx.init_params(x * 1.0)
+        step()
+        assert ctx[seen].tolist() == [3 + 27, 12 + 27]
 
 
 def test_several_results_and_their_gradients_add_up() -> None:
@@ -347,7 +409,7 @@ def test_a_user_written_operation_without_a_second_gradient_is_an_error() -> Non
 # ----- losses that contain gradients --------------------------------------------------------------
 
 
-def test_a_critic_with_a_gradient_penalty_learns_slopes_of_one(target: str) -> None:
+def test_a_critic_with_a_gradient_penalty_learns_slopes_of_one() -> None:
     with oc.Session(seed=3):
         real = oc.tensor(np.linspace(1.0, 2.0, 8)[:, None], batch_axes=1, dtype="float32")
         fake = oc.tensor(np.linspace(-2.0, -1.0, 8)[:, None], batch_axes=1, dtype="float32")
@@ -362,7 +424,7 @@ def test_a_critic_with_a_gradient_penalty_learns_slopes_of_one(target: str) -> N
         (slope,) = oc.gradients(score(between), [between])
         penalty = total((slope * slope - 1.0) ** 2) / 8.0
         loss = total(score(fake) - score(real)) / 8.0 + 10.0 * penalty
-        ctx = oc.Context(target)
+        ctx = oc.Context("cpu_c")
         step = ctx.compile(
             oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.003),
             keep=[loss, penalty, slope],
@@ -377,7 +439,7 @@ def test_a_critic_with_a_gradient_penalty_learns_slopes_of_one(target: str) -> N
         assert np.all(np.abs(ctx[slope]) < 1.4)
 
 
-def test_a_network_satisfies_a_differential_equation(target: str) -> None:
+def test_a_network_satisfies_a_differential_equation() -> None:
     """u'' = -u with u(0) = 0, u'(0) = 1 is the sine."""
     with oc.Session(seed=1):
         t = oc.tensor(np.linspace(0.0, 1.5, 12)[:, None], batch_axes=1, dtype="float32")
@@ -391,7 +453,7 @@ def test_a_network_satisfies_a_differential_equation(target: str) -> None:
         (du,) = oc.gradients(u, [t])
         (ddu,) = oc.gradients(du, [t])
         loss = total((ddu + u) ** 2) / 12.0
-        ctx = oc.Context(target)
+        ctx = oc.Context("cpu_c")
         step = ctx.compile(
             oc.train.grad_update(loss)
             + oc.train.sgd_update(loss, learning_rate=0.01, momentum=0.9),
@@ -401,6 +463,39 @@ def test_a_network_satisfies_a_differential_equation(target: str) -> None:
         for _ in range(200):
             step()
         np.testing.assert_allclose(ctx[u][:, 0], np.sin(np.linspace(0.0, 1.5, 12)), atol=0.02)
+
+
+def test_backends_agree_on_the_steps_of_a_gradient_penalty() -> None:
+    def steps(backend: str) -> list[Any]:
+        with oc.Session(seed=5):
+            x = oc.tensor(np.linspace(-1.0, 1.0, 6).reshape(3, 2), batch_axes=1, dtype="float64")
+            y = oc.param("v", output=[1]) @ oc.tanh(oc.param("w", output=[4]) @ x)
+            (slope,) = oc.gradients(y, [x])
+            loss = total((slope * slope - 1.0) ** 2)
+            ctx = oc.Context(backend)
+            update = oc.train.sgd_update(loss, learning_rate=0.05)
+            step = ctx.compile(oc.train.grad_update(loss) + update, keep=[loss])
+            ctx.init_params(loss)
+            return [step() or ctx.item(loss) for _ in range(3)]
+
+    assert steps("cpu_c") == pytest.approx(steps("interp"), rel=1e-12)
+
+
+def test_gradients_of_a_network_have_the_bits_of_backpropagation(target: str) -> None:
+    with oc.Session(seed=2):
+        x = oc.tensor(np.linspace(-1.0, 1.0, 24).reshape(6, 4), batch_axes=1, dtype="float32")
+        hidden = oc.tanh(oc.param("w") @ x + oc.param("b", output=[5]))
+        loss = total((oc.param("v", output=[2]) @ hidden) ** 2)
+        params = list(loss.params)
+        found = oc.gradients(loss, params)
+        ctx = oc.Context(target)
+        step = ctx.compile(
+            oc.train.grad_update(loss) + sum_of(found), keep=[*found, *(p.grad for p in params)]
+        )
+        ctx.init_params(loss)
+        step()
+        for one, p in zip(found, params, strict=True):
+            np.testing.assert_array_equal(ctx[one], ctx[p.grad])
 
 
 # ----- variables without a gradient ---------------------------------------------------------------
