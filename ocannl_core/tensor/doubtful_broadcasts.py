@@ -18,11 +18,11 @@ from ocannl_core.shape.unmatched import Remark
 from ocannl_core.tensor.definitions import Applied, Parameter, ancestors
 from ocannl_core.tensor.tensor import Tensor
 
-_VERBS = {
-    BinaryOp.ADD: "is added to",
-    BinaryOp.SUB: "is subtracted from or subtracts",
-    BinaryOp.MUL: "multiplies",
-    BinaryOp.DIV: "divides or is divided by",
+_NOUNS = {
+    BinaryOp.ADD: "a sum",
+    BinaryOp.SUB: "a difference",
+    BinaryOp.MUL: "a product",
+    BinaryOp.DIV: "a quotient",
 }
 
 
@@ -106,11 +106,12 @@ def _cells(row: Row) -> int:
 
 
 def _grown(tensor: Tensor, parameter: Tensor, other: Tensor, primitive: object) -> Remark:
-    verb = _VERBS.get(primitive, "meets") if isinstance(primitive, BinaryOp) else "meets"
+    known = _NOUNS.get(primitive) if isinstance(primitive, BinaryOp) else None
+    noun = known or tensor.origin.operation
     return Remark(
         "A parameter that starts as one number has one number, or the sizes that are stated.",
-        f"{parameter.describe()} has shape {parameter.shape}, like {other.describe()} of shape "
-        f"{other.shape}, which it {verb}",
+        f"{parameter.describe()} has shape {parameter.shape}, from {noun} with {other.describe()} "
+        f"of shape {other.shape}",
         "state its axes: output=[] for one number, output=[...] for those of its uses",
         tensor.origin,
     )

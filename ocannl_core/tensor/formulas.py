@@ -112,7 +112,13 @@ class _Tracer:
     def formula(self, value: SlotValue) -> Formula:
         match value:
             case Slot():
-                found = self._variables[value]
+                found = self._variables.get(value)
+                if found is None:
+                    raise UsageError(
+                        "oc.gradients differentiates functions of slots as they are.",
+                        found=f"{value!r} in the gradient function of an operation",
+                        fix="merge buffers are read by recorded code",
+                    )
                 if found.role == "selection":
                     return Application(BinaryOp.EQ, (SELECTION, POSITION))
                 return found

@@ -114,7 +114,7 @@ STATED: dict[str, Build] = {
 def test_a_number_that_grows_with_its_use_gives_a_warning(case: str) -> None:
     (text,) = warnings_of(GROWN[case])
     assert text.startswith("Parameter s (test_doubtful_broadcasts.py")
-    assert "has shape 3, like" in text
+    assert "has shape 3, from a " in text
     assert "output=[] for one number" in text
 
 
