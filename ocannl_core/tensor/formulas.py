@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Literal, assert_never
 
-from ocannl_core.assign.nodes import Scalar
+from ocannl_core.assign.nodes import Cells
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.logic import Logic
 from ocannl_core.tensor.pointwise_operations import primitive_gradient
@@ -95,7 +96,8 @@ class _Tracer:
 
     def slot(self, name: str, position: int) -> Slot:
         stated = slot_of(name.partition("[")[0])
-        slot = Slot(name, Scalar(0.0), float32, (), (), self, position)
+        cells = Cells(TensorNode(0, (name,)))  # of no tensor: formulas keep names only
+        slot = Slot(name, cells, float32, (), (), self, position)
         is_intermediate = stated.role == "intermediate"
         self._variables[slot] = Variable(stated.role, position, name if is_intermediate else "")
         return slot

@@ -584,3 +584,31 @@ def test_a_gradient_is_inlined_into_its_reader() -> None:
             if line.startswith("        ") and " = " in line
         ]
         assert len(stored) == 2  # the last loop, and a product that two of its terms share
+
+
+def test_a_merge_buffer_is_not_differentiated() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def gradient(g: Any, g1: Any, v1: Any) -> None:
+        g1 += g * v1.merge
+
+    with oc.Session():
+        x = oc.param("x", init=[1.0])
+        merging = oc.define_operation("merging", forward=forward, gradient=gradient)
+        with pytest.raises(UsageError, match=r"v1\.merge in the gradient function"):
+            oc.gradients(merging(x), [x])
+
+
+def test_a_read_before_a_write_is_refused() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def gradient(g: Any, g1: Any, mask_rhs1: Any) -> None:
+        g1 += g * mask_rhs1
+
+    with oc.Session():
+        x = oc.param("x", init=[1.0])
+        early = oc.define_operation("early", forward=forward, gradient=gradient)
+        with pytest.raises(UsageError, match="a read of mask_rhs1 in the gradient of early"):
+            oc.gradients(early(x), [x])
