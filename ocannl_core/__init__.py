@@ -60,6 +60,7 @@ from ocannl_core.tensor.contractions import (
     where,
 )
 from ocannl_core.tensor.dimension import Dimension, dim
+from ocannl_core.tensor.evaluation import evaluation
 from ocannl_core.tensor.gradients import gradients
 from ocannl_core.tensor.literals import (
     arange,
@@ -208,6 +209,7 @@ __all__ = [
     "einmax",
     "einsum",
     "equal",
+    "evaluation",
     "exp",
     "exp2",
     "explain",
