@@ -35,6 +35,7 @@ from ocannl_core.errors import (
     OpError,
     SettingsError,
     ShapeError,
+    ShapeWarning,
     SpecError,
     SpecWarning,
     TransferError,
@@ -60,6 +61,7 @@ from ocannl_core.tensor.contractions import (
 )
 from ocannl_core.tensor.dimension import Dimension, dim
 from ocannl_core.tensor.evaluation import evaluation
+from ocannl_core.tensor.gradients import gradients
 from ocannl_core.tensor.literals import (
     arange,
     batch,
@@ -182,6 +184,7 @@ __all__ = [
     "Session",
     "SettingsError",
     "ShapeError",
+    "ShapeWarning",
     "Size",
     "SpecError",
     "SpecWarning",
@@ -219,6 +222,7 @@ __all__ = [
     "float64",
     "fma",
     "from_function",
+    "gradients",
     "hookimpl",
     "identity",
     "int32",

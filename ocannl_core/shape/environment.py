@@ -19,7 +19,7 @@ from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, 
 from ocannl_core.shape.counts import count_cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
-from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
+from ocannl_core.shape.logic import Adjoint, Logic, contracted_rows, relation_of
 from ocannl_core.shape.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.state import LeafTensor, State
 from ocannl_core.shape.terms import (
@@ -34,7 +34,13 @@ from ocannl_core.shape.terms import (
     exceeds_address_space,
     extents_in,
 )
-from ocannl_core.shape.unmatched import EinsumApplication, application_of, find_remarks, report
+from ocannl_core.shape.unmatched import (
+    EinsumApplication,
+    Remark,
+    application_of,
+    find_remarks,
+    report,
+)
 
 Axes = Sequence[int | Size | StaticExtent | EllipsisType] | None
 """The axes of a row; `...` among them is a row variable, and None is an empty row."""
@@ -248,6 +254,9 @@ class Environment:
         The size of a padded window, for example, does not always follow from the shapes of one
         operation.
         """
+        if isinstance(logic, Adjoint):
+            known = self.with_known_sizes(logic.logic, capture)
+            return replace(logic, logic=known, shapes=tuple(map(self.view, logic.shapes)))
         if not isinstance(logic, Einsum):
             return logic
         values, rows = dict(logic.values), dict(logic.rows)
@@ -326,6 +335,14 @@ class Environment:
         inference.
         """
         return explain(self._state, shape)
+
+    def report(self, remark: Remark) -> None:
+        """Warn about a doubtful broadcast, once for each line; or refuse it.
+
+        Raises:
+            ShapeError: if the setting `missing_axes` is `error`.
+        """
+        report(remark, self._reported, of_spec=False)
 
     # ----- details ------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ from ocannl_core.shape.constraints import (
     TotalElements,
 )
 from ocannl_core.shape.einsum import Relation
-from ocannl_core.shape.logic import Logic, NumbersOfWords, relation_of
+from ocannl_core.shape.logic import Adjoint, Logic, NumbersOfWords, relation_of
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.row_order import pairs
 from ocannl_core.shape.state import State, sides
@@ -99,6 +99,9 @@ def project(
     """
     if isinstance(logic, NumbersOfWords):
         return _project_words(logic.per_word, result, operands[0])
+    if isinstance(logic, Adjoint):
+        found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin, sizes)
+        return exchange_roles(found, logic.target, logic.sources)
     ids = count()
     result = _with_identities(result, ids)
     operands = [_with_identities(operand, ids) for operand in operands]
@@ -110,6 +113,28 @@ def project(
             where = origin.at(f"the size of {label}")
             relation.constraints.append(DimEqual(dim, Size(n), where))
     return derive(state, relation, result, operands)
+
+
+def exchange_roles(found: Projections, target: int, sources: Sequence[int]) -> Projections:
+    """Return projections over the same domain, with other tensors as the result and the operands.
+
+    Args:
+        found: The projections.
+        target: The new result: 0 for the result so far, 1 for the first operand.
+        sources: The new operands, numbered likewise.
+    """
+    maps, dims = (found.lhs, *found.rhs), (found.lhs_dims, *found.rhs_dims)
+    margins = (found.lhs_margins, *(found.margins or ((),) * len(found.rhs)))
+    read = tuple(margins[each] for each in sources)
+    return Projections(
+        found.domain,
+        maps[target],
+        tuple(maps[each] for each in sources),
+        dims[target],
+        tuple(dims[each] for each in sources),
+        read if any(read) else (),
+        margins[target],
+    )
 
 
 def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:

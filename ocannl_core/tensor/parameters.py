@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 from ocannl_core.dtypes import DType
@@ -121,10 +122,11 @@ def _new(
         initial, shape = initial_value(session, init, said, precision.dtype)
     finally:
         session.recorder = recorder
+    is_unstated_number = isinstance(init, Real) and output is None and input is None
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,
-        Parameter(initial, initialize, scopes),
+        Parameter(initial, initialize, scopes, is_unstated_number),
         shape,
         precision,
         label,

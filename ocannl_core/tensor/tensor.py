@@ -212,6 +212,11 @@ class Tensor(TypedTensor):
             words = [operand.terms for operand in definition.operands]
             self.session.environment.relate(logic, self.terms, words, self.origin)
 
+    def note_stated_shape(self) -> None:
+        """Note that the program states the shape of a parameter apart from its creation."""
+        if isinstance(self.definition, Parameter):
+            self.definition = replace(self.definition, is_unstated_number=False)
+
     # ----- margins --------------------------------------------------------------------------------
 
     def add_access(self, access: WindowAccess) -> None:
