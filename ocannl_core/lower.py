@@ -13,6 +13,8 @@ store. The rules:
   is filled with the neutral element of the accumulation that reads it, or with the assignment's
   `beyond`.
 - A concatenated index becomes one nest per component; several become one for each choice.
+- A computed position becomes a gather or a scatter. The positions are checked first, before the
+  first statement of the routine if it does not compute them itself.
 """
 
 from __future__ import annotations
@@ -53,9 +55,10 @@ from ocannl_core.dtypes import (
     uint4x32,
 )
 from ocannl_core.errors import LoweringError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     FixedIndex,
     IndexMap,
     IndexVar,
@@ -73,11 +76,14 @@ from ocannl_core.indexing import (
     traversals,
 )
 from ocannl_core.ir_text import PrintedNames
+from ocannl_core.loopir.computed_positions import gather_cell, place_checks, scatter_cell
 from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant
+from ocannl_core.loopir.margin_loops import margin_loops
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     ConstBits,
     Expr,
     Fill,
@@ -86,6 +92,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     LoopProgram,
     Remark,
+    Scatter,
     Stmt,
     Store,
     StoreVector,
@@ -113,6 +120,9 @@ from ocannl_core.settings import MOST_FILL_VALUES
 
 _MOST_UNROLLED_STORES = 64
 
+Operands = tuple[Operand, ...]
+"""The operands of an assignment."""
+
 
 def lower(program: AssignProgram) -> LoopProgram:
     """Lower a program to loops.
@@ -122,7 +132,7 @@ def lower(program: AssignProgram) -> LoopProgram:
     """
     state = _Lowering(program.nodes)
     state.assignments(program.body)
-    body = Block(tuple(state.stmts))
+    body = Block(place_checks(state.stmts))
     used = nodes_of(body)
     return LoopProgram(
         program.name,
@@ -226,16 +236,16 @@ class _Lowering:
         starts_neutral = resets and is_injective(projections)
         for nest in self.nests(projections):
             self.prepare_margins(assignment, nest)
-            self.remark(assignment)
-            indices = self.shifted(target, nest.lhs)
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
+            store = self.store(target, nest.lhs, assignment.args, nest.rhs)
+            self.remark(assignment)
             value = self.apply(assignment.op, operands, dtype)
             if starts_neutral and not combine.value.keeps_first:
                 start = constant(_neutral_number(combine, dtype), dtype)
                 value = Binary(combine, start, value, dtype)
             elif combine is not BinaryOp.SECOND and not starts_neutral:
-                value = Binary(combine, Load(target, indices, dtype), value, dtype)
-            self.stmts.append(nest.around(Store(target, indices, value)))
+                value = Binary(combine, store.value, value, dtype)
+            self.stmts.append(nest.around(replace(store, value=value)))
             self.forget_margins(target, nest)
 
     def check(self, assignment: Accumulate) -> None:
@@ -300,7 +310,7 @@ class _Lowering:
                     fits = not working.is_integer or round_to(value, working) == value
                     exprs.append(constant(value, working if fits or op not in LOGICAL else float64))
                 case Cells(node):
-                    exprs.append(Load(node, self.shifted(node, index_map), self.info(node).dtype))
+                    exprs.append(self.load(node, index_map, args, maps))
                 case Merge(node):
                     self.note_merge(node)
                     indices = self.shifted(node, index_map)
@@ -308,6 +318,66 @@ class _Lowering:
                 case _:
                     assert_never(arg)
         return exprs
+
+    def load(
+        self, node: TensorNode, index_map: IndexMap, args: Operands, maps: tuple[IndexMap, ...]
+    ) -> Expr:
+        """Return the cell of a node at an index map, which may have a computed position."""
+        info, indices = self.info(node), self.shifted(node, index_map)
+        axis = self.computed_axis(index_map)
+        if axis is None:
+            return Load(node, indices, info.dtype)
+        position = self.position(node, axis, index_map[axis], args, maps)
+        return gather_cell(node, info, indices, axis, position)
+
+    def store(
+        self, node: TensorNode, index_map: IndexMap, args: Operands, maps: tuple[IndexMap, ...]
+    ) -> Store | Scatter:
+        """Return a store of a cell's own value, for another value to be put in its place."""
+        info, indices = self.info(node), self.shifted(node, index_map)
+        axis = self.computed_axis(index_map)
+        if axis is None:
+            return Store(node, indices, Load(node, indices, info.dtype))
+        position = self.position(node, axis, index_map[axis], args, maps)
+        return scatter_cell(node, info, indices, axis, position)
+
+    def computed_axis(self, index_map: IndexMap) -> int | None:
+        """Return the axis with a computed position, or None."""
+        axes = [axis for axis, i in enumerate(index_map) if isinstance(i, ComputedIndex)]
+        if len(axes) > 1:
+            raise self.error(
+                "One axis of a tensor has a computed position.",
+                f"axes {', '.join(map(str, axes))}",
+                "flatten these axes into one, and compute the position on it",
+            )
+        return axes[0] if axes else None
+
+    def position(
+        self,
+        node: TensorNode,
+        axis: int,
+        index: AxisIndex,
+        args: Operands,
+        maps: tuple[IndexMap, ...],
+    ) -> Expr:
+        """Return a computed position, after emitting its check."""
+        assert isinstance(index, ComputedIndex)
+        holder = args[index.operand] if index.operand < len(args) else None
+        if not isinstance(holder, Cells):
+            raise self.error(
+                "A computed position is a cell of another operand.", f"operand {index.operand}"
+            )
+        positions = self.info(holder.node)
+        if not positions.dtype.is_integer:
+            raise self.error(
+                "Positions are integers.",
+                f"{holder.node.name}: {positions.dtype}",
+                'convert them: oc.cast(ids, "int32")',
+            )
+        if settings.current().check_positions:
+            extent, described = self.info(node).dims[axis], f"axis {axis} of {node.name}"
+            self.stmts.append(CheckPositions(holder.node, extent, described, self.origin))
+        return Load(holder.node, self.shifted(holder.node, index.at), positions.dtype)
 
     def note_merge(self, node: TensorNode) -> None:
         """Record the node of the merge buffer, and refuse a second one."""
@@ -485,7 +555,10 @@ class _Lowering:
                 f"{len(index_map)} indices for the {len(info.dims)} axes of {node.name}",
             )
         lefts = [margin.left for margin in info.padding] or [0] * len(info.dims)
-        return tuple(_plus(index, left) for index, left in zip(index_map, lefts, strict=True))
+        return tuple(
+            FixedIndex(0) if isinstance(index, ComputedIndex) else _plus(index, left)
+            for index, left in zip(index_map, lefts, strict=True)
+        )
 
     def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: _Nest) -> bool:
         info = self.info(node)
@@ -493,6 +566,8 @@ class _Lowering:
             return False
         ranges: dict[IndexVar, Range] = {var: Range(0, extent - 1) for var, extent in nest.loops}
         for index, dim in zip(index_map, info.dims, strict=True):
+            if isinstance(index, ComputedIndex):
+                continue  # never in a margin
             reach = index_range(index, ranges)
             if reach is None and as_affine(index)[0]:
                 return True
@@ -528,7 +603,7 @@ class _Lowering:
                 )
             value = saturate(needed, dtype)
             if self.margins.get(arg.node) != value:
-                self.stmts += _margin_loops(arg.node, self.info(arg.node), value)
+                self.stmts += margin_loops(arg.node, self.info(arg.node), value)
                 self.margins[arg.node] = value
 
     def forget_margins(self, target: TensorNode, nest: _Nest) -> None:
@@ -569,31 +644,6 @@ def _position(offset: int, dims: Sequence[int]) -> IndexMap:
         offset, rest = divmod(offset, dim)
         position.insert(0, FixedIndex(rest))
     return tuple(position)
-
-
-def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[Stmt]:
-    """Yield loops over the cells of the margins, each once.
-
-    A cell in the margins of several axes belongs to the first of them: the loops over earlier axes
-    run over the interior.
-    """
-    for axis, (dim, margin) in enumerate(zip(info.dims, info.padding, strict=True)):
-        for start, stop in (
-            (0, margin.left),
-            (margin.left + dim, margin.left + dim + margin.right),
-        ):
-            if start == stop:
-                continue
-            bounds = [
-                (m.left, m.left + n) for n, m in zip(info.dims[:axis], info.padding, strict=False)
-            ]
-            bounds += [(start, stop), *((0, n) for n in info.buffer_dims[axis + 1 :])]
-            vars = [fresh_var() for _ in bounds]
-            cell = tuple(VarIndex(var) for var in vars)
-            body: Stmt = Store(node, cell, constant(value, info.dtype))
-            for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
-                body = For(var, low, high, Block((body,)))
-            yield body
 
 
 def _neutral_number(op: BinaryOp, dtype: DType) -> float:

@@ -3,6 +3,7 @@
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexVar,
@@ -19,6 +20,7 @@ from ocannl_core.loopir.nodes import (
     Barrier,
     Binary,
     Block,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -34,6 +36,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -44,6 +47,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
+from ocannl_core.loopir.position_failures import check_positions
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.traverse import (
     children,
@@ -65,6 +69,8 @@ __all__ = [
     "Barrier",
     "Binary",
     "Block",
+    "CheckPositions",
+    "ComputedIndex",
     "ConcatIndex",
     "Const",
     "ConstBits",
@@ -84,6 +90,7 @@ __all__ = [
     "LoopVar",
     "Prefetch",
     "Remark",
+    "Scatter",
     "Scope",
     "Scoped",
     "SetLocal",
@@ -96,6 +103,7 @@ __all__ = [
     "Unary",
     "VarIndex",
     "as_affine",
+    "check_positions",
     "children",
     "fold",
     "map_exprs",

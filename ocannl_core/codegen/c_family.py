@@ -37,7 +37,7 @@ from ocannl_core.codegen.vector_loops import (
 from ocannl_core.codegen.vector_types import ELEMENTS, PARTIAL_VECTORS
 from ocannl_core.codegen.word_stores import render_vector_store
 from ocannl_core.codegen.writer import KernelWriter
-from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
+from ocannl_core.dtypes import DType, float32, float64, int64, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, IndexVar
@@ -49,15 +49,18 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     Expr,
     Fill,
     For,
+    Gather,
     Load,
     LoadMerge,
     LocalRead,
     Prefetch,
     Remark,
+    Scatter,
     Scope,
     SetLocal,
     Staged,
@@ -74,6 +77,9 @@ from ocannl_core.ops import BinaryOp
 CODEGEN_VERSION = 1
 """Incremented when the meaning of generated text changes without the text."""
 
+FAILURE_FLAG = "failed"
+"""The name of the integer that a check sets."""
+
 _VECTORS_PER_PLAIN = 16
 """The least number of vector loops per plain loop in a kernel that counts as vector code."""
 
@@ -89,7 +95,7 @@ def render_kernel(
 
     Its arguments are the kernel's nodes, then the merge buffers in order of first use, then its
     static indices. If the dialect partitions parallel loops, the buffers and bounds of the thread
-    come last.
+    follow. A kernel that checks positions has an integer last, which it sets to 1 if one is wrong.
 
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
@@ -120,6 +126,7 @@ def render_kernel(
         kernel.private,
         kernel.bounds,
         kernel.vectorisation,
+        checks=kernel.checks,
     )
 
 
@@ -169,6 +176,7 @@ class _KernelRenderer:
             index: Range(0, index.extent - 1) for index in nest.indices if index.extent
         }
         self._written: set[TensorNode] = set()
+        self.checks = False
         self._stack_bytes = 0
         self._innermost = 0
         self._plain_loops = 0
@@ -232,6 +240,8 @@ class _KernelRenderer:
                 KernelParameter(f"first{level}", None),
                 KernelParameter(f"end{level}", None),
             ]
+        if self.checks:
+            indices.append(KernelParameter(FAILURE_FLAG, int64, is_written=True))
         if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
         return arrays + indices
@@ -314,6 +324,10 @@ class _KernelRenderer:
                 self._write_store(node, self._expressions.cell(node, indices), value, stmt)
             case StoreVector():
                 self._write_vector_store(stmt)
+            case Scatter():
+                self._write_scatter(stmt)
+            case CheckPositions():
+                self._write_check(stmt)
             case Fill(node, value):
                 self._written.add(node)
                 self._plain_loops += self._memsets.fill(node, value)
@@ -497,6 +511,35 @@ class _KernelRenderer:
         dtype = self._info(stmt.node).dtype
         render_vector_store(stmt, dtype, self._dialect, self._names, self.writer, self._expressions)
 
+    def _write_scatter(self, stmt: Scatter) -> None:
+        """Write a conditional store to a computed position."""
+        expressions = self._expressions
+        self._written.add(stmt.node)
+        found = expressions.computed.locate(stmt, expressions.name_value(stmt.position))
+        if found.cell is None:
+            return
+        with (
+            self.writer.braces(f"if ({found.is_inside})"),
+            expressions.computed.inside(stmt.own, found.cell),
+        ):
+            symbol = _compound_symbol(stmt.value, stmt.own)
+            if symbol and isinstance(stmt.value, Binary):
+                self.writer.line(f"{found.cell} {symbol}= {expressions.value(stmt.value.right)};")
+            else:
+                self.writer.line(f"{found.cell} = {expressions.storage_value(stmt.value)};")
+
+    def _write_check(self, stmt: CheckPositions) -> None:
+        if not self._dialect.reports_failures:
+            raise CodegenError(
+                "Positions are checked by backends whose kernels report failures.",
+                found=f"positions of {stmt.axis}",
+                where=str(stmt.origin or ""),
+                fix="switch the checks off with the setting check_positions",
+            )
+        self.checks = True
+        self._plain_loops += 1
+        self._expressions.computed.check(stmt, FAILURE_FLAG)
+
     def _allocate(self, node: TensorNode, scope: Scope) -> None:
         info = self._info(node)
         if scope is Scope.ROUTINE:
@@ -581,7 +624,7 @@ class _KernelRenderer:
             self.writer.helpers.add("uint4x32")
 
 
-def _compound_symbol(value: Expr, left: Load | LocalRead) -> str:
+def _compound_symbol(value: Expr, left: Load | LocalRead | Gather) -> str:
     """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
     match value:
         case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:

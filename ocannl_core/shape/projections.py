@@ -18,6 +18,7 @@ from ocannl_core.errors import ShapeError, VerifyError
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexMap,
@@ -500,6 +501,8 @@ def _position(index: AxisIndex) -> str:
             return text + (f" + {offset}" if offset else "")
         case ConcatIndex(parts):
             return "^".join(str(p) if isinstance(p, int) else _variable(p) for p in parts)
+        case ComputedIndex():
+            return "computed"
         case SubAxis():
             return "0"
         case _:
