@@ -429,7 +429,8 @@ class _Checker:
 
     def bound(self, index: AxisIndex, what: str) -> None:
         if isinstance(index, ConcatIndex | ComputedIndex):
-            self.problem(f"{what}: a concatenated or computed index, which lowering removes")
+            kind = "concatenated" if isinstance(index, ConcatIndex) else "computed"
+            self.problem(f"{what}: a {kind} index, which lowering should have removed")
         for var in variables(index):
             if isinstance(var, StaticIndex) and var not in self.program.indices:
                 self.problem(f"{what}: static index {var.name} is not one of the program")

@@ -353,7 +353,7 @@ def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None
             return CostClass(reads, computes, loads)
         case Unary() | Binary() | Ternary():
             return CostClass(reads, computes or reads, loads)
-        case For():
+        case For() | Gather():  # a gather at every read would keep schedules from blocks of loads
             return CostClass(reads, True, loads)
         case Scoped(_, body) if not loads and not any(isinstance(n, For) for n in walk(body)):
             return CostClass(False, False, False)  # constant, at any cost of its scalars

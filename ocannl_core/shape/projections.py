@@ -45,12 +45,23 @@ from ocannl_core.shape.constraints import (
     ReverseEqual,
     RowBelow,
     RowEqual,
+    RowJoin,
+    Selection,
     TotalElements,
 )
 from ocannl_core.shape.einsum import Relation
-from ocannl_core.shape.logic import Logic, NumbersOfWords, relation_of
+from ocannl_core.shape.logic import (
+    Logic,
+    NumbersOfWords,
+    PlaceRows,
+    ScatterRows,
+    Take,
+    TakeAlong,
+    relation_of,
+)
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.row_order import pairs
+from ocannl_core.shape.selection_maps import project_selection
 from ocannl_core.shape.state import State, sides
 from ocannl_core.shape.terms import (
     AffineDim,
@@ -99,6 +110,8 @@ def project(
     """
     if isinstance(logic, NumbersOfWords):
         return _project_words(logic.per_word, result, operands[0])
+    if isinstance(logic, Take | TakeAlong | ScatterRows | PlaceRows):
+        return project_selection(logic, result, operands)
     ids = count()
     result = _with_identities(result, ids)
     operands = [_with_identities(operand, ids) for operand in operands]
@@ -178,7 +191,7 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
             return (Row(trailing=(res, opnd)),)
         case AtLeast(dim):
             return (Row(trailing=(dim,)),)
-        case TotalElements() | Exact() | ReverseEqual():
+        case TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin():
             return sides(constraint)
         case _:
             assert_never(constraint)
@@ -196,7 +209,7 @@ def _pair_axes(state: State, constraint: Constraint) -> Iterator[DimBelow | DimE
                 yield DimEqual(one, other, origin, -axis)
         case DimBelow() | DimEqual():
             yield constraint
-        case AtLeast() | TotalElements() | Exact() | ReverseEqual():
+        case AtLeast() | TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin():
             pass
         case _:
             assert_never(constraint)

@@ -93,6 +93,8 @@ class Operation:
         primitive: The scalar primitive it lifts, or None; used bare inside the code of other
             operations.
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
+        positions: The number of operands, the last ones, whose cells are positions and not values;
+            their formats do not influence that of the result.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Operation:
     gradient: Code | None = None
     primitive: Op | None = None
     combine: BinaryOp | None = None
+    positions: int = 0
 
     def __call__(
         self,
@@ -362,6 +365,10 @@ class Operation:
         """Return the promotion of the operands' formats, and pass it on to the operands without a
         stated format.
         """
+        positions = operands[len(operands) - self.positions :]
+        operands = operands[: len(operands) - self.positions]
+        for operand in positions:
+            operand.note_use(origin)
         beside = format_for_numbers(self.primitive, operands)
         for operand in operands:
             if beside is not None and operand.free_number is not None:

@@ -22,6 +22,7 @@ from ocannl_core.dtypes import DType, int32, int64, promote
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
+    ComputedIndex,
     ConcatIndex,
     IndexMap,
     IndexVar,
@@ -90,6 +91,7 @@ class SlotCode:
         self._tensor = tensor
         self._definition = tensor.definition
         operands = tensor.definition.operands
+        self._value_count = len(operands) - tensor.definition.operation.positions
         self._has_parts = isinstance(tensor.definition.logic, Several)
         # where each assignment has a logic of its own, these are the projections of the current one
         self._projections = Projections((), (), (), (), ())
@@ -178,6 +180,7 @@ class SlotCode:
         elif role == "value":
             is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
             keeps_format = self._definition.operation.primitive is UnaryOp.WORD
+            is_padded |= position > self._value_count
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
@@ -226,10 +229,11 @@ class SlotCode:
             number = Constant(float(value))
             self._emitter.body.append(Fetch(node, number, self._tensor.origin))
             return
-        op, args = as_application(value)
+        op, args = self._with_positions(target, *as_application(value))
         for arg in args:
             if isinstance(arg, Slot) and arg.operand is None:
                 self._refuse(f"it reads {arg.name}, the gradient of an operand that has none")
+        target, args = _with_numbered_positions(target, args)
         settled = [as_operand(self._settle(arg)) for arg in args]
         used = {
             var
@@ -262,6 +266,23 @@ class SlotCode:
                 self._beyond,
             )
         )
+
+    def _with_positions(
+        self, target: Slot, op: Op, args: tuple[SlotValue, ...]
+    ) -> tuple[Op, tuple[SlotValue, ...]]:
+        """Return a primitive and its arguments, with the operand that holds computed positions.
+
+        v = v1  -->  v = first(v1, v2), where v1 is read at positions in v2
+        """
+        slots = [target, *(arg for arg in args if isinstance(arg, Slot))]
+        holders = {i.operand for s in slots for i in s.index if isinstance(i, ComputedIndex)}
+        missing = holders - {arg.position - 1 for arg in args if isinstance(arg, Slot)}
+        if not missing:
+            return op, args
+        if op is not UnaryOp.IDENTITY or len(missing) > 1:
+            self._refuse("it computes with cells at positions that it does not read")
+        (number,) = missing
+        return BinaryOp.FIRST, (*args, self._slot_at(f"v{number + 1}", "value", number + 1))
 
     def _align(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
         """Return the target and the value of an assignment; with a logic of its own, under the
@@ -476,6 +497,28 @@ class SlotCode:
         op, args = as_application(value)
         settled = tuple(self._settle(arg) for arg in args)
         return self._store(SlotApplication(op, settled), settled, dtype)
+
+
+def _with_numbered_positions(
+    target: Slot, args: tuple[SlotValue, ...]
+) -> tuple[Slot, tuple[SlotValue, ...]]:
+    """Return a target and its arguments with computed positions that refer to the arguments, in
+    place of the operands of the operation.
+    """
+    numbers = {arg.position - 1: number for number, arg in enumerate(args) if isinstance(arg, Slot)}
+
+    def renumbered(slot: Slot) -> Slot:
+        if not any(isinstance(index, ComputedIndex) for index in slot.index):
+            return slot
+        found = tuple(
+            replace(index, operand=numbers[index.operand])
+            if isinstance(index, ComputedIndex)
+            else index
+            for index in slot.index
+        )
+        return replace(slot, index=found)
+
+    return renumbered(target), tuple(renumbered(a) if isinstance(a, Slot) else a for a in args)
 
 
 def check_margins(

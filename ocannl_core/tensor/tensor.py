@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
@@ -14,10 +15,10 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, NumbersOfWords
+from ocannl_core.shape.logic import Logic, NumbersOfWords, Take
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.assignment import key_text
+from ocannl_core.tensor.assignment import is_everything, key_text
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -387,6 +388,8 @@ class Tensor(TypedTensor):
     # ----- assignment and indexing ----------------------------------------------------------------
 
     def __getitem__(self, key: object) -> Any:
+        if (selected := selected_rows(key)) is not None:
+            return operations.take(self, *selected)
         if (target := self.target(key)) is not None:
             return target
         keys = key if isinstance(key, tuple) else (key,)
@@ -400,6 +403,23 @@ class Tensor(TypedTensor):
             fix="select and rearrange axes with a specification: "
             'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',
         )
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if (selected := selected_rows(key)) is not None:
+            operations.store_rows(self, *selected, value)
+        else:
+            super().__setitem__(key, value)
+
+    def _in_place(self, combine: BinaryOp, operation: Callable[..., Any], value: Any) -> Any:
+        """Record an accumulation; note that of selected rows, which an assignment may follow."""
+        result = super()._in_place(combine, operation, value)
+        is_selection = isinstance(self.definition, Applied) and isinstance(
+            self.definition.logic, Take
+        )
+        recorder = self.session.recorder
+        if is_selection and recorder is not None and isinstance(result, Tensor):
+            recorder.note_update(result, self, combine, value)
+        return result
 
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Record an assignment to this tensor.
@@ -439,6 +459,30 @@ class MergeBuffer(Expression):
 
     def __repr__(self) -> str:
         return f"{self.tensor!r}.merge"
+
+
+def selected_rows(key: object) -> tuple[Tensor, int] | None:
+    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys.
+
+    Raises:
+        UsageError: for positions along several axes, or beside other keys than `:` and `...`.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    places = [place for place, part in enumerate(parts) if isinstance(part, Tensor)]
+    if not places:
+        return None
+    others = [part for part in parts if not isinstance(part, Tensor)]
+    around = [place for place, part in enumerate(parts) if part is ...]
+    if len(places) > 1 or len(around) > 1 or not all(p is ... or is_everything(p) for p in others):
+        raise UsageError(
+            "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
+            found=f"x[{key_text(key)}]",
+            where=str(caller_location() or ""),
+            fix="select along one axis after the other: oc.take(oc.take(x, i, axis=0), j, axis=1)",
+        )
+    (place,) = places
+    is_from_end = bool(around) and around[0] < place
+    return parts[place], place - len(parts) if is_from_end else place
 
 
 def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:

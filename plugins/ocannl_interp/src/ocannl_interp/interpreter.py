@@ -332,9 +332,8 @@ class Translator:
     def _position(self, index: AxisIndex) -> Position:
         """Return the value of an index."""
         if isinstance(index, ConcatIndex | ComputedIndex):
-            raise VerifyError(
-                "Lowering removes concatenated and computed indices.", found=f"{index!r}"
-            )
+            kind = "concatenated" if isinstance(index, ConcatIndex) else "computed"
+            raise VerifyError(f"Lowering removes {kind} indices.", found=f"{index!r}")
         terms, offset = as_affine(index)
         slots = [(coefficient, self._slot(var)) for coefficient, var in terms]
         return lambda frame: offset + sum(c * frame[slot] for c, slot in slots)
