@@ -46,11 +46,8 @@ from ocannl_core.assign.nodes import Sequence as AssignSequence
 from ocannl_core.assign.printer import assignment_text
 from ocannl_core.assign.traverse import Leaf, static_indices
 from ocannl_core.dtypes import (
-    SHORT_RANGE,
     DType,
-    constant_limit,
     float64,
-    promote,
     round_to,
     uint4x32,
 )
@@ -78,6 +75,7 @@ from ocannl_core.indexing import (
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.loopir.computed_positions import gather_cell, place_checks, scatter_cell
 from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant
+from ocannl_core.loopir.conversions import Conversions
 from ocannl_core.loopir.margin_loops import margin_loops
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -96,15 +94,11 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
-    Ternary,
-    Unary,
 )
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import (
-    COMPARISONS,
-    HASHES,
     LOGICAL,
     BinaryOp,
     Op,
@@ -180,6 +174,11 @@ class _Lowering:
     origin: Origin | None = None
     merged: TensorNode | None = None
 
+    @property
+    def formats(self) -> Conversions:
+        """The conversions of the current assignment."""
+        return Conversions(self.error)
+
     def error(self, rule: str, found: str = "", fix: str = "") -> LoweringError:
         return LoweringError(rule, found=found, where=str(self.origin or ""), fix=fix)
 
@@ -239,7 +238,7 @@ class _Lowering:
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
             store = self.store(target, nest.lhs, assignment.args, nest.rhs)
             self.remark(assignment)
-            value = self.apply(assignment.op, operands, dtype)
+            value = self.formats.apply(assignment.op, operands, dtype)
             if starts_neutral and not combine.value.keeps_first:
                 start = constant(_neutral_number(combine, dtype), dtype)
                 value = Binary(combine, start, value, dtype)
@@ -306,7 +305,7 @@ class _Lowering:
         for arg, index_map in zip(args, maps, strict=True):
             match arg:
                 case Scalar(value):
-                    self.check_magnitude(value, working)
+                    self.formats.check_magnitude(value, working)
                     fits = not working.is_integer or round_to(value, working) == value
                     exprs.append(constant(value, working if fits or op not in LOGICAL else float64))
                 case Cells(node):
@@ -389,107 +388,12 @@ class _Lowering:
             )
         self.merged = node
 
-    def apply(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
-        """Return a primitive applied to operands, as an expression of the target's format."""
-        match op, args:
-            case BinaryOp.FIRST, [first, _]:
-                return self.convert(first, dtype)
-            case BinaryOp.SECOND, [_, second]:
-                return self.convert(second, dtype)
-            case UnaryOp.IDENTITY, [arg]:
-                return self.convert(arg, dtype)
-            case UnaryOp.WORD, [arg]:
-                self.must_be_word(dtype, op)
-                self.must_be_number(arg.dtype, op)
-                return Unary(UnaryOp.WORD, arg, dtype)
-            case BinaryOp(), [key, counter] if op in HASHES:
-                for each in (dtype, key.dtype, counter.dtype):
-                    self.must_be_word(each, op)
-                return Binary(op, key, counter, dtype)
-            case UnaryOp.UNIFORM, [arg]:
-                self.must_be_word(arg.dtype, op)
-                self.must_be_number(dtype, op)
-                return Unary(UnaryOp.UNIFORM, arg, dtype)
-            case BinaryOp(), [left, right] if op in COMPARISONS:
-                common = promote(left.dtype, right.dtype)
-                self.must_be_number(dtype, op)
-                return Binary(op, self.convert(left, common), self.convert(right, common), dtype)
-            case ((BinaryOp.OR | BinaryOp.AND), [left, right]):
-                common = promote(left.dtype, right.dtype)
-                both = self.convert(left, common), self.convert(right, common)
-                return self.convert(Binary(op, *both, common), dtype)
-            case UnaryOp.NOT, [arg]:
-                return self.convert(Unary(op, arg, arg.dtype), dtype)
-            case TernaryOp.WHERE, [condition, first, second]:
-                self.must_be_number(condition.dtype, op)
-                first, second = self.convert(first, dtype), self.convert(second, dtype)
-                return Ternary(op, condition, first, second, dtype)
-        self.must_be_number(dtype, op)
-        working = working_format(op, [arg.dtype for arg in args], (), dtype)
-        value = self.computed(op, [self.convert(arg, working) for arg in args], working)
-        return self.convert(value, dtype)
-
-    def computed(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
-        """Return a primitive applied to operands in its working format."""
-        match op:
-            case UnaryOp():
-                return Unary(op, args[0], dtype)
-            case BinaryOp():
-                return Binary(op, args[0], args[1], dtype)
-            case TernaryOp():
-                return Ternary(op, args[0], args[1], args[2], dtype)
-            case _:
-                assert_never(op)
-
-    def convert(self, expr: Expr, dtype: DType) -> Expr:
-        if expr.dtype is dtype:
-            return expr
-        if uint4x32 in (expr.dtype, dtype):
-            raise self.error(
-                "Numbers and random words do not convert into each other.",
-                f"{expr.dtype} where {dtype} is needed",
-                "use `uniform` to make a number of a word, and threefry4x32 to make words",
-            )
-        return Unary(UnaryOp.IDENTITY, expr, dtype)
-
-    def must_be_word(self, dtype: DType, op: Op) -> None:
-        if dtype is not uint4x32:
-            raise self.error(
-                f"The primitive {op.value.name} works on random words.",
-                f"{dtype}",
-                "oc.word(x) makes words of the bits of numbers, oc.random_words() random ones",
-            )
-
-    def must_be_number(self, dtype: DType, op: Op) -> None:
-        if dtype is uint4x32:
-            raise self.error(
-                f"The primitive {op.value.name} works on numbers.",
-                f"{dtype}",
-                "oc.uniform_of(words) makes numbers of random words",
-            )
-
-    def check_magnitude(self, value: float, dtype: DType) -> None:
-        """Refuse constants near or beyond the end of a narrow range."""
-        cutoff = settings.current().half_constant_cutoff
-        if dtype not in SHORT_RANGE:
-            return
-        limit = constant_limit(dtype, cutoff)
-        if limit <= abs(value) and not (isinf(value) and dtype.has_infinities):
-            raise self.error(
-                f"A constant in {dtype} is less than {limit:g} in magnitude, far from the end of "
-                "the format's range.",
-                f"{value:g}",
-                'compute with it in a wider format: dtype="bfloat16" or dtype="float32", where '
-                "the tensor beside it is made"
-                + ("; or raise the setting half_constant_cutoff" if limit == cutoff else ""),
-            )
-
     def fetch(self, fetch: Fetch) -> None:
         target, source = fetch.target, fetch.source
         dtype = self.info(target).dtype
         match source:
             case Constant(value) if dtype is not uint4x32:
-                self.check_magnitude(value, dtype)
+                self.formats.check_magnitude(value, dtype)
                 self.fill(target, round_to(value, dtype))
             case Constant(value):
                 if value != int(value) or not 0 <= value < 2**64:
@@ -502,9 +406,9 @@ class _Lowering:
                     )
                 self.everywhere(target, lambda _: ConstBits(bits, dtype))
             case ConstantFill(values):
-                self.must_be_number(dtype, UnaryOp.IDENTITY)
+                self.formats.must_be_number(dtype, UnaryOp.IDENTITY)
                 for value in values:
-                    self.check_magnitude(value, dtype)
+                    self.formats.check_magnitude(value, dtype)
                 self.constant_fill(target, values)
             case RangeOverOffsets():
                 dims = self.info(target).dims

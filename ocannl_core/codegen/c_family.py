@@ -18,6 +18,7 @@ from textwrap import dedent
 from typing import assert_never
 
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
+from ocannl_core.codegen.compound_assignment import compound_symbol
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
@@ -27,6 +28,7 @@ from ocannl_core.codegen.loop_partition import partition_loops
 from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
 from ocannl_core.codegen.memset import MemsetRenderer
 from ocannl_core.codegen.names import KernelNames
+from ocannl_core.codegen.position_statements import FAILURE_FLAG, render_check, render_scatter
 from ocannl_core.codegen.precedence import CExpr
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.scalar_replacement import assign_registers
@@ -37,7 +39,7 @@ from ocannl_core.codegen.vector_loops import (
 from ocannl_core.codegen.vector_types import ELEMENTS, PARTIAL_VECTORS
 from ocannl_core.codegen.word_stores import render_vector_store
 from ocannl_core.codegen.writer import KernelWriter
-from ocannl_core.dtypes import DType, float32, float64, int64, uint4x32, uint32, uint64
+from ocannl_core.dtypes import DType, int64, uint4x32
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, IndexVar
@@ -54,7 +56,6 @@ from ocannl_core.loopir.nodes import (
     Expr,
     Fill,
     For,
-    Gather,
     Load,
     LoadMerge,
     LocalRead,
@@ -72,18 +73,13 @@ from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
 from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
 
 CODEGEN_VERSION = 1
 """Incremented when the meaning of generated text changes without the text."""
 
-FAILURE_FLAG = "failed"
-"""The name of the integer that a check sets."""
-
 _VECTORS_PER_PLAIN = 16
 """The least number of vector loops per plain loop in a kernel that counts as vector code."""
 
-_COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 _DECLARATIONS = frozenset({Allocate, DeclareLocal})
 _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
@@ -325,7 +321,8 @@ class _KernelRenderer:
             case StoreVector():
                 self._write_vector_store(stmt)
             case Scatter():
-                self._write_scatter(stmt)
+                self._written.add(stmt.node)
+                render_scatter(stmt, self.writer, self._expressions)
             case CheckPositions():
                 self._write_check(stmt)
             case Fill(node, value):
@@ -491,7 +488,7 @@ class _KernelRenderer:
             return
         self._written.add(node)
         self.writer.forget()
-        symbol = _compound_symbol(value, Load(node, stmt.indices, value.dtype))
+        symbol = compound_symbol(value, Load(node, stmt.indices, value.dtype))
         if symbol and isinstance(value, Binary):
             self.writer.line(f"{cell} {symbol}= {self._expressions.value(value.right)};")
         else:
@@ -499,7 +496,7 @@ class _KernelRenderer:
 
     def _write_assignment(self, stmt: SetLocal) -> None:
         name = self._names.local(stmt.local)
-        symbol = _compound_symbol(stmt.value, LocalRead(stmt.local))
+        symbol = compound_symbol(stmt.value, LocalRead(stmt.local))
         if symbol and isinstance(stmt.value, Binary):
             self.writer.line(f"{name} {symbol}= {self._expressions.value(stmt.value.right)};")
         else:
@@ -511,34 +508,10 @@ class _KernelRenderer:
         dtype = self._info(stmt.node).dtype
         render_vector_store(stmt, dtype, self._dialect, self._names, self.writer, self._expressions)
 
-    def _write_scatter(self, stmt: Scatter) -> None:
-        """Write a conditional store to a computed position."""
-        expressions = self._expressions
-        self._written.add(stmt.node)
-        found = expressions.computed.locate(stmt, expressions.name_value(stmt.position))
-        if found.cell is None:
-            return
-        with (
-            self.writer.braces(f"if ({found.is_inside})"),
-            expressions.computed.inside(stmt.own, found.cell),
-        ):
-            symbol = _compound_symbol(stmt.value, stmt.own)
-            if symbol and isinstance(stmt.value, Binary):
-                self.writer.line(f"{found.cell} {symbol}= {expressions.value(stmt.value.right)};")
-            else:
-                self.writer.line(f"{found.cell} = {expressions.storage_value(stmt.value)};")
-
     def _write_check(self, stmt: CheckPositions) -> None:
-        if not self._dialect.reports_failures:
-            raise CodegenError(
-                "Positions are checked by backends whose kernels report failures.",
-                found=f"positions of {stmt.axis}",
-                where=str(stmt.origin or ""),
-                fix="switch the checks off with the setting check_positions",
-            )
+        render_check(stmt, self._info(stmt.node), self._dialect, self.writer, self._expressions)
         self.checks = True
         self._plain_loops += 1
-        self._expressions.computed.check(stmt, FAILURE_FLAG)
 
     def _allocate(self, node: TensorNode, scope: Scope) -> None:
         info = self._info(node)
@@ -622,14 +595,3 @@ class _KernelRenderer:
     def _note_type(self, dtype: DType) -> None:
         if dtype is uint4x32:
             self.writer.helpers.add("uint4x32")
-
-
-def _compound_symbol(value: Expr, left: Load | LocalRead | Gather) -> str:
-    """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
-    match value:
-        case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
-            as_is = dtype in (float32, float64)
-            wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
-            return op.value.symbol if as_is or wraps else ""
-        case _:
-            return ""

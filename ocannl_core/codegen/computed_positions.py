@@ -1,4 +1,4 @@
-"""Rendering of loads and stores at computed positions, and of checks of positions.
+"""Rendering of cells at computed positions.
 
 x = gather(a[p, j], nan)   -->   const int v1 = p >= 0 && p < 9;
                                  const int64_t v2 = v1 ? p : 0;
@@ -24,7 +24,7 @@ from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, Kind, float32, int64, round_to
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import row_major
-from ocannl_core.loopir.nodes import CheckPositions, Gather, Scatter
+from ocannl_core.loopir.nodes import Gather, Scatter
 from ocannl_core.node import NodeInfo, TensorNode
 
 _ZERO = CExpr("0")
@@ -122,33 +122,3 @@ class ComputedPositions:
         if limit < extent:
             limit = float(np.nextafter(wide.numpy.type(limit), wide.numpy.type(math.inf)))
         return self._dialect.constant(limit, wide)
-
-    def check(self, check: CheckPositions, failed: str) -> None:
-        """Write a check, which sets the integer at a pointer to 1 if a position is out of bounds.
-
-        The loop has no exit, so that compilers vectorise it.
-        """
-        info = self._info(check.node)
-        array, kind = self._names.array(check.node), self._dialect.index_type
-        strides = [math.prod(info.buffer_dims[axis + 1 :]) for axis in range(len(info.dims))]
-        axes = [
-            (extent, margin.left, stride)
-            for extent, margin, stride in zip(info.dims, info.padding, strides, strict=False)
-        ] or [(info.size, 0, 1)]
-        bits = 8 * info.dtype.nbytes
-        unsigned = f"uint{bits}_t"
-        if info.dtype.kind is Kind.UNSIGNED and check.extent >= 2**bits:
-            return  # every number of the format is a position
-        # a negative number is a great one without its sign
-        limit = min(check.extent, 2 ** (bits - (info.dtype.kind is Kind.SIGNED)))
-        names = [f"n{axis}" for axis in range(len(axes))]
-        offset = " + ".join(
-            f"({name} + {left}) * {stride}" if left or stride != 1 else name
-            for name, (_, left, stride) in zip(names, axes, strict=True)
-        )
-        self._writer.line(f"{unsigned} bad = 0;")
-        for name, (extent, _, _) in zip(names, axes, strict=True):
-            self._writer.line(f"for ({kind} {name} = 0; {name} < {extent}; ++{name})")
-        suffix = "ULL" if bits == 64 else "u"
-        self._writer.line(f"  bad |= ({unsigned}){array}[{offset}] >= ({unsigned}){limit}{suffix};")
-        self._writer.line(f"if (bad) *{failed} = 1;")

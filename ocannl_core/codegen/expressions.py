@@ -134,6 +134,10 @@ class Expressions:
         array = self._names.merge(node) if is_merge else self._names.array(node)
         return CExpr(self.positions.cell(array, position, shift))
 
+    def array(self, node: TensorNode) -> str:
+        """Return the name of a node's memory."""
+        return self._names.array(node)
+
     # ----- values ---------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> CExpr:

@@ -4,6 +4,7 @@ inferred.
 
 from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
 from ocannl_core.nn.convolution import conv2d, max_pool2d
+from ocannl_core.nn.embedding import embedding
 from ocannl_core.nn.normalization import batch_norm, layer_norm
 from ocannl_core.nn.perceptron import dense, mlp
 from ocannl_core.nn.statistics import mean, softmax, variance
@@ -14,6 +15,7 @@ __all__ = [
     "causal_mask",
     "conv2d",
     "dense",
+    "embedding",
     "layer_norm",
     "max_pool2d",
     "mean",
