@@ -40,6 +40,7 @@ from ocannl_core.tensor.operands import (
     note_accesses,
     session_of,
     suggest_operand,
+    with_computed_offsets,
 )
 from ocannl_core.tensor.precision import (
     Precision,
@@ -318,6 +319,8 @@ class Operation:
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)
         origin = origin or Origin(composite_name() or self.describe(logic), caller_location())
+        if self.primitive in (BinaryOp.EQ, BinaryOp.NE):
+            operands = with_computed_offsets(operands, origin)
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with describe_operands(operands):
             session.environment.relate(

@@ -59,6 +59,9 @@ class Tensor(TypedTensor):
         grad: The gradient of the backpropagated loss with respect to this tensor; None when it
             needs none.
         recording: The recorded code that it belongs to, or None.
+        fixed_by: The operation that relies on the cells of a literal, which the host must not
+            overwrite then.
+        is_overwritten: True once the host has overwritten a literal.
     """
 
     __slots__ = (
@@ -69,7 +72,9 @@ class Tensor(TypedTensor):
         "_layout",
         "_node",
         "_terms",
+        "fixed_by",
         "id",
+        "is_overwritten",
         "label",
         "origin",
         "recording",
@@ -105,6 +110,8 @@ class Tensor(TypedTensor):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
         self.recording: Recording | None = None
+        self.fixed_by: Origin | None = None
+        self.is_overwritten = False
         self._applications: dict[Any, Any] | None = None
         if requires_grad:
             self._grad = Tensor(
@@ -268,6 +275,24 @@ class Tensor(TypedTensor):
         """The tensor with input and output axes exchanged."""
         transposed: Tensor = operations.transpose(self)
         return transposed
+
+    def note_host_write(self) -> None:
+        """Record that the host writes the cells.
+
+        Raises:
+            UsageError: if compiled code relies on the cells of the literal.
+        """
+        if not isinstance(self.definition, Literal):
+            return
+        if self.fixed_by is not None:
+            raise UsageError(
+                "A literal that holds 0, 1, 2, ... and is compared is a part of the program, as "
+                "oc.arange(n) is.",
+                found=f"an assignment to {self.describe()}, compared by {self.fixed_by}",
+                where=str(caller_location() or ""),
+                fix="compare with a placeholder, oc.placeholder(...), which the host fills",
+            )
+        self.is_overwritten = True
 
     # ----- the graph ------------------------------------------------------------------------------
 
