@@ -26,7 +26,7 @@ from ocannl_core.shape.constraints import (
     Selection,
 )
 from ocannl_core.shape.state import Flat, State
-from ocannl_core.shape.terms import BUFFER_ORDER, Dim, Row, Shape
+from ocannl_core.shape.terms import BUFFER_ORDER, Dim, Row, RowVar, Shape
 
 _OUTPUT = 1
 """The place of the output row in buffer order."""
@@ -235,6 +235,19 @@ def solve_join(state: State, constraint: RowJoin) -> None:
     else:
         rows = tuple(Row(*part) for part in parts)
         state.suspend(RowJoin(Row(*whole), rows, constraint.origin))
+
+
+def selected_rows(state: State) -> list[RowVar]:
+    """Return the open rows that suspended constraints derive from other open rows."""
+    suspended = {each: None for waiting in state.suspended.values() for each in waiting}
+    derived: list[Row] = []
+    for constraint in suspended:
+        if isinstance(constraint, Selection):
+            derived += constraint.source if constraint.is_inserted else constraint.result
+        elif isinstance(constraint, RowJoin):
+            derived.append(constraint.whole)
+    flat = [state.flat(row) for row in derived]
+    return [row.tail for row in flat if row.tail is not None]
 
 
 # ----- errors -------------------------------------------------------------------------------------
