@@ -290,7 +290,7 @@ def test_code_for_processors_with_tiles_is_their_instructions(tmp_path: Path) ->
     assert (counts["tilestored"], counts["ldtilecfg"], counts["tilerelease"]) == (4, 1, 1)
 
 
-def test_the_target_says_whether_it_has_tiles() -> None:
+def test_the_target_states_the_presence_of_tiles() -> None:
     emulated = devices.report()
     assert emulated.details[2].endswith(", emulated tiles of bfloat16")
     assert emulated.targets[0].tile_products == (bfloat16,)

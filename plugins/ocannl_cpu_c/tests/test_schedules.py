@@ -199,7 +199,7 @@ def test_layer_normalisation_and_its_gradients_are_one_kernel_and_small_sums() -
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("cells", [5, 8, 16])
-def test_windows_that_overlap_add_to_what_others_have_added(cells: int, dtype: str) -> None:
+def test_overlapping_windows_accumulate(cells: int, dtype: str) -> None:
     """Iterations load cells that earlier ones stored in two parts: compilers may take one part for all."""
     arch = "x86-64" if platform.machine() in ("x86_64", "AMD64") else "native"
     ones = np.ones(cells)

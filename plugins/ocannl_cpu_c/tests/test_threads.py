@@ -239,7 +239,7 @@ def test_a_machine_can_be_several_devices():
     assert {each.cores for each in report.targets} == {max(1, cores // 3)}
 
 
-def test_explain_shows_what_threads_share() -> None:
+def test_explain_shows_the_loop_that_threads_share() -> None:
     a, b = np.ones((512, 2048), np.float32), np.ones((2048, 512), np.float32)
     with oc.Session():
         product = oc.einsum("ij; jk => ik", oc.tensor(a), oc.tensor(b), label="product")
@@ -302,7 +302,7 @@ def test_sanitizers_find_nothing_in_the_pool(sanitizer, tmp_path):
     assert (result.stdout, result.returncode) == ("right\n", 0), result.stderr
 
 
-def test_buffers_of_a_thread_are_told_from_places_of_cells() -> None:
+def test_per_thread_buffers_are_distinguished_from_cells() -> None:
     random = np.random.default_rng(0)
     # one block of lanes is too large for the stack, and all blocks for the cache
     is_wide = devices.report().targets[0].vector_bytes > 16

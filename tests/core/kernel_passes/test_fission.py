@@ -93,7 +93,7 @@ def test_one_reduction_stays_where_it_is() -> None:
     assert split_inlined_reductions(plan) == plan
 
 
-def test_reductions_of_what_the_kernel_writes_stay_where_they_are() -> None:
+def test_reductions_of_nodes_that_the_kernel_writes_are_not_moved() -> None:
     sums = TwoSums()
     of_result = total(0, sums.draft.load(sums.y, K))
     plan = split_kernels(sums.program(Binary(BinaryOp.SUB, sums.value, of_result, float32)))
@@ -158,13 +158,13 @@ def test_a_node_that_a_cache_holds_is_stored() -> None:
     assert differences.d in differences.nodes_left(cache=4 * ROWS * LENGTH)
 
 
-def test_what_takes_long_is_stored() -> None:
+def test_costly_nodes_are_stored() -> None:
     differences = Differences(UnaryOp.EXP)
     assert differences.d in differences.nodes_left(cache=1)
 
 
 @pytest.mark.parametrize("changed", ["x", "m"])
-def test_a_node_is_stored_if_what_it_is_computed_from_changes(changed: str) -> None:
+def test_a_node_is_stored_if_its_operands_change(changed: str) -> None:
     differences = Differences()
     draft, node = differences.draft, {"x": differences.x, "m": differences.m}[changed]
     places = (I, K) if changed == "x" else (K,)

@@ -80,7 +80,7 @@ def test_a_neighbour_that_reads_other_cells_waits() -> None:
     assert len(kernels(draft, loop(I, 5, copy), loop(J, 5, shifted))) == 2
 
 
-def test_a_neighbour_that_overwrites_what_other_cells_need_waits() -> None:
+def test_a_kernel_that_overwrites_cells_of_other_iterations_is_not_fused() -> None:
     draft = Draft("overwrite")
     a, b, c = (draft.node(name, float32, 6) for name in "abc")
     shifted = draft.store(b, I, value=draft.load(a, affine([(1, I)], 1)))

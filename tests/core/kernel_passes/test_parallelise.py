@@ -97,7 +97,7 @@ def test_loops_that_touch_different_cells_are_one_phase() -> None:
     assert len({run.work for run in found.outer}) == 1
 
 
-def test_a_loop_that_reads_what_was_written_waits() -> None:
+def test_a_loop_that_reads_written_cells_waits() -> None:
     _, (first, second) = cut(squares(B, A), squares(C, B))
     assert (first.arguments, second.arguments) == ((A, B), (B, C))
     assert first.is_parallel
@@ -158,7 +158,7 @@ def test_loops_inside_are_marked_where_there_are_few_iterations() -> None:
     assert found.repeated == 0
 
 
-def test_what_stands_before_the_loops_inside_is_repeated() -> None:
+def test_statements_before_the_inner_loops_are_repeated() -> None:
     i, j, k, m = (fresh_var(name) for name in "ijkm")
     copy = For(
         m, 0, SIDE, Block((Store(T, (ZERO, VarIndex(m)), load(B, VarIndex(i), VarIndex(m))),))

@@ -192,7 +192,7 @@ def test_a_nest_that_reads_other_rows_is_refused() -> None:
     )
 
 
-def test_a_nest_that_overwrites_what_other_rows_read_is_refused() -> None:
+def test_a_nest_that_overwrites_rows_read_by_others_is_refused() -> None:
     softmax = Softmax()
     draft, x = softmax.draft, softmax.nodes["x"]
     z = draft.node("z", float32, ROWS, LENGTH)
@@ -354,7 +354,7 @@ CACHES = st.sampled_from([256, 1024, 4096, 1 << 16, 1 << 20])
 
 @GENERATED
 @given(example=random_row_programs(), near=CACHES)
-def test_rows_compute_what_the_program_says(example: Example, near: int) -> None:
+def test_row_fusion_agrees_with_the_program(example: Example, near: int) -> None:
     interp = subject_named("interp")
     before = interp.run(example.program, example.arrays)
     after = interp.run(example.program, example.arrays, (), by_rows(near))

@@ -148,7 +148,7 @@ def test_starts_are_numbers_of_the_narrow_format() -> None:
     assert "= 0.3125\n" in sums.text(loop(I, 4, store))
 
 
-def test_what_does_not_add_up_in_a_loop_stays_as_it_is() -> None:
+def test_scoped_reductions_that_are_no_loop_sums_stay_unchanged() -> None:
     sums = Sums()
     once = Block((start(sums.total), more(sums.total, sums.draft.load(sums.a, I, 0))))
     assert sums.is_unchanged(

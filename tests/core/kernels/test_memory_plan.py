@@ -45,7 +45,7 @@ memory of its own: 8192 bytes, 12288 without sharing
 """)
 
 
-def test_what_a_step_reads_and_what_it_writes_do_not_overlap() -> None:
+def test_operands_and_results_of_a_step_do_not_overlap() -> None:
     places = memory_plan(plan((copy(B, A), copy(C, B)), (B, C))).places
     assert places[B].end <= places[C].offset or places[C].end <= places[B].offset
 
@@ -121,6 +121,6 @@ def test_a_fill_that_nothing_follows_stays_in_the_plan() -> None:
     assert set(map(id, sink_fills(plan(steps, (B,))).steps)) == set(map(id, steps))
 
 
-def test_a_second_fill_does_not_overtake_what_reads_the_first_one() -> None:
+def test_a_second_fill_does_not_overtake_reads_of_the_first_one() -> None:
     steps = (fill(B), copy(C, B), fill(B), copy(D, B))
     assert sink_fills(plan(steps, (B,))).steps == steps

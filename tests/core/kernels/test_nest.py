@@ -63,7 +63,7 @@ def test_a_fused_accumulation_is_a_sum_of_products() -> None:
     assert read(nested(DRAFT.store(C, I, J, value=fused))) == plain
 
 
-def test_a_difference_is_a_sum_of_what_is_subtracted_negated() -> None:
+def test_a_difference_is_a_sum_with_the_negated_subtrahend() -> None:
     nest = read(nested(DRAFT.accumulate(C, I, J, op=BinaryOp.SUB, value=AIK)))
     assert nest.reduction is not None
     assert (nest.reduction.op, nest.reduction.term) == (

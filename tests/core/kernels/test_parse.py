@@ -97,6 +97,6 @@ def check(plan: Plan | NestPlan) -> None:
         ("plan p():\n    rows:", "a row group without nests"),
     ],
 )
-def test_an_error_tells_the_place(text: str, found: str) -> None:
+def test_an_error_names_the_place(text: str, found: str) -> None:
     with pytest.raises(ParseError, match=found):
         parse(text)

@@ -21,7 +21,7 @@ from ocannl_core.kernels.transforms import (
 )
 
 
-def test_every_transform_reads_back_what_it_prints() -> None:
+def test_every_transform_parses_its_printed_form() -> None:
     schedule = (
         Split("j", 32),
         Split("j1", 16, evenly=True),
@@ -54,7 +54,7 @@ def test_spaces_line_ends_and_empty_parts_do_not_matter() -> None:
 @pytest.mark.parametrize(
     "text", ["split i", "split i 0", "split I 4", "unroll", "pack as i", "accumulate k", "tile i j"]
 )
-def test_what_is_no_transform_is_refused(text: str) -> None:
+def test_malformed_transforms_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="A schedule is made of"):
         parse_schedule(text)
 

@@ -175,7 +175,7 @@ def test_counts_agree_with_running_the_loops(example: Example) -> None:
 
 
 @pytest.mark.parametrize("read", [0, 1])
-def test_strided_writes_cover_what_they_write(read: int) -> None:
+def test_strided_writes_define_only_the_written_cells(read: int) -> None:
     d = Draft("p")
     t, c = d.node("t", float32, 8), d.node("c", float32, 4)
     found = facts(
@@ -237,7 +237,7 @@ def test_zeroing_is_noted() -> None:
     assert not facts(d, "t", Fill(t, 1.0), copy).is_zeroed
 
 
-def test_constants_accesses_and_complexity_are_told_apart() -> None:
+def test_constants_accesses_and_complexity_are_distinguished() -> None:
     d = Draft("p")
     x, c = d.node("x", float32, 4), d.node("c", float32, 4)
     number, total = d.node("number", float32), d.node("total", float32)

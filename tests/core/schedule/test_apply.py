@@ -116,7 +116,7 @@ def _result_of(nest: KernelNest, draft: Draft, schedule: str) -> object:
     "schedule",
     ["", "split k 2; order k0 i j k1; accumulate over k1", "split i 4; order i0 j k i1; unroll i1"],
 )
-def test_sums_of_ones_are_their_start_their_number_and_what_the_finish_adds(schedule: str) -> None:
+def test_sums_of_ones_are_initial_value_plus_count_plus_epilogue(schedule: str) -> None:
     draft = Draft("product")
     nest = product(draft=draft)
     started = _with_other_ends(nest, 3, 0)

@@ -262,7 +262,7 @@ def sums_over_windows(draw: st.DrawFn) -> Example:
     suppress_health_check=list(HealthCheck),
 )
 @given(example=sums_over_windows(), cores=st.sampled_from([1, 2, 3, 16]))
-def test_shares_of_any_number_of_threads_are_what_plain_loops_compute(
+def test_partitions_for_any_number_of_threads_agree_with_plain_loops(
     example: Example, cores: int
 ) -> None:
     nest = kernel_nest(example.program.body)

@@ -60,7 +60,7 @@ def fetched(stmt: Stmt, env: Mapping[IndexVar, int]) -> Iterator[tuple[int, ...]
             pass
 
 
-def test_each_line_of_the_blocks_after_the_first_ones_is_asked_for_once() -> None:
+def test_each_line_of_the_blocks_after_the_first_ones_is_prefetched_once() -> None:
     body = scheduled(product(Draft("product"), 48, 12, 64), "fetching")
     lines = list(fetched(body, {}))
     found = {(row, column // 16) for row, column in lines}
@@ -98,7 +98,7 @@ routine product(a: float32[48, 48], b: float32[48, 32], c: float32[48, 32]):
 """)
 
 
-def test_few_blocks_fetch_what_they_need_themselves() -> None:
+def test_few_blocks_prefetch_their_own_lines() -> None:
     lines = list(fetched(scheduled(product(Draft("product"), 18, 12, 32), "fetching"), {}))
     assert {(row, column // 16) for row, column in lines} == {
         (row, line) for row in range(18) for line in range(2)
@@ -111,7 +111,7 @@ def test_cells_that_are_apart_along_the_lanes_are_left_alone(turned: bool) -> No
     assert bool(list(fetched(body, {}))) is not turned
 
 
-def test_what_all_rows_share_is_near_already() -> None:
+def test_operands_shared_by_all_rows_are_not_prefetched() -> None:
     draft = Draft("product")
     nest = product(draft, 48, 12, 64)
     (store,) = nest.finish
