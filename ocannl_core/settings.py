@@ -308,9 +308,9 @@ class Settings:
     check_positions: bool = _setting(
         True,
         _BOOLEAN,
-        "whether a position read or written by, such as an id in `oc.take(x, ids)`, is an error "
-        "beyond its axis; without the check, a read there is NaN, or the integer of the greatest "
-        "magnitude, and a write is dropped",
+        "whether positions in a tensor, as in `oc.take(x, ids)`, are errors beyond their axis; "
+        "without the check, a read there is NaN, or the integer of the greatest magnitude, and a "
+        "write is dropped",
     )
     seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")
     threefry_rounds: int = _setting(

@@ -435,7 +435,6 @@ HAND_MADE: tuple[Callable[[], Example], ...] = (
     memory_of_every_scope,
     gathered_cells,
     scattered_cells,
-    checked_positions,
     fills_of_every_format,
     staged_code_of_another_language,
     loops_of_every_kind,
