@@ -161,6 +161,12 @@ class _Linker:
                 for check in checks:
                     node = check.node
                     check_positions(check, interior(self._arrays[node], self._nodes[node]))
+        raise LinkError(
+            "Positions stay the same while a routine runs.",
+            found="a check that failed, and positions that are in bounds now",
+            where=f"running {self._name}",
+            fix="let nothing else write them meanwhile",
+        )
 
     def _tables(self, launch: Launch, flag: Any) -> Any:
         """Return the arguments of a kernel: a table for each part of its iterations."""
