@@ -50,6 +50,7 @@ from ocannl_core.dtypes import (
     float64,
     promote,
     round_to,
+    saturate,
     uint4x32,
 )
 from ocannl_core.errors import LoweringError
@@ -73,7 +74,7 @@ from ocannl_core.indexing import (
     traversals,
 )
 from ocannl_core.ir_text import PrintedNames
-from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant
+from ocannl_core.loopir.constants import constant, index_value, select_constant
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -222,7 +223,7 @@ class _Lowering:
         resets = assignment.reset and combine is not BinaryOp.SECOND
         reads_target = any(isinstance(a, Cells) and a.node is target for a in assignment.args)
         if resets and (reads_target or not _writes_each_once(projections)):
-            self.fill(target, _neutral_number(combine, dtype))
+            self.fill(target, saturate(neutral(combine), dtype))
         starts_neutral = resets and is_injective(projections)
         for nest in self.nests(projections):
             self.prepare_margins(assignment, nest)
@@ -231,7 +232,7 @@ class _Lowering:
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
             value = self.apply(assignment.op, operands, dtype)
             if starts_neutral and not combine.value.keeps_first:
-                start = constant(_neutral_number(combine, dtype), dtype)
+                start = constant(saturate(neutral(combine), dtype), dtype)
                 value = Binary(combine, start, value, dtype)
             elif combine is not BinaryOp.SECOND and not starts_neutral:
                 value = Binary(combine, Load(target, indices, dtype), value, dtype)
@@ -594,7 +595,3 @@ def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[St
             for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
                 body = For(var, low, high, Block((body,)))
             yield body
-
-
-def _neutral_number(op: BinaryOp, dtype: DType) -> float:
-    return saturate(neutral(op), dtype)
