@@ -15,6 +15,7 @@ from itertools import count
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError, VerifyError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
@@ -44,13 +45,16 @@ from ocannl_core.shape.constraints import (
     ReverseEqual,
     RowBelow,
     RowEqual,
+    SliceLength,
+    Subscript,
     TotalElements,
 )
 from ocannl_core.shape.einsum import Relation
-from ocannl_core.shape.logic import Logic, NumbersOfWords, relation_of
+from ocannl_core.shape.logic import Logic, NumbersOfWords, Slice, SliceUpdate, relation_of
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.row_order import pairs
 from ocannl_core.shape.state import State, sides
+from ocannl_core.shape.subscripts import operand_index, sliced_shape
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
@@ -98,6 +102,10 @@ def project(
     """
     if isinstance(logic, NumbersOfWords):
         return _project_words(logic.per_word, result, operands[0])
+    if isinstance(logic, Slice):
+        return _project_slice(logic, result, operands[0], origin)
+    if isinstance(logic, SliceUpdate):
+        return _project_update(logic, result, operands, origin)
     ids = count()
     result = _with_identities(result, ids)
     operands = [_with_identities(operand, ids) for operand in operands]
@@ -120,6 +128,41 @@ def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:
     start = (affine([(per_word, word)]),) if result.dims else ()
     lhs = (*(SubAxis() for _ in result.dims[1:]), *start)
     return Projections(((word, length),), lhs, ((VarIndex(word),),), result.dims, (words.dims,))
+
+
+def _project_slice(logic: Slice, result: Shape, operand: Shape, origin: Origin) -> Projections:
+    """Return the projections of a subscript: loops over its result, and affine positions."""
+    state = State()
+    relation_of(logic, result, [operand], origin, state.fresh).enter(state)
+    solver.run(state)  # refuses shapes that contradict the keys
+    domain: list[tuple[LoopVar, int]] = []
+    lhs: list[AxisIndex] = []
+    for kind, row in result.rows():
+        for extent in row.sizes:
+            if extent == 1:
+                lhs.append(FixedIndex(0))
+                continue
+            var = fresh_var(_HINTS[kind])
+            domain.append((var, extent))
+            lhs.append(VarIndex(var))
+    rhs = (operand_index(logic.keys, operand, lhs),)
+    return Projections(tuple(domain), tuple(lhs), rhs, result.dims, (operand.dims,))
+
+
+def _project_update(
+    logic: SliceUpdate, result: Shape, operands: Sequence[Shape], origin: Origin
+) -> Projections:
+    """Return the projections of a write to a part of the result."""
+    found = project(logic.logic, sliced_shape(logic.keys, result), operands, origin)
+    if any(isinstance(index, ConcatIndex) for index in found.lhs) or found.lhs_margins:
+        raise ShapeError(
+            "A slice is written at single positions, not in concatenated parts or windows.",
+            found=f"the logic of {origin.operation}",
+            where=str(origin),
+            fix="assign the value to a declared tensor first, and that to the slice",
+        )
+    lhs = operand_index(logic.keys, result, found.lhs)
+    return replace(found, lhs=lhs, lhs_dims=result.dims)
 
 
 def derive(
@@ -177,7 +220,9 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
             return (Row(trailing=(res, opnd)),)
         case AtLeast(dim):
             return (Row(trailing=(dim,)),)
-        case TotalElements() | Exact() | ReverseEqual():
+        case SliceLength(length, whole):
+            return (Row(trailing=(length, whole)),)
+        case TotalElements() | Exact() | ReverseEqual() | Subscript():
             return sides(constraint)
         case _:
             assert_never(constraint)
@@ -195,7 +240,7 @@ def _pair_axes(state: State, constraint: Constraint) -> Iterator[DimBelow | DimE
                 yield DimEqual(one, other, origin, -axis)
         case DimBelow() | DimEqual():
             yield constraint
-        case AtLeast() | TotalElements() | Exact() | ReverseEqual():
+        case AtLeast() | TotalElements() | Exact() | ReverseEqual() | SliceLength() | Subscript():
             pass
         case _:
             assert_never(constraint)

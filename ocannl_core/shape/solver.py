@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.shape import counts, dims, guesses, row_equations, row_order
+from ocannl_core.shape import counts, dims, guesses, row_equations, row_order, slices
 from ocannl_core.shape.constraints import (
     AtLeast,
     DimBelow,
@@ -14,6 +14,8 @@ from ocannl_core.shape.constraints import (
     ReverseEqual,
     RowBelow,
     RowEqual,
+    SliceLength,
+    Subscript,
     TotalElements,
 )
 from ocannl_core.shape.messages import out_of_steps
@@ -70,5 +72,9 @@ def step(state: State, work: Work) -> None:
             counts.solve_exact(state, work)
         case ReverseEqual():
             counts.solve_reverse(state, work)
+        case SliceLength():
+            slices.solve_length(state, work)
+        case Subscript():
+            slices.solve_subscript(state, work)
         case _:
             assert_never(work)

@@ -17,6 +17,7 @@ from ocannl_core.shape.constraints import (
     RowBelow,
     RowConstraint,
     RowEqual,
+    Subscript,
     TotalElements,
 )
 from ocannl_core.shape.terms import (
@@ -385,6 +386,8 @@ def sides(constraint: RowConstraint) -> tuple[Row, ...]:
             return left, right
         case TotalElements(rows=rows) | Exact(rows=rows):
             return rows
+        case Subscript(result, operand):
+            return tuple(row for shape in (result, operand) for _, row in shape.rows())
         case _:
             assert_never(constraint)
 

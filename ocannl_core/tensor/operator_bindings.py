@@ -31,8 +31,8 @@ class Operations:
         "neg",
         "not_equal",
         "power",
-        "slice_batch",
         "sub",
+        "subscript",
         "transpose",
     )
 
@@ -50,8 +50,8 @@ class Operations:
     neg: Function
     not_equal: Function
     power: Function
-    slice_batch: Function
     sub: Function
+    subscript: Function
     transpose: Function
 
 

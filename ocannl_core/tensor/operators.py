@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ocannl_core.tensor import computation, contractions, pointwise_operations, powers, random
+from ocannl_core.tensor import (
+    computation,
+    contractions,
+    pointwise_operations,
+    powers,
+    random,
+    slices,
+)
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.operator_bindings import code, operations
 
@@ -22,7 +29,7 @@ operations.logical_or = pointwise_operations.logical_or
 operations.logical_and = pointwise_operations.logical_and
 operations.identity = pointwise_operations.identity
 operations.transpose = contractions.transpose
-operations.slice_batch = contractions.slice_batch
+operations.subscript = slices.subscript
 
 code.forward = computation.forward
 code.zero_grads = computation.zero_gradients
@@ -35,7 +42,7 @@ def primitive_operations() -> tuple[Operation, ...]:
     """Return the operations that lift one primitive, in order of definition."""
     found = (
         each
-        for module in (pointwise_operations, contractions, random)
+        for module in (pointwise_operations, contractions, slices, random)
         for each in vars(module).values()
         if isinstance(each, Operation) and each.primitive is not None and each.combine is None
     )

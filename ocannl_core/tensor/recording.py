@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import ParamSpec
 
 from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location, returns_of
-from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise
+from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise, SliceUpdate
+from ocannl_core.shape.subscripts import Keys
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.computation_steps import (
@@ -94,6 +95,23 @@ class _Section:
     entries: list[_Entry] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """An in-place operation on a slice, before Python assigns its result.
+
+    Attributes:
+        slice: The slice.
+        combine: The primitive of the operator.
+        value: The operator's right-hand side.
+        writes: The number of assignments and splices recorded before it.
+    """
+
+    slice: Tensor
+    combine: BinaryOp
+    value: object
+    writes: int
+
+
 _Entry = Tensor | _Section | Step
 """An entry of recorded code: a new tensor, a section, an assignment or other code."""
 
@@ -113,6 +131,7 @@ class CodeRecorder:
         """The time of the last assignment to each tensor, counted in assignments and splices."""
         self._spliced = 0
         self._now = 0
+        self._updates: dict[Tensor, _Update] = {}
 
     # ----- interface for operators ----------------------------------------------------------------
 
@@ -141,8 +160,24 @@ class CodeRecorder:
         """Return a primitive with a logic of its own, for an assignment to reduce."""
         return RecordedPrimitive(operation, operands, logic, self._now, self.recording)
 
-    def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
-        """Record an assignment."""
+    def note_update(self, result: Tensor, slice: Tensor, combine: BinaryOp, value: object) -> None:
+        """Note that an in-place operator made a tensor from a slice.
+
+        In `c[2:5] += e`, Python assigns the tensor to the slice next, and that assignment
+        accumulates in place.
+        """
+        self._updates[result] = _Update(slice, combine, value, self._now)
+
+    def assign(
+        self,
+        target: Tensor,
+        value: object,
+        combine: BinaryOp,
+        *,
+        reset: bool,
+        keys: Keys = (),
+    ) -> None:
+        """Record an assignment to a tensor, or to the cells that keys address."""
         if not target.is_assignable:
             raise UsageError(
                 "Declared tensors, parameters, placeholders and gradients can be assigned to.",
@@ -157,7 +192,10 @@ class CodeRecorder:
                 where=str(caller_location() or ""),
                 fix="build both inside one `with oc.Session():`, or without any",
             )
-        origin = Origin(f"assignment to {target.label[0]}", caller_location())
+        part = "a slice of " if keys else ""
+        origin = Origin(f"assignment to {part}{target.label[0]}", caller_location())
+        if isinstance(value, Tensor) and combine is BinaryOp.SECOND and keys:
+            value, combine = self._in_place(target, value, keys)
         if isinstance(value, RecordedPrimitive):
             step = self._reduction(target, value, combine, reset, origin)
         else:
@@ -165,6 +203,8 @@ class CodeRecorder:
             step = Assign(
                 target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
             )
+        if keys:
+            step = _at_keys(step, keys)
         operands = _operand_tensors(step)
         self._label(target, operands)
         check_recorded_here(operands, self.recording)
@@ -182,6 +222,17 @@ class CodeRecorder:
             self.results.add(target)
 
     # ----- inside ---------------------------------------------------------------------------------
+
+    def _in_place(self, target: Tensor, value: Tensor, keys: Keys) -> tuple[object, BinaryOp]:
+        """Return the right-hand side and the accumulation of `c[keys] += e`, of which Python passes
+        the value that `c[keys] + e` would have.
+        """
+        update = self._updates.get(value)
+        if update is not None and update.writes == self._now:
+            source, own = update.slice.sliced_from or (None, ())
+            if source is target and own == keys:
+                return update.value, update.combine
+        return value, BinaryOp.SECOND
 
     def _settle(self, target: Tensor, value: object, reset: bool) -> Argument:
         """Return the argument of an assignment. A reset must not clear cells that are still to be
@@ -362,6 +413,18 @@ class _StepBuilder:
                     pass
         self.written.update(fresh)
         return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
+
+
+def _at_keys(step: Assign, keys: Keys) -> Assign:
+    """Return the assignment to the cells that keys address, in place of all cells."""
+    if isinstance(step.logic, IndexMaps):
+        raise UsageError(
+            "Stated projections address the cells of the whole target.",
+            found=f"projections={step.logic.text!r} for a slice",
+            where=str(step.origin),
+            fix="write the positions of the slice into the projections, and assign to c[:]",
+        )
+    return replace(step, logic=SliceUpdate(keys, step.logic))
 
 
 def _changes_state(tensor: Tensor) -> bool:
