@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
@@ -22,22 +23,40 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoadMerge,
     LoopProgram,
+    Remark,
     Store,
     StoreVector,
 )
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import Access, Node, accesses_at, children
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.origin import Origin
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """An access that stays inside its buffer only for `low <= sum(coefficient * index) <= high`."""
+    """An access that stays inside its buffer only for `low <= sum(coefficient * index) <= high`.
+
+    Attributes:
+        terms: The static indices with their coefficients.
+        low: The least value of the sum.
+        high: The greatest value of the sum.
+        node: The node that is accessed.
+        axis: The axis of the node.
+        origin: The operation that accesses it.
+    """
 
     terms: tuple[tuple[int, StaticIndex], ...]
     low: int
     high: int
     node: TensorNode
+    axis: int = 0
+    origin: Origin | None = field(default=None, compare=False)
+
+    def describe(self) -> str:
+        """Return the access for messages."""
+        place = f"axis {self.axis} of {self.node.name}"
+        return f"{place} in {self.origin}" if self.origin is not None else place
 
     def as_range(self) -> range:
         """Return the values that the limit allows for its index, if it has only one."""
@@ -72,7 +91,10 @@ def usage_of(program: LoopProgram) -> Usage:
     writes: set[TensorNode] = set()
     limits: set[Limit] = set()
     bounds: dict[IndexVar, Range] = {}
+    origin: Origin | None = None
     for node in _in_order(program.body, bounds):
+        if isinstance(node, Remark) and node.origin is not None:
+            origin = node.origin
         for access in accesses_at(node):
             if access.writes:
                 if _may_reach_interior(access, program.nodes[access.node], bounds):
@@ -82,7 +104,7 @@ def usage_of(program: LoopProgram) -> Usage:
                 if access.node not in writes:
                     reads_first.add(access.node)
         if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector):
-            limits.update(_limits(node, program.nodes[node.node], bounds))
+            limits.update(_limits(node, program.nodes[node.node], bounds, origin))
     params = frozenset(program.params)
     return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
 
@@ -127,6 +149,7 @@ def _limits(
     access: Load | LoadMerge | Gather | Store | StoreVector,
     info: NodeInfo,
     bounds: Mapping[IndexVar, Range],
+    origin: Origin | None,
 ) -> Iterator[Limit]:
     """Yield the constraints on static indices in an access, for all values of loop variables.
 
@@ -140,7 +163,8 @@ def _limits(
         spans[-1] = access.length
     if isinstance(access, Gather):
         indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
-    for index, extent, margin, span in zip(indices, dims, margins, spans, strict=True):
+    axes = zip(indices, dims, margins, spans, strict=True)
+    for axis, (index, extent, margin, span) in enumerate(axes):
         terms, offset = as_affine(index)
         statics = tuple((c, var) for c, var in terms if isinstance(var, StaticIndex))
         if statics:
@@ -150,4 +174,4 @@ def _limits(
                 low, high = -reached.low, extent - span - reached.high
                 if len(statics) == len(terms):
                     low, high = low + margin.left, high - margin.right
-                yield Limit(statics, low, high, access.node)
+                yield Limit(statics, low, high, access.node, axis, origin)
