@@ -41,7 +41,7 @@ from ocannl_core.errors import (
     UsageError,
     VerifyError,
 )
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.computation import Computation
@@ -59,6 +59,7 @@ from ocannl_core.tensor.contractions import (
     where,
 )
 from ocannl_core.tensor.dimension import Dimension, dim
+from ocannl_core.tensor.evaluation import evaluation
 from ocannl_core.tensor.literals import (
     arange,
     batch,
@@ -71,7 +72,7 @@ from ocannl_core.tensor.literals import (
 )
 from ocannl_core.tensor.network_blocks import Block, op
 from ocannl_core.tensor.operation import Operation, define_operation
-from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
+from ocannl_core.tensor.parameters import declare, param, placeholder, static_extent, static_index
 from ocannl_core.tensor.pointwise_operations import (
     add,
     cast,
@@ -184,6 +185,7 @@ __all__ = [
     "Size",
     "SpecError",
     "SpecWarning",
+    "StaticExtent",
     "StaticIndex",
     "Tensor",
     "TransferError",
@@ -205,6 +207,7 @@ __all__ = [
     "einmax",
     "einsum",
     "equal",
+    "evaluation",
     "exp",
     "exp2",
     "explain",
@@ -265,6 +268,7 @@ __all__ = [
     "sin",
     "sqrt",
     "stack",
+    "static_extent",
     "static_index",
     "stop_gradient",
     "sub",

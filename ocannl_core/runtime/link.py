@@ -10,7 +10,7 @@ from ocannl_core.assign.traverse import partial_targets
 from ocannl_core.compile.driver import Build
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.kernels.memory_plan import memory_plan, too_large
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
@@ -43,9 +43,11 @@ class Unlinked:
         return description(node, self.tensors.get(node))
 
     def comes_from_outside(self, node: TensorNode) -> bool:
-        """Return True if the host or an initialisation gives the node its first value."""
+        """Return True if the host, an initialisation or other code gives the node its value."""
         tensor = self.tensors.get(node)
-        return tensor is not None and (tensor.is_parameter or tensor.is_placeholder)
+        return tensor is not None and (
+            tensor.is_parameter or tensor.is_placeholder or tensor.is_statistic
+        )
 
 
 def description(node: TensorNode, tensor: TensorLike | None) -> str:
@@ -120,7 +122,7 @@ def _reason_to_store(
         return Reason.PARAMETER
     if node in code.literals or (tensor is not None and tensor.is_placeholder):
         return Reason.HOST_DATA
-    if node in code.program.fresh:
+    if node in code.program.fresh or (tensor is not None and tensor.is_statistic):
         return Reason.DECLARED
     if node in kept:
         return Reason.KEPT
@@ -130,6 +132,13 @@ def _reason_to_store(
 
 
 # ----- checks before anything is compiled -------------------------------------------------------
+
+
+def with_extents(bindings: Sequence[StaticIndex], program: LoopProgram) -> Sequence[StaticIndex]:
+    """Return bindings and the extents at run time that a program mentions, each once."""
+    found = [index for index in program.indices if isinstance(index, StaticExtent)]
+    found += [each for info in program.nodes.values() for each in info.extents if each is not None]
+    return [*bindings, *dict.fromkeys(each for each in found if each not in bindings)]
 
 
 def check_bindings(
@@ -265,7 +274,7 @@ def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: BufferSt
         values.write(store.backend, stored.buffer, cells)
         stored.has_value = True
     elif node in code.program.fresh:
-        stored.has_value = True
+        stored.has_value = stored.tensor is None or not stored.tensor.is_statistic
     return stored
 
 
@@ -371,6 +380,29 @@ def check_values(needed: Sequence[Stored], routine: str) -> None:
     )
 
 
+def check_sizes(needed: Sequence[Stored], sizes: Mapping[StaticExtent, int], routine: str) -> None:
+    """Raise UsageError if a routine would read more cells of a node than were written.
+
+    Args:
+        needed: Nodes with extents at run time that the routine reads.
+        sizes: The extents of this run.
+        routine: The name of the routine.
+    """
+    for stored in needed:
+        written = stored.sizes()
+        for extent in dict.fromkeys(stored.info.extents):
+            if extent is None or sizes[extent] <= written.get(extent, extent.maximum):
+                continue
+            raise UsageError(
+                "A routine reads cells that have a value.",
+                found=f"{extent.name} = {sizes[extent]}, and "
+                f"{description(stored.node, stored.tensor)} has {written[extent]} positions along "
+                f"{extent}",
+                where=f"running {routine}",
+                fix=f"give {extent.name}={written[extent]}, or write more of it first",
+            )
+
+
 def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
     """Raise UsageError if gradients still hold values that an earlier run has passed on.
 
@@ -396,6 +428,11 @@ def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
 def fix_for_missing_value(stored: Stored) -> str:
     """Return the call that gives a node its first value."""
     tensor = stored.tensor
+    if tensor is not None and tensor.is_statistic:
+        return (
+            "run a training step first, with oc.train.grad_update(loss), which updates statistics, "
+            "or load a checkpoint"
+        )
     if tensor is not None and tensor.is_parameter:
         return "ctx.init_params(loss), with the tensor whose parameters they are"
     if (tensor is not None and tensor.is_placeholder) or not stored.writers:

@@ -54,7 +54,7 @@ from ocannl_core.shape.logic import Logic, NumbersOfWords, Slice, SliceUpdate, r
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.row_order import pairs
 from ocannl_core.shape.state import State, sides
-from ocannl_core.shape.subscripts import operand_index, sliced_shape
+from ocannl_core.shape.subscripts import Keys, depends_on_size, operand_index, sliced_shape
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
@@ -102,6 +102,10 @@ def project(
     """
     if isinstance(logic, NumbersOfWords):
         return _project_words(logic.per_word, result, operands[0])
+    if isinstance(logic, Slice | SliceUpdate):
+        _refuse_run_time_sizes(
+            logic.keys, operands[0] if isinstance(logic, Slice) else result, origin
+        )
     if isinstance(logic, Slice):
         return _project_slice(logic, result, operands[0], origin)
     if isinstance(logic, SliceUpdate):
@@ -138,15 +142,27 @@ def _project_slice(logic: Slice, result: Shape, operand: Shape, origin: Origin) 
     domain: list[tuple[LoopVar, int]] = []
     lhs: list[AxisIndex] = []
     for kind, row in result.rows():
-        for extent in row.sizes:
-            if extent == 1:
+        for size in row.trailing:
+            assert isinstance(size, Size), "shapes are closed"
+            if size.n == 1:
                 lhs.append(FixedIndex(0))
                 continue
-            var = fresh_var(_HINTS[kind])
-            domain.append((var, extent))
+            var = fresh_var(_HINTS[kind], size.extent)
+            domain.append((var, size.n))
             lhs.append(VarIndex(var))
     rhs = (operand_index(logic.keys, operand, lhs),)
     return Projections(tuple(domain), tuple(lhs), rhs, result.dims, (operand.dims,))
+
+
+def _refuse_run_time_sizes(keys: Keys, whole: Shape, origin: Origin) -> None:
+    """Refuse keys whose positions depend on a size that is given at run time."""
+    for key, size in depends_on_size(keys, whole):
+        raise ShapeError(
+            "Positions counted from the end, and parts of an axis, need its size.",
+            found=f"{type(key).__name__} along an axis of size {size}, which calls give",
+            where=str(origin),
+            fix="keep the axis whole, or read a position counted from 0",
+        )
 
 
 def _project_update(
@@ -205,7 +221,7 @@ def _with_identities(shape: Shape, ids: Iterator[int]) -> Shape:
     if not shape.is_closed:
         raise VerifyError("Projections are derived from closed shapes.", found=str(shape))
     for kind, row in shape.rows():
-        sizes = (Size(d.n, d.basis, next(ids)) for d in row.trailing if isinstance(d, Size))
+        sizes = (replace(d, axis_id=next(ids)) for d in row.trailing if isinstance(d, Size))
         shape = shape.with_row(kind, Row(trailing=tuple(sizes)))
     return shape
 
@@ -348,12 +364,15 @@ class _ProjectionAxes:
         return dim.axis_id if isinstance(dim, Size) else None
 
     def _size(self, dim: Dim) -> int:
+        return self._known_size(dim).n
+
+    def _known_size(self, dim: Dim) -> Size:
         size = self._state.size(dim)
         if size is None:
             raise VerifyError(
                 "Every axis of an operation on closed shapes has a size.", found=str(dim)
             )
-        return size.n
+        return size
 
     def _find(self, axis: Axis) -> Axis:
         while (parent := self._parents.get(axis)) is not None:
@@ -383,9 +402,9 @@ class _ProjectionAxes:
         """Yield loops for the labels without an index, unless they have one position."""
         placed = self._vars.keys() | self._pins.keys() | self._formulas.keys() | self._parts
         for label in labels:
-            root, size = self._find(label), self._size(label)
-            if size != 1 and root not in placed:
-                yield fresh_var(self._hints.get(root, "s")), size
+            root, size = self._find(label), self._known_size(label)
+            if size.n != 1 and root not in placed:
+                yield fresh_var(self._hints.get(root, "s"), size.extent), size.n
 
     def _margins_of(self, shape: Shape) -> tuple[Margin, ...]:
         axes = [self._axis(dim) for _, row in shape.rows() for dim in row.trailing]
@@ -400,7 +419,8 @@ class _ProjectionAxes:
         )
 
     def _index(self, dim: Dim, hint: str, domain: dict[LoopVar, int]) -> AxisIndex:
-        axis, extent = self._axis(dim), self._size(dim)
+        axis, size = self._axis(dim), self._known_size(dim)
+        extent = size.n
         assert axis is not None
         root = self._find(axis)
         pin = self._pins.get(root)
@@ -411,11 +431,11 @@ class _ProjectionAxes:
         if extent == 1 and root not in self._parts:
             return FixedIndex(0)
         if root not in self._vars:
-            self._vars[root] = fresh_var(self._hints.get(root, hint))
+            self._vars[root] = fresh_var(self._hints.get(root, hint), size.extent)
         var = self._vars[root]
-        if domain.setdefault(var, extent) != extent:
+        if domain.setdefault(var, extent) != extent or var.size is not size.extent:
             raise VerifyError(
-                "Axes traversed together have one size.", found=f"{domain[var]} and {extent}"
+                "Axes traversed together have one size.", found=f"{domain[var]} and {size}"
             )
         return VarIndex(var)
 

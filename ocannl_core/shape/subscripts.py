@@ -252,11 +252,27 @@ def _axes(keys: Keys, operand: Shape) -> Iterator[tuple[RowKind, AxisKey | NewAx
             yield kind, key, size
 
 
+def depends_on_size(keys: Keys, operand: Shape) -> Iterator[tuple[AxisKey, Size]]:
+    """Yield the keys that count from the end of an axis whose size is given at run time, or take
+    a part of it.
+    """
+    for _, key, size in _axes(keys, operand):
+        if size is None or size.extent is None or isinstance(key, NewAxis):
+            continue
+        is_from_start = isinstance(key, Position) and not (
+            isinstance(key.index, int) and key.index < 0
+        )
+        if not is_from_start and key != StaticSlice():
+            yield key, size
+
+
 def sliced_shape(keys: Keys, operand: Shape) -> Shape:
     """Return the closed shape of a subscripted tensor of a closed shape."""
     rows: dict[RowKind, list[Size]] = {kind: [] for kind in BUFFER_ORDER}
     for kind, key, size in _axes(keys, operand):
         match key, size:
+            case (StaticSlice(), Size() as whole) if key == StaticSlice():
+                rows[kind].append(whole)
             case (StaticSlice(), Size(n, basis)):
                 rows[kind].append(Size(len(key.positions(n)), basis))
             case (DynamicSlice(length=length), Size(_, basis)):

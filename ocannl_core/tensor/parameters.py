@@ -7,19 +7,20 @@ from typing import Any
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.terms import Size
+from ocannl_core.shape.terms import Shape, Size
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import initialize
 from ocannl_core.tensor.definitions import Declared, Parameter, Placeholder
 from ocannl_core.tensor.initial_values import OpenAxes, StatedShape, initial_value
 from ocannl_core.tensor.network_blocks import shared_parameter
+from ocannl_core.tensor.parameter_set import ParameterScope
 from ocannl_core.tensor.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
-Axes = Sequence[int | Size]
+Axes = Sequence[int | Size | StaticExtent]
 
 
 def param(
@@ -188,6 +189,48 @@ def declare(
     return result
 
 
+def statistic(name: str, *, dtype: DType | str | None = None, is_scalar: bool = False) -> Tensor:
+    """Return state of a model that training follows and evaluation reads: zero at first, shared by
+    the applications of its block, without a gradient.
+
+    Its shape is inferred from assignments to it and from its uses, unless it is a scalar. Code that
+    reads it and does not assign it runs once other code has assigned it.
+    """
+    session = sessions.current()
+    _check_name("statistic", name)
+
+    def make(label: tuple[str, ...]) -> Tensor:
+        scopes = session.block.blocks if session.block is not None else ()
+        row = () if is_scalar else None
+        shape = session.environment.fresh_shape(batch=(), input=row, output=row, name=name)
+        return _new_statistic(session, label, shape, scopes, dtype)
+
+    return shared_parameter(session, name, (dtype, is_scalar), make)
+
+
+def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
+    """Return a number that all models of the session share; see `statistic`."""
+    session = sessions.current()
+    if name not in session.applications:
+        shape = session.environment.fresh_shape(batch=(), input=(), output=(), name=name)
+        session.applications[name] = _new_statistic(session, (name,), shape, (), dtype)
+    found: Tensor = session.applications[name]
+    return found
+
+
+def _new_statistic(
+    session: Session,
+    label: tuple[str, ...],
+    shape: Shape,
+    scopes: tuple[ParameterScope, ...],
+    dtype: DType | str | None,
+) -> Tensor:
+    origin = Origin(f"statistic {label[0]}", caller_location())
+    precision = choose_precision(dtype, session.default_dtype)
+    definition = Declared(is_statistic=True, scopes=scopes)
+    return Tensor(session, definition, shape, precision, label, origin)
+
+
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:
     """Return an integer that a routine takes when it is called: `step(i=3)`.
 
@@ -211,3 +254,36 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
             fix="range=n for the values 0, 1, ..., n-1",
         )
     return StaticIndex(name, range)
+
+
+def static_extent(name: str, *, max: int) -> StaticExtent:
+    """Return the size of axes that a routine takes when it is called: `step(n=17)`.
+
+        n = oc.static_extent("n", max=256)
+        x = oc.placeholder("x", batch=[n], output=[8])
+
+    One routine serves every size from 0 to the maximum. Memory has room for the maximum; cells
+    beyond the value of a call are undefined, sums and means run over the others, and the host reads
+    and writes those only. The extent equals itself only, no number.
+
+    Args:
+        name: The keyword of the call; without it the call runs at the maximum.
+        max: The greatest value, at least 2.
+    """
+    where = str(caller_location() or "")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise UsageError(
+            "An extent is a keyword of the routine's call.",
+            found=repr(name),
+            where=where,
+            fix='an identifier, as in oc.static_extent("n", max=256)',
+        )
+    if isinstance(max, bool) or not isinstance(max, int) or max < 2:
+        raise UsageError(
+            "The maximum of an extent is the room for its axes in memory: at least 2, because axes "
+            "of size 1 are repeated.",
+            found=f"max={max!r}",
+            where=where,
+            fix="max=n for the values 0, 1, ..., n",
+        )
+    return StaticExtent(name, max + 1)

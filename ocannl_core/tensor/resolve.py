@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
@@ -20,7 +20,7 @@ from ocannl_core.assign.nodes import (
 )
 from ocannl_core.assign.traverse import dead_on_entry
 from ocannl_core.dtypes import saturate
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     IndexMap,
@@ -118,7 +118,7 @@ def resolve(
         tuple(emitter.body),
         emitter.nodes,
         frozenset(emitter.embedded),
-        frozenset(emitter.fresh - dead_on_entry(emitter.body, {t.node for t in declared})),
+        frozenset(emitter.initially_zero(declared)),
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
@@ -205,11 +205,31 @@ class _AssignmentEmitter:
         node = self.calls.node_of(tensor)
         if node not in self.nodes:
             margins = tensor.layout.margins
-            self.nodes[node] = node_info(tensor.dtype, tensor.shape, margins, tensor.describe)
+            self.nodes[node] = node_info(
+                tensor.dtype,
+                tensor.shape,
+                margins,
+                tensor.describe,
+                is_parameter=tensor.is_parameter,
+            )
             self.tensors[node] = tensor
             if isinstance(tensor.definition, Declared):
                 self.fresh.add(node)
         return node
+
+    def initially_zero(self, declared: AbstractSet[Tensor]) -> set[TensorNode]:
+        """Return the declared nodes that the program keeps between runs, and that it may read
+        before it writes them: not the statistics that it reads only.
+
+        Args:
+            declared: The tensors declared in the code itself.
+        """
+        dead = dead_on_entry(self.body, {tensor.node for tensor in declared})
+        return {
+            node
+            for node in self.fresh - dead
+            if node in self.embedded or not self.tensors[node].is_statistic
+        }
 
     # ----- steps ----------------------------------------------------------------------------------
 
@@ -249,6 +269,7 @@ class _AssignmentEmitter:
     def assign(self, step: Assign) -> None:
         tensors = [_tensor_of(arg) for arg in step.args if not isinstance(arg, float)]
         if isinstance(step.logic, IndexMaps):
+            _refuse_extents((step.target, *tensors), step.origin)
             found = step.logic.projections(
                 step.target.shape.dims, [tensor.shape.dims for tensor in tensors], step.origin
             )
@@ -442,6 +463,19 @@ def _constant_value(tensor: Tensor) -> float | None:
         return None
     source = tensor.definition.source()
     return source.value if isinstance(source, Constant) else None
+
+
+def _refuse_extents(tensors: Iterable[Tensor], origin: Origin) -> None:
+    """Refuse stated index maps over axes whose extents are known at run time only."""
+    for tensor in tensors:
+        for extent in tensor.shape.extents:
+            if extent is not None:
+                raise ShapeError(
+                    "Stated projections run over constant sizes.",
+                    found=f"an axis of {tensor.node.name} whose extent is {extent}",
+                    where=str(origin),
+                    fix="state a logic, which runs over the extents of the axes",
+                )
 
 
 def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:

@@ -14,6 +14,7 @@ from ocannl_core.indexing import (
     AffineIndex,
     FixedIndex,
     IndexExpression,
+    StaticExtent,
     StaticIndex,
     VarIndex,
     affine,
@@ -91,7 +92,7 @@ def _key(part: object, text: str) -> Key:
             raise _error(_RULE, text, "oc.take(x, ids) takes the positions in oc.tensor([...])")
         case Expression():
             raise _error(_RULE, text, "oc.take(x, ids) takes positions that a tensor holds")
-    found = static_terms(part)
+    found = None if isinstance(part, StaticExtent) else static_terms(part)
     if found is None:
         raise _error(_RULE, text, "convert the key with int(...)" if isinstance(part, Real) else "")
     terms, offset = found

@@ -232,3 +232,15 @@ def test_the_size_of_a_sliced_axis_is_not_guessed() -> None:
         part = b[0:2] + 1.0
         with pytest.raises(oc.ShapeError, match="size of a sliced axis is known"):
             _ = part.info
+
+
+@pytest.mark.parametrize("key", [slice(0, 2), -1, slice(None, None, -1)])
+def test_keys_that_need_a_size_given_at_run_time_are_refused(key: object) -> None:
+    with oc.Session():
+        n = oc.static_extent("n", max=8)
+        x = oc.placeholder("x", batch=[n], output=[4])
+        code = oc.train.forward(x[key] + 1.0)
+        with pytest.raises(oc.ShapeError, match="Positions counted from the end"):
+            oc.Context("interp").compile(code, bindings=[n])
+        with pytest.raises(oc.UsageError, match="A key is a position"):
+            x[n]
