@@ -45,7 +45,7 @@ from ocannl_core.errors import (
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
-from ocannl_core.tensor.computation import Computation
+from ocannl_core.tensor.computation import Computation, unchanged_roots
 from ocannl_core.tensor.contractions import (
     concat,
     einmax,
@@ -125,7 +125,7 @@ from ocannl_core.tensor.random import (
     word,
     xavier,
 )
-from ocannl_core.tensor.recording import cd, section, unchanged_roots
+from ocannl_core.tensor.recording import cd, section
 from ocannl_core.tensor.required_shapes import require_shape, require_shapes
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor

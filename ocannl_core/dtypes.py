@@ -221,6 +221,16 @@ def round_to(value: Number, dtype: DType) -> Number:
             return value
 
 
+def saturate(value: float, dtype: DType) -> float:
+    """Return the value in the format; an infinity becomes the extreme of a format without any."""
+    if value in (math.inf, -math.inf):
+        low, high = extremes(dtype)
+        extreme: float = high if value > 0 else low
+        return extreme
+    number: float = round_to(value, dtype)
+    return number
+
+
 def _round_float(value: Number, dtype: DType) -> float:
     if dtype is float64:
         return _nearest_double(value)

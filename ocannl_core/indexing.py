@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
-from typing import assert_never
+from numbers import Integral
+from typing import Any, TypeGuard, assert_never
 
 from ocannl_core.fast_dataclass import dataclass
 
@@ -37,8 +38,39 @@ def fresh_var(hint: str = "i", size: StaticExtent | None = None) -> LoopVar:
     return LoopVar(next(_ids), hint, size)
 
 
+class IndexArithmetic:
+    """The arithmetic of static indices: sums, differences and multiples.
+
+    i + 1, 2 * i - j      -->  IndexExpression
+    (i + 4) - i           -->  4
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: object) -> Any:
+        return _combined((1, self), (1, other))
+
+    def __radd__(self, other: object) -> Any:
+        return _combined((1, other), (1, self))
+
+    def __sub__(self, other: object) -> Any:
+        return _combined((1, self), (-1, other))
+
+    def __rsub__(self, other: object) -> Any:
+        return _combined((1, other), (-1, self))
+
+    def __mul__(self, other: object) -> Any:
+        return _combined((other, self)) if _is_whole(other) else NotImplemented
+
+    def __rmul__(self, other: object) -> Any:
+        return self.__mul__(other)
+
+    def __neg__(self) -> Any:
+        return _combined((-1, self))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class StaticIndex:
+class StaticIndex(IndexArithmetic):
     """An integer argument of a routine, compared by identity.
 
     Attributes:
@@ -48,6 +80,68 @@ class StaticIndex:
 
     name: str
     extent: int | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class IndexExpression(IndexArithmetic):
+    """`sum(coefficient * static index) + offset`, a position or a bound of a slice."""
+
+    terms: tuple[tuple[int, StaticIndex], ...]
+    offset: int = 0
+
+    def __str__(self) -> str:
+        text = ""
+        for coefficient, index in self.terms:
+            text += f" {'-' if coefficient < 0 else '+'} "
+            text += index.name if abs(coefficient) == 1 else f"{abs(coefficient)}*{index.name}"
+        if self.offset:
+            text += f" {'-' if self.offset < 0 else '+'} {abs(self.offset)}"
+        return text[3:] if self.terms[0][0] > 0 else f"-{text[3:]}"
+
+
+def _is_whole(value: object) -> TypeGuard[Integral]:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def static_terms(value: object) -> tuple[tuple[tuple[int, StaticIndex], ...], int] | None:
+    """Return the terms and the offset of an index of a program; None for other values."""
+    if isinstance(value, StaticIndex):
+        return ((1, value),), 0
+    if isinstance(value, IndexExpression):
+        return value.terms, value.offset
+    return ((), int(value)) if _is_whole(value) else None
+
+
+def axis_index(value: StaticIndex | IndexExpression) -> AxisIndex:
+    """Return an index of a program as an axis index."""
+    found = static_terms(value)
+    assert found is not None
+    return affine(*found)
+
+
+def _combined(*parts: tuple[Any, object]) -> Any:
+    """Return a sum of multiples of indices and integers, an integer where all indices cancel;
+    NotImplemented for other operands.
+    """
+    merged: dict[StaticIndex, int] = {}
+    total = 0
+    for factor, value in parts:
+        found = static_terms(value)
+        if found is None:
+            return NotImplemented
+        terms, offset = found
+        total += int(factor) * offset
+        for coefficient, index in terms:
+            merged[index] = merged.get(index, 0) + int(factor) * coefficient
+    kept = tuple((coefficient, index) for index, coefficient in merged.items() if coefficient)
+    if not kept:
+        return total
+    if kept[0][0] == 1 and len(kept) == 1 and total == 0:
+        return kept[0][1]
+    return IndexExpression(kept, total)
 
 
 class StaticExtent(StaticIndex):
@@ -415,3 +509,25 @@ def _is_mixed_radix(terms: list[tuple[int, IndexVar]], extents: Mapping[LoopVar,
             return False
         reach += coefficient * (extents[var] - 1)
     return True
+
+
+def exchange_roles(found: Projections, target: int, sources: Sequence[int]) -> Projections:
+    """Return projections over the same domain, with other tensors as the result and the operands.
+
+    Args:
+        found: The projections.
+        target: The new result: 0 for the result so far, 1 for the first operand.
+        sources: The new operands, numbered likewise.
+    """
+    maps, dims = (found.lhs, *found.rhs), (found.lhs_dims, *found.rhs_dims)
+    margins = (found.lhs_margins, *(found.margins or ((),) * len(found.rhs)))
+    read = tuple(margins[each] for each in sources)
+    return Projections(
+        found.domain,
+        maps[target],
+        tuple(maps[each] for each in sources),
+        dims[target],
+        tuple(dims[each] for each in sources),
+        read if any(read) else (),
+        margins[target],
+    )

@@ -49,6 +49,7 @@ from ocannl_core.dtypes import (
     DType,
     float64,
     round_to,
+    saturate,
     uint4x32,
 )
 from ocannl_core.errors import LoweringError
@@ -77,7 +78,6 @@ from ocannl_core.loopir.constants import (
     constant,
     index_product,
     index_value,
-    saturate,
     select_constant,
 )
 from ocannl_core.loopir.conversions import Conversions
@@ -239,7 +239,7 @@ class _Lowering:
         resets = assignment.reset and combine is not BinaryOp.SECOND
         reads_target = any(isinstance(a, Cells) and a.node is target for a in assignment.args)
         if resets and (reads_target or not _writes_each_once(projections)):
-            self.fill(target, _neutral_number(combine, dtype))
+            self.fill(target, saturate(neutral(combine), dtype))
         starts_neutral = resets and is_injective(projections)
         for nest in self.nests(projections):
             self.prepare_margins(assignment, nest)
@@ -248,7 +248,7 @@ class _Lowering:
             self.remark(assignment)
             value = self.formats.apply(assignment.op, operands, dtype)
             if starts_neutral and not combine.value.keeps_first:
-                start = constant(_neutral_number(combine, dtype), dtype)
+                start = constant(saturate(neutral(combine), dtype), dtype)
                 value = Binary(combine, start, value, dtype)
             elif combine is not BinaryOp.SECOND and not starts_neutral:
                 value = Binary(combine, store.value, value, dtype)
@@ -544,7 +544,3 @@ def _plus(index: AxisIndex, offset: int) -> AxisIndex:
         return index
     terms, own = as_affine(index)
     return affine(terms, own + offset)
-
-
-def _neutral_number(op: BinaryOp, dtype: DType) -> float:
-    return saturate(neutral(op), dtype)

@@ -125,6 +125,11 @@ def dead_on_entry(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) ->
     return found
 
 
+def partial_targets(body: Iterable[Assignment]) -> set[TensorNode]:
+    """Return the nodes of which some assignment may write only a part."""
+    return {target for each in leaves(body) for target in targets(each) if not _writes_all(each)}
+
+
 def _writes_all(assignment: Leaf) -> bool:
     """Return True if an assignment writes every cell of its target."""
     if isinstance(assignment, Fetch | ExternalCall):

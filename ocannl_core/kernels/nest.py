@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from ocannl_core.dtypes import DType, Kind
+from ocannl_core.dtypes import DType, Kind, saturate
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
@@ -39,7 +39,6 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.kernels.transforms import AXIS_LETTERS
-from ocannl_core.loopir.constants import saturate
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Binary,

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
 
-from ocannl_core.dtypes import DType, extremes, int32, int64, round_to, uint4x32, uint64
+from ocannl_core.dtypes import DType, int32, int64, round_to, uint4x32, uint64
 from ocannl_core.indexing import AxisIndex, StaticExtent, as_affine, variables
 from ocannl_core.loopir.nodes import Binary, Const, ConstBits, Expr, IndexValue, Ternary, Unary
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-
-
-def saturate(value: float, dtype: DType) -> float:
-    """Return the value in the format; an infinity becomes the extreme of a format without any."""
-    if value in (math.inf, -math.inf):
-        low, high = extremes(dtype)
-        extreme: float = high if value > 0 else low
-        return extreme
-    number: float = round_to(value, dtype)
-    return number
 
 
 def constant(value: float, dtype: DType) -> Expr:

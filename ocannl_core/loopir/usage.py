@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
     FixedIndex,
@@ -16,29 +17,57 @@ from ocannl_core.indexing import (
     as_affine,
 )
 from ocannl_core.loopir.nodes import (
+    Allocate,
     Block,
     For,
     Gather,
     Load,
     LoadMerge,
     LoopProgram,
+    Remark,
     Scatter,
+    Stmt,
     Store,
     StoreVector,
 )
 from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import Access, Node, accesses_at, children
+from ocannl_core.loopir.traverse import (
+    Access,
+    Node,
+    Replacement,
+    accesses_at,
+    children,
+    map_stmts,
+    walk,
+)
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.origin import Origin
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """An access that stays inside its buffer only for `low <= sum(coefficient * index) <= high`."""
+    """An access that stays inside its buffer only for `low <= sum(coefficient * index) <= high`.
+
+    Attributes:
+        terms: The static indices with their coefficients.
+        low: The least value of the sum.
+        high: The greatest value of the sum.
+        node: The node that is accessed.
+        axis: The axis of the node.
+        origin: The operation that accesses it.
+    """
 
     terms: tuple[tuple[int, StaticIndex], ...]
     low: int
     high: int
     node: TensorNode
+    axis: int = 0
+    origin: Origin | None = field(default=None, compare=False)
+
+    def describe(self) -> str:
+        """Return the access for messages."""
+        place = f"axis {self.axis} of {self.node.name}"
+        return f"{place} in {self.origin}" if self.origin is not None else place
 
     def as_range(self) -> range:
         """Return the values that the limit allows for its index, if it has only one."""
@@ -73,7 +102,10 @@ def usage_of(program: LoopProgram) -> Usage:
     writes: set[TensorNode] = set()
     limits: set[Limit] = set()
     bounds: dict[IndexVar, Range] = {}
+    origin: Origin | None = None
     for node in _in_order(program.body, bounds):
+        if isinstance(node, Remark) and node.origin is not None:
+            origin = node.origin
         for access in accesses_at(node):
             if access.writes:
                 if _may_reach_interior(access, program.nodes[access.node], bounds) or isinstance(
@@ -85,7 +117,7 @@ def usage_of(program: LoopProgram) -> Usage:
                 if access.node not in writes:
                     reads_first.add(access.node)
         if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector | Scatter):
-            limits.update(_limits(node, program.nodes[node.node], bounds))
+            limits.update(_limits(node, program.nodes[node.node], bounds, origin))
     params = frozenset(program.params)
     return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
 
@@ -130,6 +162,7 @@ def _limits(
     access: Load | LoadMerge | Gather | Store | StoreVector | Scatter,
     info: NodeInfo,
     bounds: Mapping[IndexVar, Range],
+    origin: Origin | None,
 ) -> Iterator[Limit]:
     """Yield the constraints on static indices in an access, for all values of loop variables.
 
@@ -144,11 +177,12 @@ def _limits(
     if isinstance(access, Gather | Scatter):
         indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
     sizes = info.extents or (None,) * len(dims)
-    for index, extent, margin, span, size in zip(indices, dims, margins, spans, sizes, strict=True):
+    axes = zip(indices, dims, margins, spans, sizes, strict=True)
+    for axis, (index, extent, margin, span, size) in enumerate(axes):
         terms, offset = as_affine(index)
         if size is not None and not any(isinstance(var, LoopVar) for _, var in terms):
             before = [(-c, var) for c, var in terms if isinstance(var, StaticIndex)]
-            yield Limit(((1, size), *before), offset + 1, size.maximum, access.node)
+            yield Limit(((1, size), *before), offset + 1, size.maximum, access.node, axis, origin)
         statics = tuple((c, var) for c, var in terms if isinstance(var, StaticIndex))
         if statics:
             rest = affine([(c, var) for c, var in terms if isinstance(var, LoopVar)], offset)
@@ -157,4 +191,21 @@ def _limits(
                 low, high = -reached.low, extent - span - reached.high
                 if len(statics) == len(terms):
                     low, high = low + margin.left, high - margin.right
-                yield Limit(statics, low, high, access.node)
+                yield Limit(statics, low, high, access.node, axis, origin)
+
+
+def remove_unused_nodes(program: LoopProgram) -> LoopProgram:
+    """Remove unused parameters, nodes and allocations from a program."""
+    used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
+    if used == program.nodes.keys():
+        return program
+
+    def without_unused(stmt: Stmt) -> Replacement:
+        return () if isinstance(stmt, Allocate) and stmt.node not in used else stmt
+
+    return replace(
+        program,
+        params=tuple(node for node in program.params if node in used),
+        nodes={node: info for node, info in program.nodes.items() if node in used},
+        body=map_stmts(program.body, without_unused),
+    )

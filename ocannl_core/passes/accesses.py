@@ -14,7 +14,7 @@ facts do not depend on a number of sampled iterations. Three kinds of facts:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -186,6 +186,14 @@ class Accesses:
 
     statements: tuple[AnalysedStatement, ...]
     nodes: Mapping[TensorNode, NodeAccesses]
+
+
+def partly_assigned(program: LoopProgram, among: Iterable[TensorNode]) -> set[TensorNode]:
+    """Return the nodes of which a program assigns some cells, and others keep their values."""
+    coverage = DefiniteAssignment(program.nodes)
+    for analysed in analyse_statements(program):
+        coverage.run(analysed)
+    return coverage.incomplete(among)
 
 
 def analyse_accesses(program: LoopProgram) -> Accesses:

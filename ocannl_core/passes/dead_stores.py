@@ -40,11 +40,11 @@ from ocannl_core.loopir.traverse import (
     map_expr,
     nodes_of,
     reads,
-    remove_unused_nodes,
     rewrite,
     statements,
     walk,
 )
+from ocannl_core.loopir.usage import remove_unused_nodes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.algebraic_rules import apply_rules
 from ocannl_core.passes.definite_assignment import all_cells, assigned_cells

@@ -7,7 +7,7 @@ of unassigned cells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 import numpy as np
@@ -112,6 +112,11 @@ class DefiniteAssignment:
             if site.node not in self._written:
                 self._written[site.node] = _AssignedCells(self.nodes[site.node])
             self._written[site.node].add(site)
+
+    def incomplete(self, among: Iterable[TensorNode]) -> set[TensorNode]:
+        """Return the nodes with cells that are not certain to be assigned, though others are."""
+        found = {node: self._written.get(node) for node in among}
+        return {node for node, cells in found.items() if cells and not cells.merge_pending()}
 
     def _is_covered(self, read: AccessSite, analysed: AnalysedStatement) -> bool:
         if isinstance(read.access, LoadMerge):

@@ -38,12 +38,12 @@ from ocannl_core.loopir.traverse import (
     Replacement,
     locals_of,
     map_expr,
-    remove_unused_nodes,
     rewrite,
     substitute_in_stmt,
     walk,
     writes,
 )
+from ocannl_core.loopir.usage import remove_unused_nodes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once

@@ -153,7 +153,8 @@ class Context:
                 found=", ".join(f"{node.name}.merge" for node in merged),
                 where=f"compiling {program.name}",
             )
-        missing = link.missing_nodes(code, usage_of(lowered).reads_first, self._store)
+        entry, kept_in_part = usage_of(lowered), link.partly_written(code, lowered)
+        missing = link.missing_nodes(code, entry.reads_first | kept_in_part, self._store)
         recipes = recompute.recipes_for(missing, self._store, program.name)
         lowered = recompute.insert_definitions(lowered, recipes, self._store)
         link.check_presence(code, missing - {each.node for each in recipes}, self._store)
@@ -167,7 +168,9 @@ class Context:
         launch = link.launcher_of(built, memory)
 
         # optimisation may have removed reads, never an access that bounds an index
-        usage = replace(usage_of(built.optimised), limits=usage_of(lowered).limits)
+        usage = usage_of(built.optimised)
+        needed = usage.reads_first | (kept_in_part & usage.writes)
+        usage = replace(usage, limits=entry.limits, reads_first=needed)
         routine = f"{program.name}, compiled at {caller_location()}"
         run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
         link.record(built, lowered.nodes, usage, memory, run, self._store)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.assign.traverse import partial_targets
 from ocannl_core.compile.driver import Build
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass
@@ -15,6 +16,7 @@ from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.usage import Usage
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
+from ocannl_core.passes.accesses import partly_assigned
 from ocannl_core.runtime import values
 from ocannl_core.runtime.interfaces import Array, TensorLike
 from ocannl_core.runtime.recompute import recipes_of
@@ -162,6 +164,20 @@ def check_bindings(
         )
 
 
+def partly_written(code: Unlinked, lowered: LoopProgram) -> frozenset[TensorNode]:
+    """Return the nodes with cells that keep the values from outside while code writes others."""
+    candidates = [
+        node
+        for node in partial_targets(code.program.body)
+        if code.comes_from_outside(node) or _is_gradient(code.tensors.get(node))
+    ]
+    return frozenset(partly_assigned(lowered, candidates) if candidates else ())
+
+
+def _is_gradient(tensor: TensorLike | None) -> bool:
+    return tensor is not None and tensor.is_gradient
+
+
 def missing_nodes(
     code: Unlinked, reads_first: AbstractSet[TensorNode], store: BufferStore
 ) -> AbstractSet[TensorNode]:
@@ -206,7 +222,7 @@ def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Buff
 
 def _fixes_for_absent(node: TensorNode, tensor: TensorLike | None) -> list[str]:
     """Return the calls that provide a node without a value."""
-    if tensor is not None and tensor.is_gradient:
+    if _is_gradient(tensor):
         return [
             "put oc.train.grad_update(loss) in front, or its pieces: loss.forward(), "
             "loss.zero_grads(), loss.grad[:] = 1, loss.backprop()",

@@ -307,7 +307,7 @@ class Routine:
                 fix=f'oc.static_extent("{name}", max={number})' if number > 0 else "",
             )
         reason = (
-            f"other values leave {limit.node.name}"
+            f"other values leave {limit.describe()}"
             if limit is not None
             else "its range is declared so"
         )
@@ -326,7 +326,7 @@ class Routine:
             f"Static indices that address an axis together stay inside it: "
             f"{terms} in range({limit.low}, {limit.high + 1}).",
             found=", ".join(f"{var.name} = {numbers[var.name]}" for _, var in limit.terms),
-            where=f"running {self.name}; other values leave {limit.node.name}",
+            where=f"running {self.name}; other values leave {limit.describe()}",
         )
 
 

@@ -20,6 +20,7 @@ from ocannl_core.shape.close_formulas import (
     rows_awaiting_counts,
     waiting_dims,
 )
+from ocannl_core.shape.close_slices import close_subscripted_rows
 from ocannl_core.shape.closing_state import Closing, OperandReader
 from ocannl_core.shape.constraints import DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.derived import SolutionRole
@@ -362,6 +363,7 @@ def _least_size(state: State, dim: DimVar) -> Size:
 
 
 STAGES: tuple[Callable[[Closing], None], ...] = (
+    close_subscripted_rows,
     unify_cycles,
     close_leaf_rows,
     close_counted_leaf_rows,

@@ -7,7 +7,13 @@ from math import gcd, lcm
 
 from ocannl_core.shape import ranks, scc
 from ocannl_core.shape.closing_state import Closing
-from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
+from ocannl_core.shape.constraints import (
+    DimEqual,
+    Formula,
+    SliceLength,
+    Strided,
+    TotalElements,
+)
 from ocannl_core.shape.counts import Count
 from ocannl_core.shape.derived import SolutionRole, linear, roles
 from ocannl_core.shape.formula_messages import part_without_cells
@@ -82,6 +88,10 @@ def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, So
             for var in state.undecided((dim,)):
                 optional = role is SolutionRole.PART and state.optional.get(var)
                 yield var, SolutionRole.KERNEL if optional else role
+        return
+    if isinstance(formula, SliceLength):
+        yield from ((var, SolutionRole.PART) for var in state.undecided((formula.whole,)))
+        yield from ((var, SolutionRole.WHOLE) for var in state.undecided((formula.length,)))
         return
     for row in formula.rows:
         tail, unknown = state.unknowns(row)

@@ -13,9 +13,11 @@ from ocannl_core.shape.constraints import (
     Formula,
     RowConstraint,
     RowEqual,
+    SliceLength,
     Strided,
     TotalElements,
 )
+from ocannl_core.shape.slices import unknown_size
 from ocannl_core.shape.state import Guessed, Known, State, sides
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
 
@@ -111,6 +113,8 @@ class Closing:
         for dim, size in guesses.items():
             self._note(dim, stage)
             ceiling = state.ceilings.get(dim)
+            if ceiling is None and dim not in state.units:
+                self._refuse_sliced(dim)
             if ceiling is not None and ceiling.size == size:
                 dims.decide(state, dim, ceiling)
             else:
@@ -125,6 +129,16 @@ class Closing:
                 )
         self.run()
         return bool(guesses)
+
+    def _refuse_sliced(self, dim: DimVar) -> None:
+        """Refuse to guess the size of a sliced axis.
+
+        Raises:
+            ShapeError: if the length of a slice waits for the size.
+        """
+        for formula in self.state.formulas.get(dim, ()):
+            if isinstance(formula, SliceLength) and formula in self.state.open_formulas:
+                raise unknown_size(formula)
 
     def note_guess(self, equation: DimEqual | RowEqual, stage: str) -> None:
         """Record the guess of a stage that two variables are equal."""
@@ -191,6 +205,8 @@ def connected(
             for formula in formulas:
                 if isinstance(formula, DimEqual):
                     pending += state.undecided((formula.left, formula.right))
+                elif isinstance(formula, SliceLength):
+                    pending += state.undecided((formula.length, formula.whole))
     return found_dims, found_rows
 
 

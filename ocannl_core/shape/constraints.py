@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.origin import Origin
-from ocannl_core.shape.terms import Dim, Row
+from ocannl_core.shape.subscripts import Keys, StaticSlice
+from ocannl_core.shape.terms import Dim, Row, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +215,49 @@ class RowJoin:
     origin: Origin = field(compare=False)
 
 
-DimConstraint = DimEqual | DimBelow | AtLeast
-RowConstraint = RowEqual | RowBelow | TotalElements | Exact | ReverseEqual | Selection | RowJoin
-Formula = DimEqual | TotalElements
+@dataclass(frozen=True, slots=True)
+class SliceLength:
+    """The number of positions of a slice, which is known when the size of the axis is.
+
+    Attributes:
+        length: The number of positions.
+        whole: The size of the axis.
+        slice: The slice.
+        origin: The operation that imposes it.
+        axis: As in `DimEqual`.
+    """
+
+    length: Dim
+    whole: Dim
+    slice: StaticSlice
+    origin: Origin = field(compare=False)
+    axis: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscript:
+    """The axes that keys take from a tensor. It waits for the numbers of axes that decide the rows
+    of the keys.
+
+    Attributes:
+        result: The shape of `x[keys]`.
+        operand: The shape of `x`.
+        keys: The keys.
+        origin: The operation that imposes it.
+        is_written: True if the positions are written, which lengthens axes of open size.
+    """
+
+    result: Shape
+    operand: Shape
+    keys: Keys
+    origin: Origin = field(compare=False)
+    is_written: bool = False
+
+
+DimConstraint = DimEqual | DimBelow | AtLeast | SliceLength
+RowConstraint = (
+    RowEqual | RowBelow | TotalElements | Exact | ReverseEqual | Selection | RowJoin | Subscript
+)
+Formula = DimEqual | TotalElements | SliceLength
 """A constraint that relates sizes by arithmetic."""
 Constraint = DimConstraint | RowConstraint

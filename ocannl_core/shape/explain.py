@@ -25,6 +25,8 @@ from ocannl_core.shape.constraints import (
     RowEqual,
     RowJoin,
     Selection,
+    SliceLength,
+    Subscript,
     TotalElements,
 )
 from ocannl_core.shape.formula_messages import substitute_known
@@ -234,7 +236,7 @@ def row_derivation(state: State, row: Row) -> tuple[list[Origin], list[RowVar]]:
             continue
         origins.append(cause.origin)
         rows = [state.decided_rows[var]]
-        if not isinstance(cause, DimEqual | DimBelow | AtLeast):
+        if not isinstance(cause, DimEqual | DimBelow | AtLeast | SliceLength):
             rows += sides(cause)
         pending += [other.tail for other in rows if other.tail is not None]
     return origins, guessed
@@ -268,6 +270,8 @@ def _statement(state: State, constraint: RowConstraint) -> str:
             number = str(count) if isinstance(count, int) else "a known number"
             share = "".join(f"/{state.current(dim)}" for dim in divided_by)
             return f"{' times '.join(rows)} has {number}{share} cells"
+        case Subscript():
+            return f"{', '.join(rows[:3])} are the rows of a subscript of {', '.join(rows[3:])}"
         case _:
             assert_never(constraint)
 
@@ -372,7 +376,9 @@ def dims_of(cause: Constraint) -> tuple[Dim, ...]:
             return (res, opnd)
         case AtLeast(dim):
             return (dim,)
-        case RowBelow() | RowEqual() | ReverseEqual() | RowJoin():
+        case SliceLength(length, whole):
+            return (length, whole)
+        case RowBelow() | RowEqual() | ReverseEqual() | RowJoin() | Subscript():
             return ()  # the relation of their axes has constraints of its own
         case Exact(dims=dims):
             return dims
@@ -408,6 +414,9 @@ def _bounds(state: State, var: DimVar) -> Iterator[Bound]:
 def _formula(state: State, formula: Formula) -> str:
     if isinstance(formula, TotalElements):
         return _statement(state, formula)
+    if isinstance(formula, SliceLength):
+        length, whole = (substitute_known(state, d) for d in (formula.length, formula.whole))
+        return f"{length} is the length of a slice of {whole}"
     left, right = (substitute_known(state, side) for side in (formula.left, formula.right))
     return f"{left} = {right}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.shape.constraints import AtLeast, DimBelow, DimEqual
+from ocannl_core.shape.constraints import AtLeast, DimBelow, DimEqual, SliceLength
 from ocannl_core.shape.explain import derivation, dims_of, row_derivation
 from ocannl_core.shape.state import Edge, Guessed, LeafTensor, State, Work, sides
 from ocannl_core.shape.terms import DimVar, RowVar
@@ -40,7 +40,7 @@ def add_guess_notes(state: State, work: Work, error: ShapeError) -> ShapeError:
 
 def _earlier(state: State, work: Work) -> Iterator[tuple[DimVar | RowVar, Guessed]]:
     found: dict[DimVar | RowVar, None] = {}
-    if not isinstance(work, Edge | DimEqual | DimBelow | AtLeast):
+    if not isinstance(work, Edge | DimEqual | DimBelow | AtLeast | SliceLength):
         for row in sides(work):
             found.update(dict.fromkeys(row_derivation(state, row)[1]))
     for dim in (work.res, work.opnd) if isinstance(work, Edge) else dims_of(work):

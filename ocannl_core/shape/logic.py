@@ -7,23 +7,21 @@ from typing import assert_never
 
 from ocannl_core.errors import SpecError
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex
 from ocannl_core.origin import Origin
 from ocannl_core.shape.constraints import (
-    AtLeast,
     Constraint,
-    DimEqual,
     RowBelow,
     RowEqual,
     Selection,
     Strided,
+    Subscript,
     TotalElements,
 )
 from ocannl_core.shape.einsum import Einsum, Instance, Relation, operand_name
 from ocannl_core.shape.einsum_parser import parse_spec
+from ocannl_core.shape.subscripts import Keys
 from ocannl_core.shape.terms import (
     BUFFER_ORDER,
-    Dim,
     FreshVariables,
     Row,
     RowKind,
@@ -34,7 +32,6 @@ from ocannl_core.shape.terms import (
 
 __all__ = [
     "Adjoint",
-    "BatchSlice",
     "Compose",
     "ComposeAccumulate",
     "ConcatPart",
@@ -46,6 +43,8 @@ __all__ = [
     "Relation",
     "ScatterRows",
     "Several",
+    "Slice",
+    "SliceUpdate",
     "Take",
     "TakeAlong",
     "Transpose",
@@ -77,10 +76,23 @@ class Transpose:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSlice:
-    """Selection of one position of each leading batch axis."""
+class Slice:
+    """Selection of the positions that keys address: `x[keys]`."""
 
-    indices: tuple[StaticIndex | int, ...]
+    keys: Keys
+
+
+@dataclass(frozen=True, slots=True)
+class SliceUpdate:
+    """A write to the positions of the result that keys address: `c[keys] = e`.
+
+    Attributes:
+        keys: The keys.
+        logic: The correspondence of the axes of `c[keys]` and the operands.
+    """
+
+    keys: Keys
+    logic: Logic
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +196,8 @@ Logic = (
     | ComposeAccumulate
     | Transpose
     | Einsum
-    | BatchSlice
+    | Slice
+    | SliceUpdate
     | NumbersOfWords
     | Take
     | TakeAlong
@@ -261,8 +274,14 @@ def relation_of(
             return Relation(list(_transpose(result, operands[0], origin)))
         case Einsum():
             return Instance(logic, origin, fresh).relate(result, operands)
-        case BatchSlice(indices):
-            return _slice(indices, result, operands[0], origin, fresh)
+        case Slice(keys):
+            return Relation([Subscript(result, operands[0], keys, origin)])
+        case SliceUpdate(keys, inner):
+            part = Shape(*(Row(tail=fresh.row()) for _ in RowKind))
+            relation = relation_of(inner, part, operands, origin, fresh)
+            written = Subscript(part, result, keys, origin, is_written=True)
+            relation.constraints.insert(0, written)
+            return relation
         case NumbersOfWords(0):
             return Relation([])
         case NumbersOfWords(per_word):
@@ -296,7 +315,9 @@ def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
                 read = [operands[source - 1] for source in part.sources if source]
                 if len(read) == len(part.sources):  # not the result, which is no parameter
                     yield from contracted_rows(part.logic, read)
-        case Pointwise() | Einsum() | BatchSlice() | NumbersOfWords() | Adjoint():
+        case SliceUpdate(_, inner):
+            yield from contracted_rows(inner, operands)
+        case Pointwise() | Einsum() | Slice() | NumbersOfWords() | Adjoint():
             pass
         case Take() | TakeAlong() | ScatterRows() | PlaceRows():
             pass
@@ -314,8 +335,11 @@ def _check_operands(logic: Logic, operands: int, where: str) -> None:
             name, wanted = "Matrix product with an addend", 3
         case Transpose():
             name, wanted = "Transposition", 1
-        case BatchSlice():
-            name, wanted = "A slice of the batch", 1
+        case Slice():
+            name, wanted = "A subscript", 1
+        case SliceUpdate(_, inner):
+            _check_operands(inner, operands, where)
+            return
         case NumbersOfWords():
             name, wanted = "Making numbers of words", 1
         case Take() | TakeAlong():
@@ -367,37 +391,6 @@ def _transpose(result: Shape, operand: Shape, origin: Origin) -> Iterator[Constr
     yield RowBelow(result.batch, operand.batch, origin.at("batch row of the operand"))
     yield RowBelow(result.input, operand.output, origin.at("output row of the operand"))
     yield RowBelow(result.output, operand.input, origin.at("input row of the operand"))
-
-
-def _slice(
-    indices: tuple[StaticIndex | int, ...],
-    result: Shape,
-    operand: Shape,
-    origin: Origin,
-    fresh: FreshVariables,
-) -> Relation:
-    relation = Relation()
-    leading: list[Dim] = []
-    batch = origin.at("batch row of the operand")
-    for position, index in enumerate(indices):
-        dim = fresh.dim(index.name if isinstance(index, StaticIndex) else "")
-        leading.append(dim)
-        if isinstance(index, StaticIndex):
-            relation.pins[dim] = VarIndex(index)
-            if index.extent is not None:
-                where = origin.at(f"the range of index {index.name}")
-                relation.constraints.append(DimEqual(dim, Size(index.extent), where))
-        else:
-            relation.pins[dim] = FixedIndex(index)
-            relation.constraints.append(AtLeast(dim, index + 1, batch, position))
-    row = result.batch
-    sliced = Row((*leading, *row.leading), row.tail, row.trailing)
-    relation.constraints += [
-        RowEqual(sliced, operand.batch, batch),
-        RowEqual(result.input, operand.input, origin.at("input row of the operand")),
-        RowEqual(result.output, operand.output, origin.at("output row of the operand")),
-    ]
-    return relation
 
 
 def _select(

@@ -13,6 +13,7 @@ from ocannl_core.shape.constraints import (
     DimEqual,
     RowBelow,
     RowEqual,
+    SliceLength,
 )
 from ocannl_core.shape.terms import Row, Size
 
@@ -27,7 +28,7 @@ def narrow_origin(cause: Constraint) -> Origin:
 
     output row of the second operand  -->  output axis -1 of the second operand
     """
-    if not isinstance(cause, DimEqual | DimBelow | AtLeast) or cause.axis is None:
+    if not isinstance(cause, DimEqual | DimBelow | AtLeast | SliceLength) or cause.axis is None:
         return cause.origin
     return cause.origin.at(cause.origin.detail.replace(" row", f" axis {cause.axis}"))
 

@@ -32,6 +32,7 @@ from ocannl_core.indexing import (
     VarIndex,
     affine,
     as_affine,
+    exchange_roles,
     fresh_var,
 )
 from ocannl_core.origin import Origin
@@ -48,6 +49,8 @@ from ocannl_core.shape.constraints import (
     RowEqual,
     RowJoin,
     Selection,
+    SliceLength,
+    Subscript,
     TotalElements,
 )
 from ocannl_core.shape.einsum import Relation
@@ -57,6 +60,8 @@ from ocannl_core.shape.logic import (
     NumbersOfWords,
     PlaceRows,
     ScatterRows,
+    Slice,
+    SliceUpdate,
     Take,
     TakeAlong,
     relation_of,
@@ -65,6 +70,7 @@ from ocannl_core.shape.messages import place
 from ocannl_core.shape.row_order import pairs
 from ocannl_core.shape.selection_maps import project_selection
 from ocannl_core.shape.state import State, sides
+from ocannl_core.shape.subscripts import Keys, depends_on_size, operand_index, sliced_shape
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
@@ -117,6 +123,14 @@ def project(
         return exchange_roles(found, logic.target, logic.sources)
     if isinstance(logic, Take | TakeAlong | ScatterRows | PlaceRows):
         return project_selection(logic, result, operands)
+    if isinstance(logic, Slice | SliceUpdate):
+        _refuse_run_time_sizes(
+            logic.keys, operands[0] if isinstance(logic, Slice) else result, origin
+        )
+    if isinstance(logic, Slice):
+        return _project_slice(logic, result, operands[0], origin)
+    if isinstance(logic, SliceUpdate):
+        return _project_update(logic, result, operands, origin)
     ids = count()
     result = _with_identities(result, ids)
     operands = [_with_identities(operand, ids) for operand in operands]
@@ -130,28 +144,6 @@ def project(
     return derive(state, relation, result, operands)
 
 
-def exchange_roles(found: Projections, target: int, sources: Sequence[int]) -> Projections:
-    """Return projections over the same domain, with other tensors as the result and the operands.
-
-    Args:
-        found: The projections.
-        target: The new result: 0 for the result so far, 1 for the first operand.
-        sources: The new operands, numbered likewise.
-    """
-    maps, dims = (found.lhs, *found.rhs), (found.lhs_dims, *found.rhs_dims)
-    margins = (found.lhs_margins, *(found.margins or ((),) * len(found.rhs)))
-    read = tuple(margins[each] for each in sources)
-    return Projections(
-        found.domain,
-        maps[target],
-        tuple(maps[each] for each in sources),
-        dims[target],
-        tuple(dims[each] for each in sources),
-        read if any(read) else (),
-        margins[target],
-    )
-
-
 def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:
     """Return the projections of words that expand to runs of cells. The left-hand side is the start
     of each run, in row-major order.
@@ -161,6 +153,53 @@ def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:
     start = (affine([(per_word, word)]),) if result.dims else ()
     lhs = (*(SubAxis() for _ in result.dims[1:]), *start)
     return Projections(((word, length),), lhs, ((VarIndex(word),),), result.dims, (words.dims,))
+
+
+def _project_slice(logic: Slice, result: Shape, operand: Shape, origin: Origin) -> Projections:
+    """Return the projections of a subscript: loops over its result, and affine positions."""
+    state = State()
+    relation_of(logic, result, [operand], origin, state.fresh).enter(state)
+    solver.run(state)  # refuses shapes that contradict the keys
+    domain: list[tuple[LoopVar, int]] = []
+    lhs: list[AxisIndex] = []
+    for kind, row in result.rows():
+        for size in row.trailing:
+            assert isinstance(size, Size), "shapes are closed"
+            if size.n == 1:
+                lhs.append(FixedIndex(0))
+                continue
+            var = fresh_var(_HINTS[kind], size.extent)
+            domain.append((var, size.n))
+            lhs.append(VarIndex(var))
+    rhs = (operand_index(logic.keys, operand, lhs),)
+    return Projections(tuple(domain), tuple(lhs), rhs, result.dims, (operand.dims,))
+
+
+def _refuse_run_time_sizes(keys: Keys, whole: Shape, origin: Origin) -> None:
+    """Refuse keys whose positions depend on a size that is given at run time."""
+    for key, size in depends_on_size(keys, whole):
+        raise ShapeError(
+            "Positions counted from the end, and parts of an axis, need its size.",
+            found=f"{type(key).__name__} along an axis of size {size}, which calls give",
+            where=str(origin),
+            fix="keep the axis whole, or read a position counted from 0",
+        )
+
+
+def _project_update(
+    logic: SliceUpdate, result: Shape, operands: Sequence[Shape], origin: Origin
+) -> Projections:
+    """Return the projections of a write to a part of the result."""
+    found = project(logic.logic, sliced_shape(logic.keys, result), operands, origin)
+    if any(isinstance(index, ConcatIndex) for index in found.lhs) or found.lhs_margins:
+        raise ShapeError(
+            "A slice is written at single positions, not in concatenated parts or windows.",
+            found=f"the logic of {origin.operation}",
+            where=str(origin),
+            fix="assign the value to a declared tensor first, and that to the slice",
+        )
+    lhs = operand_index(logic.keys, result, found.lhs)
+    return replace(found, lhs=lhs, lhs_dims=result.dims)
 
 
 def derive(
@@ -218,7 +257,9 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
             return (Row(trailing=(res, opnd)),)
         case AtLeast(dim):
             return (Row(trailing=(dim,)),)
-        case TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin():
+        case SliceLength(length, whole):
+            return (Row(trailing=(length, whole)),)
+        case TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin() | Subscript():
             return sides(constraint)
         case _:
             assert_never(constraint)
@@ -237,6 +278,8 @@ def _pair_axes(state: State, constraint: Constraint) -> Iterator[DimBelow | DimE
         case DimBelow() | DimEqual():
             yield constraint
         case AtLeast() | TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin():
+            pass
+        case SliceLength() | Subscript():
             pass
         case _:
             assert_never(constraint)

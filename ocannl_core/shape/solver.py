@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.shape import counts, dims, guesses, row_equations, row_order, selections
+from ocannl_core.shape import (
+    counts,
+    dims,
+    guesses,
+    row_equations,
+    row_order,
+    selections,
+    slices,
+)
 from ocannl_core.shape.constraints import (
     AtLeast,
     DimBelow,
@@ -16,6 +24,8 @@ from ocannl_core.shape.constraints import (
     RowEqual,
     RowJoin,
     Selection,
+    SliceLength,
+    Subscript,
     TotalElements,
 )
 from ocannl_core.shape.messages import out_of_steps
@@ -76,5 +86,9 @@ def step(state: State, work: Work) -> None:
             selections.solve_selection(state, work)
         case RowJoin():
             selections.solve_join(state, work)
+        case SliceLength():
+            slices.solve_length(state, work)
+        case Subscript():
+            slices.solve_subscript(state, work)
         case _:
             assert_never(work)

@@ -19,6 +19,7 @@ from ocannl_core.shape.constraints import (
     RowEqual,
     RowJoin,
     Selection,
+    Subscript,
     TotalElements,
 )
 from ocannl_core.shape.terms import (
@@ -391,6 +392,8 @@ def sides(constraint: RowConstraint) -> tuple[Row, ...]:
             return (*source, *positions, *result)
         case RowJoin(whole, parts):
             return (whole, *parts)
+        case Subscript(result, operand):
+            return tuple(row for shape in (result, operand) for _, row in shape.rows())
         case _:
             assert_never(constraint)
 

@@ -6,15 +6,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from types import EllipsisType
 from typing import Any
 
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.operator_bindings import operations
+from ocannl_core.tensor.subscripts import key_text, parts_of
 
 
 class Neutral:
@@ -64,9 +63,17 @@ class Assignable(Expression):
         which rebinds the name as in Python.
         """
         if not self.is_assignable:
-            return operation(self, value)
+            result = operation(self, value)
+            self.note_update(result, combine, value)
+            return result
         self.assign_with(value, combine, reset=False)
         return self
+
+    def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
+        """Note that an in-place operator made a tensor from this one.
+
+        Python assigns it next: to a name, or in `c[2:5] += e` to the slice that this tensor is.
+        """
 
     def _not_in_place(self, operation: Callable[..., Any], symbol: str, value: Any) -> Any:
         """Return the operation's result if this cannot be assigned to.
@@ -89,8 +96,10 @@ class Assignable(Expression):
         return True
 
     @abstractmethod
-    def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Record the assignment `self = self combine value`, after a reset if `reset`."""
+    def assign_with(
+        self, value: Any, combine: BinaryOp, *, reset: bool, at: tuple[object, ...] = ()
+    ) -> None:
+        """Record the assignment `self[at] = self[at] combine value`, after a reset if `reset`."""
 
     def assign(
         self, value: object, *, logic: str | None = None, projections: str | None = None
@@ -131,21 +140,21 @@ class Assignable(Expression):
         """Return the left-hand side of an in-place operator on `self[key]`, or None."""
         if is_everything(key):
             return LeftHandSide(self, reset=False)
-        parts = key if isinstance(key, tuple) else (key,)
-        if any(hasattr(part, "primitive") or _is_power(part) for part in parts):
+        subscripts, modifiers = _split_key(key)
+        if any(part is not neutral for part in modifiers):
             raise UsageError(
                 "An assignment names its accumulating operation once.",
                 found=f"c[{key_text(key)}], read or followed by an operator",
                 where=str(caller_location() or ""),
                 fix="write c[oc.maximum] = e, or c[oc.neutral, oc.maximum] = e to start afresh",
             )
-        return LeftHandSide(self, reset=True) if key is neutral else None
+        return LeftHandSide(self, reset=True, at=subscripts) if modifiers else None
 
     def __setitem__(self, key: object, value: object) -> None:
         if isinstance(value, RecordedAssignment):
             return  # c[oc.neutral] += e has been noted by the in-place operator
-        reset, combine = _assignment_key(key)
-        self.assign_with(value, combine, reset=reset)
+        at, reset, combine = _assignment_key(key)
+        self.assign_with(value, combine, reset=reset, at=at)
 
 
 class RecordedAssignment:
@@ -169,9 +178,10 @@ class LeftHandSide:
     `c[oc.neutral] += e` resets first; `c[:] += e` is an error.
     """
 
-    def __init__(self, owner: Assignable, *, reset: bool) -> None:
+    def __init__(self, owner: Assignable, *, reset: bool, at: tuple[object, ...] = ()) -> None:
         self._owner = owner
         self._reset = reset
+        self._at = at
 
     __iadd__ = _in_place_operator(BinaryOp.ADD, "+")
     __isub__ = _in_place_operator(BinaryOp.SUB, "-")
@@ -196,7 +206,7 @@ class LeftHandSide:
                 fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
                 "start afresh",
             )
-        self._owner.assign_with(value, combine, reset=True)
+        self._owner.assign_with(value, combine, reset=True, at=self._at)
         return RecordedAssignment()
 
 
@@ -205,36 +215,27 @@ def is_everything(key: object) -> bool:
     return isinstance(key, slice) and key == slice(None)
 
 
-def key_text(key: object) -> str:
-    """Return a key as it is written between brackets."""
-    match key:
-        case tuple() if key:
-            return ", ".join(map(key_text, key))
-        case slice():
-            bounds = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)
-            return ":".join("" if bound is None else repr(bound) for bound in bounds)
-        case EllipsisType():
-            return "..."
-        case StaticIndex():
-            return key.name
-        case _:
-            return repr(key)
+def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
+    """Return the subscripts of a key of an assignment, and its other parts, which state how the
+    cells are assigned.
+    """
+    subscripts: list[object] = []
+    modifiers: list[object] = []
+    for part in parts_of(key):
+        is_modifier = part is neutral or hasattr(part, "primitive") or callable(part)
+        (modifiers if is_modifier else subscripts).append(part)
+    is_whole = len(subscripts) == 1 and (is_everything(subscripts[0]) or subscripts[0] is ...)
+    return () if is_whole else tuple(subscripts), modifiers
 
 
-def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
-    """Return the reset flag and the accumulating primitive for the key of `c[key] = e`."""
-    if is_everything(key):
-        return False, BinaryOp.SECOND
-    parts = key if isinstance(key, tuple) else (key,)
-    accumulators = [part for part in parts if part is not neutral]
-    if any(isinstance(part, int | slice | StaticIndex | EllipsisType) for part in accumulators):
-        raise UsageError(
-            "Whole tensors are assigned to, not cells or slices of them.",
-            found=f"c[{key_text(key)}] = ...",
-            where=str(caller_location() or ""),
-            fix='write c[:] = e for all cells; c.assign(e, logic="... => 2,...") writes position 2 '
-            "of the first output axis and leaves the rest",
-        )
+def _assignment_key(key: object) -> tuple[tuple[object, ...], bool, BinaryOp]:
+    """Return the subscripts, the reset flag and the accumulating primitive for the key of `c[key] =
+    e`.
+    """
+    subscripts, modifiers = _split_key(key)
+    if not modifiers:
+        return subscripts, False, BinaryOp.SECOND
+    accumulators = [part for part in modifiers if part is not neutral]
     if len(accumulators) != 1:
         raise UsageError(
             "An assignment names one accumulating operation at most.",
@@ -243,7 +244,7 @@ def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
             fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
             "c[oc.neutral] += e",
         )
-    return len(parts) > 1, accumulator(accumulators[0])
+    return subscripts, len(modifiers) > 1, accumulator(accumulators[0])
 
 
 def _is_power(operation: object) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
@@ -354,3 +355,21 @@ def initialize(parameter: Tensor) -> Computation:
     )
     steps = (forward_step(initializer), copy)
     return Computation(steps, frozenset({parameter}), f"init_{parameter.node.name}")
+
+
+@contextmanager
+def unchanged_roots() -> Iterator[None]:
+    """Build and resolve code without consuming the code of its tensors.
+
+        with oc.unchanged_roots():
+            a + b                            # only relates the shapes of a and b
+
+    Recorded code embeds the code of a tensor unless a computation compiled earlier contains it;
+    code compiled or consumed inside does not count.
+    """
+    session = sessions.current()
+    consumed, backpropagated = session.consumed.copy(), session.backpropagated.copy()
+    try:
+        yield
+    finally:
+        session.consumed, session.backpropagated = consumed, backpropagated

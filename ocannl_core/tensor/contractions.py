@@ -8,17 +8,14 @@ from typing import Any
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.einsum import operand_name
 from ocannl_core.shape.einsum_parser import parse_spec
-from ocannl_core.shape.logic import BatchSlice
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.concatenation_checks import covers_result
 from ocannl_core.tensor.dimension import Capture
-from ocannl_core.tensor.operands import as_tensor
 from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.pointwise_operations import add, first, lift, maximum
 from ocannl_core.tensor.pointwise_operations import where as where_pointwise
@@ -166,9 +163,6 @@ _einmax = define_operation(
     gradient=_maximum_gradient,
     primitive=UnaryOp.IDENTITY,
     combine=BinaryOp.MAX,
-)
-_slice = define_operation(
-    "slice", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
 )
 _sum_of_where = define_operation(
     "where",
@@ -525,23 +519,3 @@ def interleave(
     stacked = _stack_along("interleave", (a, b), "output", None, dtype)
     with composite_operation("interleave", (a, b)):
         return einsum(spec, stacked, label=label, dtype=dtype)
-
-
-def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
-    """Return the slice of a tensor at given positions of its leftmost batch axes.
-
-    A static index is read when the routine runs; an integer is fixed.
-
-    Raises:
-        ShapeError: if there are fewer batch axes, or a position lies outside its axis.
-    """
-    for index in indices:
-        if not isinstance(index, StaticIndex) and index < 0:
-            raise UsageError(
-                "Positions count from 0; sizes may not be known yet, so they cannot count from "
-                "the end.",
-                found=f"x[{index}]",
-                where=str(caller_location() or ""),
-            )
-    tensor = as_tensor(source, sessions.current())
-    return _slice.tensor((tensor,), BatchSlice(indices))

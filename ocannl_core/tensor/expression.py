@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import IndexExpression, StaticIndex
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.operator_bindings import operations
 
@@ -33,8 +33,8 @@ def _not_an_operand(other: object) -> Any:
     """Refuse arrays, lists, indices and None with advice; leave other objects to their own
     operators.
     """
-    if isinstance(other, StaticIndex):
-        fix = f"oc.number({other.name}) is the tensor that holds the index"
+    if isinstance(other, StaticIndex | IndexExpression):
+        fix = f"oc.number({other}) is the tensor that holds the index"
     elif hasattr(other, "__array__"):
         fix = "wrap arrays with oc.tensor(array, batch_axes=...)"
     elif isinstance(other, list | tuple):

@@ -28,7 +28,7 @@ from ocannl_core.host_arrays import (
     plain_number,
     refuse_nan,
 )
-from ocannl_core.indexing import StaticIndex, VarIndex
+from ocannl_core.indexing import IndexExpression, StaticIndex, axis_index
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
@@ -138,13 +138,13 @@ def tensor(
 
 
 def number(
-    value: float | StaticIndex,
+    value: float | StaticIndex | IndexExpression,
     *,
     basis: str | None = None,
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Return a tensor of one cell: a constant, or the value of a static index at run time.
+    """Return a tensor of one cell: a constant, or the value of static indices at run time.
 
     With a basis it has one output axis of size 1. Like every axis of size 1 it broadcasts.
     """
@@ -152,11 +152,9 @@ def number(
     where = str(caller_location() or "")
     precision = choose_precision(dtype, session.default_dtype)
     shape = Shape(output=Row(trailing=(Size(1, basis),))) if basis else closed_shape()
-    if isinstance(value, StaticIndex):
-        index = value
-        return fill_tensor(
-            session, lambda: EmbedIndex(VarIndex(index)), shape, precision, label or value.name
-        )
+    if isinstance(value, StaticIndex | IndexExpression):
+        index, name = axis_index(value), label or str(value)
+        return fill_tensor(session, lambda: EmbedIndex(index), shape, precision, name)
     if not isinstance(value, Real):
         raise UsageError(
             "A number tensor is made from a number or a static index.",

@@ -18,7 +18,7 @@ from ocannl_core.origin import Location, Origin
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.einsum_ast import Affine, AxisSpec, ShapeSpec
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.logic import Einsum, Logic
+from ocannl_core.shape.logic import Einsum, Logic, SliceUpdate
 from ocannl_core.shape.messages import too_many_cells
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import Shape, exceeds_address_space
@@ -74,15 +74,15 @@ def window_accesses(
     capture: Mapping[str, DimRef],
 ) -> Iterator[WindowAccess]:
     """Yield the accesses of an operation that may leave the tensor they address."""
-    if not isinstance(logic, Einsum):
+    inner = logic.logic if isinstance(logic, SliceUpdate) else logic
+    if not isinstance(inner, Einsum):
         return
-    specs: list[tuple[int | None, ShapeSpec]] = [
-        (None, logic.spec.result),
-        *enumerate(logic.spec.operands),
-    ]
+    specs: list[tuple[int | None, ShapeSpec]] = [*enumerate(inner.spec.operands)]
+    if inner is logic:  # slices are not written through windows
+        specs.insert(0, (None, inner.spec.result))
     for position, spec in specs:
         axes = (axis for row in spec.rows() for axis in row.axes)
-        if any(_may_leave(axis, logic.padded) for axis in axes):
+        if any(_may_leave(axis, inner.padded) for axis in axes):
             yield WindowAccess(logic, result, tuple(operands), position, origin, capture)
 
 

@@ -31,9 +31,9 @@ class Operations:
         "neg",
         "not_equal",
         "power",
-        "slice_batch",
         "store_rows",
         "sub",
+        "subscript",
         "take",
         "transpose",
     )
@@ -52,9 +52,9 @@ class Operations:
     neg: Function
     not_equal: Function
     power: Function
-    slice_batch: Function
     store_rows: Function
     sub: Function
+    subscript: Function
     take: Function
     transpose: Function
 

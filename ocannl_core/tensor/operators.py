@@ -9,6 +9,7 @@ from ocannl_core.tensor import (
     positions,
     powers,
     random,
+    slices,
 )
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.operator_bindings import code, operations
@@ -29,9 +30,9 @@ operations.logical_or = pointwise_operations.logical_or
 operations.logical_and = pointwise_operations.logical_and
 operations.identity = pointwise_operations.identity
 operations.transpose = contractions.transpose
+operations.subscript = slices.subscript
 operations.take = positions.take
 operations.store_rows = positions.store_rows
-operations.slice_batch = contractions.slice_batch
 
 code.forward = computation.forward
 code.zero_grads = computation.zero_gradients
@@ -44,7 +45,7 @@ def primitive_operations() -> tuple[Operation, ...]:
     """Return the operations that lift one primitive, in order of definition."""
     found = (
         each
-        for module in (pointwise_operations, contractions, random)
+        for module in (pointwise_operations, contractions, slices, random)
         for each in vars(module).values()
         if isinstance(each, Operation) and each.primitive is not None and each.combine is None
     )

@@ -164,7 +164,7 @@ def store_rows(target: Tensor, ids: Tensor, axis: int, value: Any) -> None:
     _check_integers(ids, "an assignment")
     update = recorder.update_of(value)
     combine = BinaryOp.SECOND
-    if update is not None and update.selection.operands == (target, ids):
+    if update is not None and update.part.operands == (target, ids):
         combine, value = update.combine, update.value
     recorder.assign_rows(target, ids, axis, value, combine)
 

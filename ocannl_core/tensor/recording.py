@@ -16,10 +16,18 @@ from types import TracebackType
 from typing import ParamSpec
 
 from ocannl_core.errors import UsageError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location, returns_of
-from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, PlaceRows, Pointwise
+from ocannl_core.shape.logic import (
+    Compose,
+    ComposeAccumulate,
+    Logic,
+    PlaceRows,
+    Pointwise,
+    SliceUpdate,
+)
+from ocannl_core.shape.subscripts import Keys
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.computation_steps import (
@@ -86,27 +94,29 @@ class RecordedPrimitive(Expression):
         return f"{self.operation.describe(self.logic)} of {', '.join(map(repr, self.operands))}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SelectionUpdate:
-    """Rows selected by positions, combined with a value.
-
-    Attributes:
-        selection: The selected rows.
-        combine: The operator.
-        value: The value.
-    """
-
-    selection: Tensor
-    combine: BinaryOp
-    value: object
-
-
 @dataclass(slots=True)
 class _Section:
     """Entries under a title."""
 
     title: str
     entries: list[_Entry] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceUpdate:
+    """An in-place operation on a part of a tensor, before Python assigns its result.
+
+    Attributes:
+        part: The slice, or the rows selected by positions.
+        combine: The primitive of the operator.
+        value: The operator's right-hand side.
+        writes: The number of assignments and splices recorded before it.
+    """
+
+    part: Tensor
+    combine: BinaryOp
+    value: object
+    writes: int
 
 
 _Entry = Tensor | _Section | Step
@@ -128,7 +138,7 @@ class CodeRecorder:
         """The time of the last assignment to each tensor, counted in assignments and splices."""
         self._spliced = 0
         self._now = 0
-        self._updates: dict[Tensor, SelectionUpdate] = {}
+        self._updates: dict[Tensor, InPlaceUpdate] = {}
 
     # ----- interface for operators ----------------------------------------------------------------
 
@@ -157,10 +167,33 @@ class CodeRecorder:
         """Return a primitive with a logic of its own, for an assignment to reduce."""
         return RecordedPrimitive(operation, operands, logic, self._now, self.recording)
 
-    def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
-        """Record an assignment."""
+    def note_update(self, result: Tensor, part: Tensor, combine: BinaryOp, value: object) -> None:
+        """Note that an in-place operator made a tensor from a part of another one.
+
+        In `c[2:5] += e` and `c[ids] += e`, Python assigns the tensor to the part next, and that
+        assignment accumulates in place.
+        """
+        self._updates[result] = InPlaceUpdate(part, combine, value, self._now)
+
+    def update_of(self, result: object) -> InPlaceUpdate | None:
+        """Return the update that computed a tensor, if nothing was recorded since, or None."""
+        update = self._updates.get(result) if isinstance(result, Tensor) else None
+        return update if update is not None and update.writes == self._now else None
+
+    def assign(
+        self,
+        target: Tensor,
+        value: object,
+        combine: BinaryOp,
+        *,
+        reset: bool,
+        keys: Keys = (),
+    ) -> None:
+        """Record an assignment to a tensor, or to the cells that keys address."""
         self._check_target(target)
-        origin = _assignment_origin(target)
+        origin = _assignment_origin(target, "a slice of " if keys else "")
+        if isinstance(value, Tensor) and combine is BinaryOp.SECOND and keys:
+            value, combine = self._in_place(target, value, keys)
         if isinstance(value, RecordedPrimitive):
             step = self._reduction(target, value, combine, reset, origin)
         else:
@@ -168,7 +201,7 @@ class CodeRecorder:
             step = Assign(
                 target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
             )
-        self._add_step(step)
+        self._add_step(_at_keys(step, keys) if keys else step)
 
     def assign_rows(
         self, target: Tensor, positions: Tensor, axis: int, value: object, combine: BinaryOp
@@ -190,18 +223,6 @@ class CodeRecorder:
         args, logic = (argument, positions), PlaceRows(axis)
         origin = _assignment_origin(target)
         self._add_step(Assign(target, combine, False, BinaryOp.FIRST, args, logic, origin))
-
-    def note_update(
-        self, result: Tensor, selection: Tensor, combine: BinaryOp, value: object
-    ) -> None:
-        """Record that a tensor is a selection of rows combined with a value: in `c[ids] += rows`,
-        it is assigned to the same rows next.
-        """
-        self._updates[result] = SelectionUpdate(selection, combine, value)
-
-    def update_of(self, result: object) -> SelectionUpdate | None:
-        """Return the update that computed a tensor, or None."""
-        return self._updates.get(result) if isinstance(result, Tensor) else None
 
     # ----- inside ---------------------------------------------------------------------------------
 
@@ -238,6 +259,17 @@ class CodeRecorder:
         self._writes[target] = self._now
         if not isinstance(target.definition, Declared):
             self.results.add(target)
+
+    def _in_place(self, target: Tensor, value: Tensor, keys: Keys) -> tuple[object, BinaryOp]:
+        """Return the right-hand side and the accumulation of `c[keys] += e`, of which Python passes
+        the value that `c[keys] + e` would have.
+        """
+        update = self.update_of(value)
+        if update is not None:
+            source, own = update.part.sliced_from or (None, ())
+            if source is target and own == keys:
+                return update.value, update.combine
+        return value, BinaryOp.SECOND
 
     def _settle(self, target: Tensor, value: object, reset: bool) -> Argument:
         """Return the argument of an assignment. A reset must not clear cells that are still to be
@@ -421,8 +453,20 @@ class _StepBuilder:
         return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
 
 
-def _assignment_origin(target: Tensor) -> Origin:
-    return Origin(f"assignment to {target.label[0]}", caller_location())
+def _assignment_origin(target: Tensor, part: str = "") -> Origin:
+    return Origin(f"assignment to {part}{target.label[0]}", caller_location())
+
+
+def _at_keys(step: Assign, keys: Keys) -> Assign:
+    """Return the assignment to the cells that keys address, in place of all cells."""
+    if isinstance(step.logic, IndexMaps):
+        raise UsageError(
+            "Stated projections address the cells of the whole target.",
+            found=f"projections={step.logic.text!r} for a slice",
+            where=str(step.origin),
+            fix="write the positions of the slice into the projections, and assign to c[:]",
+        )
+    return replace(step, logic=SliceUpdate(keys, step.logic))
 
 
 def _changes_state(tensor: Tensor) -> bool:
@@ -512,24 +556,6 @@ def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> No
             where="\n".join(map(str, returns_of(function))) or str(caller_location() or ""),
             fix="assign to a tensor that the caller passes in",
         )
-
-
-@contextmanager
-def unchanged_roots() -> Iterator[None]:
-    """Build and resolve code without consuming the code of its tensors.
-
-        with oc.unchanged_roots():
-            a + b                            # only relates the shapes of a and b
-
-    Recorded code embeds the code of a tensor unless a computation compiled earlier contains it;
-    code compiled or consumed inside does not count.
-    """
-    session = sessions.current()
-    consumed, backpropagated = session.consumed.copy(), session.backpropagated.copy()
-    try:
-        yield
-    finally:
-        session.consumed, session.backpropagated = consumed, backpropagated
 
 
 class section:

@@ -19,6 +19,7 @@ from ocannl_core.assign.nodes import (
     Section,
 )
 from ocannl_core.assign.traverse import dead_on_entry
+from ocannl_core.dtypes import saturate
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
@@ -29,9 +30,9 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ops import BinaryOp, UnaryOp, neutral
 from ocannl_core.origin import Origin
-from ocannl_core.shape.logic import Adjoint
+from ocannl_core.shape.logic import Adjoint, SliceUpdate
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.computation_steps import (
@@ -312,11 +313,14 @@ class _AssignmentEmitter:
         target = self.node_of(step.target)
         if step.target.grad is not None or any(map(is_gradient, tensors)):
             self._sums.clear()
+        is_part = isinstance(step.logic, SliceUpdate)
+        if step.reset and is_part and step.combine is not BinaryOp.SECOND:
+            self._reset_part(step, target, projections)
         self.body.append(
             Accumulate(
                 target,
                 step.combine,
-                step.reset,
+                step.reset and not is_part,
                 step.op,
                 tuple(operand for operand, _, _ in operands),
                 projections,
@@ -325,8 +329,20 @@ class _AssignmentEmitter:
         )
         self.embedded.add(target)
         self._changed(step.target)
-        if step.reset or step.combine is BinaryOp.SECOND:
+        if (step.reset or step.combine is BinaryOp.SECOND) and not is_part:
             self._note_set(step.target)
+
+    def _reset_part(self, step: Assign, target: TensorNode, projections: Projections) -> None:
+        """Set the cells that an assignment to a slice accumulates into to the neutral element."""
+        kept = {var for index in projections.lhs for var in variables(index)}
+        domain = tuple((var, extent) for var, extent in projections.domain if var in kept)
+        start = saturate(neutral(step.combine), self.nodes[target].dtype)
+        at_start = Projections(domain, projections.lhs, ((),), projections.lhs_dims, ((),))
+        value = (Scalar(start),)
+        copy = UnaryOp.IDENTITY
+        self.body.append(
+            Accumulate(target, BinaryOp.SECOND, False, copy, value, at_start, step.origin)
+        )
 
     def _changed(self, tensor: Tensor) -> None:
         self._now += 1

@@ -15,6 +15,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.subscripts import Keys
 
 
 class Recorder(Protocol):
@@ -42,18 +43,20 @@ class Recorder(Protocol):
         """Return a primitive with a logic of its own, for an assignment to reduce."""
         ...
 
-    def assign(self, target: Any, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Record an assignment to a tensor."""
+    def assign(
+        self, target: Any, value: Any, combine: BinaryOp, *, reset: bool, keys: Keys = ()
+    ) -> None:
+        """Record an assignment to a tensor, or to the cells that keys address."""
+        ...
+
+    def note_update(self, result: Any, part: Any, combine: BinaryOp, value: Any) -> None:
+        """Note that an in-place operator made a tensor from a part of another one."""
         ...
 
     def assign_rows(
         self, target: Any, positions: Any, axis: int, value: Any, combine: BinaryOp
     ) -> None:
         """Record an assignment at computed positions along an axis."""
-        ...
-
-    def note_update(self, result: Any, selection: Any, combine: BinaryOp, value: Any) -> None:
-        """Record that a tensor is a selection of rows combined with a value."""
         ...
 
     def update_of(self, result: Any) -> Any:

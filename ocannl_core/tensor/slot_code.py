@@ -29,6 +29,7 @@ from ocannl_core.indexing import (
     LoopVar,
     Projections,
     VarIndex,
+    exchange_roles,
     variables,
 )
 from ocannl_core.node import NodeInfo, TensorNode
@@ -36,7 +37,7 @@ from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.origin import Location, Origin, returns_of
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.logic import Adjoint, Several
-from ocannl_core.shape.projections import exchange_roles, project
+from ocannl_core.shape.projections import project
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.derived_operations import (
     DerivedOperation,

@@ -25,6 +25,7 @@ from ocannl_core.origin import caller_location
 from ocannl_core.shape.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.subscripts import key_text
 
 ALL = -1
 """In place of a position: a parameter that gets the slots of all operands, as a tuple."""
@@ -153,8 +154,17 @@ class Slot(Assignable):
             )
         return target
 
-    def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
+    def assign_with(
+        self, value: Any, combine: BinaryOp, *, reset: bool, at: tuple[object, ...] = ()
+    ) -> None:
         """Pass an assignment on to the emitter."""
+        if at:
+            raise UsageError(
+                "A slot is written as a whole, or at the positions of a logic.",
+                found=f"{self.name}[{key_text(at)}] = ...",
+                where=str(caller_location() or ""),
+                fix='v.assign(e, logic="... => 2,...") writes position 2 of the first output axis',
+            )
         if not isinstance(value, Slot | SlotApplication | int | float):
             raise UsageError(
                 "The code of an operation is made of its slots, primitives and numbers.",

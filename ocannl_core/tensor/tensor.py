@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-from typing import Any, SupportsIndex, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, NumbersOfWords, Take
+from ocannl_core.shape.logic import Logic, NumbersOfWords, Slice, Take
+from ocannl_core.shape.subscripts import Keys
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.assignment import is_everything, key_text
+from ocannl_core.tensor.assignment import is_everything
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -42,6 +40,7 @@ from ocannl_core.tensor.precision import (
     Precision,
 )
 from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.subscripts import key_text, parse_keys
 from ocannl_core.tensor.typed_tensor import TypedTensor
 
 
@@ -455,19 +454,10 @@ class Tensor(TypedTensor):
     def __getitem__(self, key: object) -> Any:
         if (selected := selected_rows(key)) is not None:
             return operations.take(self, *selected)
-        if (target := self.target(key)) is not None:
+        is_read = self.session.recorder is None or not self.is_assignable
+        if not (is_read and is_everything(key)) and (target := self.target(key)) is not None:
             return target
-        keys = key if isinstance(key, tuple) else (key,)
-        if keys and all(map(_is_position, keys)):
-            indices = tuple(k if isinstance(k, StaticIndex) else operator.index(k) for k in keys)
-            return operations.slice_batch(self, indices=indices)
-        raise UsageError(
-            "Indexing takes static indices or integers, for the leading batch axes.",
-            found=f"{self.label[0] if self.label else 'x'}[{key_text(key)}]",
-            where=str(caller_location() or ""),
-            fix="select and rearrange axes with a specification: "
-            'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',
-        )
+        return operations.subscript(self, key)
 
     def __setitem__(self, key: object, value: object) -> None:
         if (selected := selected_rows(key)) is not None:
@@ -475,19 +465,28 @@ class Tensor(TypedTensor):
         else:
             super().__setitem__(key, value)
 
-    def _in_place(self, combine: BinaryOp, operation: Callable[..., Any], value: Any) -> Any:
-        """Record an accumulation; note that of selected rows, which an assignment may follow."""
-        result = super()._in_place(combine, operation, value)
-        is_selection = isinstance(self.definition, Applied) and isinstance(
-            self.definition.logic, Take
-        )
+    def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
+        """Note an in-place operator on a part of a tensor that recorded code may write."""
         recorder = self.session.recorder
-        if is_selection and recorder is not None and isinstance(result, Tensor):
+        is_part = isinstance(self.definition, Applied) and isinstance(
+            self.definition.logic, Slice | Take
+        )
+        if is_part and recorder is not None and isinstance(result, Tensor):
             recorder.note_update(result, self, combine, value)
-        return result
 
-    def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Record an assignment to this tensor.
+    @property
+    def sliced_from(self) -> tuple[Tensor, Keys] | None:
+        """The tensor of which this one is a slice, with the keys; None for other tensors."""
+        match self.definition:
+            case Applied(operands=(source,), logic=Slice(keys)):
+                return source, keys
+            case _:
+                return None
+
+    def assign_with(
+        self, value: Any, combine: BinaryOp, *, reset: bool, at: tuple[object, ...] = ()
+    ) -> None:
+        """Record an assignment to this tensor, or to the cells at the keys `at`.
 
         Raises:
             UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be
@@ -502,7 +501,8 @@ class Tensor(TypedTensor):
                 fix="put the assignment into a function decorated with @oc.cd and compile its "
                 "result",
             )
-        recorder.assign(self, value, combine, reset=reset)
+        keys = parse_keys(at, f"{self.label[0]}[{key_text(at)}]")
+        recorder.assign(self, value, combine, reset=reset, keys=keys)
 
     @property
     def is_assignable(self) -> bool:
@@ -548,9 +548,3 @@ def selected_rows(key: object) -> tuple[Tensor, int] | None:
     (place,) = places
     is_from_end = bool(around) and around[0] < place
     return parts[place], place - len(parts) if is_from_end else place
-
-
-def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:
-    if isinstance(key, StaticIndex):
-        return not isinstance(key, StaticExtent)
-    return isinstance(key, SupportsIndex) and not isinstance(key, bool | Tensor)

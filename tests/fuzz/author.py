@@ -284,20 +284,23 @@ class ProgramAuthor:
         return Step(f"x{len(self.statements)}", "max_pool2d", (operand,), spec, context=context)
 
     def _slice(self, name: str) -> Step:
-        with_batch = [
+        with_axes = [
             each
             for each, rows in self.shapes.items()
-            if rows is not None and rows[0] and 0 not in rows[0]
+            if rows is not None and any(rows) and not any(0 in row for row in rows)
         ]
-        if not with_batch and self._chance(0.9):
+        if not with_axes and self._chance(0.9):
             return Step(name, self.random.choice(UNARY), (self._pick(),))
-        operand = self.random.choice(with_batch) if with_batch else self._pick()
+        operand = self.random.choice(with_axes) if with_axes else self._pick()
         rows = self.shapes[operand]
-        batch = rows[0] if rows is not None else ()
-        number = self.random.randint(1, max(1, len(batch)))
+        axes = [size for row in rows for size in row] if rows is not None else []
+        number = self.random.randint(1, max(1, len(axes)))
         indices = []
         for axis in range(number):
-            size = batch[axis] if axis < len(batch) else None
+            size = axes[axis] if axis < len(axes) else None
+            if size is not None and self._chance(0.4):
+                indices.append(Index(bounds=self._bounds(size)))
+                continue
             most = size if size is not None else 1
             value = self.random.randrange(max(1, most))
             if self._chance(0.03):
@@ -308,6 +311,16 @@ class ProgramAuthor:
                 extent = size if self._chance(0.5) else None
                 indices.append(Index(min(value, most - 1), f"{name}_{axis}", extent))
         return Step(name, "slice", (operand,), indices=tuple(indices))
+
+    def _bounds(self, size: int) -> tuple[int | None, int | None, int | None]:
+        """Return the bounds and the step of a part of an axis that has a position at least."""
+        while True:
+            start, stop = (
+                self.random.choice([None, self.random.randint(-size, size)]) for _ in range(2)
+            )
+            step = self.random.choice([None, 1, 2, -1, -2])
+            if range(*slice(start, stop, step).indices(size)):
+                return start, stop, step
 
     # ----- specs ----------------------------------------------------------------------------------
 

@@ -78,15 +78,21 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Index:
-    """An index of a slice: an integer, or a static index with a value."""
+    """A key of a slice: an integer, a static index with a value, or a part of an axis."""
 
-    value: int
+    value: int = 0
     name: str = ""
     extent: int | None = None
+    bounds: tuple[int | None, int | None, int | None] | None = None
 
     @property
     def slice(self) -> Slice:
-        return Slice(self.value, self.extent)
+        return Slice(self.value, self.extent, self.bounds)
+
+    def __str__(self) -> str:
+        if self.bounds is not None:
+            return ":".join("" if bound is None else str(bound) for bound in self.bounds)
+        return self.name or str(self.value)
 
     def declaration(self) -> str:
         given = "" if self.extent is None else f", range={self.extent}"
@@ -205,7 +211,7 @@ class Step:
             case "transpose":
                 return f"{first}.T"
             case "slice":
-                inside = ", ".join(index.name or str(index.value) for index in self.indices)
+                inside = ", ".join(map(str, self.indices))
                 return f"{first}[{inside}]"
             case "clamp":
                 return f"oc.minimum(oc.maximum({first}, -3), 3)"
@@ -309,7 +315,7 @@ class Program:
     def lengthened(self) -> set[tuple[str, int]]:
         """The rows of results, by name and position, of which uses can require more axes.
 
-        Slices require a batch axis, windows the axes of the spec, and inputs of products the axes
+        Slices require their axes, windows the axes of the spec, and inputs of products the axes
         of their operands. The result of an operation may be larger than its operands make it.
         """
         found = set()

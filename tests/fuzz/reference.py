@@ -103,10 +103,25 @@ MAXIMA = ("einmax", "tropical", "max_pool2d")
 
 @dataclass(frozen=True)
 class Slice:
-    """One index: its value, and the size it demands of the axis (None: any)."""
+    """One key: a position and the size it demands of the axis (None: any), or the bounds and the
+    step of a part of the axis.
+    """
 
-    value: int
+    value: int = 0
     extent: int | None = None
+    bounds: tuple[int | None, int | None, int | None] | None = None
+
+    @property
+    def key(self) -> int | slice:
+        return self.value if self.bounds is None else slice(*self.bounds)
+
+    def sizes(self, size: int) -> tuple[int, ...]:
+        """Return the sizes of the axes left of one of a given size; raises Invalid."""
+        if self.bounds is not None:
+            return (len(range(*slice(*self.bounds).indices(size))),)
+        if self.value >= size or self.extent not in (None, size):
+            raise Invalid(f"index {self} of {size}")
+        return ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +131,7 @@ class Call:
     Attributes:
         operation: Its name.
         spec: A specification, or the kind of the new axis of a stack.
-        slices: Indices of leading batch axes.
+        slices: Keys of the first axes, in the order batch, output, input.
         context: The context of the specification.
     """
 
@@ -144,13 +159,7 @@ def expected_rows(
             batch, output, inputs = operands[0]
             rows = (batch, inputs, output)
         case "slice":
-            batch, output, inputs = operands[0]
-            if len(batch) < len(call.slices):
-                raise Invalid("too few batch axes")
-            for size, index in zip(batch, call.slices, strict=False):
-                if index.value >= size or index.extent not in (None, size):
-                    raise Invalid(f"index {index} of {size}")
-            rows = (batch[len(call.slices) :], output, inputs)
+            rows = sliced_rows(operands[0], call.slices)
         case "stack":
             if len(set(operands)) > 1:
                 raise Undetermined  # whether shapes that differ are repeated is not promised
@@ -167,6 +176,20 @@ def expected_rows(
 
 
 KINDS = ("batch", "output", "input")
+
+
+def sliced_rows(rows: Rows, slices: Sequence[Slice]) -> Rows:
+    """Return the rows that keys leave; raises Invalid if they do not fit."""
+    if sum(map(len, rows)) < len(slices):
+        raise Invalid("too few axes")
+    left = list(slices)
+    found: list[tuple[int, ...]] = []
+    for row in rows:
+        kept: tuple[int, ...] = ()
+        for size in row:
+            kept += left.pop(0).sizes(size) if left else (size,)
+        found.append(kept)
+    return found[0], found[1], found[2]
 
 
 def with_new_axis(rows: Rows, kind: str, size: int) -> Rows:
@@ -242,8 +265,8 @@ def rearranged(call: Call, operands: Sequence[Value], result: Rows) -> Array:
             rows = (own.rows[0], own.rows[2], own.rows[1])
             return stretched(Value(own.cells.transpose(order), rows), result)
         case "slice":
-            part = own.cells[tuple(index.value for index in call.slices)]
-            rows = (own.rows[0][len(call.slices) :], own.rows[1], own.rows[2])
+            part = own.cells[tuple(each.key for each in call.slices)]
+            rows = sliced_rows(own.rows, call.slices)
             return stretched(Value(np.asarray(part), rows), result)
         case "stack":
             kind = KINDS.index(call.spec)

@@ -29,6 +29,8 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
+from ocannl_core.indexing import VarIndex
+from ocannl_core.shape.subscripts import Position
 from ocannl_core.shape.terms import Shape
 
 from .author import ProgramAuthor, ProgramLimits
@@ -268,10 +270,10 @@ def _admits_scalars(
 
 def _leaves_its_axis(step: Step, operands: Sequence[Rows]) -> bool:
     """Return True if a static index without a range has a value that its axis has no position for."""
-    batch = operands[0][0]
+    axes = [size for row in operands[0] for size in row]
     return any(
         index.name and index.extent is None and index.value >= size
-        for index, size in zip(step.indices, batch, strict=False)
+        for index, size in zip(step.indices, axes, strict=False)
     )
 
 
@@ -299,9 +301,10 @@ def _static_indices(tensors: dict[str, Any], program: Program) -> dict[str, Any]
     for step in program.steps:
         if step.operation == "slice":
             logic = tensors[step.name].definition.logic
-            for index in logic.indices:
-                if isinstance(index, oc.StaticIndex):
-                    found[index.name] = index
+            for key in logic.keys:
+                match key:
+                    case Position(VarIndex(index)):
+                        found[index.name] = index
     return found
 
 

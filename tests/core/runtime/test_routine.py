@@ -111,7 +111,7 @@ def test_an_index_without_a_declared_range_is_bounded_by_its_uses(
     assert refusal(pick, i=4) == snapshot("""\
 A static index stays in its range: i in range(4).
   found  i = 4
-  where  running pick; other values leave table\
+  where  running pick; other values leave axis 0 of table\
 """)
 
 
@@ -179,7 +179,7 @@ def test_indices_that_address_one_axis_together_are_checked_together(
     assert refusal(pick, first=1, second=2) == snapshot("""\
 Static indices that address an axis together stay inside it: 2*first + second in range(0, 4).
   found  first = 1, second = 2
-  where  running routine; other values leave table\
+  where  running routine; other values leave axis 0 of table\
 """)
 
 

@@ -20,7 +20,8 @@ from ocannl_core.shape.constraints import (
 )
 from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Axes, Environment
-from ocannl_core.shape.logic import BatchSlice, Compose, Einsum, Logic, Pointwise, Transpose
+from ocannl_core.shape.logic import Compose, Einsum, Logic, Pointwise, Slice, Transpose
+from ocannl_core.shape.subscripts import Position
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
@@ -271,7 +272,7 @@ def test_the_examples_of_the_notation(model: ClosingModel, spec: str, shape: str
 
 def test_slicing_a_leaf_leaves_it_its_sliced_axis(model: ClosingModel) -> None:
     x = model.leaf(batch=None, input=[])
-    y = model.apply(BatchSlice((2,)), x)
+    y = model.apply(Slice((Position(2),)), x)
     z = model.add(y, model.given(batch=[6], output=[4]))
     assert model.closed(z, y, x) == ["6|4", "6|4", "3,6|4"]
 

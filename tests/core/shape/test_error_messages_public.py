@@ -185,17 +185,17 @@ An operand must not have more axes than the result that it is repeated to.
 """)
 
 
-def test_a_slice_of_a_tensor_without_batch_axes() -> None:
+def test_more_keys_than_axes() -> None:
     message = complaint("""\
 a = oc.placeholder("a", output=[2, 3])
-b = a[0]
+b = a[0, ..., 1, None, 2]
 """)
     assert message == snapshot("""\
-Rows that must be equal have different numbers of axes.
-  found  at least 1 axis ($3,..slice.batch..) and no axes
-  where  batch row of the operand of slice, at program.py:3: b = a[0]
+Every key addresses an axis of its own.
+  found  3 keys for the 2 axes of shape 2,3
+  where  a[0, ..., 1, None, 2], at program.py:3: b = a[0, ..., 1, None, 2]
          the operand is a of shape 2,3, made by placeholder a, at program.py:2: a = oc.placeholder("a", output=[2, 3])
-  try    give both rows the same number of axes; each index takes one batch axis\
+  try    leave out a key; None inserts an axis\
 """)
 
 
@@ -327,7 +327,7 @@ y = x[10]
     assert message == snapshot("""\
 Position 10 is accessed, so the axis needs at least 11 positions.
   found  size 10
-  where  batch axis 0 of the operand of slice, at program.py:3: y = x[10]
+  where  batch axis 0 of the operand of x[10], at program.py:3: y = x[10]
          the operand is x of shape 10|3, made by placeholder x, at program.py:2: x = oc.placeholder("x", batch=[10], output=[3])
   try    use a smaller index, or make the axis longer\
 """)
@@ -342,8 +342,8 @@ y = x[i]
     assert message == snapshot("""\
 Axes that are the same must have the same size.
   found  size 8 and size 10
-  where  the range of index i of slice, at program.py:4: y = x[i]
-         batch axis 0 of the operand of slice, at program.py:4: y = x[i]
+  where  the range of index i of x[i], at program.py:4: y = x[i]
+         batch axis 0 of the operand of x[i], at program.py:4: y = x[i]
          the operand is x of shape 10|3, made by placeholder x, at program.py:2: x = oc.placeholder("x", batch=[10], output=[3])
   try    change one of the sizes\
 """)

@@ -6,21 +6,22 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.errors import OcannlError
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.origin import Location, Origin
 from ocannl_core.shape.constraints import AtLeast, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import (
-    BatchSlice,
     Compose,
     Einsum,
     Logic,
     Pointwise,
+    Slice,
     Transpose,
     logic_from_text,
 )
 from ocannl_core.shape.projections import project
+from ocannl_core.shape.subscripts import Position
 from ocannl_core.shape.terms import Row, Shape, Size, closed_shape
 
 
@@ -143,7 +144,7 @@ Position 3 is accessed, so the axis needs at least 4 positions.
 
 def test_a_slice_beyond_an_axis(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
-        model.apply("x[10]", BatchSlice((10,)), model.given(2, batch=(10,)))
+        model.apply("x[10]", Slice((Position(10),)), model.given(2, batch=(10,)))
     assert complaint(caught) == snapshot("""\
 Position 10 is accessed, so the axis needs at least 11 positions.
   found  size 10
@@ -154,7 +155,9 @@ Position 10 is accessed, so the axis needs at least 11 positions.
 
 def test_a_slice_with_an_index_of_another_range(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
-        model.apply("x[i]", BatchSlice((StaticIndex("i", 8),)), model.given(2, batch=(10,)))
+        model.apply(
+            "x[i]", Slice((Position(VarIndex(StaticIndex("i", 8))),)), model.given(2, batch=(10,))
+        )
     assert complaint(caught) == snapshot("""\
 Axes that are the same must have the same size.
   found  size 8 and size 10
@@ -166,12 +169,12 @@ Axes that are the same must have the same size.
 
 def test_a_slice_of_nothing(model: TracedModel) -> None:
     with pytest.raises(OcannlError) as caught:
-        model.apply("x[0]", BatchSlice((0,)), model.given(2))
+        model.apply("x[0, 0]", Slice((Position(0), Position(0))), model.given(2))
     assert complaint(caught) == snapshot("""\
-Rows that must be equal have different numbers of axes.
-  found  at least 1 axis ($3,..$0..) and no axes
-  where  batch row of the operand of x[0], at their_model.py:1
-  try    give both rows the same number of axes; each index takes one batch axis\
+Every key addresses an axis of its own.
+  found  2 keys for the 1 axis of shape 2
+  where  x[0, 0], at their_model.py:1
+  try    leave out a key; None inserts an axis\
 """)
 
 
@@ -287,7 +290,7 @@ def test_a_negative_size(model: TracedModel) -> None:
     assert complaint(caught) == snapshot("""\
 The size of an axis cannot be negative.
   found  output axes 2, -1 of x
-  where  test_errors.py:286: model.environment.fresh_shape(output=[2, -1], name="x")\
+  where  test_errors.py:289: model.environment.fresh_shape(output=[2, -1], name="x")\
 """)
 
 

@@ -26,16 +26,17 @@ from ocannl_core.shape.einsum_ast import Spec, axis_names
 from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Axes, Environment
 from ocannl_core.shape.logic import (
-    BatchSlice,
     Compose,
     ComposeAccumulate,
     Einsum,
     Logic,
     Pointwise,
+    Slice,
     Take,
     TakeAlong,
     Transpose,
 )
+from ocannl_core.shape.subscripts import NewAxis, Position, Rest, StaticSlice
 from ocannl_core.shape.terms import Dim, DimVar, FreshVariables, Row, RowVar, Shape, Size
 
 pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.errors.SpecWarning")
@@ -43,7 +44,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.errors.SpecWarning"
 _UNARY: list[Logic] = [
     Pointwise(),
     Transpose(),
-    BatchSlice((0,)),
+    Slice((Position(0),)),
+    Slice((Rest(), Position(-1))),
+    Slice((StaticSlice(0, 2),)),
+    Slice((StaticSlice(None, None, -2), Rest(), NewAxis())),
+    Slice((NewAxis(), StaticSlice())),
     *(
         Einsum(parse_spec(text))
         for text in (

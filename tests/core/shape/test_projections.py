@@ -29,15 +29,16 @@ from ocannl_core.origin import Origin
 from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import (
-    BatchSlice,
     Compose,
     ComposeAccumulate,
     Einsum,
     Logic,
     Pointwise,
+    Slice,
     Transpose,
 )
 from ocannl_core.shape.projections import project
+from ocannl_core.shape.subscripts import Position
 from ocannl_core.shape.terms import Row, Shape, Size, closed_shape
 
 ORIGIN = Origin("test")
@@ -209,9 +210,11 @@ def test_a_larger_result_repeats_along_its_further_axes() -> None:
 def test_a_slice_is_read_at_the_index() -> None:
     i = StaticIndex("i", 10)
     x = closed_shape(batch=(10, 20), output=(3,))
-    projections = project(BatchSlice((i,)), closed_shape(batch=(20,), output=(3,)), [x], ORIGIN)
+    projections = project(
+        Slice((Position(VarIndex(i)),)), closed_shape(batch=(20,), output=(3,)), [x], ORIGIN
+    )
     assert text(projections) == snapshot("b0<20, o1<3: [b0, o1] <- [@i, b0, o1]")
-    projections = project(BatchSlice((i, 4)), output(3), [x], ORIGIN)
+    projections = project(Slice((Position(VarIndex(i)), Position(4))), output(3), [x], ORIGIN)
     assert text(projections) == snapshot("o0<3: [o0] <- [@i, 4, o0]")
 
 
@@ -251,7 +254,7 @@ def test_a_basis_does_not_disturb() -> None:
         (einsum("ii=>i"), output(3), [output(3, 4)]),
         (einsum("i=>i3"), output(2, 3), [output(2)]),
         (einsum("...=>..."), output(4), [output(3, 4)]),
-        (BatchSlice((5,)), output(2), [closed_shape(batch=(5,), output=(2,))]),
+        (Slice((Position(5),)), output(2), [closed_shape(batch=(5,), output=(2,))]),
     ],
 )
 def test_shapes_that_contradict_the_operation_are_an_error(
@@ -387,7 +390,7 @@ def test_slices_agree_with_indexing(rest: Sizes, leading: Sizes, data: st.DataOb
     x = closed_shape(leading + rest, (2,), (3,))
     values = [data.draw(st.integers(0, extent - 1)) for extent in leading]
     statics = [StaticIndex(f"i{n}", extent) for n, extent in enumerate(leading)]
-    logic = BatchSlice(tuple(statics))
+    logic = Slice(tuple(Position(VarIndex(i)) for i in statics))
     result = infer(logic, x)
     projections = project(logic, result, [x], ORIGIN)
     bound: dict[IndexVar, int] = dict(zip(statics, values, strict=True))

@@ -7,7 +7,7 @@ from itertools import pairwise, permutations
 import pytest
 
 from ocannl_core.errors import ShapeError, UsageError, VerifyError
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.origin import Origin
 from ocannl_core.shape.constraints import (
     AtLeast,
@@ -20,17 +20,18 @@ from ocannl_core.shape.constraints import (
 from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import (
-    BatchSlice,
     Compose,
     ComposeAccumulate,
     Einsum,
     Logic,
     Pointwise,
+    Slice,
     Transpose,
     logic_from_text,
 )
 from ocannl_core.shape.rows import solve
 from ocannl_core.shape.state import State
+from ocannl_core.shape.subscripts import Position
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
 
 ORIGIN = Origin("test", detail="output row")
@@ -369,14 +370,15 @@ def test_transposition_swaps_inputs_and_outputs(scene: Scene) -> None:
 
 def test_a_slice_drops_the_leading_batch_axes(scene: Scene) -> None:
     x = scene.environment.fresh_shape(batch=[10, 20, 30], input=[], output=[4])
-    result = scene.apply(BatchSlice((StaticIndex("i", 10), 3)), x)
+    result = scene.apply(Slice((Position(VarIndex(StaticIndex("i", 10))), Position(3))), x)
     assert str(scene.environment.view(result)) == "30|4"
 
 
 def test_the_range_of_an_index_is_the_size_of_the_sliced_axis(scene: Scene) -> None:
-    x = scene.environment.fresh_shape(input=[], output=[4])
-    scene.apply(BatchSlice((StaticIndex("i", 10),)), x)
-    assert scene.environment.view(x).batch.leading == (Size(10),)
+    x = scene.environment.fresh_shape()
+    result = scene.apply(Slice((Position(VarIndex(StaticIndex("i", 10))),)), x)
+    scene.environment.close([result])
+    assert scene.environment.view(x).batch == Row(trailing=(Size(10),))
 
 
 @pytest.mark.parametrize("index", [StaticIndex("i", 11), 10, StaticIndex("i", 9)])
@@ -384,13 +386,17 @@ def test_an_index_beyond_the_sliced_axis_is_an_error(
     scene: Scene, index: StaticIndex | int
 ) -> None:
     x = scene.environment.fresh_shape(batch=[10], input=[], output=[4])
+    key = VarIndex(index) if isinstance(index, StaticIndex) else index
     with pytest.raises(ShapeError):
-        scene.apply(BatchSlice((index,)), x)
+        scene.apply(Slice((Position(key),)), x)
 
 
 def test_an_index_without_a_range_takes_any_axis(scene: Scene) -> None:
     x = scene.environment.fresh_shape(batch=[10], input=[], output=[4])
-    assert str(scene.environment.view(scene.apply(BatchSlice((StaticIndex("i"),)), x))) == "4"
+    assert (
+        str(scene.environment.view(scene.apply(Slice((Position(VarIndex(StaticIndex("i"))),)), x)))
+        == "4"
+    )
 
 
 @pytest.mark.parametrize(

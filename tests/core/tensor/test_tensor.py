@@ -66,33 +66,6 @@ def test_equality_is_pointwise_hashing_is_identity_and_truth_is_refused() -> Non
         np.ones(3) + a
 
 
-def test_unusual_indexing_shows_the_specification_to_write() -> None:
-    x = oc.placeholder("x", batch=[4], output=[3])
-    with pytest.raises(oc.UsageError, match=r"oc\.einsum"):
-        x[1:2]
-
-
-@pytest.mark.parametrize(
-    ("index", "error", "message"),
-    [
-        (-1, oc.UsageError, "count from 0"),
-        (4, oc.ShapeError, "at least 5 positions"),
-        ((0, 0), oc.ShapeError, "different numbers of axes"),
-        (1.0, oc.UsageError, r"x\[1\.0\]"),
-        (True, oc.UsageError, r"x\[True\]"),
-        (..., oc.UsageError, r"x\[\.\.\.\]"),
-        ((0, slice(1, None, 2)), oc.UsageError, r"x\[0, 1::2\]"),
-    ],
-)
-def test_positions_are_those_of_leading_batch_axes(
-    index: object, error: type[oc.OcannlError], message: str
-) -> None:
-    x = oc.placeholder("x", batch=[4], output=[3])
-    with pytest.raises(error, match=message) as caught:
-        x[index]
-    assert "test_tensor.py" in caught.value.where
-
-
 def test_sessions_do_not_mix() -> None:
     a = oc.tensor([1.0])
     with oc.Session():

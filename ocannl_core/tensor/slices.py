@@ -1,0 +1,38 @@
+"""Subscripts of tensors: `x[keys]`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ocannl_core.ops import UnaryOp
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.logic import Slice
+from ocannl_core.tensor.operation import define_operation
+from ocannl_core.tensor.subscripts import key_text, parse_keys, parts_of
+from ocannl_core.tensor.tensor import Tensor
+
+
+def _copy(v: Any, v1: Any) -> None:
+    v[:] = v1
+
+
+def _scatter(g: Any, g1: Any) -> None:
+    g1 += g
+
+
+_slice = define_operation("slice", forward=_copy, gradient=_scatter, primitive=UnaryOp.IDENTITY)
+
+
+def subscript(tensor: Tensor, key: object) -> Tensor:
+    """Return the cells of a tensor that keys address.
+
+    Raises:
+        ShapeError: if there are more keys than axes, or a position lies outside its axis.
+        UsageError: if a part is no key.
+    """
+    parts = parts_of(key)
+    text = f"{tensor.label[0] if tensor.label else 'x'}[{key_text(key)}]"
+    # A tensor of integers among the parts selects positions along its axis; `parse_keys` refuses
+    # it until gathers are an operation.
+    keys = parse_keys(parts, text)
+    return _slice.tensor((tensor,), Slice(keys), origin=Origin(text, caller_location()))
