@@ -26,8 +26,10 @@ from ocannl_core.dtypes import (
 )
 from ocannl_core.errors import (
     BackendNotFoundError,
+    CheckpointError,
     CodegenError,
     CompileError,
+    DataError,
     LinkError,
     LoweringError,
     MissingGradientError,
@@ -132,6 +134,8 @@ if TYPE_CHECKING:
     from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
     from ocannl_core.hooks.specs import hookimpl
+    from ocannl_core.persistence.load import load
+    from ocannl_core.persistence.save import save
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
@@ -142,6 +146,8 @@ _LOADED_ON_DEMAND = {
     "Routine": "ocannl_core.runtime.routine",
     "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
+    "load": "ocannl_core.persistence.load",
+    "save": "ocannl_core.persistence.save",
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
@@ -165,11 +171,13 @@ def __dir__() -> list[str]:
 __all__ = [
     "BackendNotFoundError",
     "Block",
+    "CheckpointError",
     "CodegenError",
     "CompileError",
     "Computation",
     "Context",
     "DType",
+    "DataError",
     "Dimension",
     "LinkError",
     "LoweringError",
@@ -224,6 +232,7 @@ __all__ = [
     "kaiming",
     "less",
     "less_equal",
+    "load",
     "log",
     "log2",
     "logical_and",
@@ -259,6 +268,7 @@ __all__ = [
     "reshape",
     "sat01",
     "sat01_gate",
+    "save",
     "second",
     "section",
     "settings",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ocannl_core.compile.driver import compile_program
 from ocannl_core.compile.saved_code import CompileRequest
@@ -30,6 +30,9 @@ from ocannl_core.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
+
+
+T = TypeVar("T", bound=TensorLike)
 
 
 class Context:
@@ -237,16 +240,38 @@ class Context:
                 sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
+        self._commit(*self._prepared(tensor, value))
+
+    def assign(self, cells: Mapping[T, object]) -> None:
+        """Copy host data of several tensors to the device: of all of them, or of none.
+
+        Every value is checked and converted, and memory is found for it, before the first copy.
+
+        Raises:
+            ShapeError, TransferError: as `ctx[tensor] = value` does; nothing has changed then.
+            LinkError: if the memory of the device is too small; nothing has changed then.
+        """
+        prepared = [self._prepared(tensor, value) for tensor, value in cells.items()]
+        for found, converted in prepared:
+            self._commit(found, converted)
+
+    def _prepared(self, tensor: TensorLike, value: object) -> tuple[Stored, Array]:
+        """Return the memory of a tensor, new if it has none, and the cells to copy there."""
         node = _checked(tensor).node
-        stored = self._store.find(node)
-        info = stored.info if stored is not None else tensor.info
-        found = stored
+        found = self._store.find(node)
+        info = found.info if found is not None else tensor.info
         if found is None:
             collect_if_due()
             found = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
-        cells = values.cells_of(value, info, tensor.describe(), str(tensor.shape))
+        return found, values.cells_of(value, info, tensor.describe(), str(tensor.shape))
+
+    def _commit(self, found: Stored, cells: Array) -> None:
+        """Copy cells to the memory of a tensor, which is this context's from now on."""
+        stored = self._store.find(found.node)
         if stored is None:
             self._store.add(found)
+        else:
+            found = stored
         values.write(self.backend, found.buffer, cells)
         self._store.history.host_wrote(found)
 
