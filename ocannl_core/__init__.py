@@ -30,6 +30,7 @@ from ocannl_core.errors import (
     CodegenError,
     CompileError,
     DataError,
+    DivergenceError,
     LinkError,
     LoweringError,
     MissingGradientError,
@@ -127,9 +128,10 @@ from ocannl_core.tensor.recording import cd, section, unchanged_roots
 from ocannl_core.tensor.required_shapes import require_shape, require_shapes
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ocannl_core import testing
+    from ocannl_core import data, testing
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
@@ -138,8 +140,6 @@ if TYPE_CHECKING:
     from ocannl_core.persistence.save import save
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
-
-__version__ = "0.1.0"
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
@@ -151,7 +151,7 @@ _LOADED_ON_DEMAND = {
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
-_MODULES_ON_DEMAND = frozenset({"testing"})
+_MODULES_ON_DEMAND = frozenset({"data", "testing"})
 
 
 def __getattr__(name: str) -> Any:
@@ -179,6 +179,7 @@ __all__ = [
     "DType",
     "DataError",
     "Dimension",
+    "DivergenceError",
     "LinkError",
     "LoweringError",
     "MissingGradientError",
@@ -206,6 +207,7 @@ __all__ = [
     "concat",
     "cos",
     "custom",
+    "data",
     "declare",
     "define_operation",
     "dim",

@@ -97,6 +97,10 @@ class DataError(OcannlError):
     """A file of training data is damaged, or examples contradict each other."""
 
 
+class DivergenceError(OcannlError):
+    """The loss of a training loop is infinite or no number."""
+
+
 class ParseError(OcannlError):
     """The text of a program does not follow the notation that the printer writes."""
 

@@ -21,6 +21,7 @@ from ocannl_core.persistence.new_file import replaced_file
 from ocannl_core.persistence.sources import CHECKSUMS, checksum
 from ocannl_core.persistence.subjects import HasState, Named, Resumable, Subject, named_tensors
 from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.version import __version__
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
@@ -99,8 +100,6 @@ def _described(
     named: Sequence[Named], optimizer: HasState | None, loader: Resumable | None, step: int | None
 ) -> dict[str, str]:
     """Return the metadata of a checkpoint."""
-    from ocannl_core import __version__
-
     session = named[0].tensor.session
     found = {
         "version": __version__,

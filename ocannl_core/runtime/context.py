@@ -175,6 +175,7 @@ class Context:
         link.bind_untouched(code, kept, built.plan, self._store)
         recomputed = recompute.locate(recipes, self._store)
         made = Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
+        made.context = self
         run.owner = weakref.ref(made)
         note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.scratch))
         return made
@@ -240,7 +241,9 @@ class Context:
                 sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
-        self._commit(*self._prepared(tensor, value))
+        stored, cells = self._prepared(tensor, value)
+        values.write(self.backend, stored.buffer, cells)
+        self._store.history.host_wrote(stored)
 
     def assign(self, cells: Mapping[T, object]) -> None:
         """Copy host data of several tensors to the device: of all of them, or of none.
@@ -251,29 +254,40 @@ class Context:
             ShapeError, TransferError: as `ctx[tensor] = value` does; nothing has changed then.
             LinkError: if the memory of the device is too small; nothing has changed then.
         """
-        prepared = [self._prepared(tensor, value) for tensor, value in cells.items()]
-        for found, converted in prepared:
-            self._commit(found, converted)
+        new: list[Stored] = []
+        try:
+            prepared = [self._prepared(tensor, value, new) for tensor, value in cells.items()]
+        except BaseException:
+            for stored in new:
+                self._store.remove(stored)
+            raise
+        for stored, converted in prepared:
+            values.write(self.backend, stored.buffer, converted)
+            self._store.history.host_wrote(stored)
 
-    def _prepared(self, tensor: TensorLike, value: object) -> tuple[Stored, Array]:
-        """Return the memory of a tensor, new if it has none, and the cells to copy there."""
+    def _prepared(
+        self, tensor: TensorLike, value: object, new: list[Stored] | None = None
+    ) -> tuple[Stored, Array]:
+        """Return the memory of a tensor and the cells to copy there.
+
+        Args:
+            tensor: The tensor.
+            value: The host data.
+            new: Gets the memory that was allocated for it.
+        """
         node = _checked(tensor).node
         found = self._store.find(node)
         info = found.info if found is not None else tensor.info
+        cells = values.unconverted(value, info)
+        if cells is None:
+            cells = values.cells_of(value, info, tensor.describe(), str(tensor.shape))
         if found is None:
             collect_if_due()
             found = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
-        return found, values.cells_of(value, info, tensor.describe(), str(tensor.shape))
-
-    def _commit(self, found: Stored, cells: Array) -> None:
-        """Copy cells to the memory of a tensor, which is this context's from now on."""
-        stored = self._store.find(found.node)
-        if stored is None:
             self._store.add(found)
-        else:
-            found = stored
-        values.write(self.backend, found.buffer, cells)
-        self._store.history.host_wrote(found)
+            if new is not None:
+                new.append(found)
+        return found, cells
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """Return True if the tensor has memory here, with or without a value."""

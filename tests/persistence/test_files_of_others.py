@@ -50,7 +50,9 @@ def write(path: Path, cells: dict[str, tuple[str, list[int], bytes]], **metadata
 
 
 def test_layouts_of_other_frameworks_load_by_a_declared_mapping(tmp_path: Path) -> None:
-    kernel = np.arange(2 * 3 * 1 * 4, dtype=np.float32).reshape(2, 3, 1, 4)  # out, in, height, width
+    kernel = np.arange(2 * 3 * 1 * 4, dtype=np.float32).reshape(
+        2, 3, 1, 4
+    )  # out, in, height, width
     weight = np.arange(12, dtype=np.float32).reshape(3, 4)
     path = tmp_path / "torch.safetensors"
     write(
