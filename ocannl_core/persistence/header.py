@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, NoReturn
@@ -143,8 +144,7 @@ class _Parser:
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
             self.refuse("The names in a safetensors file are unique.", f"{twice!r} twice")
         for name in found:
             if any("\ud800" <= character <= "\udfff" for character in name):

@@ -49,8 +49,9 @@ def save(
     Args:
         path: The file.
         ctx: The context that stores the tensors.
-        subject: A tensor or a block, whose parameters are saved under their names in `loss.params`;
-            tensors by name; or a list of tensors, which are saved themselves.
+        subject: A tensor or a block, whose parameters and statistics are saved under their names in
+            `loss.params` and `loss.statistics`; tensors by name; or a list of tensors, which are
+            saved themselves.
         optimizer: The optimiser; its state is saved under `optimizer/`.
         loader: The source of batches; its position is saved.
         step: The number of steps so far.

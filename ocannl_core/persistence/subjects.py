@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,8 +14,8 @@ from ocannl_core.tensor.parameter_set import Parameters
 from ocannl_core.tensor.tensor import Tensor
 
 Subject = Tensor | Block[Any] | Mapping[str, Tensor] | Sequence[Tensor]
-"""The tensors to save or load: the parameters of a tensor or of a block, tensors by name, or a list
-of tensors.
+"""The tensors to save or load: the parameters and statistics of a tensor or of a block, tensors by
+name, or a list of tensors.
 """
 
 STATE = "optimizer/"
@@ -78,6 +79,15 @@ def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -
                 found=repr(each.name),
                 where=str(caller_location() or ""),
             )
+    names = [each.name for each in found]
+    if len(set(names)) < len(names):
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        raise UsageError(
+            "The names of a checkpoint are unique.",
+            found=f"a parameter and a statistic are named {', '.join(map(repr, twice))}",
+            where=str(caller_location() or ""),
+            fix="name the tensors: {**loss.params, 'running': loss.statistics['running']}",
+        )
     if optimizer is not None:
         found += [Named(STATE + name, t, True) for name, t in _state_of(optimizer, function)]
     return tuple(found)
@@ -87,8 +97,11 @@ def _tensors_of(subject: Any, function: str) -> Iterator[tuple[str, Tensor]]:
     match subject:
         case Tensor():
             yield from subject.params.items()
+            yield from subject.statistics.items()
         case Block():
-            yield from Parameters(_parameters_of(subject)).items()
+            members = list(_parameters_of(subject))
+            yield from Parameters(t for t in members if not t.is_statistic).items()
+            yield from Parameters(t for t in members if t.is_statistic).items()
         case Parameters():
             yield from subject.items()
         case Mapping():
