@@ -38,13 +38,14 @@ from ocannl_core.errors import (
     OpError,
     SettingsError,
     ShapeError,
+    ShapeWarning,
     SpecError,
     SpecWarning,
     TransferError,
     UsageError,
     VerifyError,
 )
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.computation import Computation
@@ -63,6 +64,7 @@ from ocannl_core.tensor.contractions import (
 )
 from ocannl_core.tensor.dimension import Dimension, dim
 from ocannl_core.tensor.evaluation import evaluation
+from ocannl_core.tensor.gradients import gradients
 from ocannl_core.tensor.literals import (
     arange,
     batch,
@@ -75,7 +77,7 @@ from ocannl_core.tensor.literals import (
 )
 from ocannl_core.tensor.network_blocks import Block, op
 from ocannl_core.tensor.operation import Operation, define_operation
-from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
+from ocannl_core.tensor.parameters import declare, param, placeholder, static_extent, static_index
 from ocannl_core.tensor.pointwise_operations import (
     add,
     cast,
@@ -191,9 +193,11 @@ __all__ = [
     "Session",
     "SettingsError",
     "ShapeError",
+    "ShapeWarning",
     "Size",
     "SpecError",
     "SpecWarning",
+    "StaticExtent",
     "StaticIndex",
     "Tensor",
     "TransferError",
@@ -228,6 +232,7 @@ __all__ = [
     "float64",
     "fma",
     "from_function",
+    "gradients",
     "hookimpl",
     "identity",
     "int32",
@@ -279,6 +284,7 @@ __all__ = [
     "sin",
     "sqrt",
     "stack",
+    "static_extent",
     "static_index",
     "stop_gradient",
     "sub",

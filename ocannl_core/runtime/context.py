@@ -16,7 +16,7 @@ from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.hooks import manager
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
@@ -101,7 +101,8 @@ class Context:
 
         Args:
             computation: The code.
-            bindings: The static indices that the code uses; calls give them values by name.
+            bindings: The static indices that the code uses; calls give them values by name. The
+                extents of axes in the code are arguments of calls without being listed.
             keep: The tensors to store instead of the results; `()` stores no result.
             name: A name for files and messages, an identifier; by default the computation's.
             inline: Tensors to compute wherever they are read, although that repeats work; they take
@@ -147,6 +148,7 @@ class Context:
             program = replace(program, name=name)
         code = link.Unlinked(program, computation.literals(), computation.tensors())
         lowered = lower(program)
+        bindings = link.with_extents(bindings, lowered)
         link.check_bindings(lowered.indices, bindings, program.name)
         if merged := merge_reads(lowered.body):
             raise LinkError(
@@ -215,7 +217,8 @@ class Context:
     # ----- host access ---------------------------------------------------------------------------
 
     def __getitem__(self, tensor: TensorLike) -> Array:
-        """Return a copy of a tensor's cells: axes batch, output, input, without margins.
+        """Return a copy of a tensor's cells: axes batch, output, input, without margins. An axis
+        with an extent at run time has the size of the last write.
 
         Waits for pending work. Literals can be read in every context.
 
@@ -228,10 +231,11 @@ class Context:
             assert tensor.literal is not None
             return values.cells_of(tensor.literal, info, tensor.describe(), "").copy()
         stored = self._readable(tensor)
-        return values.read(self.backend, stored.buffer)
+        return values.read(self.backend, stored.buffer, stored.sizes())
 
     def __setitem__(self, tensor: TensorLike, value: object) -> None:
         """Copy host data to the device: an array of the tensor's extents, or one number for all.
+        An axis with an extent at run time may have any size up to the maximum.
 
         Integers and wider floats are rounded to a float tensor's format. A tensor without memory
         here gets some.
@@ -241,9 +245,9 @@ class Context:
                 sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
-        stored, cells = self._prepared(tensor, value)
+        stored, cells, sizes = self._prepared(tensor, value)
         values.write(self.backend, stored.buffer, cells)
-        self._store.history.host_wrote(stored)
+        self._store.history.host_wrote(stored, sizes)
 
     def assign(self, cells: Mapping[T, object]) -> None:
         """Copy host data of several tensors to the device: of all of them, or of none.
@@ -261,14 +265,14 @@ class Context:
             for stored in new:
                 self._store.remove(stored)
             raise
-        for stored, converted in prepared:
+        for stored, converted, sizes in prepared:
             values.write(self.backend, stored.buffer, converted)
-            self._store.history.host_wrote(stored)
+            self._store.history.host_wrote(stored, sizes)
 
     def _prepared(
         self, tensor: TensorLike, value: object, new: list[Stored] | None = None
-    ) -> tuple[Stored, Array]:
-        """Return the memory of a tensor and the cells to copy there.
+    ) -> tuple[Stored, Array, Mapping[StaticExtent, int]]:
+        """Return the memory of a tensor, the cells to copy there, and their extents at run time.
 
         Args:
             tensor: The tensor.
@@ -279,15 +283,18 @@ class Context:
         found = self._store.find(node)
         info = found.info if found is not None else tensor.info
         cells = values.unconverted(value, info)
+        sizes: Mapping[StaticExtent, int] = {}
         if cells is None:
-            cells = values.cells_of(value, info, tensor.describe(), str(tensor.shape))
+            sizes = values.given_sizes(value, info, tensor.describe())
+            given = values.sized(info, sizes)
+            cells = values.cells_of(value, given, tensor.describe(), str(tensor.shape))
         if found is None:
             collect_if_due()
             found = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
             self._store.add(found)
             if new is not None:
                 new.append(found)
-        return found, cells
+        return found, cells, sizes
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """Return True if the tensor has memory here, with or without a value."""
