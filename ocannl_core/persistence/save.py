@@ -93,7 +93,13 @@ def _cells(ctx: Context, tensor: Tensor, entry: Entry) -> memoryview:
     """Return the bytes of a tensor."""
     array: Array = np.ascontiguousarray(ctx[tensor])
     cells = array.reshape(-1).view(np.uint8).data
-    assert cells.nbytes == entry.end - entry.begin
+    if cells.nbytes != entry.end - entry.begin:
+        raise UsageError(
+            "The tensors of a checkpoint have all their cells.",
+            found=f"{list(array.shape)} of {list(entry.shape)}",
+            where=tensor.describe(),
+            fix="leave out tensors with an extent at run time, or write them in full",
+        )
     return cells
 
 

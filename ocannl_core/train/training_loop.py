@@ -31,6 +31,9 @@ Inputs = Sequence[Tensor] | Mapping[Tensor, int | str]
 the name of an attribute of the batch, as `"mask"`.
 """
 
+Indices = Callable[[int, Any], Mapping[str, int]]
+"""The static indices and extents of a call, from the number of steps before it and the batch."""
+
 Nonfinite = Literal["raise", "stop", "ignore"]
 
 _REDRAWN = 0.1
@@ -65,12 +68,14 @@ class Evaluation:
         inputs: The placeholders to fill, as for `fit`.
         value: A tensor of one cell, the mean over a batch. Batches count by their number of
             examples; for a last batch with `last="pad"`, weight rows by `"mask"`.
+        indices: The static indices and extents of a call, as for `fit`.
     """
 
     step: Routine
     loader: Iterable[Any]
     inputs: Inputs
     value: Tensor
+    indices: Indices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,7 @@ def fit(
     epochs: int = 1,
     steps: int | None = None,
     first_step: int = 0,
-    indices: Callable[[int], Mapping[str, int]] | None = None,
+    indices: Indices | None = None,
     evaluation: Evaluation | None = None,
     patience: int | None = None,
     checkpoint: Checkpoint | None = None,
@@ -189,7 +194,8 @@ def fit(
         epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one.
         steps: The largest number of steps; None for no limit.
         first_step: The number of earlier steps, as `oc.load` returns it.
-        indices: The static indices of a call as a function of the number of steps before it.
+        indices: The static indices and extents of a call as a function of the number of steps before
+            it and the batch.
         evaluation: Numbers over other data after each epoch.
         patience: The number of epochs without a new least evaluation, or mean loss without one,
             after which the loop ends; None for no limit.
@@ -258,7 +264,7 @@ def fit(
                 if indices is None:
                     step()
                 else:
-                    step(**indices(done))
+                    step(**indices(done, batch))
                 record()
                 done += 1
                 if step_actions:
@@ -314,9 +320,9 @@ def _evaluate(evaluation: Evaluation) -> float:
     ctx = evaluation.step.context
     fill = _filler(ctx, evaluation.inputs)
     total = weight = 0.0
-    for batch in evaluation.loader:
+    for number, batch in enumerate(evaluation.loader):
         fill(batch)
-        evaluation.step()
+        evaluation.step(**(evaluation.indices(number, batch) if evaluation.indices else {}))
         first = batch[0] if isinstance(batch, tuple | list) else batch
         count = getattr(batch, "valid", None)
         count = len(first) if count is None else count

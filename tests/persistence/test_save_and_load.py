@@ -229,6 +229,15 @@ def test_reserved_names_and_optimisers_without_code_are_errors(tmp_path: Path) -
         oc.save(path, ctx, [w], optimizer=0.1)  # type: ignore[arg-type]
 
 
+def test_tensors_with_fewer_cells_than_their_extent_are_errors(tmp_path: Path) -> None:
+    ctx = oc.Context("interp")
+    x = oc.placeholder("x", batch=[oc.static_extent("n", max=4)], output=[1])
+    ctx[x] = np.ones((2, 1))
+    with pytest.raises(oc.UsageError, match="have all their cells"):
+        oc.save(tmp_path / "m.safetensors", ctx, [x])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_wrong_names_and_axes_are_errors(tmp_path: Path) -> None:
     path, ctx = tmp_path / "m.safetensors", oc.Context("interp")
     w = oc.declare("w", output=[1, 2])

@@ -251,9 +251,23 @@ def test_static_indices_follow_the_number_of_steps() -> None:
         [x],
         loss=loss,
         first_step=2,
-        indices=lambda number: {"i": number},
+        indices=lambda number, batch: {"i": number},
     )
     assert run.losses.tolist() == [2.0, 3.0, 4.0]
+
+
+def test_short_batches_run_at_their_size() -> None:
+    n = oc.static_extent("n", max=4)
+    x = oc.placeholder("x", batch=[n], output=[3])
+    total = oc.einsum("...|...->... => 0", x)
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.forward(total))
+    loader = oc.data.Loader(ROWS[:6], batch=4, last="short")
+    run = oc.train.fit(
+        step, loader, [x], loss=total, indices=lambda number, batch: {"n": batch.valid}
+    )
+    expected = [ROWS[:4].sum(), ROWS[4:6].sum()]
+    assert run.losses.tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_progress_line_is_shown_on_request_and_absent_without_a_terminal(
