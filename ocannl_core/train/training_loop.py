@@ -194,8 +194,8 @@ def fit(
         epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one.
         steps: The largest number of steps; None for no limit.
         first_step: The number of earlier steps, as `oc.load` returns it.
-        indices: The static indices and extents of a call as a function of the number of steps before
-            it and the batch.
+        indices: The static indices and extents of a call as a function of the number of steps
+            before it and the batch.
         evaluation: Numbers over other data after each epoch.
         patience: The number of epochs without a new least evaluation, or mean loss without one,
             after which the loop ends; None for no limit.
