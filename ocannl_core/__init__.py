@@ -115,6 +115,7 @@ from ocannl_core.tensor.pointwise_operations import (
     tanh,
     trunc,
 )
+from ocannl_core.tensor.positions import scatter_add, take, take_along
 from ocannl_core.tensor.powers import power
 from ocannl_core.tensor.precision_report import precision_report
 from ocannl_core.tensor.random import (
@@ -278,6 +279,7 @@ __all__ = [
     "sat01",
     "sat01_gate",
     "save",
+    "scatter_add",
     "second",
     "section",
     "settings",
@@ -289,6 +291,8 @@ __all__ = [
     "stop_gradient",
     "sub",
     "table",
+    "take",
+    "take_along",
     "tanh",
     "tensor",
     "testing",

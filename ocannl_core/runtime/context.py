@@ -279,7 +279,9 @@ class Context:
             value: The host data.
             new: Gets the memory that was allocated for it.
         """
-        node = _checked(tensor).node
+        written = _checked(tensor)
+        written.note_host_write()
+        node = written.node
         found = self._store.find(node)
         info = found.info if found is not None else tensor.info
         cells = values.unconverted(value, info)

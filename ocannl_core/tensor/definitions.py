@@ -36,6 +36,11 @@ class Differentiable(Protocol):
     def combine(self) -> BinaryOp | None: ...
 
     @property
+    def positions(self) -> int:
+        """The number of operands, the last ones, whose cells are positions and not values."""
+        ...
+
+    @property
     def forward(self) -> Callable[..., None]: ...
 
     @property
