@@ -65,6 +65,7 @@ def _locked(partial: Path, path: Path) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(descriptor, partial):
+                _check_own(descriptor, partial, path)
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
@@ -78,6 +79,19 @@ def _locked(partial: Path, path: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _check_own(descriptor: int, partial: Path, path: Path) -> None:
+    """Raise CheckpointError unless the partial file is the user's own, under one name only."""
+    status = os.fstat(descriptor)
+    is_own = status.st_uid == os.geteuid() and status.st_nlink == 1
+    if not (is_own and stat.S_ISREG(status.st_mode)):
+        raise CheckpointError(
+            "The file that becomes a checkpoint is a regular file of the user, under one name.",
+            found=f"{partial} is not",
+            where=str(path),
+            fix=f"remove {partial}, or save in a folder where nobody else can write",
+        )
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -284,18 +284,22 @@ class Context:
         node = written.node
         found = self._store.find(node)
         info = found.info if found is not None else tensor.info
+        allocated: Stored | None = None
+        if found is None:  # before the cells, which may be as large
+            collect_if_due()
+            allocated = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
         cells = values.unconverted(value, info)
         sizes: Mapping[StaticExtent, int] = {}
         if cells is None:
             sizes = values.given_sizes(value, info, tensor.describe())
             given = values.sized(info, sizes)
             cells = values.cells_of(value, given, tensor.describe(), str(tensor.shape))
-        if found is None:
-            collect_if_due()
-            found = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
+        if allocated is not None:
+            found = allocated
             self._store.add(found)
             if new is not None:
                 new.append(found)
+        assert found is not None
         return found, cells, sizes
 
     def __contains__(self, tensor: TensorLike) -> bool:

@@ -128,6 +128,22 @@ def test_concurrent_writers_leave_the_file_of_one_of_them(tmp_path: Path) -> Non
     assert [each.name for each in tmp_path.iterdir()] == ["m"]
 
 
+def test_a_partial_file_that_is_another_file_is_not_written_to(tmp_path: Path) -> None:
+    w, ctx = oc.declare("w", output=[2]), oc.Context("interp")
+    ctx[w] = 1.0
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    partial = tmp_path / ".m.safetensors.partial"
+    os.link(precious, partial)
+    with pytest.raises(oc.CheckpointError, match="under one name"):
+        oc.save(tmp_path / "m.safetensors", ctx, [w])
+    partial.unlink()
+    partial.symlink_to(precious)
+    with pytest.raises(oc.CheckpointError):
+        oc.save(tmp_path / "m.safetensors", ctx, [w])
+    assert precious.read_bytes() == b"precious"
+
+
 def test_links_and_permissions_are_kept(tmp_path: Path) -> None:
     w, ctx = oc.declare("w", output=[2]), oc.Context("interp")
     ctx[w] = 1.0
