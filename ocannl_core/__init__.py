@@ -26,8 +26,11 @@ from ocannl_core.dtypes import (
 )
 from ocannl_core.errors import (
     BackendNotFoundError,
+    CheckpointError,
     CodegenError,
     CompileError,
+    DataError,
+    DivergenceError,
     LinkError,
     LoweringError,
     MissingGradientError,
@@ -129,27 +132,30 @@ from ocannl_core.tensor.recording import cd, section
 from ocannl_core.tensor.required_shapes import require_shape, require_shapes
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ocannl_core import testing
+    from ocannl_core import data, testing
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
     from ocannl_core.hooks.specs import hookimpl
+    from ocannl_core.persistence.load import load
+    from ocannl_core.persistence.save import save
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
-
-__version__ = "0.1.0"
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
     "Routine": "ocannl_core.runtime.routine",
     "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
+    "load": "ocannl_core.persistence.load",
+    "save": "ocannl_core.persistence.save",
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
-_MODULES_ON_DEMAND = frozenset({"testing"})
+_MODULES_ON_DEMAND = frozenset({"data", "testing"})
 
 
 def __getattr__(name: str) -> Any:
@@ -169,12 +175,15 @@ def __dir__() -> list[str]:
 __all__ = [
     "BackendNotFoundError",
     "Block",
+    "CheckpointError",
     "CodegenError",
     "CompileError",
     "Computation",
     "Context",
     "DType",
+    "DataError",
     "Dimension",
+    "DivergenceError",
     "LinkError",
     "LoweringError",
     "MissingGradientError",
@@ -204,6 +213,7 @@ __all__ = [
     "concat",
     "cos",
     "custom",
+    "data",
     "declare",
     "define_operation",
     "dim",
@@ -232,6 +242,7 @@ __all__ = [
     "kaiming",
     "less",
     "less_equal",
+    "load",
     "log",
     "log2",
     "logical_and",
@@ -267,6 +278,7 @@ __all__ = [
     "reshape",
     "sat01",
     "sat01_gate",
+    "save",
     "scatter_add",
     "second",
     "section",

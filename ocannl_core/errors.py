@@ -91,6 +91,20 @@ class TransferError(OcannlError):
     """Data cannot be moved between the host and a device, or between devices."""
 
 
+class CheckpointError(OcannlError):
+    """A checkpoint cannot be written, is damaged, or does not fit the tensors that it is loaded
+    into.
+    """
+
+
+class DataError(OcannlError):
+    """A file of training data is damaged, or examples contradict each other."""
+
+
+class DivergenceError(OcannlError):
+    """The loss of a training loop is infinite or no number."""
+
+
 class ParseError(OcannlError):
     """The text of a program does not follow the notation that the printer writes."""
 

@@ -86,6 +86,12 @@ class NodeTable(Generic[V]):
         found: V | None = None if entries is None else entries.get(self)
         return found
 
+    def __delitem__(self, node: TensorNode) -> None:
+        entries = _entries(node)
+        if entries is not None:
+            del entries[self]
+        self._nodes.discard(node)
+
     def __contains__(self, node: TensorNode) -> bool:
         return node in self._nodes
 

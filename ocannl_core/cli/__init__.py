@@ -1,4 +1,5 @@
-"""The command `ocannl`: lists backends, checks the installation, shows settings, tunes."""
+"""The command `ocannl`: lists backends, checks the installation, shows settings, tunes, shows
+checkpoints."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ocannl_core.cli import backends, config, doctor, tune
+from ocannl_core.cli import backends, checkpoint, config, doctor, tune
 from ocannl_core.errors import OcannlError
 
-COMMANDS = (backends, doctor, config, tune)
+COMMANDS = (backends, doctor, config, tune, checkpoint)
 """Modules with `add(subparsers)`, which sets `run`: from parsed arguments to the exit code."""
 
 

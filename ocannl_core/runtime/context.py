@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ocannl_core.compile.driver import compile_program
 from ocannl_core.compile.saved_code import CompileRequest
@@ -16,7 +16,7 @@ from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.hooks import manager
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
@@ -30,6 +30,9 @@ from ocannl_core.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
+
+
+T = TypeVar("T", bound=TensorLike)
 
 
 class Context:
@@ -177,6 +180,7 @@ class Context:
         link.bind_untouched(code, kept, built.plan, self._store)
         recomputed = recompute.locate(recipes, self._store)
         made = Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
+        made.context = self
         run.owner = weakref.ref(made)
         note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.scratch))
         return made
@@ -244,22 +248,62 @@ class Context:
                 sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
+        stored, cells, sizes = self._prepared(tensor, value)
+        values.write(self.backend, stored.buffer, cells)
+        self._store.history.host_wrote(stored, sizes)
+
+    def assign(self, cells: Mapping[T, object]) -> None:
+        """Copy host data of several tensors to the device: of all of them, or of none.
+
+        Every value is checked and converted, and memory is found for it, before the first copy.
+
+        Raises:
+            ShapeError, TransferError: as `ctx[tensor] = value` does; nothing has changed then.
+            LinkError: if the memory of the device is too small; nothing has changed then.
+        """
+        new: list[Stored] = []
+        try:
+            prepared = [self._prepared(tensor, value, new) for tensor, value in cells.items()]
+        except BaseException:
+            for stored in new:
+                self._store.remove(stored)
+            raise
+        for stored, converted, sizes in prepared:
+            values.write(self.backend, stored.buffer, converted)
+            self._store.history.host_wrote(stored, sizes)
+
+    def _prepared(
+        self, tensor: TensorLike, value: object, new: list[Stored] | None = None
+    ) -> tuple[Stored, Array, Mapping[StaticExtent, int]]:
+        """Return the memory of a tensor, the cells to copy there, and their extents at run time.
+
+        Args:
+            tensor: The tensor.
+            value: The host data.
+            new: Gets the memory that was allocated for it.
+        """
         written = _checked(tensor)
         written.note_host_write()
         node = written.node
-        stored = self._store.find(node)
-        info = stored.info if stored is not None else tensor.info
-        found = stored
-        if found is None:
+        found = self._store.find(node)
+        info = found.info if found is not None else tensor.info
+        allocated: Stored | None = None
+        if found is None:  # before the cells, which may be as large
             collect_if_due()
-            found = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
-        sizes = values.given_sizes(value, info, tensor.describe())
-        given = values.sized(info, sizes)
-        cells = values.cells_of(value, given, tensor.describe(), str(tensor.shape))
-        if stored is None:
+            allocated = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
+        cells = values.unconverted(value, info)
+        sizes: Mapping[StaticExtent, int] = {}
+        if cells is None:
+            sizes = values.given_sizes(value, info, tensor.describe())
+            given = values.sized(info, sizes)
+            cells = values.cells_of(value, given, tensor.describe(), str(tensor.shape))
+        if allocated is not None:
+            found = allocated
             self._store.add(found)
-        values.write(self.backend, found.buffer, cells)
-        self._store.history.host_wrote(found, sizes)
+            if new is not None:
+                new.append(found)
+        assert found is not None
+        return found, cells, sizes
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """Return True if the tensor has memory here, with or without a value."""

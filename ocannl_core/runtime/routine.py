@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.compile.driver import Build, compile_again
@@ -33,6 +33,7 @@ class Routine:
     Attributes:
         name: The name under which files and messages show it.
         bindings: The static indices that a call gives values to.
+        context: The context that it was compiled in.
         reads: Nodes of the context that it reads.
         writes: Nodes of the context that it writes.
         placements: The placement of each node that it mentions, with its reason.
@@ -57,6 +58,7 @@ class Routine:
         "_sized",
         "_written",
         "bindings",
+        "context",
         "name",
         "placements",
         "reads",
@@ -76,6 +78,7 @@ class Routine:
     ) -> None:
         self.name = build.plan.name
         self.bindings = tuple(bindings)
+        self.context: Any = None
         self.reads = usage.reads
         self.writes = usage.writes
         self.placements: Mapping[TensorNode, Placement] = build.placements

@@ -248,6 +248,11 @@ class BufferStore:
     def add(self, stored: Stored) -> None:
         self._stored[stored.node] = stored
 
+    def remove(self, stored: Stored) -> None:
+        """Remove memory that no routine is linked to."""
+        assert not stored.is_linked
+        del self._stored[stored.node]
+
     def find_unstored(self, node: TensorNode) -> Unstored | None:
         """Return the record of a node that some routine computes without storing it."""
         for store in self._lineage():

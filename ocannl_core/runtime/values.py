@@ -140,6 +140,23 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
     return np.ascontiguousarray(convert(array, info.dtype, name)).reshape(info.dims)
 
 
+def unconverted(value: object, info: NodeInfo) -> Array | None:
+    """Return host data that already are the cells of a node; None if they need checks or
+    conversion.
+    """
+    if type(value) is not np.ndarray or value.shape != info.dims or not value.flags.c_contiguous:
+        return None
+    if info.extents or value.dtype != info.dtype.numpy:
+        return None
+    if value.dtype.kind in "iu":
+        return value
+    if value.dtype.kind != "f" or value.size == 0:
+        return None
+    with np.errstate(invalid="ignore"):
+        lowest = value.min()
+    return None if lowest != lowest else value
+
+
 def _as_array(value: object, name: str) -> Array:
     refuse_mask(value, name)
     try:

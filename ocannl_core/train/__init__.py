@@ -1,4 +1,9 @@
-"""Training: code for forward passes, gradients and updates, composed of recorded computations."""
+"""Training: code for forward passes, gradients and updates, composed of recorded computations, and
+a loop over batches.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ocannl_core.tensor.computation import forward
 from ocannl_core.tensor.computation import gradient_update as grad_update
@@ -33,6 +38,20 @@ from ocannl_core.train.schedules import (
 )
 from ocannl_core.train.sgd import sgd_step, sgd_update
 
+if TYPE_CHECKING:
+    from ocannl_core.train.training_loop import Callback, Checkpoint, Evaluation, Run, fit
+
+_LOADED_ON_DEMAND = frozenset({"Callback", "Checkpoint", "Evaluation", "Run", "fit"})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LOADED_ON_DEMAND:
+        raise AttributeError(f"module 'ocannl_core.train' has no attribute {name!r}")
+    module = import_module("ocannl_core.train.training_loop")
+    globals().update({each: getattr(module, each) for each in _LOADED_ON_DEMAND})
+    return globals()[name]
+
+
 __all__ = [
     "LAMB",
     "SGD",
@@ -42,7 +61,10 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Callback",
+    "Checkpoint",
     "DynamicScale",
+    "Evaluation",
     "Lion",
     "Muon",
     "NAdam",
@@ -50,6 +72,7 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "Run",
     "Schedule",
     "ScheduleFreeAdamW",
     "Update",
@@ -57,6 +80,7 @@ __all__ = [
     "constant",
     "cosine",
     "exponential",
+    "fit",
     "forward",
     "grad_update",
     "joined",

@@ -52,7 +52,10 @@ def run(page: str, backend: str) -> ModuleType:
 
 @pytest.mark.parametrize("backend", ["interp", "cpu_c"])
 @pytest.mark.parametrize("page", PAGES)
-def test_the_programs_of_a_page_run(page: str, backend: str) -> None:
+def test_the_programs_of_a_page_run(
+    page: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # pages save files
     run(page, backend)
 
 

@@ -1,0 +1,16 @@
+"""Training data: batches of arrays in a reproducible order, and files with examples."""
+
+from ocannl_core.data.files import characters, read_cifar10, read_idx, windows
+from ocannl_core.data.loader import Batch, Loader, LoaderState
+from ocannl_core.data.permutation import permutation
+
+__all__ = [
+    "Batch",
+    "Loader",
+    "LoaderState",
+    "characters",
+    "permutation",
+    "read_cifar10",
+    "read_idx",
+    "windows",
+]

@@ -1,0 +1,191 @@
+"""Examples: arrays, files mapped into memory, and sequences of arrays, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any, Protocol
+
+import numpy as np
+
+from ocannl_core.errors import DataError, UsageError
+from ocannl_core.host_arrays import Array
+from ocannl_core.origin import caller_location
+
+_RANGE_CHECKED = 1 << 22
+"""The number of labels that are compared at a time, so that mapped files stay on disk."""
+
+
+class Examples(Protocol):
+    """Examples of one kind: the rows of an array."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, positions: Array) -> Array:
+        """Return the examples at positions, along a new leading axis."""
+        ...
+
+    def slice(self, start: int, stop: int) -> Array:
+        """Return consecutive examples, without a copy where possible."""
+        ...
+
+
+class ArrayExamples:
+    """The rows of an array, which may be mapped from a file."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __len__(self) -> int:
+        return int(self.array.shape[0])
+
+    def rows(self, positions: Array) -> Array:
+        found: Array = self.array[positions]
+        return found
+
+    def slice(self, start: int, stop: int) -> Array:
+        found: Array = self.array[start:stop]
+        return found
+
+
+class SequenceExamples:
+    """The entries of a sequence, which are arrays of one shape."""
+
+    def __init__(self, entries: Any) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def rows(self, positions: Array) -> Array:
+        return np.stack([np.asarray(self._entries[int(position)]) for position in positions])
+
+    def slice(self, start: int, stop: int) -> Array:
+        return self.rows(np.arange(start, stop))
+
+
+def examples_of(value: object, number: int) -> Examples:
+    """Return the examples of an input of a loader.
+
+    Args:
+        value: An array, a sequence of arrays or numbers, or any object with `shape`, `dtype` and
+            `__getitem__`.
+        number: The ordinal of the input, for messages.
+
+    Raises:
+        DataError: if there are none, or shapes differ.
+        UsageError: if it is neither an array nor a sequence.
+    """
+    found: Examples
+    if isinstance(value, np.ndarray):
+        _check_kind(value.dtype, number)
+        if value.ndim == 0:
+            raise _refusal(value, number)
+        found = ArrayExamples(value)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        found = _sequence(value, number)
+    elif hasattr(value, "shape") and hasattr(value, "__getitem__") and hasattr(value, "__len__"):
+        found = SequenceExamples(value)
+    else:
+        raise _refusal(value, number)
+    if len(found) == 0:
+        raise DataError(
+            "An input of a loader has examples.",
+            found=f"input {number} is empty",
+            where=str(caller_location() or ""),
+        )
+    return found
+
+
+def _sequence(entries: Sequence[object], number: int) -> Examples:
+    shapes: dict[tuple[int, ...], int] = {}
+    for position, entry in enumerate(entries):
+        try:
+            array = np.asarray(entry)
+        except ValueError as error:
+            raise _ragged(number, position, str(error)) from error
+        _check_kind(array.dtype, number)
+        shapes.setdefault(array.shape, position)
+        if len(shapes) > 1:
+            first = next(iter(shapes))
+            found = f"{list(array.shape)} in place of {list(first)}"
+            raise _ragged(number, position, found)
+    if shapes.keys() <= {()}:
+        return ArrayExamples(np.asarray(entries))
+    return SequenceExamples(entries)
+
+
+def check_lengths(inputs: Sequence[Examples]) -> int:
+    """Return the number of examples, which is that of every input."""
+    lengths = [len(each) for each in inputs]
+    if len(set(lengths)) > 1:
+        raise DataError(
+            "The inputs of a loader have the same number of examples.",
+            found=", ".join(f"{n:,} in input {i}" for i, n in enumerate(lengths)),
+            where=str(caller_location() or ""),
+            fix="the leading axis counts examples",
+        )
+    return lengths[0]
+
+
+def check_labels(labels: Examples, classes: object) -> None:
+    """Check that labels are class numbers.
+
+    Raises:
+        DataError: if one is no class.
+        UsageError: if `classes` is no number of classes.
+    """
+    if not isinstance(classes, Integral) or isinstance(classes, bool) or int(classes) < 1:
+        raise UsageError(
+            "classes= is the number of classes.",
+            found=repr(classes),
+            where=str(caller_location() or ""),
+        )
+    count = int(classes)
+    for start in range(0, len(labels), _RANGE_CHECKED):
+        part = np.asarray(labels.slice(start, min(start + _RANGE_CHECKED, len(labels))))
+        is_wrong = (part < 0) | (part >= count)
+        if part.dtype.kind not in "iu":
+            raise DataError(
+                "Labels are class numbers, which are integers.",
+                found=f"labels of {part.dtype}",
+                where=str(caller_location() or ""),
+                fix="labels.astype(np.int32); without classes=, labels may be any numbers",
+            )
+        if is_wrong.any():
+            first = tuple(int(i) for i in np.argwhere(is_wrong)[0])
+            raise DataError(
+                f"Labels are class numbers, 0 to {count - 1}.",
+                found=f"{part[first]} at example {start + first[0]:,}",
+                where=str(caller_location() or ""),
+                fix="classes= is the number of classes; the last input has the labels",
+            )
+
+
+def _check_kind(dtype: np.dtype[Any], number: int) -> None:
+    if dtype.kind in "OSUM":
+        raise DataError(
+            "Examples are numbers.",
+            found=f"an array of dtype {dtype} in input {number}",
+            where=str(caller_location() or ""),
+            fix="convert it: np.asarray(rows, dtype=np.float32)",
+        )
+
+
+def _ragged(number: int, position: int, found: str) -> DataError:
+    return DataError(
+        "The examples of an input have one shape.",
+        found=f"example {position:,} of input {number}: {found}",
+        where=str(caller_location() or ""),
+        fix="pad examples to one shape, or cut them",
+    )
+
+
+def _refusal(value: object, number: int) -> UsageError:
+    return UsageError(
+        "An input of a loader is an array whose leading axis counts examples, or a sequence of "
+        "arrays.",
+        found=f"input {number}: a {type(value).__name__}",
+        where=str(caller_location() or ""),
+        fix="oc.data.Loader(images, labels, batch=64)",
+    )

@@ -1,0 +1,247 @@
+"""Batches of examples, in an order that is a function of a seed, the epoch and the position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from numbers import Integral
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from ocannl_core.data.arrays import check_labels, check_lengths, examples_of
+from ocannl_core.data.permutation import Positions, permutation
+from ocannl_core.data.prefetch import prefetched
+from ocannl_core.errors import UsageError
+from ocannl_core.host_arrays import Array
+from ocannl_core.origin import caller_location
+
+Last = Literal["drop", "short", "pad"]
+
+_AT_ONCE = 1 << 14
+"""About the number of positions whose examples are found at a time."""
+
+
+class LoaderState(NamedTuple):
+    """The place of a loader: all that resuming needs.
+
+    Attributes:
+        epoch: The number of complete passes over the examples.
+        position: The number of batches taken in this one.
+    """
+
+    epoch: int
+    position: int
+
+
+class Batch(tuple[Array, ...]):
+    """The arrays of a batch, one for each input.
+
+    Attributes:
+        valid: The number of leading rows that are examples of this batch; the others fill up a last
+            batch.
+    """
+
+    valid: int
+
+    def __new__(cls, arrays: tuple[Array, ...], valid: int) -> Batch:
+        """Return a batch with its number of examples."""
+        made = super().__new__(cls, arrays)
+        made.valid = valid
+        return made
+
+    @property
+    def mask(self) -> Array:
+        """The number 1 for each row that is an example of this batch, 0 for the others."""
+        return (np.arange(len(self[0])) < self.valid).astype(np.float32)
+
+
+class Loader:
+    """An iterable of batches; one iteration takes the rest of an epoch.
+
+        loader = oc.data.Loader(images, labels, batch=64, shuffle=True, seed=0)
+        for epoch in range(10):
+            for x, y in loader: ...
+
+    A loop that is left with `break` continues at the next batch in the next loop, and so does one
+    in another process after `restore`.
+
+    Args:
+        inputs: Arrays whose leading axis counts examples: NumPy arrays, mapped files, sequences of
+            arrays of one shape, or objects with `shape`, `dtype` and `__getitem__`.
+        batch: The number of examples in a batch, those of all slots.
+        shuffle: True for another order in each epoch.
+        seed: Selects the orders.
+        last: The treatment of the last batch if examples do not fill it: `drop` leaves it out,
+            `short` makes it shorter, `pad` fills it with the first examples of the epoch's order.
+        classes: The number of classes; the last input then has labels from 0 to `classes - 1`.
+        slot: The ordinal of this process among those that share each batch.
+        slots: The number of such processes; each gets `batch / slots` examples of a batch, so that
+            together they train on the batches of one process.
+        prefetch: The number of batches that a thread makes in advance; 0 for none.
+
+    Raises:
+        DataError: if inputs are empty, ragged, of different lengths, or a label is no class.
+        UsageError: if an argument is of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        *inputs: Any,
+        batch: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        last: Last = "drop",
+        classes: int | None = None,
+        slot: int = 0,
+        slots: int = 1,
+        prefetch: int = 0,
+    ) -> None:
+        if not inputs:
+            raise _refusal("A loader has inputs.", "none", "oc.data.Loader(images, batch=64)")
+        self._inputs = tuple(examples_of(value, i) for i, value in enumerate(inputs))
+        self.count = check_lengths(self._inputs)
+        self.batch = _counted("batch", batch, 1)
+        self.shuffle = bool(shuffle)
+        self.seed = _counted("seed", seed, -(1 << 63))
+        self.slots = _counted("slots", slots, 1)
+        self.slot = _counted("slot", slot, 0)
+        self.prefetch = _counted("prefetch", prefetch, 0)
+        self.last = last
+        self._check_choices()
+        if classes is not None:
+            check_labels(self._inputs[-1], classes)
+        self._state = LoaderState(0, 0)
+        self._iterations = 0
+
+    def _check_choices(self) -> None:
+        if self.last not in get_args(Last):
+            choices = ", ".join(map(repr, get_args(Last)))
+            raise _refusal(f"last= is one of {choices}.", repr(self.last))
+        if self.slot >= self.slots:
+            raise _refusal(
+                "A slot is one of those that share a batch: slot < slots.",
+                f"slot={self.slot}, slots={self.slots}",
+            )
+        if self.batch % self.slots:
+            raise _refusal(
+                "Each slot gets the same number of examples of a batch.",
+                f"batch={self.batch} for slots={self.slots}",
+            )
+        if self.last == "short" and self.slots > 1:
+            raise _refusal(
+                "Each slot gets the same number of examples of a batch.",
+                'last="short" for several slots',
+                'last="drop" or last="pad"',
+            )
+        if len(self) == 0:
+            raise _refusal(
+                "A loader has at least one batch.",
+                f"{self.count:,} examples for batch={self.batch:,}",
+                'a smaller batch, or last="short" or last="pad"',
+            )
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        whole, rest = divmod(self.count, self.batch)
+        return whole + (rest > 0 and self.last != "drop")
+
+    @property
+    def state(self) -> LoaderState:
+        """The epoch, and the number of batches taken in it; that of the loop's body is counted."""
+        return self._state
+
+    def restore(self, state: tuple[int, int]) -> None:
+        """Continue at a state: after as many batches of that epoch.
+
+        Raises:
+            UsageError: if no loader of this length has the state.
+        """
+        try:
+            epoch, position = state
+        except (TypeError, ValueError):
+            raise _refusal("A state is an epoch and a position.", repr(state)) from None
+        found = LoaderState(_counted("epoch", epoch, 0), _counted("position", position, 0))
+        if found.position >= len(self):
+            raise _refusal(
+                f"The position of a state is less than the number of batches, {len(self):,}.",
+                f"position={found.position:,}",
+                "restore the state in a loader of the same data and batch=",
+            )
+        self._state = found
+        self._iterations += 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of the epoch from the current position on.
+
+        Raises:
+            UsageError: if the loader was restored, or another iteration began, meanwhile.
+        """
+        self._iterations += 1
+        iteration = self._iterations
+        epoch, start = self._state
+        count = len(self)
+        batches = self._batches(epoch, start)
+        if self.prefetch:
+            batches = prefetched(batches, self.prefetch)
+        for position, batch in enumerate(batches, start + 1):
+            if iteration != self._iterations:
+                raise _refusal(
+                    "A loader has one iteration at a time.",
+                    "it was restored, or another iteration began",
+                    "leave the first loop with break",
+                )
+            is_last = position == count
+            self._state = LoaderState(epoch + 1, 0) if is_last else LoaderState(epoch, position)
+            yield batch
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        """Yield the batches of an epoch from a position on; a pure function."""
+        at_once = max(1, _AT_ONCE // self.batch)
+        share = self.batch // self.slots
+        for first in range(start, len(self), at_once):
+            numbers = range(first, min(first + at_once, len(self)))
+            order = self._order(epoch, numbers) if self.shuffle else None
+            for number in numbers:
+                begin = number * self.batch
+                size = min(self.batch, self.count - begin)
+                low = self.slot * share
+                valid = min(max(size - low, 0), share)
+                taken = valid if self.last == "short" else share
+                if order is not None:
+                    offset = begin - first * self.batch + low
+                    positions = order[offset : offset + taken]
+                    arrays = tuple(each.rows(positions) for each in self._inputs)
+                elif valid == taken:
+                    begin += low
+                    arrays = tuple(each.slice(begin, begin + taken) for each in self._inputs)
+                else:
+                    positions = np.arange(begin + low, begin + low + taken) % self.count
+                    arrays = tuple(each.rows(positions) for each in self._inputs)
+                yield Batch(arrays, valid)
+
+    def _order(self, epoch: int, numbers: range) -> Positions:
+        """Return the examples of consecutive batches; positions beyond the last wrap around."""
+        stop = numbers.stop * self.batch
+        if self.last == "short":
+            stop = min(stop, self.count)
+        positions = np.arange(numbers.start * self.batch, stop) % self.count
+        return permutation(self.count, positions, seed=self.seed, epoch=epoch)
+
+    def __repr__(self) -> str:
+        return (
+            f"<loader of {self.count:,} examples: {len(self):,} batches of {self.batch:,}, "
+            f"epoch {self._state.epoch}, position {self._state.position}>"
+        )
+
+
+def _counted(name: str, value: object, least: int) -> int:
+    """Return an integer argument."""
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if is_integer and least <= int(value) < 1 << 64:  # type: ignore[call-overload]
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    bound = f", at least {least}" if least >= 0 else " of 64 bits"
+    raise _refusal(f"{name}= of a loader is an integer{bound}.", repr(value))
+
+
+def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
+    return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)

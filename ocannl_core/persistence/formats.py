@@ -1,0 +1,75 @@
+"""The number formats of the safetensors format, and their arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ocannl_core import dtypes
+from ocannl_core.dtypes import DType
+from ocannl_core.fast_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A number format in a file.
+
+    Attributes:
+        name: Its name in the header.
+        nbytes: Bytes per cell.
+        dtype: The number format of tensors that holds the same cells; None if there is none, as for
+            integers of 16 bits with a sign.
+        numpy_name: The name of the NumPy format where there is no other.
+    """
+
+    name: str
+    nbytes: int
+    dtype: DType | None
+    numpy_name: str = ""
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy format of the cells."""
+        return np.dtype(self.numpy_name) if self.dtype is None else self.dtype.numpy
+
+    @property
+    def title(self) -> str:
+        """The name of the format in messages."""
+        return self.numpy_name if self.dtype is None else self.dtype.name
+
+
+_OF_TENSORS = {
+    "F64": dtypes.float64,
+    "F32": dtypes.float32,
+    "F16": dtypes.float16,
+    "BF16": dtypes.bfloat16,
+    "F8_E4M3": dtypes.float8_e4m3fn,
+    "F8_E5M2": dtypes.float8_e5m2,
+    "I64": dtypes.int64,
+    "I32": dtypes.int32,
+    "U64": dtypes.uint64,
+    "U32": dtypes.uint32,
+    "U16": dtypes.uint16,
+    "U8": dtypes.uint8,
+}
+
+CODES: dict[str, Code] = {
+    **{name: Code(name, dtype.nbytes, dtype) for name, dtype in _OF_TENSORS.items()},
+    "I16": Code("I16", 2, None, "int16"),
+    "I8": Code("I8", 1, None, "int8"),
+    "BOOL": Code("BOOL", 1, None, "bool"),
+}
+"""The formats that are read, by name. All but the last three are written, too."""
+
+_BY_DTYPE = {code.dtype: code for code in CODES.values() if code.dtype is not None}
+
+WORD = (4,)
+"""The extents of a 128-bit word in a file: four 32-bit lanes along an axis of their own."""
+
+
+def stored_as(dtype: DType, dims: tuple[int, ...]) -> tuple[Code, tuple[int, ...]]:
+    """Return the format and the extents with which the cells of a tensor are stored."""
+    if dtype is dtypes.uint4x32:
+        return CODES["U32"], (*dims, *WORD)
+    return _BY_DTYPE[dtype], dims

@@ -1,0 +1,450 @@
+"""A training loop: fills placeholders, calls a routine, and reports.
+
+history = oc.train.fit(step, loader, inputs=[x, y], loss=loss, epochs=10)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from ocannl_core.errors import DivergenceError, UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.host_arrays import Array
+from ocannl_core.origin import caller_location
+from ocannl_core.persistence.save import save
+from ocannl_core.persistence.subjects import HasState, Subject
+from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.train.loss_log import LossLog
+
+if TYPE_CHECKING:
+    from ocannl_core.runtime.routine import Routine
+
+Inputs = Sequence[Tensor] | Mapping[Tensor, int | str]
+"""Placeholders in the order of a batch's arrays; or the position or key of each one's array, or
+the name of an attribute of the batch, as `"mask"`.
+"""
+
+Indices = Callable[[int, Any], Mapping[str, int]]
+"""The static indices and extents of a call, from the number of steps before it and the batch."""
+
+Nonfinite = Literal["raise", "stop", "ignore"]
+
+_REDRAWN = 0.1
+"""The least time between two progress lines in seconds."""
+
+
+class Callback:
+    """Actions at events of a training loop; a subclass overrides those that it needs.
+
+    class Log(oc.train.Callback):
+        def on_epoch(self, run):
+            writer.add_scalar("loss", run.epoch_losses[-1], run.step)
+    """
+
+    def on_step(self, run: Run) -> None:
+        """Run after each step."""
+
+    def on_epoch(self, run: Run) -> None:
+        """Run after each epoch, and after its evaluation."""
+
+    def on_end(self, run: Run) -> None:
+        """Run when the loop ends without an exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A number that is computed over a second set of data after each epoch.
+
+    Attributes:
+        step: The routine that computes it for a batch.
+        loader: The batches.
+        inputs: The placeholders to fill, as for `fit`.
+        value: A tensor of one cell, the mean over a batch. Batches count by their number of
+            examples; for a last batch with `last="pad"`, weight rows by `"mask"`.
+        indices: The static indices and extents of a call, as for `fit`.
+    """
+
+    step: Routine
+    loader: Iterable[Any]
+    inputs: Inputs
+    value: Tensor
+    indices: Indices | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A file that a training loop replaces regularly, and at its end.
+
+    Attributes:
+        path: The file.
+        subject: The tensors, as for `oc.save`.
+        optimizer: The optimiser, or None.
+        every: The number of steps between two saves.
+    """
+
+    path: str | os.PathLike[str]
+    subject: Subject
+    optimizer: HasState | None = None
+    every: int = 1000
+
+
+class Run:
+    """The progress and the history of a training loop.
+
+    Attributes:
+        step: The number of steps so far, `first_step` included.
+        epoch: The number of epochs completed by this loop.
+        epoch_losses: The mean loss of each of them.
+        evaluations: The number of the evaluation after each of them.
+        ended_by: The reason for the end: `epochs`, `steps`, `patience`, `callback` or `nonfinite`;
+            empty before.
+    """
+
+    def __init__(self, log: LossLog, first_step: int, nonfinite: Nonfinite) -> None:
+        self.step = first_step
+        self.epoch = 0
+        self.epoch_losses: list[float] = []
+        self.evaluations: list[float] = []
+        self.ended_by = ""
+        self._log = log
+        self._first = first_step
+        self._read_to = first_step
+        self._nonfinite = nonfinite
+        self._last = float("nan")
+
+    @property
+    def losses(self) -> Array:
+        """The loss of each step; reading them waits for the device."""
+        self._update()
+        return self._log.all()
+
+    @property
+    def loss(self) -> float:
+        """The loss of the last step; reading it waits for the device."""
+        self._update()
+        return self._last
+
+    def stop(self) -> None:
+        """End the loop after the current step."""
+        self.ended_by = self.ended_by or "callback"
+
+    def _update(self) -> None:
+        """Read the losses since the last read.
+
+        Raises:
+            DivergenceError: if one is not finite, unless the policy is another.
+        """
+        if self._read_to == self.step:
+            return
+        found = self._log.read(self.step - self._first)
+        first, self._read_to = self._read_to, self.step
+        self._last = float(found[-1])
+        wrong = np.flatnonzero(~np.isfinite(found))
+        if not wrong.size or self._nonfinite == "ignore":
+            return
+        if self._nonfinite == "stop":
+            self.ended_by = "nonfinite"
+            return
+        raise DivergenceError(
+            "The loss of each step is finite.",
+            found=f"{found[wrong[0]]} at step {first + int(wrong[0]) + 1:,}",
+            where=str(caller_location() or ""),
+            fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimiser; "
+            'nonfinite="stop" ends the loop without an error',
+        )
+
+
+def fit(
+    step: Routine,
+    loader: Iterable[Any],
+    inputs: Inputs,
+    *,
+    loss: Tensor,
+    epochs: int = 1,
+    steps: int | None = None,
+    first_step: int = 0,
+    indices: Indices | None = None,
+    evaluation: Evaluation | None = None,
+    patience: int | None = None,
+    checkpoint: Checkpoint | None = None,
+    callbacks: Sequence[Callback] = (),
+    on_step: Callable[[Run], None] | None = None,
+    on_epoch: Callable[[Run], None] | None = None,
+    nonfinite: Nonfinite = "raise",
+    read_every: int = 128,
+    progress: bool | None = None,
+) -> Run:
+    """Call a routine for every batch of some epochs; return the history.
+
+    Losses stay on the device and are read every `read_every` steps, so that the loop does not wait
+    for each step.
+
+    Args:
+        step: The routine of one training step.
+        loader: The batches; it is iterated once for each epoch.
+        inputs: The placeholders to fill from each batch.
+        loss: The tensor of one cell that `step` computes.
+        epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one.
+        steps: The largest number of steps; None for no limit.
+        first_step: The number of earlier steps, as `oc.load` returns it.
+        indices: The static indices and extents of a call as a function of the number of steps
+            before it and the batch.
+        evaluation: Numbers over other data after each epoch.
+        patience: The number of epochs without a new least evaluation, or mean loss without one,
+            after which the loop ends; None for no limit.
+        checkpoint: The file to save to. A state whose loss is not finite is not saved.
+        callbacks: Actions at events.
+        on_step: A function to call after each step.
+        on_epoch: A function to call after each epoch.
+        nonfinite: The reaction to a loss that is not finite, found when losses are read: `raise`,
+            `stop` or `ignore`.
+        read_every: The number of losses that are read at a time.
+        progress: True for a progress line on standard error; by default if it is a terminal.
+
+    Raises:
+        DivergenceError: if a loss is not finite.
+        UsageError: if an argument is of the wrong kind, or the loader has no batches.
+    """
+    _check_counts(epochs=epochs, steps=steps, patience=patience, read_every=read_every)
+    if nonfinite not in get_args(Nonfinite):
+        choices = ", ".join(map(repr, get_args(Nonfinite)))
+        raise _refusal(f"nonfinite= is one of {choices}.", repr(nonfinite))
+    if checkpoint is not None:
+        _check_counts(every=checkpoint.every)
+    if not isinstance(first_step, Integral) or int(first_step) < 0:
+        raise _refusal("first_step= is a number of steps.", repr(first_step))
+    ctx = step.context
+    log = LossLog(ctx, loss, read_every)
+    run = Run(log, first_step, nonfinite)
+    fill = _filler(ctx, inputs)
+    record = log.record
+    step_actions = _actions("on_step", callbacks, on_step)
+    epoch_actions = _actions("on_epoch", callbacks, on_epoch)
+    line = _Line(sys.stderr.isatty() if progress is None else progress, epochs)
+    limit = None if steps is None else first_step + steps
+    saved = first_step
+    best, waited = float("inf"), 0
+
+    def save_now() -> None:
+        nonlocal saved
+        run._update()
+        if checkpoint is None or saved == run.step or run.ended_by == "nonfinite":
+            return
+        place = loader if isinstance(getattr(loader, "state", None), tuple) else None
+        save(
+            checkpoint.path,
+            ctx,
+            checkpoint.subject,
+            optimizer=checkpoint.optimizer,
+            loader=place,
+            step=run.step,
+        )
+        saved = run.step
+
+    def next_event() -> int:
+        """Return the number of steps at which more is to do than the next step."""
+        after = run.step + read_every - (run.step - first_step) % read_every
+        if checkpoint is not None:
+            after = min(after, run.step + checkpoint.every - run.step % checkpoint.every)
+        return after if limit is None else min(after, limit)
+
+    with line:
+        for _ in range(epochs):
+            begin = run.step
+            event, done = next_event(), run.step
+            for batch in loader:
+                fill(batch)
+                if indices is None:
+                    step()
+                else:
+                    step(**indices(done, batch))
+                record()
+                done += 1
+                if step_actions:
+                    run.step = done
+                    for action in step_actions:
+                        action(run)
+                    if run.ended_by:
+                        break
+                if done == event:
+                    run.step = done
+                    run._update()
+                    line.show(run)
+                    if checkpoint is not None and run.step % checkpoint.every == 0:
+                        save_now()
+                    if run.step == limit:
+                        run.ended_by = run.ended_by or "steps"
+                    if run.ended_by:
+                        break
+                    event = next_event()
+            run.step = done
+            if run.step == begin:
+                raise _refusal(
+                    "A loader yields batches in every epoch.",
+                    "none",
+                    "pass a list or an oc.data.Loader; a generator is exhausted after one epoch",
+                )
+            run._update()
+            if run.ended_by:
+                break
+            run.epoch += 1
+            total = float(np.mean(log.all()[begin - first_step :]))
+            run.epoch_losses.append(total)
+            if evaluation is not None:
+                total = _evaluate(evaluation)
+                run.evaluations.append(total)
+            for action in epoch_actions:
+                action(run)
+            best, waited = (total, 0) if total < best else (best, waited + 1)
+            if patience is not None and waited >= patience:
+                run.ended_by = run.ended_by or "patience"
+            if run.ended_by:
+                break
+        run.ended_by = run.ended_by or "epochs"
+        save_now()
+        line.show(run, is_last=True)
+    for action in _actions("on_end", callbacks, None):
+        action(run)
+    return run
+
+
+def _evaluate(evaluation: Evaluation) -> float:
+    """Return the mean of the number over all batches, by their number of examples."""
+    ctx = evaluation.step.context
+    fill = _filler(ctx, evaluation.inputs)
+    total = weight = 0.0
+    for number, batch in enumerate(evaluation.loader):
+        fill(batch)
+        evaluation.step(**(evaluation.indices(number, batch) if evaluation.indices else {}))
+        first = batch[0] if isinstance(batch, tuple | list) else batch
+        count = getattr(batch, "valid", None)
+        count = len(first) if count is None else count
+        total += ctx.item(evaluation.value) * count
+        weight += count
+    if weight == 0:
+        raise _refusal("An evaluation has batches.", "none")
+    return total / weight
+
+
+def _filler(ctx: Any, inputs: Inputs) -> Callable[[Any], None]:
+    """Return the function that copies a batch to placeholders."""
+    if isinstance(inputs, Mapping):
+        pairs = list(inputs.items())
+    elif isinstance(inputs, list | tuple):
+        pairs = [(tensor, position) for position, tensor in enumerate(inputs)]
+    else:
+        pairs = []
+    if not pairs or not all(isinstance(t, Tensor) and isinstance(k, int | str) for t, k in pairs):
+        raise _refusal(
+            "inputs= are placeholders in the order of a batch's arrays, or the position of each "
+            "one's array.",
+            repr(inputs),
+            "inputs=[x, y], or inputs={x: 0, y: 1}",
+        )
+    is_mapping = isinstance(inputs, Mapping)
+    tensors = [tensor for tensor, _ in pairs]
+    sequences, count = (tuple, list), len(pairs)
+
+    def fill(batch: Any) -> None:
+        if is_mapping:
+            for tensor, key in pairs:
+                ctx[tensor] = _part(batch, key)
+            return
+        if not isinstance(batch, sequences) or len(batch) != count:
+            if not (isinstance(batch, np.ndarray) and count == 1):
+                raise _unequal(batch, f"{count} placeholders")
+            batch = (batch,)
+        for tensor, array in zip(tensors, batch):  # noqa: B905  lengths are equal, and it is hot
+            ctx[tensor] = array
+
+    return fill
+
+
+def _part(batch: Any, key: int | str) -> Any:
+    """Return an array of a batch."""
+    try:
+        if isinstance(key, int) or isinstance(batch, Mapping):
+            return batch[key]
+        return getattr(batch, key)
+    except (LookupError, AttributeError, TypeError):
+        raise _unequal(batch, f"a placeholder at {key!r}") from None
+
+
+def _unequal(batch: object, wanted: str) -> UsageError:
+    size = f" of {len(batch)}" if isinstance(batch, tuple | list | Mapping) else ""
+    return _refusal(
+        "A batch has an array for each placeholder.",
+        f"a {type(batch).__name__}{size} for {wanted}",
+        "inputs={x: 0, y: 1} states positions",
+    )
+
+
+def _actions(
+    event: str, callbacks: Sequence[Callback], function: Callable[[Run], None] | None
+) -> list[Callable[[Run], None]]:
+    """Return the functions to call at an event; methods that are not overridden are left out."""
+    found: list[Callable[[Run], None]] = []
+    for each in callbacks:
+        method = getattr(each, event, None)
+        if method is not None and getattr(type(each), event, None) is not getattr(Callback, event):
+            found.append(method)
+    return [*found, function] if function is not None else found
+
+
+class _Line:
+    """The progress line, redrawn in place.
+
+    Args:
+        is_on: False to print nothing.
+        epochs: The number of epochs.
+    """
+
+    def __init__(self, is_on: bool, epochs: int) -> None:
+        self._is_on = is_on
+        self._epochs = epochs
+        self._drawn = 0.0
+        self._width = 0
+        self._start = (time.monotonic(), 0)
+
+    def __enter__(self) -> None:
+        self._start = (time.monotonic(), -1)
+
+    def __exit__(self, *error: object) -> None:
+        if self._width:
+            print(file=sys.stderr, flush=True)
+
+    def show(self, run: Run, *, is_last: bool = False) -> None:
+        """Draw the line, unless it was drawn just now."""
+        now = time.monotonic()
+        if not self._is_on or (now - self._drawn < _REDRAWN and not is_last):
+            return
+        begin, first = self._start
+        if first < 0:
+            self._start = begin, run._first
+            first = run._first
+        rate = (run.step - first) / max(now - begin, 1e-9)
+        epoch = min(run.epoch + 1, self._epochs)
+        text = f"epoch {epoch}/{self._epochs}  step {run.step:,}  loss {run._last:.6g}"
+        if run.evaluations:
+            text += f"  evaluation {run.evaluations[-1]:.6g}"
+        text += f"  {rate:,.0f} steps/s"
+        print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
+        self._drawn, self._width = now, len(text)
+
+
+def _check_counts(**counts: object) -> None:
+    for name, count in counts.items():
+        is_count = isinstance(count, Integral) and not isinstance(count, bool) and int(count) >= 1
+        if count is not None and not is_count:
+            raise _refusal(f"{name}= of a training loop is a positive integer.", repr(count))
+
+
+def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
+    return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)

@@ -1,0 +1,153 @@
+"""Files that other programs write: safetensors of the reference package, archives of NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+
+def test_a_file_by_the_reference_package_loads(tmp_path: Path) -> None:
+    reference = pytest.importorskip("safetensors.numpy")
+    cells = {"w": np.arange(6.0, dtype=np.float32).reshape(2, 3), "ids": np.array([3, 1])}
+    reference.save_file(cells, tmp_path / "m.safetensors", metadata={"format": "np"})
+    w, ids = oc.param("w", output=[2], input=[3]), oc.declare("ids", output=[2], dtype="int64")
+    ctx = oc.Context()
+    found = oc.load(tmp_path / "m.safetensors", ctx, [w, ids])
+    assert found.step is None
+    assert found.metadata == {"format": "np"}
+    assert np.array_equal(ctx[w], cells["w"])
+    assert np.array_equal(ctx[ids], cells["ids"])
+
+
+def test_the_reference_package_reads_a_checkpoint(tmp_path: Path) -> None:
+    reference = pytest.importorskip("safetensors.numpy")
+    tensors = {
+        "b": oc.declare("b", output=[3], dtype="uint8"),
+        "w": oc.declare("w", output=[2, 3], dtype="float64"),
+    }
+    ctx = oc.Context()
+    ctx.assign({tensors["b"]: np.array([1, 2, 3]), tensors["w"]: np.ones((2, 3))})
+    oc.save(tmp_path / "m.safetensors", ctx, tensors)
+    found = reference.load_file(tmp_path / "m.safetensors")
+    assert set(found) == set(tensors)
+    assert all(np.array_equal(found[name], ctx[tensors[name]]) for name in tensors)
+
+
+def write(path: Path, cells: dict[str, tuple[str, list[int], bytes]], **metadata: str) -> None:
+    """Write a file of the safetensors format byte by byte, as its specification says."""
+    at, header, data = 0, {}, b""
+    for name, (code, shape, content) in cells.items():
+        end = at + len(content)
+        header[name] = {"dtype": code, "shape": shape, "data_offsets": [at, end]}
+        at, data = end, data + content
+    text = json.dumps({"__metadata__": metadata, **header} if metadata else header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_layouts_of_other_frameworks_load_by_a_declared_mapping(tmp_path: Path) -> None:
+    kernel = np.arange(2 * 3 * 1 * 4, dtype=np.float32).reshape(
+        2, 3, 1, 4
+    )  # out, in, height, width
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4)
+    path = tmp_path / "torch.safetensors"
+    write(
+        path,
+        {
+            "model.conv.weight": ("F32", [2, 3, 1, 4], kernel.tobytes()),
+            "model.fc.weight": ("F32", [3, 4], weight.tobytes()),
+        },
+    )
+    tensors = {
+        "conv": oc.declare("conv", output=[2], input=[1, 4, 3]),
+        "fc": oc.declare("fc", output=[4], input=[3]),
+        "half": oc.declare("half", output=[2], input=[3]),
+    }
+    ctx = oc.Context()
+    oc.load(
+        path,
+        ctx,
+        tensors,
+        names={"conv": "model.conv.weight", "fc": "model.fc.weight", "half": "model.fc.weight"},
+        transpose={"conv": (0, 2, 3, 1), "fc": (1, 0), "h*": lambda array: array[:, :2].T},
+    )
+    assert np.array_equal(ctx[tensors["conv"]], kernel.transpose(0, 2, 3, 1))
+    assert np.array_equal(ctx[tensors["fc"]], weight.T)
+    assert np.array_equal(ctx[tensors["half"]], weight[:, :2].T)
+
+
+def test_a_function_maps_names(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    write(path, {"net.w": ("F32", [1], np.float32(7).tobytes())})
+    w = oc.declare("w", output=[1])
+    ctx = oc.Context()
+    oc.load(path, ctx, {"w": w}, names=lambda name: f"net.{name}")
+    assert ctx.item(w) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("code", "cells"),
+    [("I16", np.array([-5, 6], np.int16)), ("I8", np.array([-5, 6], np.int8))],
+)
+def test_integers_without_a_format_of_tensors_load_with_cast(
+    tmp_path: Path, code: str, cells: np.ndarray
+) -> None:
+    path = tmp_path / "m.safetensors"
+    write(path, {"ids": (code, [2], cells.tobytes())})
+    ids = oc.declare("ids", output=[2], dtype="int32")
+    ctx = oc.Context()
+    with pytest.raises(oc.CheckpointError, match=f"format of ids: {cells.dtype} in the file"):
+        oc.load(path, ctx, [ids])
+    oc.load(path, ctx, [ids], cast=True)
+    assert ctx[ids].tolist() == [-5, 6]
+
+
+def test_archives_of_numpy_load_in_either_order_of_cells(tmp_path: Path) -> None:
+    cells = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    path = tmp_path / "m.npz"
+    np.savez_compressed(path, w=np.asfortranarray(cells), v=cells)
+    tensors = {name: oc.declare(name, output=[2, 3]) for name in "vw"}
+    ctx = oc.Context()
+    oc.load(path, ctx, tensors)
+    assert all(np.array_equal(ctx[tensor], cells) for tensor in tensors.values())
+
+
+def test_narrow_floats_in_archives_of_numpy_load_as_the_format_of_the_tensor(
+    tmp_path: Path,
+) -> None:
+    w = oc.declare("w", output=[3], dtype="bfloat16")
+    path = tmp_path / "m.npz"
+    np.savez(path, w=np.array([1.5, 2.0, -3.0]).astype(oc.bfloat16.numpy))
+    ctx = oc.Context()
+    oc.load(path, ctx, [w])
+    assert ctx[w].astype(np.float32).tolist() == [1.5, 2.0, -3.0]
+
+
+def test_archives_with_pickles_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.npz"
+    np.savez(path, w=np.array([print], dtype=object))
+    with pytest.raises(oc.CheckpointError, match="archive of arrays of numbers"):
+        oc.load(path, oc.Context(), [oc.declare("w", output=[1])])
+
+
+def test_damaged_archives_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.npz"
+    np.savez(path, w=np.zeros(50, np.float32))
+    content = path.read_bytes()
+    w = oc.declare("w", output=[50])
+    ctx = oc.Context()
+    for start in range(0, len(content), 3):
+        path.write_bytes(content[:start])
+        with pytest.raises(oc.CheckpointError):
+            oc.load(path, ctx, [w])
+    assert w not in ctx
+
+
+def test_archives_are_not_written(tmp_path: Path) -> None:
+    w = oc.declare("w", output=[1])
+    with pytest.raises(oc.UsageError, match="read only"):
+        oc.save(tmp_path / "m.npz", oc.Context(), [w])

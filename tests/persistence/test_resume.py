@@ -1,0 +1,85 @@
+"""Resumed training has the bits of uninterrupted training, in another process, on any threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.target import Target
+
+TRAINING = Path(__file__).with_name("training.py")
+
+
+def run(action: str, folder: Path, threads: int) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(TRAINING), action, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OCANNL_THREADS": str(threads)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> list[str]:
+    """The digests of uninterrupted training, on one thread."""
+    return run("whole", folder, 1)
+
+
+def test_resumed_on_two_threads_has_the_bits_of_uninterrupted_on_one(
+    folder: Path, whole: list[str]
+) -> None:
+    first = run("first", folder, 2)
+    assert len(whole) == 5
+    assert not set(first) & set(whole)
+    assert run("second", folder, 2) == whole
+
+
+@oc.op
+def regularised(x: oc.Tensor) -> oc.Tensor:
+    """Return the output of a network with batch normalisation and dropout."""
+    hidden = oc.param("w", output=[6]) @ oc.nn.batch_norm(x)
+    return oc.param("v", output=[1]) @ oc.nn.dropout(oc.relu(hidden), rate=0.5)
+
+
+def steps(target: Target, path: Path, *, load: bool, save: bool, count: int) -> dict[str, bytes]:
+    """Train; return the bits of all parameters and statistics."""
+    with oc.Session(seed=2):
+        x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
+        y = regularised()(oc.tensor(x, batch_axes=1))
+        loss = oc.einsum("...|...->... => 0", y * y)
+        opt = oc.train.AdamW(learning_rate=0.01)
+        ctx = oc.Context(str(target))
+        step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss))
+        if load:
+            oc.load(path, ctx, loss, optimizer=opt)
+        else:
+            ctx.init_params(loss)
+        for _ in range(count):
+            step()
+        if save:
+            oc.save(path, ctx, loss, optimizer=opt)
+        named = {**loss.params, **loss.statistics}
+        return {name: ctx[tensor].tobytes() for name, tensor in named.items()}
+
+
+def test_running_statistics_and_the_draws_of_dropout_resume(target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    whole = steps(target, path, load=False, save=False, count=4)
+    half = steps(target, path, load=False, save=True, count=2)
+    assert len(whole) > 4
+    assert whole != half
+    assert steps(target, path, load=True, save=False, count=2) == whole

@@ -1,0 +1,283 @@
+"""The training loop: the same training as by hand, its history, its events and its ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.target import Target
+
+ROWS = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
+TARGETS = (ROWS @ np.array([[1.0], [-2.0], [0.5]], np.float32)).astype(np.float32)
+
+
+class Model:
+    """A linear regression."""
+
+    def __init__(self, backend: str = "interp", rate: float = 0.05) -> None:
+        self.x = oc.placeholder("x", batch=[4], output=[3])
+        self.y = oc.placeholder("y", batch=[4], output=[1])
+        error = oc.param("w", output=[1], init=0.1) @ self.x - self.y
+        self.loss = oc.einsum("...|...->... => 0", error * error) / 4.0
+        self.opt = oc.train.Adam(learning_rate=rate)
+        self.ctx = oc.Context(backend)
+        self.ctx.init_params(self.loss)
+        self.step = self.ctx.compile(oc.train.grad_update(self.loss) + self.opt.update(self.loss))
+        self.loader = oc.data.Loader(ROWS, TARGETS, batch=4, shuffle=True, seed=1)
+
+    @property
+    def w(self) -> list[float]:
+        return self.ctx[self.loss.params["w"]].ravel().tolist()
+
+    def fit(self, **options: Any) -> oc.train.Run:
+        given = {"loader": self.loader, "inputs": [self.x, self.y], "loss": self.loss, **options}
+        return oc.train.fit(self.step, **given)
+
+
+def by_hand(model: Model, epochs: int) -> list[float]:
+    losses = []
+    for _ in range(epochs):
+        for x, y in model.loader:
+            model.ctx.assign({model.x: x, model.y: y})
+            model.step()
+            losses.append(model.ctx.item(model.loss))
+    return losses
+
+
+@pytest.mark.parametrize("read_every", [1, 2, 4, 128])
+def test_a_loop_trains_and_records_as_one_by_hand(target: Target, read_every: int) -> None:
+    with oc.Session():
+        hand = Model(str(target))
+        losses = by_hand(hand, 3)
+    with oc.Session():
+        model = Model(str(target))
+        run = model.fit(epochs=3, read_every=read_every)
+    assert run.losses.tolist() == losses
+    assert model.w == hand.w
+    assert run.epoch_losses == [float(np.mean(losses[i : i + 3])) for i in (0, 3, 6)]
+    assert (run.step, run.epoch, run.ended_by, run.loss) == (9, 3, "epochs", losses[-1])
+
+
+def test_placeholders_are_filled_by_position_key_or_attribute() -> None:
+    model = Model()
+    x, y = ROWS[:4], TARGETS[:4]
+    first = model.fit(loader=[(y, x)], inputs={model.x: 1, model.y: 0}).loss
+    model.ctx[model.loss.params["w"]] = 0.1
+    assert model.fit(loader=[{"a": x, "b": y}], inputs={model.x: "a", model.y: "b"}).loss == first
+
+
+def test_the_mask_of_a_padded_batch_is_an_input() -> None:
+    x = oc.placeholder("x", batch=[4], output=[3])
+    mask = oc.placeholder("mask", batch=[4])
+    total = oc.einsum("...|...->... => 0", mask * x)
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.forward(total))
+    loader = oc.data.Loader(ROWS[:6], batch=4, last="pad")
+    run = oc.train.fit(step, loader, {x: 0, mask: "mask"}, loss=total)
+    assert run.losses.sum() == pytest.approx(ROWS[:6].sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("batch", [(ROWS[:4],), (1, 2, 3), 3, {"a": 1}])
+def test_batches_that_do_not_fit_the_placeholders_are_errors(batch: Any) -> None:
+    with pytest.raises(oc.UsageError, match="an array for each placeholder"):
+        Model().fit(loader=[batch])
+
+
+def test_wrong_arguments_are_errors() -> None:
+    model = Model()
+    for options, message in (
+        ({"inputs": []}, "inputs= are placeholders"),
+        ({"inputs": 3}, "inputs= are placeholders"),
+        ({"inputs": {model.x: 1.5}}, "inputs= are placeholders"),
+        ({"epochs": 0}, "epochs= of a training loop"),
+        ({"steps": 0}, "steps= of a training loop"),
+        ({"patience": True}, "patience= of a training loop"),
+        ({"nonfinite": "pass"}, "'raise', 'stop', 'ignore'"),
+        ({"first_step": -1}, "first_step="),
+        ({"loader": []}, "yields batches in every epoch"),
+        ({"loss": model.x}, "one number"),
+    ):
+        with pytest.raises(oc.UsageError, match=message):
+            model.fit(**options)
+    with pytest.raises(oc.UsageError, match="a generator is exhausted"):
+        model.fit(loader=iter([(ROWS[:4], TARGETS[:4])]), epochs=2)
+
+
+class Events(oc.train.Callback):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_epoch(self, run: oc.train.Run) -> None:
+        self.seen.append(f"epoch {run.epoch} at {run.step}")
+
+    def on_end(self, run: oc.train.Run) -> None:
+        self.seen.append(f"end by {run.ended_by}")
+
+
+def test_callbacks_see_every_event() -> None:
+    model, events, steps = Model(), Events(), []
+    model.fit(
+        epochs=2,
+        callbacks=[events],
+        on_step=lambda run: steps.append((run.step, run.loss)),
+        on_epoch=lambda run: events.seen.append("function"),
+    )
+    assert events.seen == [
+        "epoch 1 at 3", "function", "epoch 2 at 6", "function", "end by epochs"
+    ]  # fmt: skip
+    assert [step for step, _ in steps] == [1, 2, 3, 4, 5, 6]
+    assert [loss for _, loss in steps] == model_losses(2)
+
+
+def model_losses(epochs: int) -> list[float]:
+    with oc.Session():
+        return by_hand(Model(), epochs)
+
+
+def test_a_loop_ends_after_steps_or_when_a_callback_stops_it() -> None:
+    run = Model().fit(epochs=5, steps=4)
+    assert (run.step, run.ended_by, len(run.losses)) == (4, "steps", 4)
+    run = Model().fit(epochs=5, on_step=lambda run: run.stop() if run.step == 2 else None)
+    assert (run.step, run.ended_by) == (2, "callback")
+    run = Model().fit(epochs=5, on_epoch=lambda run: run.stop())
+    assert (run.epoch, run.ended_by) == (1, "callback")
+
+
+def test_evaluation_weighs_batches_by_their_examples_and_patience_ends_the_loop() -> None:
+    model = Model(rate=1e-9)
+    forward = model.ctx.compile(oc.train.forward(model.loss))
+    data = oc.data.Loader(ROWS[:6], TARGETS[:6], batch=4, last="pad")
+    values = []
+    for x, y in data:
+        model.ctx.assign({model.x: x, model.y: y})
+        forward()
+        values.append(model.ctx.item(model.loss))
+    evaluation = oc.train.Evaluation(forward, data, [model.x, model.y], model.loss)
+    run = model.fit(epochs=9, evaluation=evaluation, patience=2, on_epoch=lambda run: None)
+    assert run.evaluations[0] == pytest.approx((4 * values[0] + 2 * values[1]) / 6, rel=1e-5)
+    assert run.ended_by in ("patience", "epochs")
+    rising = Model(rate=1e-2)
+    target = -TARGETS
+    worse = oc.train.Evaluation(
+        rising.ctx.compile(oc.train.forward(rising.loss)),
+        [(ROWS[:4], target[:4])],
+        [rising.x, rising.y],
+        rising.loss,
+    )
+    run = rising.fit(epochs=9, evaluation=worse, patience=2)
+    assert (run.epoch, run.ended_by) == (3, "patience")
+
+
+def poisoned() -> tuple[Model, list[Any]]:
+    """Return a model, and batches of which the fourth makes the loss infinite."""
+    model = Model()
+    batches: list[Any] = [(ROWS[:4], TARGETS[:4])] * 3
+    return model, [*batches, (ROWS[:4], np.full((4, 1), 1e30, np.float32))]
+
+
+@pytest.mark.parametrize("read_every", [1, 3, 128])
+def test_a_loss_that_is_not_finite_is_an_error_with_the_step(
+    tmp_path: Path, read_every: int
+) -> None:
+    model, batches = poisoned()
+    file = oc.train.Checkpoint(tmp_path / "m.safetensors", model.loss, model.opt, every=2)
+    with pytest.raises(oc.DivergenceError, match="inf at step 14") as error:
+        model.fit(loader=batches, first_step=10, read_every=read_every, checkpoint=file)
+    assert "test_fit.py" in error.value.where
+    assert oc.load(file.path, model.ctx, model.loss, optimizer=model.opt).step == 12
+
+
+def test_a_loss_that_is_not_finite_may_stop_the_loop_or_be_ignored() -> None:
+    model, batches = poisoned()
+    run = model.fit(loader=batches, nonfinite="stop", epochs=3)
+    assert (run.step, run.ended_by) == (4, "nonfinite")
+    model, batches = poisoned()
+    run = model.fit(loader=batches, nonfinite="ignore")
+    assert (run.step, run.ended_by) == (4, "epochs")
+    assert np.isinf(run.losses[-1])
+
+
+def test_a_loop_that_resumes_from_its_checkpoint_has_the_bits_of_one_loop(
+    target: Target, tmp_path: Path
+) -> None:
+    with oc.Session():
+        whole = Model(str(target))
+        losses = whole.fit(epochs=3).losses
+    path = tmp_path / "m.safetensors"
+    with oc.Session():
+        first = Model(str(target))
+        file = oc.train.Checkpoint(path, first.loss, first.opt, every=100)
+        first.fit(epochs=3, steps=4, checkpoint=file)
+    with oc.Session():
+        second = Model(str(target))
+        found = oc.load(path, second.ctx, second.loss, optimizer=second.opt, loader=second.loader)
+        assert (found.step, second.loader.state) == (4, (1, 1))
+        left = 3 - second.loader.state.epoch
+        run = second.fit(epochs=left, first_step=found.step)
+    assert run.step == 9
+    assert run.losses.tolist() == losses[4:].tolist()
+    assert second.w == whole.w
+
+
+def test_checkpoints_are_saved_at_multiples_of_every(tmp_path: Path) -> None:
+    model = Model()
+    path = tmp_path / "m.safetensors"
+    steps: list[int | None] = []
+
+    def look(run: oc.train.Run) -> None:
+        if path.exists():
+            fresh = oc.Context("interp")
+            steps.append(oc.load(path, fresh, model.loss).step)
+
+    file = oc.train.Checkpoint(path, model.loss, every=4)
+    model.fit(epochs=3, checkpoint=file, on_step=look, first_step=2)
+    assert steps == [4, 4, 4, 4, 8, 8, 8]
+    assert oc.load(path, model.ctx, model.loss).step == 11
+
+
+def test_static_indices_follow_the_number_of_steps() -> None:
+    i = oc.static_index("i", range=8)
+    x = oc.placeholder("x", batch=[4], output=[3])
+    loss = oc.einsum("...|...->... => 0", x * 0.0) + oc.number(i)
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.forward(loss), bindings=[i])
+    run = oc.train.fit(
+        step,
+        [ROWS[:4]] * 3,
+        [x],
+        loss=loss,
+        first_step=2,
+        indices=lambda number, batch: {"i": number},
+    )
+    assert run.losses.tolist() == [2.0, 3.0, 4.0]
+
+
+def test_short_batches_run_at_their_size() -> None:
+    n = oc.static_extent("n", max=4)
+    x = oc.placeholder("x", batch=[n], output=[3])
+    total = oc.einsum("...|...->... => 0", x)
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.forward(total))
+    loader = oc.data.Loader(ROWS[:6], batch=4, last="short")
+    run = oc.train.fit(
+        step, loader, [x], loss=total, indices=lambda number, batch: {"n": batch.valid}
+    )
+    expected = [ROWS[:4].sum(), ROWS[4:6].sum()]
+    assert run.losses.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_progress_line_is_shown_on_request_and_absent_without_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = Model()
+    model.fit()
+    assert capsys.readouterr().err == ""
+    model.fit(epochs=2, progress=True)
+    shown = capsys.readouterr().err
+    assert shown.startswith("\r")
+    assert shown.endswith("\n")
+    assert "epoch 2/2  step 6  loss " in shown
