@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core.ops import HASHES, LOGICAL, PRIMITIVES, UnaryOp
+from ocannl_core.ops import HASHES, LOGICAL, PRIMITIVES, BinaryOp, UnaryOp
 from ocannl_core.tensor.definitions import Applied, ancestors
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.operators import primitive_operations
@@ -97,6 +97,15 @@ def test_the_rest_of_the_primitives_have_no_gradient() -> None:
         UnaryOp.IDENTITY,  # stop_gradient
         UnaryOp.NOT,
         UnaryOp.TRUNC,
+        UnaryOp.FLOOR,
+        UnaryOp.CEIL,
+        UnaryOp.ROUND,
+        UnaryOp.SIGN,
+        UnaryOp.BIT_NOT,
+        BinaryOp.FLOOR_DIV,
+        BinaryOp.BIT_AND,
+        BinaryOp.BIT_OR,
+        BinaryOp.BIT_XOR,
         UnaryOp.WORD,
         UnaryOp.UNIFORM,
         *LOGICAL,
