@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-from ocannl_core.assign.nodes import Constant
-from ocannl_core.indexing import variables
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.contractions import einmax, einsum
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.operands import as_tensor, fill_tensor
-from ocannl_core.tensor.pointwise_operations import equal, exp, maximum, stop_gradient, where
+from ocannl_core.tensor.contractions import einsum
+from ocannl_core.tensor.operands import as_tensor
+from ocannl_core.tensor.reductions import count_terms, softmax_along
 from ocannl_core.tensor.tensor import Tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
@@ -27,7 +20,7 @@ def mean(spec: str, x: Tensor) -> Tensor:
     The number of cells is that of the inferred shape; it is a constant of the compiled program.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
-    result: Tensor = total / _count_terms(total)
+    result: Tensor = total / count_terms(total)
     return result
 
 
@@ -57,25 +50,4 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
         x: The scores.
         scale: A factor; the inverse of the temperature.
     """
-    scaled = x if scale == 1 else scale * x
-    greatest = stop_gradient(einmax(spec, scaled))
-    is_finite = equal(greatest - greatest, 0.0)  # in every format: not all have infinities
-    exponentials = exp(scaled - where(is_finite, greatest, 0.0))
-    # the maximum alone makes the sum 1, or a little less where it is rounded
-    result: Tensor = exponentials / maximum(einsum(spec, exponentials), 0.5)
-    return result
-
-
-def _count_terms(total: Tensor) -> Tensor:
-    """Return the number of terms of each cell of a sum: a constant once shapes are closed."""
-    definition = total.definition
-    assert isinstance(definition, Applied)
-    logic, operands, origin = definition.logic, definition.operands, total.origin
-
-    def count() -> Constant:
-        found = project(logic, total.shape, [operand.shape for operand in operands], origin)
-        kept = {var for index in found.lhs for var in variables(index)}
-        extents = (extent for var, extent in found.domain if var not in kept)
-        return Constant(float(math.prod(extents)))
-
-    return fill_tensor(total.session, count, closed_shape(), total.dtype, "count")
+    return softmax_along(spec, x if scale == 1 else scale * x)

@@ -170,7 +170,7 @@ _einmax = define_operation(
 _slice = define_operation(
     "slice", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
 )
-_sum_of_where = define_operation(
+where_along = define_operation(
     "where",
     forward=_where_then_sum,
     gradient=_where_gradient,
@@ -236,7 +236,7 @@ def where(
             dtype=dtype,
             requires_grad=requires_grad,
         )
-    return _sum_of_where(
+    return where_along(
         *operands,
         logic=logic,
         padded=padded,

@@ -123,6 +123,22 @@ class Tensor(TypedTensor):
         return self.session.environment.view(self._terms)
 
     @property
+    def is_determined(self) -> bool:
+        """Return True if the shape follows from known ones: uses decide that of no operand."""
+        seen: set[Tensor] = {self}
+        pending: list[Tensor] = [self]
+        while pending:
+            tensor = pending.pop()
+            if tensor.shape.is_closed:
+                continue
+            if not isinstance(tensor.definition, Applied):
+                return False
+            new = [each for each in tensor.operands if each not in seen]
+            seen.update(new)
+            pending += new
+        return True
+
+    @property
     def logic(self) -> Logic:
         """The logic of the tensor's operation, with the captured sizes as far as they are
         inferred.
