@@ -102,6 +102,36 @@ class Expression:
     def __rmatmul__(self, other: Operand) -> Any:
         return _apply_reflected(operations.matmul, self, other)
 
+    def __floordiv__(self, other: Operand) -> Any:
+        return _apply(operations.floor_divide, self, other)
+
+    def __rfloordiv__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.floor_divide, self, other)
+
+    def __and__(self, other: Operand) -> Any:
+        return _apply(operations.bitwise_and, self, other)
+
+    def __rand__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.bitwise_and, self, other)
+
+    def __or__(self, other: Operand) -> Any:
+        return _apply(operations.bitwise_or, self, other)
+
+    def __ror__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.bitwise_or, self, other)
+
+    def __xor__(self, other: Operand) -> Any:
+        return _apply(operations.bitwise_xor, self, other)
+
+    def __rxor__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.bitwise_xor, self, other)
+
+    def __invert__(self) -> Any:
+        return operations.bitwise_not(self)
+
+    def __abs__(self) -> Any:
+        return operations.abs(self)
+
     def __lt__(self, other: Operand) -> Any:
         return _apply(operations.less, self, other)
 
@@ -127,9 +157,9 @@ class Expression:
     __hash__ = object.__hash__
 
     # NumPy must not iterate over expressions when an array stands on the left of an operator
-    __array_ufunc__ = None
-    __iter__ = None
-    __contains__ = None
+    __array_ufunc__: Any = None
+    __iter__: Any = None
+    __contains__: Any = None
 
     def __neg__(self) -> Any:
         return operations.neg(self)

@@ -7,7 +7,7 @@ result is only read, the optimiser reads the operand instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 from ocannl_core.errors import ShapeError, UsageError
@@ -96,6 +96,34 @@ def swapaxes(x: Any, first: int, second: int) -> Any:
     one, other = own.position(first), own.position(second)
     order[one], order[other] = other, one
     return _permute("swapaxes", given, own, order)
+
+
+# ----- slices along the first axis ----------------------------------------------------------------
+
+
+def length_of(x: Tensor) -> int:
+    """Return the size of the first axis.
+
+    Raises:
+        ShapeError: if it is not known, or there is no axis.
+    """
+    own = sized_axes_of(x, "len")
+    if not len(own):
+        raise ShapeError(
+            "A tensor has a length along its first axis.",
+            found=f"no axis: {x!r}",
+            where=str(caller_location() or ""),
+            fix="ctx.item(x) is its number",
+        )
+    return own.known_size(0)
+
+
+def slices_of(x: Tensor) -> Iterator[Tensor]:
+    """Yield the slices along the first axis, of a size that is known."""
+    count, own = length_of(x), axes_of(x, "iteration")
+    kept = own.replaced({0: None})
+    for position in range(count):
+        yield move("iteration", x, f"{own.replaced({0: str(position)})} => {kept}")
 
 
 # ----- axes inserted and removed ------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from contextlib import suppress
 from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
@@ -34,6 +36,7 @@ from ocannl_core.tensor.definitions import (
 )
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
+from ocannl_core.tensor.methods import TensorMethods
 from ocannl_core.tensor.operator_bindings import code, operations
 from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.precision import (
@@ -43,7 +46,7 @@ from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.typed_tensor import TypedTensor
 
 
-class Tensor(TypedTensor):
+class Tensor(TensorMethods, TypedTensor):
     """A multi-dimensional array in a program of tensors.
 
     Its cells live in the contexts that run the program. Tensors are created by `tensor`, `param`,
@@ -119,8 +122,43 @@ class Tensor(TypedTensor):
 
     @property
     def shape(self) -> Shape:
-        """The shape as far as it is inferred; reading it never influences inference."""
-        return self.session.environment.view(self._terms)
+        """The shape as far as it is inferred; reading it never influences inference.
+
+        Sizes that follow from known shapes alone are those that compiling would decide now.
+        """
+        environment = self.session.environment
+        found = environment.view(self._terms)
+        if found.is_closed or not isinstance(self.definition, Applied) or not self.is_determined:
+            return found
+        with suppress(ShapeError):  # compiling reports it
+            (found,) = environment.preview([self._terms])
+        return found
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes.
+
+        Raises:
+            ShapeError: if uses that follow may add some.
+        """
+        ranks = self.session.environment.implied_ranks(self._terms)
+        if ranks is None:
+            raise ShapeError(
+                "The number of axes is counted where it is known.",
+                found=f"the shape {self.shape}",
+                where=f"{self.describe()}, at {caller_location()}",
+                fix="state the axes of the parameters that it depends on",
+            )
+        return sum(ranks)
+
+    @property
+    def size(self) -> int:
+        """The number of cells.
+
+        Raises:
+            ShapeError: if a size is not known.
+        """
+        return math.prod(self.shape)
 
     @property
     def is_determined(self) -> bool:
@@ -129,7 +167,7 @@ class Tensor(TypedTensor):
         pending: list[Tensor] = [self]
         while pending:
             tensor = pending.pop()
-            if tensor.shape.is_closed:
+            if self.session.environment.view(tensor.terms).is_closed:
                 continue
             if not isinstance(tensor.definition, Applied):
                 return False
@@ -188,7 +226,7 @@ class Tensor(TypedTensor):
                 are more than indices can address.
         """
         is_told_by_uses = isinstance(self.definition, Declared | Placeholder)
-        shape = self.shape
+        shape = self.session.environment.view(self._terms)
         if is_told_by_uses and not (shape.is_closed or any(row.dims for _, row in shape.rows())):
             raise ShapeError(
                 "A tensor has its shape before the host fills it.",
@@ -256,6 +294,15 @@ class Tensor(TypedTensor):
     @property
     def requires_grad(self) -> bool:
         return self._grad is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: object) -> None:
+        raise UsageError(
+            "Where a tensor is made decides if it has a gradient.",
+            found=f"an assignment to the attribute requires_grad of {self!r}",
+            where=str(caller_location() or ""),
+            fix="state requires_grad= there; oc.stop_gradient(x) passes no gradient on",
+        )
 
     @property
     def grad(self) -> Tensor | None:

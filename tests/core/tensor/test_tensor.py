@@ -268,7 +268,7 @@ def test_lists_arrays_and_nothing_are_no_operands() -> None:
         (lambda: np.ones((2, 2)) @ x, "wrap arrays"),
         (lambda: x + x.grad, r"None as its \.grad"),  # type: ignore[operator]
         (lambda: oc.einsum(x, "i => 0"), "specification comes first"),  # type: ignore[arg-type]
-        (lambda: oc.stack([x, x]), r"one by one: oc\.stack\(a, b\)"),
+        (lambda: oc.add([x, x], x), r"one by one: oc\.stack\(a, b\)"),
     ):
         with pytest.raises(oc.UsageError) as caught:
             apply()
