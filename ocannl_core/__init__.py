@@ -8,6 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ocannl_core import custom, nn, settings, train
+from ocannl_core.custom.scans import (
+    argsort,
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    median,
+    sort,
+    topk,
+)
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
@@ -279,6 +289,7 @@ __all__ = [
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "asin",
     "atan",
     "atan2",
@@ -296,6 +307,10 @@ __all__ = [
     "concat",
     "cos",
     "cosh",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "custom",
     "declare",
     "define_operation",
@@ -355,6 +370,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "median",
     "min",
     "minimum",
     "mish",
@@ -407,6 +423,7 @@ __all__ = [
     "softmax",
     "softplus",
     "softsign",
+    "sort",
     "sqrt",
     "square",
     "squeeze",
@@ -424,6 +441,7 @@ __all__ = [
     "testing",
     "threefry4x32",
     "tile",
+    "topk",
     "train",
     "transpose",
     "tree",
