@@ -3,22 +3,26 @@ inferred.
 """
 
 from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
-from ocannl_core.nn.convolution import conv2d, max_pool2d
+from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.normalization import batch_norm, layer_norm
 from ocannl_core.nn.perceptron import dense, mlp
 from ocannl_core.nn.statistics import mean, softmax, variance
 
 __all__ = [
     "attention",
+    "avg_pool",
     "batch_norm",
     "causal_mask",
+    "conv",
     "conv2d",
     "dense",
     "layer_norm",
+    "max_pool",
     "max_pool2d",
     "mean",
     "mlp",
     "multi_head_attention",
+    "resize",
     "softmax",
     "variance",
 ]
