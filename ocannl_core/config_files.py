@@ -110,7 +110,7 @@ def _load(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> Confi
     is_trusted = is_own or _is_below(os.path.dirname(path), trusted)
     if read.doubt and (is_own or not is_trusted):
         _warn(
-            f"The configuration file {path} is not used: somebody else may have written it "
+            f"The configuration file {path} is not used: another user may have written it "
             f"({read.doubt}). {_remedy(path, is_own)}"
         )
         return None

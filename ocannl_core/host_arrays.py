@@ -110,10 +110,10 @@ def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
         then = f".astype({dtype.source})" if dtype is not None and takes_integers else ""
         views = [f"array.view({each.source}){then}" for each in formats]
         raise TransferError(
-            "Bytes are numbers in some format, which NumPy forgets where it does not know it.",
+            "Bytes have a number format, which NumPy's files lose if NumPy does not define it.",
             found=f"an array of dtype {array.dtype}, loaded from a file or made of bytes",
             where=where,
-            fix=f"say which: {' or '.join(views)}" if views else "",
+            fix=f"state it: {' or '.join(views)}" if views else "",
         )
     numbers: Array = array.view(found.numpy)
     return numbers

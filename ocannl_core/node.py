@@ -309,7 +309,7 @@ _ADVICE = {
     Reason.ALREADY_STORED: "leave it out of keep=, or compile in a context that does not store it",
     Reason.NO_SETTER: _TO_COMPUTE_IT,
     Reason.INDEX_MISMATCH: "keep it stored, or read it where it is written",
-    Reason.NO_COMPUTATION: "put the code that computes it in front of what reads it",
+    Reason.NO_COMPUTATION: "put the code that computes it before its reads",
     Reason.OPERAND_OVERWRITTEN: "read it before that is written, or compute it from a copy",
     Reason.SURVIVING_READ: "keep it stored, or read it at positions that are known beforehand",
     Reason.DECLARED_VARIABLE: "write its definition as one expression",
@@ -324,13 +324,13 @@ _ADVICE = {
     Reason.INLINED: _TO_STORE_IT,
     Reason.PARAMETER: "use an expression or a literal in place of the parameter",
     Reason.KEPT: "leave it out of keep=; keep=() keeps no results",
-    Reason.HOST_DATA: "compute it from what the device has, as oc.arange does",
+    Reason.HOST_DATA: "compute it on the device, as oc.arange does",
     Reason.USED_ELSEWHERE: "compile in a context of its own",
     Reason.DECLARED: "use an expression, unless the value has to outlast a call",
     Reason.BACKEND_CHOICE: "name it in inline=, or choose another backend",
     Reason.NEVER_READ: _TO_STORE_IT,
     Reason.REDUCTION_FOR_OTHER_CELLS: "name it in inline= to reduce again at every read",
-    Reason.TOO_LARGE: "keep it stored, or choose with keep= what else to store of the expression",
+    Reason.TOO_LARGE: "keep it stored, or store other parts of the expression with keep=",
     Reason.EXTERNAL_CALL: "keep it stored, or express it by primitives",
     Reason.READ_WITHIN_DEFINITION: _APART,
     Reason.INLINING_DISABLED: "set max_visits to 1 or more, or name it in inline=",
@@ -367,7 +367,7 @@ class Placement:
             f"A memory mode can be refined but not reversed: {node.name} cannot become "
             f"{requested.mode.value}.",
             found=f"it is already {self.mode.value} because {_why(self)}; "
-            f"{requested.mode.value} was asked for because {_why(requested)}",
+            f"{requested.mode.value} is requested because {_why(requested)}",
             fix="\n".join(dict.fromkeys((_advice(self), _advice(requested)))),
         )
 
@@ -383,5 +383,5 @@ def _why(placement: Placement) -> str:
 
 def _advice(placement: Placement) -> str:
     if placement.reason is None:
-        return f"do not ask for {placement.mode.value}"
+        return f"do not request {placement.mode.value}"
     return placement.reason.advice

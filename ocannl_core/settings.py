@@ -245,27 +245,26 @@ class Settings:
     cache_dir: str | None = _setting(
         None,
         _DIRECTORY,
-        "where compiled code is kept; by default `ocannl` in the user's cache directory",
+        "the directory of compiled code; by default `ocannl` in the user's cache directory",
         needs_trust=True,
     )
     cc: str | None = _setting(
         None, _TEXT, "the C compiler command; by default the first one found", needs_trust=True
     )
     cc_arch: str = _setting(
-        "native", _PROCESSOR_NAME, "the processor that C code is compiled for, as in -march="
+        "native", _PROCESSOR_NAME, "the target processor of C code, as in -march="
     )
     dump_dir: str | None = _setting(
         None,
         _DIRECTORY,
-        "where compiled routines leave all stages as files, loop programs and plans of kernels; "
-        "by default nowhere",
+        "the directory for dumps of all stages of compilation; by default none are written",
         needs_trust=True,
     )
     schedule: str = _setting(
         "default",
         _SCHEDULE,
-        "how loops run: `default` may add the terms of a sum in another order and without rounding "
-        "each product; `none` runs them as they are lowered",
+        "the order of loops: `default` may reassociate sums and omit the rounding of "
+        "products; `none` runs loops as they are lowered",
     )
     accumulation: str = _setting(
         "float32",
@@ -278,12 +277,13 @@ class Settings:
     tune: str = _setting(
         "cached",
         _TUNING,
-        "whether kernels run by schedules that were measured on this machine: `cached` those that "
-        "an earlier search remembered; `search` looks for those of new kernels when they are "
-        "compiled; `off` none",
+        "the use of schedules measured on this machine: `cached` uses those in the tuning "
+        "cache; `search` also tunes new kernels at compilation; `off` uses none",
     )
     tune_budget: float = _setting(
-        10.0, _SECONDS, "how many seconds `tune = search` spends on each routine, about"
+        10.0,
+        _SECONDS,
+        "the approximate time in seconds that `tune = search` spends on each routine",
     )
     contract: bool = _setting(
         True,
@@ -293,11 +293,11 @@ class Settings:
     threads: int | None = _setting(
         None,
         _OPTIONAL_COUNT,
-        "how many threads share a large kernel on a device that is a processor, which changes no "
-        "result; by default one for each core of the device",
+        "the number of threads for a large kernel on a CPU device, without effect on results; "
+        "by default one for each core of the device",
     )
     host_devices: int = _setting(
-        1, _COUNT, "into how many devices a backend divides the cores of this machine"
+        1, _COUNT, "the number of devices into which a backend divides the cores of this machine"
     )
     tables_are_finite: bool = _setting(
         False,
@@ -317,13 +317,13 @@ class Settings:
     param_dtype: str | None = _setting(
         None,
         _OPTIONAL_FLOAT_FORMAT,
-        "the number format in which parameters that state none are stored; by default the format "
-        "that their uses require",
+        "the number format of parameters that state none; by default inferred from their uses",
     )
     half_constant_cutoff: int = _setting(
         16384,
         _INTEGER,
-        "the least magnitude that a constant or literal in float16 or an 8-bit float may not have",
+        "the limit of the magnitude of constants and literals in float16 and 8-bit floats, "
+        "exclusive",
     )
     allow_nan: bool = _setting(False, _BOOLEAN, "whether host data may contain NaN")
     warn_summed_once: bool = _setting(
@@ -335,24 +335,24 @@ class Settings:
     missing_axes: str = _setting(
         "warn",
         _MISSING_AXES,
-        "what happens where an operand lacks an axis that a specification names, or where nothing "
-        "gives an axis of the result its size: `warn`, `error` or `allow`",
+        "the response to an operand without an axis that a specification names, and to an "
+        "axis of the result without a constraint on its size: `warn`, `error` or `allow`",
     )
     python_ops: bool = _setting(
         False,
         _BOOLEAN,
-        "whether user-written operations run their Python code even where they have native code",
+        "whether user-written operations run their Python code even if they have native code",
     )
     max_visits: int = _setting(
         1,
         _INTEGER,
-        "how often a cell may be read for its computation to be repeated at every read instead of "
-        "stored; 0 switches inlining off",
+        "the number of reads of a cell up to which its computation is inlined at every read; "
+        "0 switches inlining off",
     )
     max_tracing_dim: int = _setting(
         5,
         _INTEGER,
-        "how many iterations of each loop an estimate of visits looks at, where counting exactly "
+        "the number of iterations of each loop in an estimate of visits, where an exact count "
         "would take too long",
     )
     enable_device_only: bool = _setting(
@@ -390,18 +390,18 @@ class Settings:
     trusted_directories: tuple[str, ...] = _setting(
         (),
         _TRUSTED,
-        "directories in and below which configuration files are used whoever can write them, and "
-        "may choose commands, plugins and directories",
+        "directories in and below which configuration files are used whoever can write them, "
+        "and may set commands, plugins and directories",
         needs_trust=True,
     )
     fill_limit: int = _setting(
         MOST_FILL_VALUES,
         _FILL_LIMIT,
-        "how many cells `oc.reshape` writes into generated code at most; more are data",
+        "the greatest number of cells that `oc.reshape` writes into generated code; more are data",
     )
-    print_decimals: int = _setting(4, _COUNT, "how many decimals printed numbers have at most")
+    print_decimals: int = _setting(4, _COUNT, "the greatest number of decimals of printed numbers")
     print_edge: int = _setting(
-        4, _COUNT, "how many positions at both ends of a long axis are printed"
+        4, _COUNT, "the number of positions printed at each end of a long axis"
     )
 
 

@@ -2,12 +2,15 @@
 
     python tools/prose_lint.py            # exit status 1 and a line for each finding
 
-Three rules hold:
+These rules hold:
 
 - No docstring begins with a word of `OPENINGS`: a summary is a noun phrase of the field or an
   imperative.
 - *what* and *whatever* are fewer than `MOST_RELATIVES` per 1000 words of the docstrings and
-  comments of a distribution: the noun of the field takes the place of a relative clause.
+  comments of a distribution, and of the documentation outside of code: the noun of the field takes
+  the place of a relative clause.
+- No name of a test contains a word of `NOT_IN_TESTS`: a test is named after the behaviour of the
+  code, without persons and relative clauses.
 - Titles of commits since the merge base with the main branch are `area: imperative`, one idea each.
   Without history, as in an unpacked archive, they are not checked.
 """
@@ -20,7 +23,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +37,19 @@ DISTRIBUTIONS = {
 }
 """The folders and files of each distribution; the last one is of those that are not installed."""
 
+PAGES = ("docs", "README.md", "CONTRIBUTING.md", "plugins")
+"""The folders and files of the documentation, in Markdown."""
+
 OPENINGS = ("What", "Which", "How", "Where", "Whether", "Returns", "Yields")
 MOST_RELATIVES = 1.0
+NOT_IN_TESTS = frozenset(
+    {"what", "whatever", "told", "asks", "asked", "knows", "nobody", "somebody", "anybody"}
+)
 MAIN_BRANCHES = ("main", "origin/main")
 
 _OPENING = re.compile(rf"\s*({'|'.join(OPENINGS)})\b")
 _CODE = re.compile(r"`[^`]*`")
+_CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _WORD = re.compile(r"[A-Za-z']+")
 _RELATIVES = {"what", "whatever"}
 _SKIPPED = {"build", "dist", "_build", "__pycache__"}
@@ -106,15 +116,24 @@ def title_problem(title: str) -> str | None:
     return None
 
 
-def modules(places: Sequence[str], root: Path = ROOT) -> list[Path]:
-    """Return the Python files in folders, and the files that are named themselves."""
+def forbidden_test_names(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each test whose name contains a word of `NOT_IN_TESTS`."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
+            continue
+        if not NOT_IN_TESTS.isdisjoint(node.name.split("_")):
+            yield node.lineno, node.name
+
+
+def modules(places: Sequence[str], root: Path = ROOT, pattern: str = "*.py") -> list[Path]:
+    """Return the files of a pattern in folders, and the files that are named themselves."""
     found: list[Path] = []
     for place in places:
         path = root / place
         if path.is_file():
             found.append(path)
         elif path.is_dir():
-            inside = (each for each in path.rglob("*.py"))
+            inside = (each for each in path.rglob(pattern))
             found += [p for p in inside if _SKIPPED.isdisjoint(p.relative_to(root).parts)]
     return sorted(found)
 
@@ -129,7 +148,10 @@ def lint_distribution(name: str, paths: Sequence[Path], root: Path = ROOT) -> li
     uses: dict[Path, int] = {}
     for path in paths:
         place = path.relative_to(root)
-        for each in texts(path.read_text(encoding="utf-8")):
+        source = path.read_text(encoding="utf-8")
+        for line, test in forbidden_test_names(source):
+            findings.append(f"{place}:{line}: {test} contains a word of NOT_IN_TESTS")
+        for each in texts(source):
             opening = forbidden_opening(each.text) if each.is_docstring else None
             if opening is not None:
                 findings.append(f"{place}:{each.line}: a docstring begins with {opening!r}")
@@ -137,15 +159,33 @@ def lint_distribution(name: str, paths: Sequence[Path], root: Path = ROOT) -> li
             words += count
             if relatives:
                 uses[place] = uses.get(place, 0) + relatives
+    return findings + rate_problem(name, words, uses)
+
+
+def lint_pages(paths: Sequence[Path], root: Path = ROOT) -> list[str]:
+    """Return the findings about pages in Markdown."""
+    words = 0
+    uses: dict[Path, int] = {}
+    for path in paths:
+        text = _CODE_BLOCK.sub("", path.read_text(encoding="utf-8"))
+        count, relatives = count_words(text)
+        words += count
+        if relatives:
+            uses[path.relative_to(root)] = relatives
+    return rate_problem("documentation", words, uses)
+
+
+def rate_problem(name: str, words: int, uses: Mapping[Path, int]) -> list[str]:
+    """Return the finding that *what* exceeds its share of a number of words, if it does."""
     rate = 1000 * sum(uses.values()) / max(words, 1)
-    if rate > MOST_RELATIVES:
-        worst = sorted(uses, key=lambda place: (-uses[place], place))[:5]
-        most = ", ".join(f"{place} ({uses[place]})" for place in worst)
-        findings.append(
-            f"{name}: {rate:.2f} of 1000 words are 'what' or 'whatever', and {MOST_RELATIVES} may "
-            f"be; most in {most}"
-        )
-    return findings
+    if rate <= MOST_RELATIVES:
+        return []
+    worst = sorted(uses, key=lambda place: (-uses[place], place))[:5]
+    most = ", ".join(f"{place} ({uses[place]})" for place in worst)
+    return [
+        f"{name}: {rate:.2f} of 1000 words are 'what' or 'whatever', and {MOST_RELATIVES} may be; "
+        f"most in {most}"
+    ]
 
 
 def new_titles(root: Path = ROOT) -> list[tuple[str, str]]:
@@ -177,6 +217,7 @@ def lint(root: Path = ROOT) -> list[str]:
     findings: list[str] = []
     for name, places in DISTRIBUTIONS.items():
         findings += lint_distribution(name, modules(places, root), root)
+    findings += lint_pages(modules(PAGES, root, "*.md"), root)
     for commit, title in new_titles(root):
         problem = title_problem(title)
         if problem is not None:

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _forget(memory) if arguments.forget else _show(memory)
     if arguments.script is None or not Path(arguments.script).is_file():
         raise UsageError(
-            "What is tuned is a program.",
+            "`ocannl tune` takes a program.",
             found=arguments.script or "no file",
             fix="ocannl tune program.py; or ocannl tune --show",
         )

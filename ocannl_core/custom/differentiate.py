@@ -47,7 +47,7 @@ def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
         with session:
             found = grad(list(node.inputs), given)
     except Exception as error:
-        error.add_note(f"while `grad` of {node.origin} was asked")
+        error.add_note(f"while calling `grad` of {node.origin}")
         raise
     finally:
         session.recorder = recorder

@@ -219,7 +219,7 @@ def _no_way(destination: Buffer, source: Buffer, asked: Sequence[Backend]) -> Tr
     return TransferError(
         "A backend must copy between its devices and the host.",
         found=f"no way from {source.target} to {destination.target}, not even by way of the host",
-        where=f"asked: {plugins}" if plugins else "no backend was asked",
+        where=f"called: {plugins}" if plugins else "no backend was called",
         fix="this is a defect of the plugin: report it to its authors"
         if asked
         else "name the backends",

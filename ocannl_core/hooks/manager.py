@@ -434,7 +434,7 @@ def _installation(name: str) -> str:
 
     Other names are not suggested: anybody may have published a package under them.
     """
-    listed = "`ocannl backends` lists what is installed"
+    listed = "`ocannl backends` lists installed backends"
     from importlib_metadata import PackageNotFoundError, requires
 
     try:

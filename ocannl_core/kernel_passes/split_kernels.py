@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from ocannl_core.errors import VerifyError
-from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.ir_text import PrintedNames
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step, kernel_of, nodes_of_step
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step, kernel_of
 from ocannl_core.loopir.nodes import (
     Allocate,
     Barrier,
     Block,
     CallExternal,
     DeclareLocal,
-    Fill,
     For,
     LoopProgram,
     Remark,
@@ -124,26 +123,6 @@ class _KernelSplitter:
         written = ", ".join(self.names.node(n) for n in writes(body) if n not in own)
         text = "; ".join([*remarks, *inside])
         return f"{text} (writes {written})" if text else f"writes {written}"
-
-
-def sink_fills(plan: Plan) -> Plan:
-    """Move fills of the routine's own nodes right before the first use of these.
-
-    A fill far from the first use extends the live range of its node, and so the arena.
-    """
-    scratch = set(plan.scratch)
-    steps: list[Step] = []
-    waiting: dict[TensorNode, Step] = {}
-    for step in plan.steps:
-        for node in nodes_of_step(step):
-            if node in waiting:
-                steps.append(waiting.pop(node))
-        match step:
-            case Kernel(Block((Fill(node),))) if node in scratch:
-                waiting[node] = step
-            case _:
-                steps.append(step)
-    return replace(plan, steps=(*steps, *waiting.values()))
 
 
 def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:

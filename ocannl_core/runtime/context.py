@@ -114,10 +114,10 @@ class Context:
         """
         if not hasattr(computation, "resolve"):
             raise UsageError(
-                "What is compiled is code.",
+                "`compile` takes code.",
                 found=f"{type(computation).__name__}: {computation!r}",
                 fix="compile oc.train.forward(x) to compute a tensor, oc.train.grad_update(loss) "
-                "to compute gradients, or what a function decorated with @oc.cd returned",
+                "to compute gradients, or the result of a function decorated with @oc.cd",
             )
         for keyword, given in (("keep", keep), ("bindings", bindings), ("inline", inline)):
             if given is not None and not isinstance(given, Sequence):
@@ -318,7 +318,7 @@ def _check_entries(keyword: str, given: Sequence[object]) -> None:
                 found=repr(entry),
                 fix="a tensor that needs no gradient has None as its .grad"
                 if entry is None
-                else f"{keyword}=[x], where x is what was made, not its name",
+                else f"{keyword}=[x] with the object x, not its name",
             )
 
 

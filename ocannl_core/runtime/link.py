@@ -175,7 +175,7 @@ def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Buff
         unstored = store.find_unstored(node)
         if node in code.program.embedded:
             found.append(f"{code.describe(node)}: read first, and computed later in the same code")
-            fixes.append(f"put the code that computes {node.name} in front of what reads it")
+            fixes.append(f"put the code that computes {node.name} before its reads")
             fixes.append(f"or give it a value from the host before: ctx[{node.name}] = array")
         elif unstored is None:
             found.append(f"{code.describe(node)}: not in the context, and not computed here")
@@ -209,7 +209,7 @@ def _fixes_for_absent(node: TensorNode, tensor: TensorLike | None) -> list[str]:
 
 
 def why(reason: Reason | None) -> str:
-    return reason.text if reason is not None else "nothing asked for it to be stored"
+    return reason.text if reason is not None else "nothing requires it to be stored"
 
 
 # ----- memory -----------------------------------------------------------------------------------
@@ -262,8 +262,8 @@ def bind_untouched(
     touched = set(plan.params)
     for node, placement in lasting.items():
         info = code.program.nodes.get(node)
-        is_asked_for = placement.reason in (Reason.KEPT, Reason.DECLARED)
-        if info is None or node in touched or not is_asked_for or store.find(node) is not None:
+        is_requested = placement.reason in (Reason.KEPT, Reason.DECLARED)
+        if info is None or node in touched or not is_requested or store.find(node) is not None:
             continue
         stored = _bind_node(code, node, info, store)
         stored.has_value = stored.has_value or 0 in info.dims
@@ -367,7 +367,7 @@ def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
     raise UsageError(
         "A gradient is passed on to operands once, when it is complete.",
         found="\n".join(
-            f"{description(stored.node, stored.tensor)} holds what {last.routine} has passed on"
+            f"{description(stored.node, stored.tensor)} has been passed on by {last.routine}"
             for stored, last in found
         ),
         where=f"running {run.routine}",

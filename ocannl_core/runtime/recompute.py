@@ -149,8 +149,8 @@ def check_current(recomputed: Sequence[Recomputed], routine: str) -> None:
 
 def _not_recomputable(recipe: Recipe, where: str, found: str, fix: str) -> LinkError:
     return LinkError(
-        "What a routine computes and does not store can be read later while what it is computed "
-        "from is unchanged.",
+        "A tensor that a routine computes without storing it can be read later while its operands "
+        "are unchanged.",
         found=f"{recipe.node.name}: {found}",
         where=where,
         fix=fix,

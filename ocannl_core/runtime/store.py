@@ -221,7 +221,7 @@ class BufferStore:
             return self.backend.allocate(info, self.target)
         except MemoryError as error:
             raise LinkError(
-                "What a context stores fits into the memory of its device.",
+                "The nodes that a context stores fit into the memory of its device.",
                 found=f"no room for {info.nbytes:,} bytes, {info.dtype} of extents "
                 f"{info.buffer_dims}",
                 where=name,

@@ -121,7 +121,7 @@ def too_many_axes(
         )
         if not result.dims:
             fix += (
-                ";\nthe axes of a nested list are outputs, unless input_axes= says otherwise:"
+                ";\nthe axes of a nested list are outputs, except those of input_axes=:"
                 "\noc.tensor([[1, 2], [3, 4]], input_axes=1) is a matrix"
             )
         return ShapeError(

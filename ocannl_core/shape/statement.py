@@ -176,7 +176,9 @@ class _Instance:
         window = None
         if axis.window is not None:
             if axis.window.padded is None:
-                raise self._error(f"{axis}: say whether windows stay inside (`<`) or not (`=`)")
+                raise self._error(
+                    f"{axis}: mark windows that stay inside with `<`, others with `=`"
+                )
             dilation = self._number(axis.window.dilation)
             window = Window(self._label(axis.window.kernel), dilation, axis.window.padded)
         return AffineDim(self._number(axis.stride), self._label(axis.over), window)

@@ -267,7 +267,7 @@ def _regular(descriptor: int, path: str) -> os.stat_result:
 def _check_closed(descriptor: int, status: os.stat_result, path: str) -> None:
     """Check that no other user can write to a file or directory."""
     if status.st_mode & stat.S_IWOTH:
-        raise UntrustedError(path, "it can be written by everybody")
+        raise UntrustedError(path, "every user can write to it")
     if status.st_mode & stat.S_IWGRP and not (
         _has_one_member(status.st_gid) and not _has_access_list(descriptor)
     ):

@@ -176,7 +176,7 @@ class Expression:
             "oc.where(condition, a, b)",
         )
 
-    def __len__(self) -> NoReturn:
+    def __len__(self) -> int:
         raise _host_only("length", self)
 
     def __float__(self) -> NoReturn:

@@ -303,8 +303,8 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
         hash(value)
     except TypeError:
         raise UsageError(
-            "The configuration of a block inside another one tells it from its neighbours, so "
-            "its values are compared.",
+            "A block inside another one is identified by its configuration, so its values are "
+            "compared.",
             found=f"{name}= is a {type(value).__name__}, which is not hashable",
             where=str(caller_location() or ""),
             fix="pass numbers, texts, tuples, lists, dicts, arrays, functions or frozen "

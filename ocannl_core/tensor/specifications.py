@@ -85,7 +85,7 @@ def warn_about_summed_once(spec: Spec, name: str) -> None:
     axes = "Its axis is summed before it meets" if one else "Their axes are summed before they meet"
     warnings.warn(
         f"In {spec.text or spec!s} {subject} once and not in the result: {listed}. {axes} "
-        "anything. If this is meant, say so by writing `...` in place of the label; if not, name "
+        "anything. If this is intended, write `...` in place of the label; if not, name "
         "it in the result or in another operand. The setting warn_summed_once=false ends these "
         "warnings.\n"
         f"  where  {Origin(name, caller_location())}",

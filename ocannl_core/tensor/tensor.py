@@ -225,9 +225,11 @@ class Tensor(TensorMethods, TypedTensor):
             ShapeError: if no axis of a declared tensor or a placeholder is known, or if the cells
                 are more than indices can address.
         """
-        is_told_by_uses = isinstance(self.definition, Declared | Placeholder)
+        is_inferred_from_uses = isinstance(self.definition, Declared | Placeholder)
         shape = self.session.environment.view(self._terms)
-        if is_told_by_uses and not (shape.is_closed or any(row.dims for _, row in shape.rows())):
+        if is_inferred_from_uses and not (
+            shape.is_closed or any(row.dims for _, row in shape.rows())
+        ):
             raise ShapeError(
                 "A tensor has its shape before the host fills it.",
                 found=f"shape {shape}, which uses decide",

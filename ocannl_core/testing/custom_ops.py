@@ -180,12 +180,12 @@ class _Check:
                 _close(found)
             except OcannlError as error:
                 problem = f"{type(error).__name__}: {error.rule} {error.found}"
-                self.require(False, f"make_node depends on what computes its inputs: {problem}")
+                self.require(False, f"make_node depends on its inputs' definitions: {problem}")
                 return
             self.require(
                 [(t.dtype, t.shape) for t in found.results]
                 == [(t.dtype, t.shape) for t in wanted.results],
-                "make_node depends on what computes its inputs: the types of outputs differ",
+                "make_node depends on its inputs' definitions: the types of outputs differ",
             )
 
     # ----- perform --------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class _Check:
             wrong = float(np.max(np.abs(array - wanted), initial=0.0)) / scale
             self.require(
                 wrong <= bound,
-                f"grad for input {position} is not what central differences give, by {wrong:.2g} "
+                f"grad for input {position} differs from central differences by {wrong:.2g} "
                 f"of the largest:\n{array}\ninstead of\n{wanted}",
             )
 
@@ -464,7 +464,7 @@ class _Runs:
             array = np.asarray(value, output.dtype.numpy if is_number else None)
             self.require(
                 array.dtype == output.dtype.numpy,
-                f"output {position} is {array.dtype}, where make_node says {output.dtype}",
+                f"output {position} is {array.dtype}, where make_node states {output.dtype}",
             )
             scalars = {array.shape, dims} == {(), (1,)}
             self.require(
@@ -477,8 +477,8 @@ class _Runs:
                 declared = any(source in each.get(position, ()) for each in maps)
                 self.require(
                     declared or not np.may_share_memory(array, input_array),
-                    f"output {position} shares memory with input {source}, which neither view_map "
-                    "nor destroy_map says",
+                    f"output {position} shares memory with input {source}, without an entry in "
+                    "view_map or destroy_map",
                 )
             found.append(array.reshape(dims).copy())
         return found

@@ -13,17 +13,17 @@ def test_compiling_a_tensor_names_the_code_to_compile() -> None:
         oc.Context("interp").compile(oc.tensor([1.0]))  # type: ignore[arg-type]
 
 
-def test_lists_are_asked_for_where_lists_are_taken() -> None:
+def test_errors_about_missing_lists_show_the_list() -> None:
     with oc.Session():
         x = oc.tensor([1.0])
         code = oc.train.forward(x * 2.0)
         with pytest.raises(oc.UsageError, match=r"keep=\[\.\.\.\]"):
             oc.Context("interp").compile(code, keep=x)  # type: ignore[arg-type]
         with pytest.raises(oc.UsageError, match=r"output=\[2\]"):
-            oc.param("w", output=2)  # type: ignore[arg-type]
+            oc.offsets(output=2)  # type: ignore[arg-type]
 
 
-def test_lists_name_what_they_are_for() -> None:
+def test_errors_about_lists_name_their_elements() -> None:
     with oc.Session():
         x = oc.tensor([1.0])
         code = oc.train.forward(x * 2.0)

@@ -132,7 +132,7 @@ def test_parts_are_taken_out(target: str, spec: str, where: slice) -> None:
 
 
 @pytest.mark.parametrize(("axis", "text"), [("output", "2,3"), ("batch", "2|3"), ("input", "2->3")])
-def test_stacking_adds_an_axis_of_the_kind_asked_for(axis: str, text: str) -> None:
+def test_stacking_adds_an_axis_of_the_given_kind(axis: str, text: str) -> None:
     with oc.Session():
         x, y = oc.tensor([1.0, 2.0, 3.0]), oc.tensor([4.0, 5.0, 6.0])
         stacked = oc.stack(x, y, axis=axis)
@@ -149,7 +149,7 @@ def test_stacking_and_its_gradients(target: str) -> None:
     check(target, lambda x: oc.stack(x), lambda x: x[None], (2,))
 
 
-def test_blocks_are_among_zeros_whatever_was_in_memory(target: str) -> None:
+def test_cells_around_concatenated_blocks_are_zeroed(target: str) -> None:
     with oc.Session():
         x = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
         before = oc.einsum("ij; jk => ik", x, x)
@@ -203,7 +203,7 @@ def stacked_broadcast(*arrays: Array) -> Array:
 @pytest.mark.parametrize(
     "dims", [((2,), (1,)), ((2, 3), (3,)), ((3,), (2, 1)), ((1,), (2, 3), (3,)), ((4, 2, 3), (1,))]
 )
-def test_what_is_stacked_broadcasts(target: str, dims: tuple[tuple[int, ...], ...]) -> None:
+def test_stacked_operands_broadcast(target: str, dims: tuple[tuple[int, ...], ...]) -> None:
     check(target, lambda *xs: oc.stack(*xs), stacked_broadcast, *dims)
     if len(dims) == 2:
         check(

@@ -207,7 +207,7 @@ def test_a_padded_maximum_finds_cells_that_exist_and_gives_the_gradient_to_the_g
         np.testing.assert_array_equal(ctx[x.grad], [0, 111, 1000, 0])
 
 
-def test_layers_of_padded_convolutions_pad_what_the_next_one_reads(target: str) -> None:
+def test_layers_of_padded_convolutions_pad_the_input_of_the_next_one(target: str) -> None:
     window = PatchWindow(3, padded=True)
 
     def reference(x: Array, v: Array, w: Array) -> Array:

@@ -70,7 +70,7 @@ def test_products_broadcast_as_in_numpy_and_so_do_their_gradients(
 
 @pytest.mark.parametrize("spec", REDUCED)
 @pytest.mark.parametrize("dims", [(0, 3), (3, 0), (0, 0), (1, 0), (0, 1)], ids=str)
-def test_what_is_reduced_over_an_empty_axis_is_the_neutral_element(
+def test_a_reduction_over_an_empty_axis_is_the_neutral_element(
     target: str, spec: str, dims: Dims
 ) -> None:
     array = _cells(dims)

@@ -232,7 +232,7 @@ def test_cells_are_compared_in_the_format_of_the_maximum(
     ("narrow", "count"),
     [("bfloat16", 1027), ("float16", 4099), ("float8_e5m2", 500), ("float8_e4m3fn", 500)],
 )
-def test_positions_are_counted_in_integers_whatever_the_format(
+def test_positions_are_counted_in_integers_in_every_format(
     target: str, narrow: str, count: int
 ) -> None:
     cells = np.zeros(count)
@@ -378,7 +378,7 @@ def test_operations_of_users_hand_the_gradient_of_a_minimum_out_once(target: str
         assert ctx[q.grad].tolist() == [43, 0, 0]
 
 
-def test_what_a_sum_selects_is_refused() -> None:
+def test_selected_of_a_sum_is_refused() -> None:
     def forward(v: Any, v1: Any) -> None:
         v[oc.neutral] += v1
 

@@ -67,7 +67,7 @@ def test_settings_of_inlining_change_no_bit_of_a_training_run(
     }
 
 
-def test_a_training_step_stores_what_backpropagation_needs(target: str) -> None:
+def test_a_training_step_stores_the_nodes_that_backpropagation_reads(target: str) -> None:
     with oc.Session():
         _, _, loss = classifier()
         update = oc.train.sgd_update(loss, learning_rate=0.1)

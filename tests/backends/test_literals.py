@@ -111,7 +111,7 @@ def test_a_literal_can_be_read_in_every_context(ctx: oc.Context) -> None:
         (lambda: lambda: oc.tensor(A), A),
     ],
 )
-def test_a_parameter_starts_as_it_was_told(
+def test_a_parameter_has_the_initial_value_of_its_initialiser(
     ctx: oc.Context, init: Callable[[], object], expected: object
 ) -> None:
     w = oc.param("w", init=init())
@@ -120,7 +120,7 @@ def test_a_parameter_starts_as_it_was_told(
     np.testing.assert_array_equal(ctx[w], expected)
 
 
-def test_initialisation_keeps_values_unless_told_otherwise(ctx: oc.Context) -> None:
+def test_initialisation_keeps_values_without_reinitialize(ctx: oc.Context) -> None:
     inner = oc.param("inner", init=1.0, output=[2])
     w = oc.param("w", init=inner * 3.0)
     loss = w * 1.0
@@ -170,7 +170,7 @@ def test_parameters_are_saved_and_restored_by_name(ctx: oc.Context, tmp_path: Pa
         np.testing.assert_array_equal(ctx[one], ctx[other])
 
 
-def test_one_number_does_not_tell_the_shape_of_a_declared_tensor(ctx: oc.Context) -> None:
+def test_one_number_does_not_determine_the_shape_of_a_declared_tensor(ctx: oc.Context) -> None:
     c = oc.declare("c")
     with pytest.raises(oc.ShapeError, match="has its shape before the host fills it") as caught:
         ctx[c] = 0.0

@@ -199,9 +199,7 @@ def _cells(context: oc.Context, tensor: oc.Tensor) -> Array | None:
     max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 @given(plan=PLANS)
-def test_the_optimiser_changes_no_bit_of_what_routines_leave(
-    target: str, plan: NetworkPlan
-) -> None:
+def test_the_optimiser_changes_no_bit_of_results(target: str, plan: NetworkPlan) -> None:
     optimised = PlanRun()
     try:
         with settings.overrides(contract=False):

@@ -85,7 +85,7 @@ def test_data_written_before_and_after_compilation_is_read_back_without_margins(
         np.testing.assert_array_equal(ctx[total], [6, 12, 10])
 
 
-def test_margins_of_what_another_routine_writes_are_filled_by_the_reader(target: str) -> None:
+def test_margins_of_nodes_written_by_another_routine_are_filled_by_the_reader(target: str) -> None:
     with oc.Session():
         x = oc.tensor(CELLS)
         doubled = x + x

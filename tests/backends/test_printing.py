@@ -66,7 +66,7 @@ h: 2|2, float32
 """)
 
 
-def test_code_recorded_after_printing_computes_what_it_needs(ctx: oc.Context) -> None:
+def test_code_recorded_after_printing_computes_its_operands(ctx: oc.Context) -> None:
     x = oc.placeholder("x", output=[2])
     ctx[x] = [1.0, 2.0]
     y = x * 3.0
@@ -97,7 +97,7 @@ def test_large_tensors_are_summed_up_in_trees(ctx: oc.Context) -> None:
     assert str(oc.tree(x, ctx)) == "x: placeholder (100) = 0.0 to 99.0, mean 49.5"
 
 
-def test_a_table_of_what_has_no_value_says_what_to_do(ctx: oc.Context) -> None:
+def test_a_table_of_a_tensor_without_a_value_names_the_fix(ctx: oc.Context) -> None:
     w = oc.param("w", init=1.0, output=[2], input=[])
     with pytest.raises(oc.LinkError, match="init_params"):
         oc.table(w, ctx)

@@ -191,7 +191,7 @@ def test_numbers_and_their_formats_make_words(target: str) -> None:
     assert cells(target, lambda: oc.word(-1), 1).tolist() == [(2**32 - 1, 2**32 - 1, 0, 0)]
 
 
-def test_hashes_can_be_asked_for_directly(target: str) -> None:
+def test_hashes_are_computed_directly(target: str) -> None:
     found = cells(target, lambda: oc.threefry4x32(oc.word(3), oc.word(4)), 1)
     assert found.tolist() == [threefry4x32((3, 0, 0, 0), (4, 0, 0, 0))]
 
@@ -302,7 +302,7 @@ def test_packed_numbers_have_the_format_of_their_use(target: str, dtype: DType) 
     assert found.astype(np.float64).tolist() == numbers
 
 
-def test_packed_numbers_settle_with_the_widest_use_before_their_shape_is_asked_for() -> None:
+def test_packed_numbers_take_the_widest_format_before_their_shape_is_read() -> None:
     with oc.Session():
         noise = oc.uniform(packed=True)
         _ = oc.tensor(np.zeros(8), dtype="bfloat16") + noise

@@ -67,7 +67,7 @@ def test_an_expression_can_be_used_twice(target: str) -> None:
         np.testing.assert_array_equal(found[name], -X)
 
 
-def test_a_reset_does_not_clear_what_is_still_to_be_read(target: str) -> None:
+def test_a_reset_does_not_clear_cells_with_later_reads(target: str) -> None:
     def code(c: oc.Tensor, d: oc.Tensor) -> None:
         c[oc.neutral] += c
         d[oc.neutral, oc.maximum] = d * 1.0
@@ -263,7 +263,7 @@ form("add by name", lambda c, e: c + e, 0)(*with_operation(oc.add))
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_an_accumulation_means_what_its_primitive_does(target: str, name: str) -> None:
+def test_an_accumulation_applies_its_primitive(target: str, name: str) -> None:
     keeping, resetting, reference, neutral = FORMS[name]
     c, e = np.array([2.0, 0.5, -1.0, 0.0]), np.array([3.0, 2.0, 2.0, 1.0])
     initial = {"c": c, "e": e}
@@ -368,7 +368,7 @@ def test_merge_buffers_are_operands_of_the_primitive_that_an_assignment_applies(
         assert text.count("p_grad[o] += p_grad.merge[o] * 0.5") == 2
 
 
-def test_code_put_after_code_computes_again_what_has_changed(target: str) -> None:
+def test_appended_code_recomputes_tensors_whose_operands_changed(target: str) -> None:
     with oc.Session():
         p = oc.param("p", init=[1.0])
         loss = oc.einsum("...=>0", (p - 3.0) ** 2)
@@ -404,7 +404,7 @@ def test_declared_tensors_keep_their_cells_only_where_they_are_read_first(target
         assert "  twice_x: float32[2]" in lines
 
 
-def test_accumulations_that_change_nothing_leave_what_they_declare_readable(target: str) -> None:
+def test_nodes_of_removed_accumulations_stay_readable(target: str) -> None:
     with oc.Session():
         c = oc.declare("c", output=[2], dtype="int32")
         p = oc.param("p", init=[1.0, 2.0])

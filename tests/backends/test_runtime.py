@@ -41,7 +41,7 @@ def test_extents_of_any_size_go_in_and_come_out(context: oc.Context, extent: int
     assert np.array_equal(context[x], cells)
 
 
-def test_a_routine_reads_what_was_written_last(context: oc.Context) -> None:
+def test_a_routine_reads_the_last_written_cells(context: oc.Context) -> None:
     x, _, y = linear(4, 3)
     forward = context.compile(oc.train.forward(y))
     context.init_params(y)
@@ -53,7 +53,7 @@ def test_a_routine_reads_what_was_written_last(context: oc.Context) -> None:
         assert np.allclose(context[y], cells @ np.full((3, 2), 0.5), rtol=1e-5)
 
 
-def test_a_routine_runs_after_what_it_reads_has_been_computed_by_another(
+def test_a_routine_runs_after_another_has_computed_its_inputs(
     context: oc.Context,
 ) -> None:
     x, _, y = linear(2, 3)
@@ -121,7 +121,7 @@ def test_contexts_of_one_program_do_not_share_memory(target: str) -> None:
     assert second[x].tolist() == [2, 2]
 
 
-def test_what_children_compute_stays_their_own(context: oc.Context) -> None:
+def test_results_of_children_are_not_shared(context: oc.Context) -> None:
     x, w, y = linear(2, 3)
     context[w] = np.ones((2, 3))
     children = [context.child(), context.child()]
@@ -156,7 +156,7 @@ def test_a_seed_gives_the_same_parameters_in_every_context(target: str) -> None:
     assert len(np.unique(first[w])) > 6
 
 
-def test_reading_what_is_not_kept_names_the_remedy_and_the_remedy_works(
+def test_the_fix_of_reading_a_tensor_without_memory_works(
     context: oc.Context,
 ) -> None:
     x, _, y = linear(2, 3)

@@ -110,7 +110,7 @@ present *  available  2        5         registered in this process
 """)
 
 
-def test_backends_says_why_a_backend_is_the_default(
+def test_backends_prints_the_reason_for_the_default(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager.register("present", Present())
@@ -153,7 +153,7 @@ def test_doctor_fails_when_a_device_does_not_compute(capsys: pytest.CaptureFixtu
     )
 
 
-def test_doctor_tolerates_a_missing_driver_unless_asked_about_it(
+def test_doctor_tolerates_a_missing_driver_of_unnamed_backends(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     manager.register("missing", Missing())
@@ -163,7 +163,7 @@ def test_doctor_tolerates_a_missing_driver_unless_asked_about_it(
     assert "FAIL  backend missing: unavailable: the driver is missing" in capsys.readouterr().out
 
 
-def test_doctor_names_what_is_installed_when_asked_about_something_else(
+def test_doctor_lists_installed_backends_for_an_unknown_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     manager.register("present", Present())

@@ -91,7 +91,7 @@ def test_the_users_own_file_has_to_be_the_users_own(tmp_path: Path, own: Path) -
     own.write_text("seed = 1\n")
     own.chmod(0o666)
     assert warning(tmp_path) == snapshot(
-        "The configuration file TMP/config/ocannl/ocannl.toml is not used: somebody else may have written it (TMP/config/ocannl/ocannl.toml: it can be written by everybody). Let only yourself write to it, and to the directories that it is in."
+        "The configuration file TMP/config/ocannl/ocannl.toml is not used: another user may have written it (TMP/config/ocannl/ocannl.toml: every user can write to it). Let only yourself write to it, and to the directories that it is in."
     )
     assert settings.current().seed == 42
 
@@ -116,7 +116,7 @@ def test_a_file_that_others_write_to_is_passed_over(
     )
     (project / name).chmod(0o666)
     found = warning(tmp_path)
-    assert found.startswith(f"The configuration file TMP/project/{name} is not used: somebody else")
+    assert found.startswith(f"The configuration file TMP/project/{name} is not used: another user")
     assert "OCANNL_TRUSTED_DIRECTORIES=TMP/project." in found
     assert settings.current().seed == 1
 
@@ -126,12 +126,12 @@ def test_a_file_in_a_directory_that_others_write_to_is_passed_over(
 ) -> None:
     (project / "ocannl.toml").write_text("seed = 2\n")
     tmp_path.chmod(0o777)
-    assert "TMP: it can be written by everybody" in warning(tmp_path)
+    assert "TMP: every user can write to it" in warning(tmp_path)
     assert settings.current().seed == 42
 
 
 @as_root
-def test_a_file_of_somebody_else_is_passed_over(tmp_path: Path, project: Path) -> None:
+def test_a_file_of_another_user_is_ignored(tmp_path: Path, project: Path) -> None:
     path = project / "ocannl.toml"
     path.write_text("seed = 2\n")
     os.chown(path, OTHER, OTHER)
@@ -149,7 +149,9 @@ def test_other_peoples_files_about_other_things_cause_no_warning(project: Path) 
 
 @pytest.mark.parametrize("name", ["ocannl.toml", "pyproject.toml"])
 @pytest.mark.parametrize("kind", ["fifo", "folder", "zeros"])
-def test_what_is_no_file_stops_nobody(project: Path, name: str, kind: str) -> None:
+def test_a_configuration_path_that_is_no_regular_file_is_ignored(
+    project: Path, name: str, kind: str
+) -> None:
     path = project / name
     match kind:
         case "fifo":
@@ -167,7 +169,7 @@ def test_a_file_that_becomes_the_users_own_is_used(project: Path) -> None:
     path = project / "ocannl.toml"
     path.write_text("seed = 2\n")
     path.chmod(0o666)
-    with pytest.warns(UserWarning, match="somebody else may have written it"):
+    with pytest.warns(UserWarning, match="another user may have written it"):
         assert settings.current().seed == 42
     path.chmod(0o644)
     assert settings.current().seed == 2
@@ -189,7 +191,7 @@ def test_these_settings_need_trust() -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_a_project_does_not_choose_what_is_run_and_where_files_are(
+def test_a_projects_file_sets_no_commands_and_directories(
     tmp_path: Path, project: Path, name: str
 ) -> None:
     (project / "ocannl.toml").write_text(f"seed = 3\n{name} = {CHOICES[name]}\n")
@@ -204,7 +206,9 @@ def test_a_project_does_not_choose_what_is_run_and_where_files_are(
     assert settings.current() == settings.Settings(seed=3)
 
 
-def test_what_a_project_may_not_choose_stays_what_the_user_chose(project: Path, own: Path) -> None:
+def test_settings_that_a_project_may_not_set_keep_the_users_values(
+    project: Path, own: Path
+) -> None:
     own.write_text("cc = 'gcc'\n")
     (project / "pyproject.toml").write_text("[tool.ocannl]\ncc = './evil'\n")
     with pytest.warns(UserWarning, match=r"pyproject.toml, table \[tool.ocannl\]"):

@@ -130,7 +130,7 @@ def test_the_facts_of_a_narrow_float_are_those_of_its_numbers(dtype: DType) -> N
     assert round_to(1 + ulp / 2, dtype) == 1
 
 
-def test_what_is_too_great_for_a_format_without_infinities_is_nan() -> None:
+def test_overflow_of_a_format_without_infinities_is_nan() -> None:
     narrow = dtypes.float8_e4m3fn
     assert round_to(464.0, narrow) == 448.0
     for value in (464.001, 480.0, math.inf, -math.inf, -1e30):

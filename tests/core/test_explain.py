@@ -47,7 +47,7 @@ def closed(text: str) -> SimpleNamespace:
     return model
 
 
-def test_a_parameter_that_is_still_open_names_what_is_known_and_what_bounds_the_rest() -> None:
+def test_the_explanation_of_an_open_parameter_names_axes_and_bounds() -> None:
     model = run(NETWORK)
     assert str(oc.explain(model.w1)) == snapshot("""\
 w1: ..w1.input..,2->..w1.output..
@@ -86,7 +86,7 @@ w1: 2->8
 """)
 
 
-def test_a_result_tells_from_which_guess_it_follows() -> None:
+def test_the_explanation_of_a_result_names_its_default() -> None:
     model = closed(NETWORK)
     assert str(oc.explain(model.difference)) == snapshot("""\
 sub: 32|3
@@ -319,7 +319,7 @@ routine forward(x: float32[2], where: float32[2]):
 """)
 
 
-def test_a_store_that_is_overwritten_unread_is_explained_by_what_remains() -> None:
+def test_a_dead_store_is_explained_by_the_remaining_one() -> None:
     pytest.importorskip("ocannl_interp")
     model = run("""\
 import ocannl_core as oc
@@ -355,7 +355,7 @@ routine code(x: float32[2], first_x: float32[2], second_x: float32[2]):
 """)
 
 
-def test_what_is_neither_a_tensor_nor_a_routine_is_refused() -> None:
+def test_explaining_other_objects_than_tensors_and_routines_is_refused() -> None:
     with pytest.raises(oc.UsageError, match="Tensors and routines can be explained"):
         oc.explain(3)  # type: ignore[call-overload]
 

@@ -155,7 +155,7 @@ def test_fields_that_are_not_compared_do_not_matter() -> None:
     assert made(1).made is not made(1).made
 
 
-def test_missing_arguments_are_told_as_ever() -> None:
+def test_missing_arguments_raise_the_error_of_dataclasses() -> None:
     with pytest.raises(TypeError, match=r"__init__\(\) missing 1 required positional argument"):
         frozen(fast_dataclass.dataclass)()
 

@@ -18,7 +18,7 @@ print("pluggy" in sys.modules, "importlib_metadata" in sys.modules)
 """
 
 
-def test_importing_the_core_loads_what_builds_expressions_and_nothing_else() -> None:
+def test_importing_the_core_loads_only_the_modules_that_build_expressions() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )

@@ -187,7 +187,7 @@ routine routine(c: float32[3, 3], x: float32[3]):
 """)
 
 
-def test_an_accumulation_without_reset_reads_what_is_there() -> None:
+def test_an_accumulation_without_reset_reads_its_target() -> None:
     code = Code()
     x, c = code.node("x", 3), code.node("c", 3)
     code.accumulate(c, BinaryOp.ADD, UnaryOp.EXP, (x,), {I: 3}, at(I), at(I), reset=False)
@@ -474,7 +474,7 @@ def contractions(draw: st.DrawFn) -> tuple[Projections, tuple[tuple[int, ...], .
     st.booleans(),
     st.randoms(use_true_random=False),
 )
-def test_lowered_assignments_do_what_assignments_mean(
+def test_lowered_assignments_agree_with_assignments(
     interpret: Run,
     drawn: tuple[Projections, tuple[tuple[int, ...], ...]],
     combine: BinaryOp,
@@ -508,7 +508,7 @@ def test_lowered_assignments_do_what_assignments_mean(
         np.testing.assert_array_equal(arrays[c], expected)
 
 
-def test_a_padded_window_sums_what_lies_inside(interpret: Run) -> None:
+def test_a_padded_window_sums_the_cells_inside(interpret: Run) -> None:
     code = Code()
     x = code.node("x", 3, padding=(Margin(1, 2),))
     total, peak = code.node("total", 3), code.node("peak", 3)
@@ -535,7 +535,7 @@ def test_margins_in_two_dimensions_are_filled_entirely_and_only_they(interpret: 
     assert found[c] == [2.0**6]
 
 
-def test_a_filled_pattern_repeats_in_row_major_order_whatever_the_size(interpret: Run) -> None:
+def test_a_filled_pattern_repeats_in_row_major_order_for_every_size(interpret: Run) -> None:
     code = Code()
     values = (1.0, 2.0, 3.0)
     small, large = code.node("small", 2, 4), code.node("large", 3, 41)
@@ -570,7 +570,7 @@ def test_several_concatenated_axes_are_traversed_part_by_part(interpret: Run) ->
     np.testing.assert_array_equal(found[c], expected)
 
 
-def test_an_assignment_may_say_what_is_beyond_the_axes(interpret: Run) -> None:
+def test_an_assignment_may_state_the_value_of_margins(interpret: Run) -> None:
     code = Code()
     x, c = code.node("x", 2, padding=(Margin(1, 2),)), code.node("c", 5)
     window = (affine([(1, I)], -1),)

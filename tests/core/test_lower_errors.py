@@ -65,7 +65,7 @@ def refusal(assignment: Assignment) -> str:
     return f"{caught.value.rule} | {caught.value.found} | {caught.value.fix}"
 
 
-def test_every_refusal_says_what_must_hold_what_was_found_and_where() -> None:
+def test_every_refusal_has_rule_finding_and_place() -> None:
     first = (ConcatIndex((i, j)),)
     refused: dict[str, Assignment] = {
         "long fill": Fetch(C, ConstantFill((1.0,) * 17), ORIGIN),

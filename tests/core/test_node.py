@@ -72,7 +72,7 @@ def test_three_decisions_may_come_in_any_order() -> None:
         assert (left and refined(left, c)) == (right and refined(a, right))
 
 
-def test_what_is_left_open_becomes_as_local_as_possible() -> None:
+def test_undecided_placements_settle_at_the_most_local_place() -> None:
     settled = {mode.value: Placement(mode).settled().mode.value for mode in M}
     assert settled == snapshot(
         {
@@ -95,7 +95,7 @@ def test_a_conflict_gives_both_reasons() -> None:
         virtual.refine(Placement(MemoryMode.MATERIALIZED, Reason.KEPT), NODE)
     assert str(caught.value) == snapshot("""\
 A memory mode can be refined but not reversed: t cannot become materialized.
-  found  it is already virtual because those that read it compute its cells themselves; materialized was asked for because it was named in keep=, or is a result or a parameter's gradient that is kept by default
+  found  it is already virtual because those that read it compute its cells themselves; materialized is requested because it was named in keep=, or is a result or a parameter's gradient that is kept by default
   try    name it in keep= to store it
          leave it out of keep=; keep=() keeps no results\
 """)

@@ -249,7 +249,7 @@ def test_only_accumulating_primitives_have_a_neutral_element() -> None:
 
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.value.name)
-def test_every_primitive_takes_as_many_operands_as_the_table_says(
+def test_every_primitive_takes_the_arity_of_the_table(
     op: UnaryOp | BinaryOp | TernaryOp,
 ) -> None:
     word = (1, 2, 3, 4)
@@ -306,14 +306,14 @@ def test_a_result_that_needs_no_rounding_is_a_number_of_the_format(op: Op, dtype
 
 
 @pytest.mark.parametrize("op", ON_NUMBERS, ids=lambda op: op.value.name)
-def test_only_what_the_table_says_is_0_or_1(op: Op) -> None:
+def test_only_primitives_marked_in_the_table_have_results_0_or_1(op: Op) -> None:
     formats = (float32, int32)
     results = {call(op, *args) for each in formats for args in operands(each, arity(op))}
     assert op.value.gives_truth == (results <= {0.0, 1.0})
 
 
 @pytest.mark.parametrize("op", ON_NUMBERS, ids=lambda op: op.value.name)
-def test_what_is_never_negative_zero_is_not(op: Op) -> None:
+def test_primitives_marked_as_never_negative_zero_are_not(op: Op) -> None:
     results = [call(op, *args) for args in operands(float32, arity(op))]
     if op.value.is_never_negative_zero:
         assert not any(same(float(result), -0.0) for result in results)
@@ -341,13 +341,13 @@ def test_accumulations_that_drop_repeats_do(op: BinaryOp) -> None:
 
 
 @pytest.mark.parametrize("op", ON_NUMBERS, ids=lambda op: op.value.name)
-def test_results_of_integers_are_integers_unless_the_table_says_float(op: Op) -> None:
+def test_results_of_integers_are_integers_unless_the_table_states_float(op: Op) -> None:
     results = [call(op, *args) for args in product((1, 2, 3), repeat=arity(op))]
     whole = all(float(result).is_integer() for result in results)
     assert whole or op.value.is_real
 
 
-def test_the_operations_on_tensors_line_up_axes_as_the_table_says() -> None:
+def test_the_operations_on_tensors_have_the_logic_of_the_table() -> None:
     lifted = primitive_operations()
     fixed = ("transpose", "fma")  # of the latter, oc.fma states the logic
     for operation in lifted:

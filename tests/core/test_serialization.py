@@ -213,7 +213,7 @@ def exact(value: Any) -> Any:
 
 
 @given(some_kept())
-def test_a_copy_is_what_was_written(value: KeptRecord) -> None:
+def test_a_deserialised_copy_equals_the_value(value: KeptRecord) -> None:
     copy = copied(value, KeptRecord)
     assert exact(copy) == exact(value)
     assert written(copy, KeptRecord) == written(value, KeptRecord)
@@ -235,7 +235,7 @@ def test_equal_bytes_mean_equal_values(one: KeptRecord, other: KeptRecord) -> No
         (("1",), (1,)),
     ],
 )
-def test_values_that_look_alike_are_told_apart(one: object, other: object) -> None:
+def test_similar_values_have_different_serialisations(one: object, other: object) -> None:
     assert written(one) != written(other)
 
 
@@ -245,7 +245,7 @@ def test_sharing_survives() -> None:
     assert copy.left is copy.right
 
 
-def test_what_is_kept_beside_the_fields_is_not_written() -> None:
+def test_cached_properties_are_not_serialised() -> None:
     fresh, used = WithCache(4), WithCache(4)
     assert used.doubled == 8
     assert written(fresh) == written(used)
@@ -353,7 +353,7 @@ def test_all_that_is_kept_and_compared_is_data() -> None:
         For(fresh_var(), 0, 1, Const(1.0, float32)),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_data_is_not_written(value: object) -> None:
+def test_values_that_are_no_data_are_not_serialised(value: object) -> None:
     with pytest.raises(NotDataError):
         written(value)
 

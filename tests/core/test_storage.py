@@ -59,21 +59,21 @@ def test_a_missing_directory_is_made_for_the_user_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777])
 def test_a_directory_that_everybody_writes_to_is_refused(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
-    assert reason(tmp_path) == "PATH: it can be written by everybody"
+    assert reason(tmp_path) == "PATH: every user can write to it"
 
 
 def test_a_directory_that_everybody_could_exchange_is_refused(tmp_path: Path) -> None:
     inner = tmp_path / "between" / "inner"
     inner.mkdir(parents=True, mode=0o700)
     (tmp_path / "between").chmod(0o777)
-    with pytest.raises(UntrustedError, match=r"between: it can be written by everybody"):
+    with pytest.raises(UntrustedError, match=r"between: every user can write to it"):
         open_private(inner)
     (tmp_path / "between").chmod(0o1777)  # only owners replace their entries there
     open_private(inner)
 
 
 @as_root
-def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     (theirs / "inner").mkdir(parents=True)
     os.chown(theirs, OTHER, OTHER)
@@ -111,7 +111,7 @@ def test_links_of_the_user_are_followed(tmp_path: Path) -> None:
 
 
 @as_root
-def test_links_of_somebody_else_are_not_followed(tmp_path: Path) -> None:
+def test_links_of_another_user_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir(mode=0o700)
     link = tmp_path / "link"
     link.symlink_to("far")
@@ -127,11 +127,11 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
         open_private(tmp_path / "one")
 
 
-def test_a_link_to_what_others_could_exchange_is_refused(tmp_path: Path) -> None:
+def test_a_link_to_a_replaceable_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open" / "far").mkdir(parents=True, mode=0o700)
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to("open/far")
-    with pytest.raises(UntrustedError, match="open: it can be written by everybody"):
+    with pytest.raises(UntrustedError, match="open: every user can write to it"):
         open_private(tmp_path / "link")
 
 
@@ -140,7 +140,7 @@ def test_a_directory_that_was_opened_to_others_since_is_not_used_any_more(tmp_pa
     first = open_private(place, create=True)
     assert open_private(place) is first
     place.chmod(0o777)
-    assert "everybody" in reason(place)
+    assert "every user" in reason(place)
 
 
 def test_a_directory_that_was_removed_is_made_again(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("make", FOREIGN, ids=lambda make: make.__name__)
-def test_what_is_no_file_of_the_user_is_not_read_and_is_replaced(
+def test_entries_that_are_no_files_of_the_user_are_not_read_and_replaced(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     place = open_private(tmp_path / "cache", create=True)
@@ -254,7 +254,7 @@ def test_what_is_no_file_of_the_user_is_not_read_and_is_replaced(
 
 
 @as_root
-def test_a_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
     place = open_private(tmp_path / "cache", create=True)
     place.write("name", b"planted")
     os.chown(tmp_path / "cache" / "name", OTHER, OTHER)
@@ -288,7 +288,7 @@ def test_readers_see_whole_files_only(tmp_path: Path) -> None:
     assert seen <= set(contents)
 
 
-def test_nothing_is_left_of_what_cannot_be_written(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     place = open_private(tmp_path / "cache", create=True)
     with pytest.raises(OSError, match="too long"):
         place.write("x" * 300, b"content")
@@ -453,7 +453,7 @@ def test_a_file_in_a_directory_that_others_write_to_is_not_trusted(tmp_path: Pat
 
 
 @as_root
-def test_a_file_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
     os.chown(path, OTHER, OTHER)
@@ -461,7 +461,9 @@ def test_a_file_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [fifo, link_to_zeros, folder, bound], ids=lambda it: it.__name__)
-def test_what_is_no_file_is_not_trusted(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_path_that_is_no_regular_file_is_not_trusted(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     make(tmp_path / "file")
     with pytest.raises(OSError, match=r"no regular file|No such device"):
         trust.read_file(str(tmp_path / "file"), 100)
@@ -470,7 +472,7 @@ def test_what_is_no_file_is_not_trusted(tmp_path: Path, make: Callable[[Path], N
 # ----- new files --------------------------------------------------------------------------------------
 
 
-def test_new_files_do_not_follow_links_that_somebody_left(tmp_path: Path) -> None:
+def test_new_files_do_not_follow_existing_links(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     made = NewDirectory(tmp_path / "new")

@@ -25,5 +25,5 @@ NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
         ),
     ],
 )
-def test_a_page_counts_what_there_is(page: str, claim: str) -> None:
+def test_a_count_on_a_page_equals_that_of_the_code(page: str, claim: str) -> None:
     assert claim in " ".join((ROOT / page).read_text(encoding="utf-8").split())

@@ -47,7 +47,7 @@ def test_readme_names_exactly_the_commands_tested_here() -> None:
     assert re.findall(r"^make (\w+)", readme, re.MULTILINE) == ["demo", "test"]
 
 
-def test_make_demo_trains_on_the_digits_and_says_where_the_generated_code_is(
+def test_make_demo_trains_on_the_digits_and_prints_the_path_of_generated_code(
     environment: Path, tmp_path: Path
 ) -> None:
     arguments = f"--seeds 1 --epochs 2 --hidden 8 --quiet --out {tmp_path / 'out'}"

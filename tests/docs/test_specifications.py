@@ -69,7 +69,7 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("row", SPECIFICATIONS, ids=lambda row: row[0])
-def test_a_specification_computes_what_the_table_says(row: list[str]) -> None:
+def test_a_specification_computes_the_documented_result(row: list[str]) -> None:
     spec, options, first, second, result, _, numpy = row
     operands = "a, b" if second else "a"
     more = f", {options}" if options else ""
@@ -77,6 +77,6 @@ def test_a_specification_computes_what_the_table_says(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", EXPRESSIONS, ids=lambda row: row[0])
-def test_an_expression_computes_what_the_table_says(row: list[str]) -> None:
+def test_an_expression_computes_the_documented_result(row: list[str]) -> None:
     expression, *shapes, result, numpy = row
     check(expression, shapes, result, numpy)

@@ -140,7 +140,7 @@ def context_for(tensor: oc.Tensor | None, names: dict[str, Any]) -> oc.Context:
 
 
 @pytest.mark.parametrize(("heading", "ocannl", "here", "gives"), ROWS)
-def test_a_row_gives_what_it_says(
+def test_a_row_gives_the_documented_result(
     heading: str, ocannl: str, here: str, gives: str, program: dict[str, Any]
 ) -> None:
     gives = gives.strip("`")

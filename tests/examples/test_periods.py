@@ -36,7 +36,7 @@ def numbers(*extents: int, dtype: str = "float64", batch_axes: int = 0) -> oc.Te
     return oc.tensor(cells, batch_axes=batch_axes, dtype=dtype)
 
 
-def test_it_learns_to_tell_periods(demo: ModuleType, capsys: Any) -> None:
+def test_it_learns_to_classify_periods(demo: ModuleType, capsys: Any) -> None:
     assert demo.main(["--backend", "cpu_c", "--steps", "120", "--require", "0.85"]) == 0
     assert "of new rows are told right" in capsys.readouterr().out
 

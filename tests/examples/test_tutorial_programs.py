@@ -99,7 +99,7 @@ def lines_of_code(text: str) -> int:
 
 
 @pytest.mark.parametrize("program", ["micrograd", "moons", "names"])
-def test_a_program_is_as_short_as_the_tutorial_says(program: str) -> None:
+def test_the_line_counts_of_the_tutorial_are_those_of_the_programs(program: str) -> None:
     page = (EXAMPLES.parent / "docs/tutorial/three_programs.md").read_text(encoding="utf-8")
     row = re.search(rf"^\| `examples/{program}\.py` \| (\d+) \| (\d+)", page, re.MULTILINE)
     assert row is not None

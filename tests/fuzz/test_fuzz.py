@@ -84,7 +84,7 @@ CROSSING = Program(
 )
 
 
-def test_a_program_with_crossing_rows_closes_alike_in_every_order() -> None:
+def test_a_program_with_crossing_rows_closes_equally_in_every_order() -> None:
     outcomes = {outcome_of(CROSSING.reordered(Random(k)), None).shapes for k in range(8)}
     assert len(outcomes) == 1
 
@@ -106,7 +106,7 @@ def features(program: Program, outcome: Outcome) -> set[str]:
     return found
 
 
-def test_random_programs_have_what_they_are_for() -> None:
+def test_random_programs_cover_their_features() -> None:
     found: Counter[str] = Counter()
     for number in range(COUNTED):
         program = program_of(0, number, SCOPE)
@@ -127,7 +127,7 @@ LINKS = (Link("maximum", (RUNNING, BEFORE)), Link("neg"), Link("sub", (1, RUNNIN
 
 
 @pytest.mark.parametrize("operation", ["einmax", "maximum", "max_pool2d"])
-def test_ties_that_decide_about_a_gradient_are_told(operation: str) -> None:
+def test_ties_that_decide_a_gradient_are_reported(operation: str) -> None:
     rows = ((), (2, 2, 1), ()) if operation == "max_pool2d" else PARAM.rows
     leaf = replace(PARAM, rows=rows, seed=15)  # the cells are equal
     step = Step("x1", operation, ("x0", "x0"))
@@ -155,7 +155,7 @@ class Wrong(Step):
         return super().source().replace("oc.sub(", "oc.add(")
 
 
-def test_a_wrong_link_of_a_chain_is_told() -> None:
+def test_a_wrong_link_of_a_chain_is_reported() -> None:
     other = replace(PARAM, name="x1", seed=1)
     chain = Wrong("x2", "chain", ("x0", "x1"), links=LINKS, rounds=5)
     assert outcome_of(Program((PARAM, other, chain))).kind == "value"

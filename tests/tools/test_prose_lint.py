@@ -13,7 +13,9 @@ from tools.prose_lint import (
     DISTRIBUTIONS,
     count_words,
     forbidden_opening,
+    forbidden_test_names,
     lint_distribution,
+    lint_pages,
     modules,
     new_titles,
     texts,
@@ -70,6 +72,23 @@ def test_a_rate_below_the_limit_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "long.py"
     path.write_text(f'"""{"Plain words. " * 500}And what else."""\n', encoding="utf-8")
     assert lint_distribution("core", [path], tmp_path) == []
+
+
+def test_pages_are_prose_outside_of_code(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"{'Plain. ' * 999}\n\n```text\nwhat\n```\n`what`", encoding="utf-8")
+    assert lint_pages([page], tmp_path) == []
+    page.write_text("What it does, and what it costs.", encoding="utf-8")
+    (finding,) = lint_pages([page], tmp_path)
+    assert finding.startswith("documentation: 285.71 of 1000 words")
+    assert finding.endswith("most in page.md (2)")
+
+
+@pytest.mark.parametrize("word", sorted(prose_lint.NOT_IN_TESTS))
+def test_forbidden_words_in_names_of_tests_are_found(word: str) -> None:
+    source = f"def test_code_{word}_it_computes(): ...\ndef test_{word}s_suffix(): ..."
+    source += f"\ndef {word}_helps(): ..."
+    assert list(forbidden_test_names(source)) == [(1, f"test_code_{word}_it_computes")]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Runs programs as other users: reads orders from its input, one in a line; started by root.
 
-    {"user": 65011, "folder": "/", "program": "...", "variables": {...}, "said": "/path"}   -->   process id
+    {"user": 65011, "folder": "/", "program": "...", "variables": {...}, "output": "/path"}   -->   process id
     12345                                                                                  -->   exit status
 
 Each program runs in a fork of this process, which has imported the packages: the user may not be
@@ -48,11 +48,11 @@ def warm_up() -> None:
     oc.reset()
 
 
-def become(user: int, folder: str, variables: dict[str, str], said: str) -> None:
+def become(user: int, folder: str, variables: dict[str, str], output: str) -> None:
     """Make this process one of a user, for good."""
-    output = os.open(said, os.O_WRONLY | os.O_APPEND)
+    opened = os.open(output, os.O_WRONLY | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, descriptor in ((0, nothing), (1, output), (2, output)):
+    for number, descriptor in ((0, nothing), (1, opened), (2, opened)):
         os.dup2(descriptor, number)
     os.environ.clear()
     os.environ.update(variables)

@@ -95,7 +95,7 @@ def test_a_routine_that_is_generated_twice_is_compiled_once() -> None:
     assert len(running()) == count
 
 
-def test_what_the_compiler_rejects_is_told_when_it_is_loaded() -> None:
+def test_a_rejected_kernel_is_an_error_when_it_is_loaded() -> None:
     given([rejected()])
     with pytest.raises(CompileError, match="must accept generated code"):
         loader.load([rejected()])
@@ -107,14 +107,14 @@ def test_one_processor_generates_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader.begin_compilation() is None
 
 
-def test_a_missing_compiler_is_told_when_kernels_are_loaded() -> None:
+def test_a_missing_compiler_is_an_error_when_kernels_are_loaded() -> None:
     with settings.overrides(cc="/no/such/compiler"):
         assert loader.begin_compilation() is None
         with pytest.raises(CompileError, match="must be installed"):
             loader.load([kernel(1.5)])
 
 
-def test_files_that_nobody_asks_for_leave_no_trace(
+def test_files_that_are_never_loaded_leave_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given([kernel(1.5)])

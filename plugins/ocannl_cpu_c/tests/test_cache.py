@@ -145,7 +145,7 @@ def test_a_spoiled_record_is_written_again(counted, tmp_path, content):
     assert counted() == 2
 
 
-def test_what_is_compiled_for_one_processor_is_not_used_for_another(counted):
+def test_objects_of_one_processor_are_not_used_for_another(counted):
     load([kernel(1.5)])
     with settings.overrides(cc_arch="x86-64" if "__x86_64__" in macros() else "armv8-a"):
         load([kernel(1.5)])
@@ -164,7 +164,7 @@ def test_a_directory_that_others_can_write_to_is_not_used(counted, tmp_path, nam
     forget()
     (tmp_path / name).chmod(0o777)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.warns(RuntimeWarning, match=f"{name}: it can be written by everybody"):
+    with pytest.warns(RuntimeWarning, match=f"{name}: every user can write to it"):
         load([kernel(1.5)])
     assert counted() == 2
     assert sorted(tmp_path.rglob("*")) == before

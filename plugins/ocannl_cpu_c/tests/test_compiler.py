@@ -63,7 +63,7 @@ def test_the_machine_is_described_as_compiled_code_sees_it():
     assert place == f"cache {settings.current().cache_dir}/cpu_c"
 
 
-def test_the_setting_is_asked_before_the_variable_and_the_path(script, monkeypatch):
+def test_the_setting_precedes_the_variable_and_the_path(script, monkeypatch):
     chosen = script('exec cc "$@"')
     monkeypatch.delenv("OCANNL_CC", raising=False)
     monkeypatch.setenv("CC", "gcc -pipe")
@@ -85,7 +85,7 @@ The chosen C compiler must be installed.
 """)
 
 
-def test_without_any_compiler_the_message_says_what_to_install(monkeypatch, tmp_path):
+def test_without_any_compiler_the_message_names_packages_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     for variable in ("CC", "OCANNL_CC"):
         monkeypatch.delenv(variable, raising=False)

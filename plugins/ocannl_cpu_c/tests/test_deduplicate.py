@@ -19,7 +19,7 @@ WIDTH, LAYERS = 48, 4
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_known(tmp_path: Path) -> Iterator[None]:
+def empty_cache(tmp_path: Path) -> Iterator[None]:
     with settings.overrides(cache_dir=str(tmp_path)):
         yield
 
@@ -49,7 +49,9 @@ def trained() -> tuple[list[Kernel], list[Any]]:
     return [step for step in routine._build.plan.steps if isinstance(step, Kernel)], grads
 
 
-def test_copies_are_what_would_have_been_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deduplicated_kernels_equal_separately_scheduled_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Apart(deduplicate.KernelMemo):
         def made(
             self,
@@ -93,7 +95,7 @@ def test_code_of_copies_is_not_written_again(monkeypatch: pytest.MonkeyPatch) ->
     assert len(written) <= len(steps) - len(copies) + 1  # and the initial values of parameters
 
 
-def test_a_copy_mentions_only_what_is_its_own() -> None:
+def test_a_copy_of_a_kernel_has_its_own_arguments() -> None:
     steps, _ = trained()
     copies = [step for step in steps if step.like is not None]
     for copy in copies:

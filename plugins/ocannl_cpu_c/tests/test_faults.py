@@ -150,7 +150,7 @@ def test_a_compiler_that_always_cuts_off_objects_is_an_error(script: Script, fre
     assert not list(fresh.rglob("*.tmp"))
 
 
-def test_a_compiler_that_says_nothing_and_writes_nothing_is_an_error(script: Script) -> None:
+def test_a_compiler_without_output_or_file_is_an_error(script: Script) -> None:
     with settings.overrides(cc=script("exit 0")):
         assert "exit status 0, but no shared object" in failure()
 
@@ -232,7 +232,7 @@ def test_a_full_directory_for_temporary_files_is_passed_over(
         assert load([kernel(1.5)])
 
 
-def test_without_space_anywhere_the_error_says_so(script: Script) -> None:
+def test_a_full_disk_is_an_error_that_names_it(script: Script) -> None:
     lines = 'echo "ld: final link failed: No space left on device" >&2; exit 1'
     with settings.overrides(cc=script(lines)), pytest.warns(RuntimeWarning, match="not kept"):
         text = failure()
@@ -428,7 +428,7 @@ def test_compilers_end_with_a_process_that_is_killed(
     assert not list((tmp_path / "cache").rglob("*.tmp"))
 
 
-def test_what_a_compiler_leaves_running_keeps_nobody_waiting(script: Script) -> None:
+def test_a_compilers_background_process_does_not_block(script: Script) -> None:
     """As servers of compilers do, which keep inherited descriptors open."""
     started = time.monotonic()
     with settings.overrides(cc=script('(sleep 60; :) & exec cc "$@"')):
@@ -436,7 +436,7 @@ def test_what_a_compiler_leaves_running_keeps_nobody_waiting(script: Script) -> 
     assert time.monotonic() - started < 60
 
 
-def test_a_compiler_may_say_more_than_a_pipe_holds(script: Script) -> None:
+def test_a_compiler_may_print_more_than_a_pipe_holds(script: Script) -> None:
     lines = "i=0; while [ $i -lt 3000 ]; do echo 'a warning of a hundred characters, about'" + (
         " 'nothing much, but for all of it in one line'; i=$((i+1)); done; exec cc \"$@\""
     )
@@ -494,7 +494,7 @@ def test_objects_that_take_a_descriptor_again_are_not_mixed_up() -> None:
     assert len(positions) == len(loader._libraries) == 20
 
 
-def test_what_is_loaded_does_not_change_with_its_file(fresh: Path) -> None:
+def test_a_loaded_object_does_not_change_with_its_file(fresh: Path) -> None:
     """A file that is cut off under a process which uses it would end that."""
     load([kernel(1.5)])
     (built,) = objects_in(fresh)

@@ -22,7 +22,6 @@ from ocannl_core import settings as core_settings
 from ocannl_core.codegen.helper import EMULATED_TILES
 from ocannl_core.dtypes import DType, bfloat16, float32, round_to
 from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos, Plan
 from ocannl_core.kernels.transforms import Schedule
@@ -37,6 +36,7 @@ from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import amx_permission, compiler, devices
 from tests.support.products import random_products
 from tests.support.reductions import in_format
+from tests.support.schedules import schedule_by_rule
 
 Array = np.ndarray[Any, Any]
 FEW = settings(
@@ -290,7 +290,7 @@ def test_code_for_processors_with_tiles_is_their_instructions(tmp_path: Path) ->
     assert (counts["tilestored"], counts["ldtilecfg"], counts["tilerelease"]) == (4, 1, 1)
 
 
-def test_the_target_says_whether_it_has_tiles() -> None:
+def test_the_target_states_the_presence_of_tiles() -> None:
     emulated = devices.report()
     assert emulated.details[2].endswith(", emulated tiles of bfloat16")
     assert emulated.targets[0].tile_products == (bfloat16,)

@@ -96,7 +96,7 @@ def test_millions_of_short_iterations_are_shared() -> None:
     ]
 
 
-def test_what_is_repeated_is_not_repeated_without_need() -> None:
+def test_iterations_of_inner_loops_are_not_divided_without_need() -> None:
     outer, inner = (UniformIterations(16, 1 << 21),), (UniformIterations(40, 1 << 15),)
     assert all(
         part[2:] == (0, 40) for part in partition(ParallelIterations(outer, inner, 1 << 19), 2)

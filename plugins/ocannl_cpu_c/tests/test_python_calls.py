@@ -59,7 +59,7 @@ def test_values_are_any_sequence(pair, kind):
     assert out.tolist() == [3.0, -1.0]
 
 
-def test_values_are_whatever_is_an_integer(pair):
+def test_values_are_objects_with_index(pair):
     launch, out = pair
     launch([Number(), np.int16(-1)])
     assert out.tolist() == [-5.0, -1.0]

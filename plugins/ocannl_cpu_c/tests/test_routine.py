@@ -274,7 +274,7 @@ def test_memory_of_another_backend_is_left_to_others():
     assert backend.ocannl_transfer(Foreign(), own) is None
 
 
-def test_the_source_says_what_runs_on_what():
+def test_the_source_lists_steps_with_their_arguments():
     x, y, out = node("x"), node("y"), node("out")
     step = StaticIndex("step")
     store = Store(out, (FixedIndex(0),), IndexValue(VarIndex(step), float32))

@@ -134,7 +134,7 @@ def test_programs_with_calls_into_python_are_generated_every_time(generations):
     assert len(generations) == 2
 
 
-def test_a_later_routine_uses_what_a_restored_one_leaves_out(generations):
+def test_a_later_routine_uses_nodes_that_a_restored_one_omits(generations):
     results = []
     for _ in range(2):
         with oc.Session():

@@ -75,7 +75,7 @@ def _computed(tensors: dict[str, oc.Tensor]) -> dict[str, Array]:
     return {name: np.array(context[each]) for name, each in tensors.items()}
 
 
-def test_the_target_is_what_was_asked_for(target: str) -> None:
+def test_the_target_has_the_features_of_the_configured_processor(target: str) -> None:
     found = compiler.find()
     expected = {"x86-64": 16, "x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64}
     assert found.vector_bytes == expected.get(target, found.vector_bytes)

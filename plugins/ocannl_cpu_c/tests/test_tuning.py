@@ -18,7 +18,8 @@ from ocannl_core.compile.bench import Bench, index_values
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plan, schedule_by_rule
+from ocannl_core.kernel_passes.pipeline import nest_plan
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
 from ocannl_core.kernels.transforms import parse_schedule, schedule_text
@@ -31,6 +32,7 @@ from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.support.reductions import random_reductions
 from tests.support.sample_ops import Product
+from tests.support.schedules import schedule_by_rule
 
 REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
 
@@ -56,7 +58,7 @@ def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
 
 def remember(routine: Routine, schedule: str) -> None:
     """Make a search appear to have found a schedule for the first kernel of a routine."""
-    plan = cut_kernels(routine._build.optimised)
+    plan = split_kernels(routine._build.optimised)
     kernel = next(each for each in nest_plan(plan, None).kernels if each.nest.reduction)
     found = TuningResult(parse_schedule(schedule), 1e-6, parse_schedule("unroll k"), 2e-6, 5)
     tuning_cache(routine._build.target).keep(kernel.nest, plan.nodes, found)
@@ -82,7 +84,7 @@ def test_kernels_run_row_by_row_also_where_something_is_remembered() -> None:
     | random_reductions(int32, (1, 2, 3, 5, 8, 16, 19, 33), 5000),
     data=st.data(),
 )
-def test_c_code_of_candidates_computes_what_the_interpreter_computes(
+def test_c_code_of_candidates_agrees_with_the_interpreter(
     example: Example, data: st.DataObject
 ) -> None:
     subject = subject_named("cpu_c")
@@ -105,7 +107,7 @@ def test_c_code_of_candidates_computes_what_the_interpreter_computes(
             np.testing.assert_array_equal(found[node], expected[node])
 
 
-def test_a_search_keeps_what_tensors_hold_and_what_the_routine_computes() -> None:
+def test_a_search_changes_neither_tensors_nor_results() -> None:
     context, result, routine = layer()
     routine()
     before = context[result]
@@ -136,17 +138,17 @@ def test_kernels_that_run_together_compile_where_others_are_remembered() -> None
     np.testing.assert_allclose(context[result], expected, rtol=1e-5)
 
 
-def test_a_finished_search_is_not_repeated_unless_asked_for() -> None:
+def test_a_finished_search_is_repeated_only_with_again() -> None:
     _, _, routine = layer()
     remember(routine, REMEMBERED)
     assert routine.tune(0.1).known == 1
     assert len(routine.tune(0.1, again=True).kernels) == 1
 
 
-def test_a_bench_tells_right_results_from_wrong_ones() -> None:
+def test_a_bench_distinguishes_right_from_wrong_results() -> None:
     _, _, routine = layer()
     build = routine._build
-    plan = nest_plan(cut_kernels(build.optimised), None)
+    plan = nest_plan(split_kernels(build.optimised), None)
     (kernel,) = plan.kernels
     reduction = kernel.nest.reduction
     assert reduction is not None
@@ -163,7 +165,7 @@ def test_a_bench_tells_right_results_from_wrong_ones() -> None:
 # ----- remembering ------------------------------------------------------------------------------------
 
 
-def test_what_is_remembered_is_used_and_told() -> None:
+def test_cached_schedules_are_used_and_explained() -> None:
     _, _, routine = layer()
     remember(routine, REMEMBERED)
     context, result, again = layer()
@@ -178,7 +180,7 @@ def test_what_is_remembered_is_used_and_told() -> None:
     np.testing.assert_allclose(context[result], other[expected], rtol=1e-5, atol=1e-6)
 
 
-def test_what_does_not_fit_is_told_and_not_used() -> None:
+def test_a_cached_schedule_that_does_not_apply_is_reported_and_not_used() -> None:
     _, _, routine = layer()
     default = oc.explain(routine).kernels[0].schedule
     remember(routine, "split i 4; order i0 i1 j")
@@ -193,7 +195,7 @@ def test_compiling_searches_where_that_is_set() -> None:
     assert oc.explain(routine).kernels[0].measured is not None
 
 
-def test_a_place_that_cannot_be_written_costs_what_was_found_and_no_more(tmp_path: Path) -> None:
+def test_an_unwritable_cache_loses_found_schedules_only(tmp_path: Path) -> None:
     (tmp_path / "schedules").write_text("in the way")
     with core_settings.overrides(cache_dir=str(tmp_path)):
         context, result, routine = layer()
@@ -298,10 +300,10 @@ def test_the_command_runs_a_program_shows_and_forgets(
 
 def test_the_command_wants_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "nowhere.py"]) == 1
-    assert "What is tuned is a program." in capsys.readouterr().err
+    assert "`ocannl tune` takes a program." in capsys.readouterr().err
 
 
-def test_doctor_tells_of_schedules_that_cannot_be_read(
+def test_doctor_reports_unreadable_schedules(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCANNL_BACKEND", "cpu_c")

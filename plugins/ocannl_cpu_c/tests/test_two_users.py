@@ -80,18 +80,18 @@ class Server:
 class Running:
     """A program of a user."""
 
-    def __init__(self, server: Server, order: dict[str, object], said: Path) -> None:
+    def __init__(self, server: Server, order: dict[str, object], output: Path) -> None:
         self._server = server
-        self._said = said
-        said.touch()
-        said.chmod(0o666)
-        self._number = server.tell({**order, "said": str(said)})
+        self._output = output
+        output.touch()
+        output.chmod(0o666)
+        self._number = server.tell({**order, "output": str(output)})
 
     def wait_for(self, text: str) -> None:
-        """Return when it has said something."""
+        """Return when the program has printed a text."""
         end = time.monotonic() + 120
-        while text not in self._said.read_text():
-            assert time.monotonic() < end, self._said.read_text()
+        while text not in self._output.read_text():
+            assert time.monotonic() < end, self._output.read_text()
             time.sleep(0.02)
 
     def end(self) -> int:
@@ -101,8 +101,8 @@ class Running:
     def finish(self) -> str:
         """Wait for its successful end; return its output."""
         status = self.end()
-        assert status == 0, self._said.read_text()
-        return self._said.read_text()
+        assert status == 0, self._output.read_text()
+        return self._output.read_text()
 
 
 class World:
@@ -137,14 +137,14 @@ class World:
         env = {"PATH": os.environ["PATH"], "HOME": str(home), **variables}
         order: dict[str, object] = {"user": user, "folder": str(folder), "program": program}
         self._started += 1
-        said = self.base / f"said-{self._started}"
-        return Running(self._server, {**order, "variables": env}, said)
+        output = self.base / f"output-{self._started}"
+        return Running(self._server, {**order, "variables": env}, output)
 
     def victim(self, folder: Path | None = None, **variables: str) -> str:
         """Return the output of the victim's program, which must compute the right result."""
-        said = self.start(VICTIM, COMPUTE, folder or self.home, **variables).finish()
-        assert "right\n" in said
-        return said
+        output = self.start(VICTIM, COMPUTE, folder or self.home, **variables).finish()
+        assert "right\n" in output
+        return output
 
     def attacker(self, program: str, **variables: str) -> None:
         self.start(ATTACKER, program, self.shared, **variables).finish()
@@ -208,7 +208,7 @@ def command(world: World, folder: Path) -> Path:
 # ----- the test itself ------------------------------------------------------------------------------
 
 
-def test_the_trap_springs_where_the_user_trusts_what_is_there(world: World, evil: Path) -> None:
+def test_files_planted_by_the_user_are_run(world: World, evil: Path) -> None:
     cache = world.home / "cache"
     world.victim(OCANNL_CACHE_DIR=str(cache))
     world.plant(VICTIM, evil, cache)
@@ -227,7 +227,7 @@ def test_the_compiler_is_run_where_the_user_trusts_it(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["ocannl.toml", "pyproject.toml"])
 @pytest.mark.parametrize("where", ["shared", "loose"])
-def test_a_file_of_somebody_else_names_no_compiler(world: World, name: str, where: str) -> None:
+def test_a_file_of_another_user_sets_no_compiler(world: World, name: str, where: str) -> None:
     folder = getattr(world, where)
     script = command(world, folder)
     table = "" if name == "ocannl.toml" else "[tool.ocannl]\n"
@@ -237,8 +237,8 @@ def test_a_file_of_somebody_else_names_no_compiler(world: World, name: str, wher
     inner = folder / "inner"
     inner.mkdir()
     os.chown(inner, VICTIM, VICTIM)
-    said = world.victim(inner)
-    assert f"The configuration file {path} is not used" in said
+    output = world.victim(inner)
+    assert f"The configuration file {path} is not used" in output
     assert not world.trap.exists()
 
 
@@ -250,8 +250,8 @@ def test_a_file_that_the_user_copied_names_no_compiler(world: World) -> None:
     path.write_text(f"cc = '{script}'\nseed = 3\n")
     for each in (path.parent, path):
         os.chown(each, VICTIM, VICTIM)
-    said = world.victim(path.parent)
-    assert "The setting cc of" in said
+    output = world.victim(path.parent)
+    assert "The setting cc of" in output
     assert not world.trap.exists()
     world.victim(path.parent, OCANNL_TRUSTED_DIRECTORIES=str(path.parent))
     assert world.trap.exists()
@@ -268,13 +268,13 @@ def test_a_file_of_the_user_under_a_second_name_is_not_used(world: World) -> Non
 # ----- caches ---------------------------------------------------------------------------------------
 
 
-def test_a_cache_that_somebody_else_made_is_not_used(world: World, evil: Path) -> None:
+def test_a_cache_of_another_user_is_not_used(world: World, evil: Path) -> None:
     cache = world.shared / "cache"
     world.attacker(COMPUTE, OCANNL_CACHE_DIR=str(cache))
     world.plant(ATTACKER, evil, cache)
     world.attacker(f"import os; os.system('chmod -R a+rwX {cache}')")
-    said = world.victim(OCANNL_CACHE_DIR=str(cache))
-    assert f"{cache}: it belongs to user {ATTACKER}" in said
+    output = world.victim(OCANNL_CACHE_DIR=str(cache))
+    assert f"{cache}: it belongs to user {ATTACKER}" in output
     assert not world.trap.exists()
 
 
@@ -296,15 +296,13 @@ def test_a_cache_that_was_open_to_everybody_is_not_used(
         each.chmod(0o777)
     if with_all and opened in ("", "cpu_c", "cpu_c/*"):
         world.plant(ATTACKER, evil, cache)
-    said = world.victim(OCANNL_CACHE_DIR=str(cache))
-    assert "it can be written by everybody" in said
-    assert "OCANNL_CACHE_DIR" in said
+    output = world.victim(OCANNL_CACHE_DIR=str(cache))
+    assert "every user can write to it" in output
+    assert "OCANNL_CACHE_DIR" in output
     assert not world.trap.exists()
 
 
-def test_files_that_somebody_planted_before_the_cache_was_closed_are_not_used(
-    world: World, evil: Path
-) -> None:
+def test_files_planted_before_the_cache_was_private_are_not_used(world: World, evil: Path) -> None:
     cache = world.home / "cache"
     world.victim(OCANNL_CACHE_DIR=str(cache))
     places = [each for each in (cache, *cache.rglob("*")) if each.is_dir()]
@@ -317,7 +315,7 @@ def test_files_that_somebody_planted_before_the_cache_was_closed_are_not_used(
     assert not world.trap.exists()
 
 
-def test_a_cache_behind_somebody_elses_link_is_not_used(world: World) -> None:
+def test_a_cache_behind_another_users_link_is_not_used(world: World) -> None:
     own = world.home / "cache"
     world.victim(OCANNL_CACHE_DIR=str(own))
     link = world.shared / "link"
@@ -357,7 +355,7 @@ while not os.path.exists({str(go)!r}):
     assert not world.trap.exists()
 
 
-def test_generated_code_of_somebody_else_is_not_used(world: World) -> None:
+def test_generated_code_of_another_user_is_not_used(world: World) -> None:
     """Entries for routines name the classes that they consist of: none that is not expected."""
     cache = world.home / "cache"
     world.victim(OCANNL_CACHE_DIR=str(cache))
@@ -388,8 +386,8 @@ print(oct(status.st_mode), status.st_uid, place.parent)
 """
     )
     loose = {"OCANNL_CACHE_DIR": str(world.loose / "cache"), "TMPDIR": str(world.loose)}
-    said = world.start(VICTIM, program, world.home, **loose).finish()
-    mode, owner, parent = said.splitlines()[-1].split()
+    output = world.start(VICTIM, program, world.home, **loose).finish()
+    mode, owner, parent = output.splitlines()[-1].split()
     assert (mode, int(owner)) == ("0o40700", VICTIM)
     assert Path(parent) != world.loose  # where it could be exchanged
 
@@ -397,7 +395,7 @@ print(oct(status.st_mode), status.st_uid, place.parent)
 # ----- dumps ----------------------------------------------------------------------------------------
 
 
-def test_dumps_do_not_write_through_links_of_somebody_else(world: World) -> None:
+def test_dumps_do_not_write_through_links_of_another_user(world: World) -> None:
     precious = world.home / "precious"
     precious.write_text("precious")
     os.chown(precious, VICTIM, VICTIM)

@@ -83,7 +83,7 @@ def kernels_of_all_operations() -> Iterator[KernelText]:
         yield render_kernel(Kernel(Block((Fill(y, 0.0),)), (y,), ()), nodes, Dialect())
 
 
-def test_what_kernels_call_is_declared(tmp_path):
+def test_functions_called_by_kernels_are_declared(tmp_path):
     kernels = {each.symbol: each for each in kernels_of_all_operations()}
     assert len(kernels) > 200
     by_needs: dict[frozenset[str], list[KernelText]] = {}

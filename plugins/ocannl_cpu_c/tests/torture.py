@@ -271,7 +271,7 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
     "is a link to nothing": instead(lambda path: path.symlink_to("nowhere")),
     "is a link to zeros": instead(lambda path: path.symlink_to("/dev/zero")),
     "is a link to a directory": instead(lambda path: path.symlink_to("/tmp")),
-    "can be written by everybody": lambda path: path.chmod(0o777),
+    "every user can write to it": lambda path: path.chmod(0o777),
     "cannot be read": lambda path: path.chmod(0),
     "cannot be written": lambda path: path.chmod(0o500),
 }

@@ -33,7 +33,7 @@ def driver(folder: Path, code: str) -> str:
     return str(library)
 
 
-def test_a_missing_library_is_told_from_a_driver_that_fails() -> None:
+def test_a_missing_library_is_distinguished_from_a_failing_driver() -> None:
     result = probe("libcuda_that_is_nowhere.so.1")
     assert isinstance(result, NotInstalled)
     assert "libcuda_that_is_nowhere.so.1" in result.error

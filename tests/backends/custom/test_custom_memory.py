@@ -54,7 +54,7 @@ def test_scratch_inputs_are_lost_after_every_other_reader(ctx: oc.Context) -> No
     assert [each.tolist() for each in found] == [[8, 15], [100, 200]]
 
 
-def test_what_is_lost_cannot_be_kept(ctx: oc.Context) -> None:
+def test_a_destroyed_tensor_cannot_be_kept(ctx: oc.Context) -> None:
     x = lines(1, 2) * 1.0
     scratch = Calling(lambda x, z: None, destroy_map={None: [0]})(x)
     for z in (scratch, in_place()(x, lines(1, 1))):
@@ -71,7 +71,7 @@ def test_readers_of_views_come_first_too(ctx: oc.Context) -> None:
     assert [each.tolist() for each in found] == [[11, 22], [200, 100]]
 
 
-def test_destroying_a_view_destroys_what_it_views(ctx: oc.Context) -> None:
+def test_destroying_a_view_destroys_its_base(ctx: oc.Context) -> None:
     x = lines(1, 2) * 1.0
     view = storing(lambda x: x, view_map={0: [0]})(x)
     z = in_place()(view, lines(10, 20))
@@ -129,7 +129,7 @@ def test_recorded_code_updates_in_place_without_an_assignment(ctx: oc.Context) -
     assert ctx[count].tolist() == [1]
 
 
-def test_code_after_an_update_in_place_sees_what_it_wrote(ctx: oc.Context) -> None:
+def test_code_after_an_update_in_place_reads_the_new_cells(ctx: oc.Context) -> None:
     p = oc.param("p", init=[1.0, 2.0])
     loss = total(p * p)
 
@@ -237,7 +237,7 @@ def test_recorded_code_runs_an_op_for_the_sake_of_its_state(ctx: oc.Context) -> 
     assert ctx[calls].tolist() == [2]
 
 
-def test_margins_around_what_is_updated_in_place_stay(ctx: oc.Context) -> None:
+def test_margins_around_tensors_updated_in_place_stay(ctx: oc.Context) -> None:
     p, kernel = oc.param("p", init=[1.0, 2.0, 3.0]), oc.tensor([1.0, 1.0, 1.0])
     smooth = oc.einsum("i=+k; k => i", p, kernel)
     new = in_place()(p, smooth)
@@ -282,7 +282,7 @@ An operation that destroys an input runs after every other reader of it.
 """)
 
 
-def test_what_the_host_gave_is_not_destroyed() -> None:
+def test_literals_placeholders_and_parameters_are_not_destroyed() -> None:
     found = [
         conflict(in_place()(lines(1, 2), lines(1, 1))),
         conflict(in_place()(oc.placeholder("x", output=[2]), lines(1, 1))),

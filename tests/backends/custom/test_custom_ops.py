@@ -171,7 +171,7 @@ def test_ops_that_are_made_of_functions_of_numbers(ctx: oc.Context) -> None:
     ]
 
 
-def test_an_op_may_print_what_it_does(ctx: oc.Context, capsys: Any) -> None:
+def test_an_op_may_print(ctx: oc.Context, capsys: Any) -> None:
     @dataclass(frozen=True)
     class Doubling(Op):
         debug: bool = False

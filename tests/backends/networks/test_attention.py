@@ -54,7 +54,7 @@ def test_attention_to_another_sequence_has_its_length_and_width(check: Any) -> N
     assert check(output, reference) == ["5->2,2", "6->2,2", "6->2,2", "2,2->3"]
 
 
-def test_attention_without_a_use_asks_for_its_hidden_width() -> None:
+def test_attention_without_a_use_is_an_error_about_its_hidden_width() -> None:
     with oc.Session():
         output = nn.multi_head_attention(oc.tensor(TOKENS, batch_axes=2), heads=2, width=3)
         with pytest.raises(oc.ShapeError, match="hidden"):
@@ -62,7 +62,7 @@ def test_attention_without_a_use_asks_for_its_hidden_width() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_a_mask_hides_what_comes_later_in_every_format(target: str, dtype: str) -> None:
+def test_a_causal_mask_hides_later_positions_in_every_format(target: str, dtype: str) -> None:
     """Masked cells change nothing, to the last bit."""
     results = []
     for last in (1.0, 40.0):

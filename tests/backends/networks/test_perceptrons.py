@@ -17,7 +17,7 @@ def relu(x: Any) -> Any:
     return np.maximum(x, 0.0)
 
 
-def test_a_perceptron_gets_its_last_width_from_what_it_is_compared_with(check: Any) -> None:
+def test_the_last_width_of_a_perceptron_is_inferred_from_the_loss(check: Any) -> None:
     @oc.op
     def network(x: oc.Tensor, *, hidden: tuple[int, int]) -> oc.Tensor:
         first = oc.relu(oc.param("w1") @ x + oc.param("b1", output=[hidden[0]]))

@@ -109,7 +109,7 @@ def test_a_destroyer_moves_behind_the_other_readers_and_its_users_move_along() -
     )
 
 
-def test_a_call_with_a_place_assigns_to_what_outlives_the_program() -> None:
+def test_a_call_with_a_place_assigns_to_a_stored_node() -> None:
     one = call("f", [P], [B], shared={B: P}, has_place=True)
     other = call("g", [P], [C], shared={C: P}, has_place=True)
     before = program(copy(A, P), one, copy(D, P), other, copy(E, P))
@@ -151,14 +151,14 @@ def test_readers_of_views_and_of_views_of_views_come_first() -> None:
     )
 
 
-def test_what_is_assigned_anew_is_another_value() -> None:
+def test_a_reassigned_node_has_a_new_value() -> None:
     before = program(FILL, call("f", [A], [B], scratch=[A]), FILL, copy(C, A))
     assert settled(before) == snapshot(
         ["a[:] = 1.0", "b[:], a[:] = f(a)", "a[:] = 1.0", "c[i] = a[i]"]
     )
 
 
-def test_accumulation_needs_what_a_destroyer_before_it_has_destroyed() -> None:
+def test_an_accumulation_into_a_destroyed_node_is_refused() -> None:
     before = program(FILL, call("f", [A], [B], scratch=[A]), copy(A, P, BinaryOp.ADD))
     assert refusal(before) == snapshot(
         "An operation that destroys an input runs after every other reader of it. f destroys a; an assignment (writes a) reads it, and depends on the result of the former"
@@ -172,12 +172,12 @@ def test_memory_that_is_written_while_the_output_is_still_used_is_not_taken_over
     )
 
 
-def test_an_update_of_what_lasts_is_that_node() -> None:
+def test_updates_of_a_stored_node_share_that_node() -> None:
     before = program(call("f", [P], [B], shared={B: P}), call("g", [B], [C], shared={C: B}))
     assert settled(before, [P], {P: "parameter"}) == snapshot(["p[:] = f(p)", "p[:] = g(p)"])
 
 
-def test_what_another_program_computed_is_not_taken_over() -> None:
+def test_nodes_of_another_program_are_not_taken_over() -> None:
     before = program(call("f", [P], [B], shared={B: P}))
     assert settled(before) == snapshot(["b[:], p[:] = f(p)"])
 
@@ -208,14 +208,14 @@ def test_calls_work_on_copies_without_margins() -> None:
     )
 
 
-def test_what_is_lost_is_no_node_that_anybody_could_read() -> None:
+def test_a_destroyed_scratch_input_is_removed_from_the_nodes() -> None:
     before = program(FILL, call("f", [A], [B], scratch=[A]))
     after = bufferise_calls(before, LiveNodes(frozenset(), {}))
     assert A not in after.nodes
     assert [node.label for node in after.nodes] == [("a",), ("b",), ("c",), ("d",), ("e",), ("p",)]
 
 
-def test_what_is_computed_again_after_it_was_taken_over_keeps_its_node() -> None:
+def test_a_node_recomputed_after_it_was_taken_over_keeps_its_identity() -> None:
     taken = call("f", [A], [B], shared={B: A})
     after = bufferise_calls(program(FILL, taken, FILL, results=[A]), LiveNodes(frozenset(), {}))
     assert after.results == {A}
@@ -232,7 +232,7 @@ def test_two_destroyers_of_one_value_conflict_also_through_views() -> None:
     )
 
 
-def test_two_destroyers_that_read_what_the_other_destroys_conflict() -> None:
+def test_two_destroyers_that_read_each_others_operands_conflict() -> None:
     one, other = call("f", [A, B], [C], scratch=[A]), call("g", [B, A], [D], scratch=[B])
     assert refusal(program(FILL, Fetch(B, Constant(2.0)), one, other)) == snapshot(
         "An operation that destroys an input runs after every other reader of it. f destroys a; g reads it, and depends on the result of the former"
@@ -253,7 +253,7 @@ def test_an_input_beside_the_destroyed_one_is_another_value() -> None:
     )
 
 
-def test_results_and_what_the_host_gave_are_not_destroyed() -> None:
+def test_results_and_inputs_from_the_host_are_not_destroyed() -> None:
     one = call("f", [A], [B], shared={B: A})
     assert refusal(program(FILL, one, results=[A])) == snapshot(
         "A value that an operation destroys is not a result of the computation. f destroys a, which is to be kept"

@@ -48,10 +48,10 @@ def test_a_part_and_an_accumulation_do_not_overwrite() -> None:
     assert of(assign(A, B, BinaryOp.ADD)) == set()
 
 
-def test_what_is_read_first_is_not_overwritten() -> None:
+def test_nodes_read_first_are_not_overwritten() -> None:
     assert of(assign(B, A), assign(A, B)) == set()
     assert of(assign(A, A)) == set()
 
 
-def test_only_the_nodes_asked_for_are_told() -> None:
+def test_only_the_requested_nodes_are_explained() -> None:
     assert of(assign(B, None)) == set()

@@ -33,7 +33,7 @@ def vector(var, *body: Stmt) -> For:
     return For(var, 0, 8, Block(body), AxisKind.VECTOR)
 
 
-def test_what_stays_the_same_in_the_loop_is_before_it(build):
+def test_invariant_parts_of_addresses_are_computed_before_the_loop(build):
     out, x = build.node("out", 5, 40), build.node("x", 5, 99)
     i, j, lane = build.vars(3)
     here = affine([(8, j), (1, lane)])
@@ -51,7 +51,7 @@ for (int64_t i = 0; i < 5; ++i) {
 """)
 
 
-def test_what_moves_down_is_taken_away(build):
+def test_descending_addresses_are_decremented(build):
     out, x = build.node("out", 40), build.node("x", 99)
     i, j, lane = build.vars(3)
     there = affine([(-16, j), (-1, i), (1, lane)], 80)
@@ -169,7 +169,7 @@ for (int64_t i = 0, i_8 = 0; i < 5; ++i, i_8 += 8) {
 """)
 
 
-def test_what_the_loop_changes_is_read_in_every_iteration(build):
+def test_cells_that_the_loop_changes_are_read_in_every_iteration(build):
     out, x = build.node("out", 40), build.node("x", 40)
     j, lane = build.vars(2)
     place = (affine([(8, j), (1, lane)]),)

@@ -390,7 +390,7 @@ def test_staged_code_names_the_nodes_of_its_meaning(build):
     assert build.body(Staged("cuda", "copy($1, $0)", meaning)) == "a1[0] = a0[0];"
 
 
-def test_loops_tell_the_compiler_what_they_promise(build):
+def test_loops_have_pragmas_for_the_compiler(build):
     out, (i, j) = build.node("out", 8, 4), build.vars(2)
     store = Store(out, (VarIndex(i), VarIndex(j)), Const(1.0, float32))
     inner = For(j, 0, 4, Block((store,)), AxisKind.UNROLLED)
@@ -462,7 +462,7 @@ class Sort:
         outputs[0][...] = sorted(inputs[0])
 
 
-def test_what_c_cannot_express_is_an_error(build):
+def test_statements_that_c_cannot_express_are_errors(build):
     out, big = build.node("out", 4), build.node("big", 512, 1024)
     word, (i, _) = build.node("word", 1, dtype=uint4x32), build.vars(2)
     block = For(i, 0, 4, Block((Barrier(),)), AxisKind.BLOCK)
@@ -504,7 +504,7 @@ Every node of a kernel has extents and a format.
 """)
 
 
-def test_a_barrier_outside_block_axes_waits_for_nobody(build):
+def test_a_barrier_outside_block_axes_is_removed(build):
     out = build.node("out", 1)
     assert build.body(Barrier(), Fill(out, 1.0)) == "a0[0] = 1.0f;"
 

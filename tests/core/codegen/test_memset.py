@@ -45,7 +45,7 @@ def test_anything_else_is_a_loop(build):
         assert "memset" not in build.body(loop)
 
 
-def test_the_headers_are_those_of_what_is_written(build):
+def test_the_headers_are_those_of_the_written_code(build):
     out = build.node("out", 9)
     (j,) = build.vars(1)
     assert "<string.h>" in build.file(cleared(build, out, VarIndex(j), var=j, extent=9))

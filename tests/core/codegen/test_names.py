@@ -100,7 +100,7 @@ def test_no_name_of_a_kernel_hides_another_one(build):
     assert hidden(text) == []
 
 
-def test_what_is_hidden_is_found(build):
+def test_hidden_names_are_found(build):
     text, _ = everything(build)
     clash = re.sub(rf"\b{NameRole.PLACE.value}(\d)", rf"{NameRole.PRIVATE.value}\1", text)
     assert hidden(clash)[:1] == ["p0"]

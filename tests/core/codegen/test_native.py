@@ -109,7 +109,7 @@ def test_an_operation_without_code_in_the_language_has_no_kernel() -> None:
     assert render_native(call, NODES, Dialect()) is None
 
 
-def test_only_what_the_code_mentions_is_declared() -> None:
+def test_only_the_nodes_of_the_code_are_declared() -> None:
     code = NativeCode("n_type one = 1; z[0] = x_shape[0] + z_size + one;", ("x", "n"), ("z",))
     assert body(code, (X, N), (Z,)) == snapshot("""\
 static void k_body(

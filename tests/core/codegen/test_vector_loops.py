@@ -150,7 +150,7 @@ def test_a_square_is_turned_in_registers(build):
     assert text == "float32x4_transpose(&a0[2], 9, &a1[0], 4);"
 
 
-def test_what_vectors_do_not_express_is_a_plain_loop(build):
+def test_operations_without_vector_code_are_a_plain_loop(build):
     out, x = build.node("out", 8, dtype=int32), build.node("x", 8, dtype=int32)
     (j,) = build.vars(1)
     rest = Binary(BinaryOp.MOD, build.load(x, VarIndex(j)), Const(3, int32), int32)

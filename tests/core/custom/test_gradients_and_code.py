@@ -34,7 +34,7 @@ def with_grad(grad: Any) -> Op:
     return type("Bad", (Scale,), {"grad": grad})(2.0)  # type: ignore[no-any-return]
 
 
-def test_an_op_without_grad_is_an_attribute_error_where_a_gradient_is_asked_for() -> None:
+def test_backpropagation_through_an_op_without_grad_is_an_attribute_error() -> None:
     w = oc.param("w", output=[3])
     loss = loss_of(Scale(2.0)(w))
     oc.train.forward(loss).resolve()  # computing it needs no gradient
@@ -69,14 +69,16 @@ def test_grad_returns_a_list_with_one_entry_for_each_input() -> None:
     oc.train.grad_update(loss_of(with_grad(lambda self, x, g: [g[0]])(w)))
 
 
-def test_an_exception_in_grad_says_which_application_it_is_about() -> None:
+def test_an_exception_in_grad_names_the_application() -> None:
     op = with_grad(lambda self, inputs, gradients: [1 / 0])
     loss = loss_of(op(oc.param("w", output=[3])))
     for _ in range(2):  # the first failure leaves no state
         with pytest.raises(ZeroDivisionError) as error:
             oc.train.grad_update(loss)
         (note,) = error.value.__notes__
-        assert note.startswith("while `grad` of Bad(factor=2.0), at test_gradients_and_code.py:")
+        assert note.startswith(
+            "while calling `grad` of Bad(factor=2.0), at test_gradients_and_code.py:"
+        )
 
 
 def test_a_gradient_has_the_shape_of_its_input() -> None:
@@ -185,7 +187,7 @@ def test_an_op_that_fails_to_give_its_code_is_named_with_its_line() -> None:
     ("name", "value"),
     [("c_headers", "<math.h>"), ("input_names", "x"), ("output_names", (3,)), ("c_support", 3)],
 )
-def test_what_comes_with_native_code_is_made_of_texts(name: str, value: Any) -> None:
+def test_attributes_of_native_code_must_be_texts(name: str, value: Any) -> None:
     op = type("Odd", (Coded,), {name: value})(2.0)
     with pytest.raises(oc.OpError) as error:
         oc.Context("cpu_c").compile(oc.train.forward(op([1.0, 2.0])))

@@ -418,7 +418,7 @@ def node_of(inputs: Any, outputs: Any, **attributes: Any) -> Op:
     return type("Bad", (Op,), {"make_node": make_node, **attributes})()  # type: ignore[no-any-return]
 
 
-def test_what_is_no_application_is_refused_with_its_reason() -> None:
+def test_malformed_applications_are_refused_with_their_reason() -> None:
     x, kind = oc.placeholder("x", output=[3]), TensorType(oc.float32)
     good = TensorType.of(x)
     assert [

@@ -49,7 +49,7 @@ def test_a_number_stands_beside_the_name() -> None:
     assert text(oc.tensor(0.5, label="s")) == "s: (), float32 = 0.5"
 
 
-def test_a_tensor_without_cells_says_so() -> None:
+def test_a_table_of_a_tensor_without_cells_states_that() -> None:
     assert text(oc.tensor(np.zeros((2, 0)))) == "literal: 2,0, float32, no cells"
 
 
@@ -126,7 +126,7 @@ batch 9, 9
 """)
 
 
-def test_settings_say_how_much_is_shown() -> None:
+def test_settings_limit_the_shown_cells() -> None:
     third = oc.tensor([1 / 3] * 5)
     assert "0.3333" in text(third)
     with oc.settings.overrides(print_decimals=2, print_edge=1):

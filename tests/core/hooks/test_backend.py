@@ -120,7 +120,7 @@ def test_no_device_and_no_reason_is_itself_a_reason() -> None:
     assert with_targets(TargetReport).reason == snapshot("it reports no device and no reason")
 
 
-def test_what_a_backend_does_not_implement_is_an_error_that_names_it() -> None:
+def test_a_missing_hook_is_an_error_that_names_it() -> None:
     backend = registered(Minimal("minimal"))
     target = Target("minimal")
     with pytest.raises(CodegenError) as caught:
@@ -198,7 +198,7 @@ def test_devices_that_do_not_know_each_other_copy_through_the_host() -> None:
     assert right.copies == ["host:0 to right:0", "right:0 to host:0"]
 
 
-def test_the_destination_is_asked_before_the_source_and_both_before_the_host() -> None:
+def test_the_destination_is_called_before_the_source_and_both_before_the_host() -> None:
     asked: list[str] = []
 
     class Asked(Copying):
@@ -223,7 +223,7 @@ def test_the_destination_is_asked_before_the_source_and_both_before_the_host() -
     assert asked == ["right", "left", "right"]
 
 
-def test_a_transfer_that_nobody_serves_is_an_error_naming_who_was_asked() -> None:
+def test_a_transfer_that_no_backend_serves_is_an_error_naming_the_backends() -> None:
     left, right = registered(Minimal("left")), registered(Copying("right"))
     source = ListBuffer(np.zeros((2, 3), np.float32), INFO, Target("left"))
     destination = right.allocate(INFO, Target("right"))
@@ -232,7 +232,7 @@ def test_a_transfer_that_nobody_serves_is_an_error_naming_who_was_asked() -> Non
     assert str(caught.value) == snapshot("""\
 A backend must copy between its devices and the host.
   found  no way from left:0 to right:0, not even by way of the host
-  where  asked: right (registered in this process), left (registered in this process)
+  where  called: right (registered in this process), left (registered in this process)
   try    this is a defect of the plugin: report it to its authors\
 """)
 

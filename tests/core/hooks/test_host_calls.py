@@ -101,7 +101,7 @@ def test_a_failure_leaves_the_device_as_it_was() -> None:
     assert cells(buffers[X]) == [1, 2, 3]
 
 
-def test_a_backend_without_a_transfer_is_told_so() -> None:
+def test_a_backend_without_a_transfer_is_an_error() -> None:
     run = host_call(CallExternal(Does(double), (X,), (X,)), {X: remote([1, 2, 3])}, lambda *_: None)
     with pytest.raises(TransferError, match="no transfer from far:0 to host:0"):
         run()

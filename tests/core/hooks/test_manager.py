@@ -131,7 +131,7 @@ Backend 'broken' is installed and must load: strict_plugins is on.
         ),
     ],
 )
-def test_a_plugin_that_cannot_be_imported_or_used_says_why(
+def test_a_plugin_that_cannot_be_imported_or_used_has_a_reason(
     install: Install, code: str, reason: str
 ) -> None:
     install("bad", code)
@@ -237,7 +237,7 @@ def test_passing_over_a_broken_plugin_warns(install: Install, only: Only) -> Non
         manager.select()
 
 
-def test_a_backend_asked_for_is_never_replaced(
+def test_a_named_backend_is_never_replaced(
     install: Install, only: Only, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("slow", priority=1)
@@ -257,7 +257,9 @@ Backend 'driverless' was requested by OCANNL_BACKEND but has no device on this m
 """)
 
 
-def test_an_unknown_backend_is_answered_with_what_there_is(install: Install, only: Only) -> None:
+def test_an_unknown_backend_is_an_error_that_lists_installed_ones(
+    install: Install, only: Only
+) -> None:
     install("slow", priority=1)
     only("slow")
     with settings.overrides(backend="slwo"), pytest.raises(BackendNotFoundError) as caught:
@@ -277,7 +279,7 @@ def test_nothing_is_installed_under_a_name_that_was_typed(install: Install, only
     with pytest.raises(BackendNotFoundError) as caught:
         manager.backend("far_away")
     assert caught.value.fix == snapshot("""\
-`ocannl backends` lists what is installed
+`ocannl backends` lists installed backends
 available: slow\
 """)
 
@@ -302,7 +304,7 @@ def test_a_backend_of_the_project_is_installed_under_its_own_name(
 def test_no_other_name_is_ever_one_to_install(name: str) -> None:
     found = manager._installation(name)
     own = {f"pip install ocannl-{each}" for each in ("interp", "cpu-c", "cuda")}
-    assert found in {*own, "`ocannl backends` lists what is installed"}
+    assert found in {*own, "`ocannl backends` lists installed backends"}
 
 
 def test_a_device_is_chosen_by_number(install: Install) -> None:

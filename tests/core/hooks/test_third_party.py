@@ -70,7 +70,7 @@ def test_it_is_listed_with_its_distribution_and_version(site: Path) -> None:
     assert row["devices"][0]["description"] == "this Python process, slowly"
 
 
-def test_it_computes_and_refuses_what_it_does_not_support(site: Path) -> None:
+def test_it_computes_and_refuses_unsupported_programs(site: Path) -> None:
     done = run(site, "-c", PROGRAM)
     assert done.stdout.splitlines() == [
         "computes on example:0 of ocannl-example 1.2.3",
@@ -110,7 +110,7 @@ def test_it_is_gone_where_it_is_not_installed(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", PROGRAM)
     assert "Backend 'example' was requested but is not installed." in done.stderr
     assert "pip install" not in done.stderr
-    assert "`ocannl backends` lists what is installed" in done.stderr
+    assert "`ocannl backends` lists installed backends" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_third_one_is_like_the_first() -> None:
     assert [getattr(each, "like", None) for each in results] == [None, results[0], results[0]]
 
 
-def test_what_differs_in_more_than_names_is_made() -> None:
+def test_kernels_that_are_not_alpha_equivalent_are_scheduled_separately() -> None:
     alike, calls = KernelMemo(), list[str]()
     made(alike, calls, "one")
     made(alike, calls, "longer", NodeInfo(float32, (9,)))
@@ -74,7 +74,7 @@ def test_what_differs_in_more_than_names_is_made() -> None:
     assert calls == ["one", "longer", "wider", "bounded", "other"]
 
 
-def test_what_is_no_plain_data_is_made_each_time() -> None:
+def test_kernels_that_are_no_plain_data_are_scheduled_each_time() -> None:
     alike, calls = KernelMemo(), list[str]()
     for name in ("one", "two"):
         node, store = kernel(name)

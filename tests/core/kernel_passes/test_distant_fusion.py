@@ -7,7 +7,6 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.loopir.nodes import Allocate, Binary, Const, Fill, Scope, Stmt, Unary
@@ -19,6 +18,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
+from tests.support.schedules import schedule_by_rule
 
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
 
@@ -95,7 +95,7 @@ def test_an_update_moves_up_where_nothing_uses_the_weight_before() -> None:
     )
 
 
-def test_kernels_stay_where_both_would_overtake_what_they_depend_on() -> None:
+def test_kernels_stay_where_a_move_would_violate_a_dependence() -> None:
     step = TrainingNests(is_kept=True)
     reader = step.product(step.e, step.g, step.w, 4)
     found = kernels(step.draft, *step.start, step.gradient(), reader, step.update())
@@ -115,7 +115,7 @@ def test_a_number_that_another_kernel_reads_is_stored() -> None:
     assert "g[i, j] = " in found[0]
 
 
-def test_a_number_is_stored_where_what_it_was_computed_from_changes_before_it_is_read() -> None:
+def test_a_number_is_stored_if_its_operands_change_before_it_is_read() -> None:
     draft = Draft("order")
     a, c = draft.node("a", float32, 4), draft.node("c", float32, 4)
     g = draft.scratch("g", float32, 4)

@@ -83,7 +83,7 @@ def test_factors_with_a_common_axis_are_contracted_with_one_another() -> None:
     )
 
 
-def test_what_depends_on_no_summed_axis_is_multiplied_last() -> None:
+def test_factors_without_summed_axes_are_multiplied_last() -> None:
     assert stages("i,ij,jk->ik", i=64, j=64, k=64) == [("ik", "j"), ("ik", "once")]
 
 
@@ -92,7 +92,7 @@ def test_a_sum_that_is_spread_is_computed_once() -> None:
 
 
 @pytest.mark.parametrize("spec", ["ij,jk->ik", "ij,ij,ij->i", "ai,bi,ci->abc", "ij,j,jk->ik"])
-def test_what_stages_would_not_save_stays_whole(spec: str) -> None:
+def test_products_without_savings_by_stages_stay_whole(spec: str) -> None:
     names = sorted(set(spec) - set(",->"))
     assert stages(spec, **dict.fromkeys(names, 32)) is None
 
@@ -122,7 +122,7 @@ def always(nest: KernelNest | None, program: LoopProgram) -> ReassociatedNest | 
 @pytest.mark.parametrize(
     "spec", ["ij,jk,kl->il", "ai,bj,ab,ij->", "bi,kij,bj->bk", "i,ij,jk->ki", "ik,ij->ij"]
 )
-def test_stages_give_what_one_sum_does(spec: str, interpret: Interpret) -> None:
+def test_staged_sums_agree_with_one_sum(spec: str, interpret: Interpret) -> None:
     extents = {name: 3 + number for number, name in enumerate(sorted(set(spec) - set(",->")))}
     program, arrays = contraction(spec, extents)
     found = always(kernel_nest(program.body), program)
@@ -133,7 +133,7 @@ def test_stages_give_what_one_sum_does(spec: str, interpret: Interpret) -> None:
     np.testing.assert_array_equal(after[result], expected)
 
 
-def test_stages_of_any_reduction_give_what_the_whole_does(interpret: Interpret) -> None:
+def test_staged_reductions_agree_with_the_whole(interpret: Interpret) -> None:
     staged_nests = 0
 
     @settings(

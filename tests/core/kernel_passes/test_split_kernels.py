@@ -153,7 +153,7 @@ def test_staged_code_is_a_kernel() -> None:
     assert nest.body == Block((staged,))
 
 
-def test_titles_tell_what_remarks_said_and_what_is_written() -> None:
+def test_titles_contain_remarks_and_written_nodes() -> None:
     found = nests(Remark("forward"), Remark("c = a"), copy(C, load(A)), copy(B, load(C)))
     assert [nest.title for nest in found] == ["forward; c = a (writes c)", "writes b"]
 

@@ -46,7 +46,7 @@ def test_a_long_sum_has_equal_parts_that_are_combined() -> None:
     assert divided.info == NodeInfo(float32, (16, 32))
 
 
-def test_what_is_left_over_is_one_part_more() -> None:
+def test_the_remainder_is_a_part_of_its_own() -> None:
     assert extents(split_nest(column_sums(64003, 32))) == [[16, 32, 4000], [32, 3], [32, 17]]
 
 
@@ -69,10 +69,10 @@ def test_the_results_lie_as_those_of_the_whole_do() -> None:
     divided = split_nest(nest)
     assert divided is not None
     assert divided.info.dims == (16, 4, 8)
-    assert divided.nests[0].finish[0].indices[1:] == (VarIndex(k), VarIndex(j))
+    assert divided.nests[0].epilogue[0].indices[1:] == (VarIndex(k), VarIndex(j))
 
 
-def test_parts_give_what_the_whole_does(interpret: Interpret) -> None:
+def test_partial_reductions_agree_with_the_whole(interpret: Interpret) -> None:
     divided_nests = 0
 
     @settings(

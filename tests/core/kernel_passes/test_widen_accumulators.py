@@ -100,7 +100,7 @@ def test_cells_hold_float32_while_a_long_sum_runs_in_pieces() -> None:
     draft, nest = product(512, 9000, 512)
     found = nests(draft, nest)
     assert len(found) == 3
-    assert [store.value.dtype for each in found for store in each.finish] == [
+    assert [store.value.dtype for each in found for store in each.epilogue] == [
         float32,
         float32,
         bfloat16,
@@ -123,7 +123,7 @@ def test_the_greatest_and_the_least_start_from_numbers_of_the_format() -> None:
     assert wide.reduction.initial == Const(-65504.0, float32)
 
 
-def test_wide_arithmetic_stays_what_it_is() -> None:
+def test_wide_arithmetic_is_unchanged() -> None:
     draft, nest = product(2, 3, 4, float32)
     before = plan_of(nest, draft.nodes)
     assert widen_accumulators(before) == before

@@ -6,7 +6,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import DType, bfloat16, float8_e4m3fn, float32
 from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums, widen_sums
+from ocannl_core.kernel_passes.widen_accumulators import widen_scoped_sums, widen_sums
 from ocannl_core.kernels.nest_plan import NestPlan
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
@@ -148,7 +148,7 @@ def test_starts_are_numbers_of_the_narrow_format() -> None:
     assert "= 0.3125\n" in sums.text(loop(I, 4, store))
 
 
-def test_what_does_not_add_up_in_a_loop_stays_as_it_is() -> None:
+def test_scoped_reductions_that_are_no_loop_sums_stay_unchanged() -> None:
     sums = Sums()
     once = Block((start(sums.total), more(sums.total, sums.draft.load(sums.a, I, 0))))
     assert sums.is_unchanged(

@@ -98,7 +98,7 @@ def test_reads_come_before_the_write_they_feed() -> None:
     assert writes(total()) == (C,)
 
 
-def test_merge_buffers_are_told_apart_from_cells() -> None:
+def test_merge_buffers_are_distinguished_from_cells() -> None:
     stmt = Store(C, (), Binary(BinaryOp.ADD, load(C), LoadMerge(A, (), float32), float32))
     assert reads(stmt) == (C,)
     assert merge_reads(stmt) == (A,)

@@ -70,7 +70,7 @@ def test_a_node_stored_before_it_is_loaded_needs_no_value() -> None:
     assert found.writes == {A, C}
 
 
-def test_an_accumulation_reads_what_it_adds_to() -> None:
+def test_an_accumulation_reads_its_target() -> None:
     i = FixedIndex(0)
     add = store(A, Binary(BinaryOp.ADD, load(A, i), ONE, float32), i)
     assert usage(add).reads_first == {A}

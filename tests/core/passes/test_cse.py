@@ -82,7 +82,7 @@ def test_a_statement_computes_a_repeated_expression_once() -> None:
     )
 
 
-def test_siblings_share_what_no_statement_in_between_changes() -> None:
+def test_siblings_share_values_that_no_statement_in_between_changes() -> None:
     first = D.store(C, I, value=mul(exp(D.load(A, I)), ONE))
     second = D.store(E, I, value=add(exp(D.load(A, I)), D.load(C, I)))
     assert shared(loop(I, 4, first, second)) == snapshot(
@@ -114,7 +114,7 @@ def test_inlined_computations_are_equal_up_to_their_variables() -> None:
     )
 
 
-def test_inner_loops_use_what_the_block_around_them_computed() -> None:
+def test_inner_loops_use_values_of_the_enclosing_block() -> None:
     first = D.store(C, I, value=exp(D.load(A, I)))
     inner = loop(J, 4, D.store(M, J, value=mul(exp(D.load(A, I)), D.load(B, J))))
     assert shared(loop(I, 4, first, inner)) == snapshot(
@@ -137,7 +137,7 @@ def test_a_loop_that_changes_an_operand_computes_for_itself() -> None:
     assert unshared(loop(I, 4, first, inner))
 
 
-def test_a_branch_uses_what_is_known_but_provides_nothing() -> None:
+def test_a_branch_uses_available_values_but_provides_none() -> None:
     def chosen(x: Expr) -> Expr:
         return Ternary(TernaryOp.WHERE, D.load(B, I), x, ONE, float32)
 
@@ -155,7 +155,7 @@ def test_a_branch_uses_what_is_known_but_provides_nothing() -> None:
     assert unshared(loop(I, 4, branch, before))
 
 
-def test_a_branch_uses_what_the_rest_of_its_expression_computes() -> None:
+def test_a_branch_uses_values_of_the_rest_of_its_expression() -> None:
     choice = Ternary(TernaryOp.WHERE, D.load(B, I), exp(D.load(A, I)), ONE, float32)
     for value in (add(choice, exp(D.load(A, I))), add(exp(D.load(A, I)), choice)):
         found = shared(loop(I, 4, D.store(C, I, value=value)))

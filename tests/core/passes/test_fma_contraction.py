@@ -149,7 +149,7 @@ def test_where_products_are_exact_fusing_them_changes_no_bit(
         np.testing.assert_array_equal(interpret(found, arrays)[node], cells)
 
 
-def test_what_an_innermost_loop_sums_up_is_not_fused() -> None:
+def test_sums_of_an_innermost_loop_are_not_fused() -> None:
     draft, j = Draft("p"), fresh_var("j")
     a, b, c = (draft.node(name, float32, 4) for name in "abc")
     product = of(BinaryOp.MUL, draft.load(a, j), draft.load(b, j))

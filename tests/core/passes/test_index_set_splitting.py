@@ -127,7 +127,7 @@ def unchanged(d: Draft, *stmts: Stmt) -> bool:
     return split_index_sets(program) is program
 
 
-def test_what_stays_whole() -> None:
+def test_loops_that_are_not_split() -> None:
     d = Draft("p")
     x, c, total = d.node("x", float32, 10), d.node("c", float32, 10), d.node("t", float32)
     early = where(compare(BinaryOp.LT, I, 4), d.load(x, I), Const(0.0, float32))

@@ -187,7 +187,7 @@ def test_a_definition_in_an_empty_loop_replaces_nothing() -> None:
 """)
 
 
-def test_a_reduction_goes_into_what_visits_the_same_cells() -> None:
+def test_a_reduction_is_inlined_into_a_nest_that_visits_the_same_cells() -> None:
     d = Draft("p")
     x, w, bias = d.node("x", float32, 3), d.node("x_w", float32, 4, 3), d.node("x_b", float32, 4)
     t, c = d.node("t", float32, 4), d.node("c", float32, 4)
@@ -426,7 +426,7 @@ def test_a_filled_node_is_its_number() -> None:
     assert found.virtual[t].reason is Reason.INLINED_FILL
 
 
-def test_what_nothing_stored_depends_on_is_dropped_in_chains() -> None:
+def test_chains_without_stored_uses_are_dropped() -> None:
     d = Draft("p")
     x, s, t, c = (d.node(name, float32, 4) for name in ("x", "s", "t", "c"))
     found = inlined(

@@ -56,7 +56,7 @@ def test_equal_reads_in_one_value_count_once(interpret: Run) -> None:
     assert refusal(read, loop(K, 4, d.store(e, K, value=d.load(t, K)))) is often
 
 
-def test_reads_of_what_is_assigned_anew_do_not_add_up() -> None:
+def test_reads_before_and_after_an_assignment_do_not_add_up() -> None:
     d = Draft("p")
     x, t, c, e = (d.node(name, float32, 4) for name in ("x", "t", "c", "c2"))
 

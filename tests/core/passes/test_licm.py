@@ -95,7 +95,7 @@ for i in range(4):
     )
 
 
-def test_what_an_inlined_reduction_computes_alike_leaves_it() -> None:
+def test_invariants_of_an_inlined_reduction_are_hoisted_out_of_it() -> None:
     nest = """
 for i in range(4):
     for j in range(4):
@@ -120,7 +120,7 @@ for i in range(4):
     )
 
 
-def test_a_variable_that_is_set_alike_leaves_with_its_declaration() -> None:
+def test_a_variable_with_equal_assignments_is_removed_with_its_declaration() -> None:
     nest = """
 for i in range(4):
     for j in range(4):

@@ -442,7 +442,7 @@ def test_every_reason_has_a_program_that_brings_it_about(reason: Reason) -> None
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)
-def test_every_reason_is_a_sentence_and_says_what_to_do(reason: Reason) -> None:
+def test_every_reason_is_a_sentence_with_advice(reason: Reason) -> None:
     for text in (reason.text, reason.advice):
         assert len(text.split()) > 3
         assert text[0].islower()

@@ -123,7 +123,7 @@ def test_a_product_of_integers_is_a_selection(interpret: Run) -> None:
     )
 
 
-def test_a_product_of_floats_is_a_selection_only_if_the_table_is_said_to_be_finite(
+def test_a_product_of_floats_is_a_selection_only_with_tables_are_finite(
     interpret: Run,
 ) -> None:
     product = summed(times(equals(D.load(ID, I)), D.load(TABLE, K)))
@@ -178,7 +178,7 @@ def test_loops_inside_the_reduction_stay() -> None:
     )
 
 
-def test_what_is_no_selection_stays() -> None:
+def test_reductions_that_are_no_selections_stay() -> None:
     entry = D.load(TABLE, K)
     assert stays(summed(where(equals(IndexValue(VarIndex(K), float32)), entry)))
     assert stays(summed(where(equals(D.load(C, I)), entry)))

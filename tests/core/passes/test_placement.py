@@ -202,7 +202,7 @@ def test_every_node_has_a_place_and_a_reason() -> None:
     }
 
 
-def test_a_backend_is_asked_about_nodes_that_could_be_local() -> None:
+def test_the_backend_decides_nodes_that_may_be_local() -> None:
     asked: list[TensorNode] = []
 
     def prefers_device(node: TensorNode, info: NodeInfo) -> bool:

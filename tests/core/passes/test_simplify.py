@@ -104,7 +104,7 @@ def test_loops_over_threads_stay_even_with_one_iteration() -> None:
     )
 
 
-def test_what_a_body_allocates_lives_to_the_end_of_the_block_that_takes_it() -> None:
+def test_allocations_of_a_removed_loop_live_to_the_end_of_the_enclosing_block() -> None:
     body = (Allocate(T, Scope.KERNEL), Fill(T, 0.0), store(load(T, I)))
     assert simplified(loop(I, 1, *body)) == snapshot(
         ["kernel t: float32[4]", "t[:] = 0.0", "c[0] = t[0]"]

@@ -115,7 +115,7 @@ def test_its_frame_is_one_of_the_package() -> None:
     assert Path(ocannl_core.__file__).parent in Path(between.path).parents
 
 
-def test_a_routine_runs_again_whatever_ran_in_between(context: Context, toy: Toy) -> None:
+def test_a_routine_runs_again_after_any_other(context: Context, toy: Toy) -> None:
     table, row = np.arange(12, dtype=np.float32).reshape(4, 3), toy.tensor("row", 3)
     rows, index = toy.literal("table", table), StaticIndex("self", 4)
     statement = toy.statement("si->i", row, UnaryOp.IDENTITY, rows, s=index)

@@ -84,13 +84,13 @@ def test_a_routine_sees_new_host_data_at_each_call(context: Context, model: Step
         assert np.allclose(context[model.y], np.maximum(scale * X @ np.full((3, 2), 0.5), 0))
 
 
-def test_a_routine_knows_what_it_reads_and_writes(context: Context, model: StepModel) -> None:
+def test_a_routine_lists_its_inputs_and_outputs(context: Context, model: StepModel) -> None:
     forward = context.compile(model.forward())
     assert forward.reads == {model.x.node, model.w.node}
     assert forward.writes == {model.y.node}
 
 
-def test_a_routine_shows_what_was_compiled(context: Context, model: StepModel) -> None:
+def test_a_routine_shows_its_stages(context: Context, model: StepModel) -> None:
     forward = context.compile(model.forward(), name="predict")
     assert forward.name == "predict"
     assert "relu" in forward.assignments
@@ -105,9 +105,7 @@ def test_the_name_of_a_routine_is_an_identifier(context: Context, model: StepMod
         context.compile(model.forward(), name="a b")
 
 
-def test_two_routines_share_what_the_context_stores(
-    context: Context, model: StepModel, toy: Toy
-) -> None:
+def test_two_routines_share_stored_nodes(context: Context, model: StepModel, toy: Toy) -> None:
     forward = context.compile(model.forward(model.h, model.y))
     after = context.compile(model.after_h())
     context.init_params(model.y)
@@ -117,7 +115,7 @@ def test_two_routines_share_what_the_context_stores(
     assert np.allclose(context[model.y], np.exp(X @ np.full((3, 2), 0.5)))
 
 
-def test_a_routine_stores_again_what_an_earlier_one_stored(
+def test_a_routine_writes_nodes_that_an_earlier_one_stored(
     context: Context, model: StepModel
 ) -> None:
     context.compile(model.forward(model.h, model.y))
@@ -125,7 +123,7 @@ def test_a_routine_stores_again_what_an_earlier_one_stored(
     assert model.h.node in again.writes
 
 
-def test_a_later_routine_has_its_own_memory_for_what_an_earlier_one_kept_private(
+def test_a_later_routine_has_its_own_memory_for_scratch_of_an_earlier_one(
     context: Context, model: StepModel
 ) -> None:
     private = context.compile(model.forward())
@@ -179,7 +177,7 @@ def test_a_compilation_that_fails_leaves_no_trace(context: Context, model: StepM
 # ----- linking ----------------------------------------------------------------------------------
 
 
-def test_code_that_reads_what_nothing_computes_is_not_linked(
+def test_code_that_reads_an_uncomputed_node_is_not_linked(
     context: Context, model: StepModel
 ) -> None:
     with pytest.raises(LinkError) as caught:
@@ -193,7 +191,7 @@ Every node that code reads is computed by it or stored in the context.
 """)
 
 
-def test_code_that_reads_what_another_routine_keeps_private_is_not_linked(
+def test_code_that_reads_scratch_of_another_routine_is_not_linked(
     context: Context, model: StepModel
 ) -> None:
     with settings.overrides(max_visits=0):  # nothing is inlined, so h is in the routine's memory
@@ -335,7 +333,7 @@ def test_training_agrees_with_numpy(context: Context, toy: Toy) -> None:
 # ----- host access ------------------------------------------------------------------------------
 
 
-def test_reading_a_private_node_tells_why_and_what_to_do(
+def test_reading_a_private_node_is_an_error_with_reason_and_fix(
     context: Context, model: StepModel
 ) -> None:
     context.compile(model.forward())
@@ -369,7 +367,9 @@ A tensor is read after something has given it a value.
 """)
 
 
-def test_reading_what_was_never_compiled_is_an_error(context: Context, model: StepModel) -> None:
+def test_reading_a_tensor_that_was_never_compiled_is_an_error(
+    context: Context, model: StepModel
+) -> None:
     with pytest.raises(LinkError) as caught:
         context[model.y]
     assert message(caught) == snapshot("""\
@@ -418,7 +418,7 @@ def test_only_tensors_index_a_context(context: Context) -> None:
             access()
 
 
-def test_a_context_contains_what_has_memory(context: Context, model: StepModel) -> None:
+def test_a_context_contains_tensors_with_memory(context: Context, model: StepModel) -> None:
     assert model.x not in context
     context.compile(model.forward())
     assert model.x in context
@@ -428,7 +428,7 @@ def test_a_context_contains_what_has_memory(context: Context, model: StepModel) 
 # ----- lineage ----------------------------------------------------------------------------------
 
 
-def test_a_child_shares_what_its_parent_has(context: Context, model: StepModel) -> None:
+def test_a_child_shares_memory_with_its_parent(context: Context, model: StepModel) -> None:
     context[model.x] = X
     child = context.child()
     assert np.array_equal(child[model.x], X)
@@ -436,7 +436,7 @@ def test_a_child_shares_what_its_parent_has(context: Context, model: StepModel) 
     assert np.array_equal(context[model.x], 2 * X)
 
 
-def test_what_a_child_adds_stays_its_own(context: Context, model: StepModel) -> None:
+def test_nodes_added_by_a_child_are_not_shared(context: Context, model: StepModel) -> None:
     context[model.w] = 1
     first, second = context.child(), context.child()
     first[model.x] = X

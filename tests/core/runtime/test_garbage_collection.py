@@ -160,7 +160,7 @@ def test_cells_go_with_their_context() -> None:
     assert not is_gone(kept)
 
 
-def test_what_a_program_holds_keeps_its_cells() -> None:
+def test_parameters_that_a_program_references_keep_their_cells() -> None:
     ctx = oc.Context("interp")
     p = oc.param("p", init=[1.0, 2.0])
     for k in range(4):
@@ -200,7 +200,7 @@ def test_equal_operations_are_one_as_long_as_an_input_is_held() -> None:
     assert is_gone(first, array)
 
 
-def test_identities_do_not_depend_on_what_is_freed() -> None:
+def test_identities_do_not_depend_on_freed_tensors() -> None:
     """Random numbers are keyed by them."""
 
     def made(collects: bool) -> list[int]:

@@ -81,7 +81,9 @@ def test_a_later_routine_computes_a_virtual_node_again(
     assert context[model.z].tolist() == (-0.5 * X).tolist()
 
 
-def test_a_child_knows_what_its_parent_left_virtual(context: Context, model: VirtualModel) -> None:
+def test_a_child_recomputes_virtual_nodes_of_its_parent(
+    context: Context, model: VirtualModel
+) -> None:
     first = context.compile(model.first())
     child = context.child()
     second = child.compile(model.second())
@@ -92,9 +94,7 @@ def test_a_child_knows_what_its_parent_left_virtual(context: Context, model: Vir
     assert child[model.z].tolist() == (-0.5 * X).tolist()
 
 
-def test_a_later_routine_may_keep_what_it_computes_again(
-    context: Context, model: VirtualModel
-) -> None:
+def test_a_later_routine_may_keep_recomputed_nodes(context: Context, model: VirtualModel) -> None:
     first = context.compile(model.first())
     second = context.compile(model.second(), keep=[model.t])
     assert second.placements[model.t.node].reason is Reason.KEPT
@@ -115,7 +115,7 @@ def test_a_virtual_node_has_no_value_before_its_routine_runs(
     with pytest.raises(LinkError) as caught:
         second()
     assert message(caught) == snapshot("""\
-What a routine computes and does not store can be read later while what it is computed from is unchanged.
+A tensor that a routine computes without storing it can be read later while its operands are unchanged.
   found  t: it is virtual in first, which has not run
   where  running second
   try    run first first\
@@ -132,7 +132,7 @@ def test_new_host_data_makes_a_virtual_node_stale(context: Context, model: Virtu
     with pytest.raises(LinkError) as caught:
         second()
     assert message(caught) == snapshot("""\
-What a routine computes and does not store can be read later while what it is computed from is unchanged.
+A tensor that a routine computes without storing it can be read later while its operands are unchanged.
   found  t: it is virtual in first, and x, from which it is computed, has been written since that ran
   where  running second
   try    run first again first, or compile it with keep=[t, ...], which replaces its results\
@@ -162,7 +162,7 @@ def test_a_definition_does_not_move_past_a_write_in_its_own_routine(
     with pytest.raises(LinkError) as caught:
         context.compile(model.second())
     assert message(caught) == snapshot("""\
-What a routine computes and does not store can be read later while what it is computed from is unchanged.
+A tensor that a routine computes without storing it can be read later while its operands are unchanged.
   found  t: it is virtual in first, and something that it is computed from is written between its definition and a read of it: first writes w afterwards
   where  compiling second
   try    compile first with keep=[t, ...], which replaces its results, and run it\

@@ -225,7 +225,7 @@ def test_every_stage_is_left_in_a_folder_of_its_own(
     assert (folder / stages[0]).read_text(encoding="utf-8").rstrip() == routine.assignments.rstrip()
 
 
-def test_a_dump_tells_where_nodes_are_and_how_long_each_stage_took(
+def test_a_dump_has_placements_and_the_times_of_stages(
     context: Context, toy: Toy, tmp_path: Path
 ) -> None:
     index = StaticIndex("i", 4)

@@ -199,7 +199,7 @@ def test_bytes_that_are_numbers_of_one_format_are_converted() -> None:
         (np.array([1.5, 2.0]), dtypes.uint8),
     ],
 )
-def test_what_an_error_says_to_write_is_accepted(value: np.ndarray[Any, Any], dtype: DType) -> None:
+def test_the_fix_of_an_error_about_bytes_works(value: np.ndarray[Any, Any], dtype: DType) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     advice = message(TransferError, value, 2, dtype=dtype).split("  try    ")[1]
     written = re.findall(r"(?:np\.\w+\()?array[.\[].*?(?=,? or |$)", advice)
@@ -239,7 +239,7 @@ def test_nan_is_refused_in_every_format(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("value", [np.array([1j]), "text", None, np.array(["2024"], "M8[Y]")])
-def test_what_is_no_real_number_is_an_error(value: object) -> None:
+def test_a_value_that_is_no_real_number_is_an_error(value: object) -> None:
     with pytest.raises(TransferError):
         cells(value, 1)
 
@@ -275,7 +275,7 @@ def test_writing_keeps_the_margins() -> None:
     assert values.read(backend, buffer).tolist() == [[-1, -1], [-1, -1]]
 
 
-def test_what_is_read_is_a_copy() -> None:
+def test_reading_a_buffer_returns_a_copy() -> None:
     backend, target = manager.select("interp")
     buffer = backend.allocate(NodeInfo(dtypes.float32, (2,)), target)
     first = values.read(backend, buffer)
@@ -292,7 +292,7 @@ _margins = st.builds(Margin, st.integers(0, 2), st.integers(0, 2))
     data=st.data(),
 )
 @settings(deadline=None, max_examples=60)
-def test_what_is_written_is_read_back(
+def test_a_buffer_read_after_a_write_has_the_same_bits(
     axes: list[tuple[int, Margin]], dtype: DType, data: st.DataObject
 ) -> None:
     backend, target = manager.select("interp")

@@ -58,15 +58,15 @@ def test_a_schedule_changes_no_result(example: Example, data: st.DataObject) -> 
 
 
 def _with_other_ends(nest: KernelNest, number: float | None, additions: int) -> KernelNest:
-    """Return a nest whose sums start from a number, and with additions in its finish."""
+    """Return a nest whose sums start from a number, and with additions in its epilogue."""
     assert nest.reduction is not None
-    reduction, (store,) = nest.reduction, nest.finish
+    reduction, (store,) = nest.reduction, nest.epilogue
     if number is not None:
         reduction = replace(reduction, initial=Const(number, reduction.dtype))
     value = store.value
     for _ in range(additions):
         value = Binary(BinaryOp.ADD, value, Const(1, value.dtype), value.dtype)
-    return replace(nest, reduction=reduction, finish=(replace(store, value=value),))
+    return replace(nest, reduction=reduction, epilogue=(replace(store, value=value),))
 
 
 @settings(
@@ -116,7 +116,7 @@ def _result_of(nest: KernelNest, draft: Draft, schedule: str) -> object:
     "schedule",
     ["", "split k 2; order k0 i j k1; accumulate over k1", "split i 4; order i0 j k i1; unroll i1"],
 )
-def test_sums_of_ones_are_their_start_their_number_and_what_the_finish_adds(schedule: str) -> None:
+def test_sums_of_ones_are_initial_value_plus_count_plus_epilogue(schedule: str) -> None:
     draft = Draft("product")
     nest = product(draft=draft)
     started = _with_other_ends(nest, 3, 0)

@@ -206,7 +206,7 @@ def test_a_few_sums_over_rows_are_left_to_kernels_of_their_own() -> None:
     assert all("keys_grad" not in step.title for step in together)
 
 
-def test_nodes_take_the_places_of_those_that_nobody_reads_any_more() -> None:
+def test_nodes_reuse_the_memory_of_dead_ones() -> None:
     draft = Draft("places")
     i, j = fresh_var("i"), fresh_var("j")
     a, b, c, d = (draft.scratch(name, float32, 3, 4) for name in "abcd")

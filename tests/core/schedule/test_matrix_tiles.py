@@ -78,7 +78,7 @@ SMALL = (
 )
 
 
-def test_what_is_left_over_of_tiles_is_zero() -> None:
+def test_partial_tiles_are_padded_with_zeros() -> None:
     draft, nest = product(5, 35, 16)
     text = to_text(run(draft, nest, SMALL))
     assert "\n".join(text.splitlines()[1:]) == snapshot("""\

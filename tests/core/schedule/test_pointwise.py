@@ -50,7 +50,7 @@ def test_short_rows_are_left_to_compilers(columns: int) -> None:
     assert schedule(1000, columns) == "plain loops"
 
 
-def test_short_rows_of_what_compilers_do_not_do_are_parts_of_registers() -> None:
+def test_short_rows_that_compilers_do_not_vectorise_are_partial_registers() -> None:
     assert schedule(1000, 10, UnaryOp.EXP) == "order i j; vectorise j"
     assert schedule(1000, 10, dtype=bfloat16) == "order i j; vectorise j"
 

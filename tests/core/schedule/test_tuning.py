@@ -13,7 +13,6 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import DType, float32, float64, int32
 from ocannl_core.indexing import IndexVar, StaticIndex, affine, fresh_var
-from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.alpha_equivalence import canonical_text
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
@@ -29,6 +28,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.support.reductions import random_reductions
+from tests.support.schedules import schedule_by_rule
 
 WIDE = Target(
     "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
@@ -79,7 +79,7 @@ def measured(schedule: str) -> TuningResult:
     target=st.sampled_from([WIDE, NARROW]),
     data=st.data(),
 )
-def test_candidates_compute_what_the_plain_loops_compute(
+def test_candidates_agree_with_the_plain_loops(
     example: Example, target: Target, data: st.DataObject
 ) -> None:
     nest = kernel_nest(example.program.body)
@@ -104,7 +104,7 @@ def test_candidates_compute_what_the_plain_loops_compute(
         np.testing.assert_array_equal(found[node], expected[node])
 
 
-def test_groups_of_blocks_compute_what_the_plain_loops_compute() -> None:
+def test_groups_of_blocks_agree_with_the_plain_loops() -> None:
     draft, body = drafted(rows=200, dtype=int32)
     nest = kernel_nest(Block((body,)))
     assert nest is not None
@@ -113,7 +113,7 @@ def test_groups_of_blocks_compute_what_the_plain_loops_compute() -> None:
     schedule = contraction_schedule(nest, draft.nodes, tiny)
     assert schedule is not None
     assert schedule_text(schedule) == snapshot(
-        "split j 24; split j1 12; split j11 4; split i 8; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fetching"
+        "split j 24; split j1 12; split j11 4; split i 8; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k prefetch"
     )
     program = draft.program(body)
     random = np.random.default_rng(5)
@@ -128,7 +128,7 @@ def test_groups_of_blocks_compute_what_the_plain_loops_compute() -> None:
     np.testing.assert_array_equal(found[c], arrays[c] + arrays[a] @ arrays[b])
 
 
-def test_neighbours_differ_in_one_respect_and_no_two_are_alike() -> None:
+def test_neighbours_differ_in_one_respect_and_all_are_distinct() -> None:
     nest, nodes = product()
     default, plain = first_candidates(nest, nodes, WIDE)
     assert default.schedule == contraction_schedule(nest, nodes, WIDE)
@@ -156,7 +156,7 @@ def test_both_orders_of_blocks_and_packed_operands_are_among_the_candidates() ->
 # ----- keys of the tuning cache ---------------------------------------------------------------------
 
 
-def test_equal_kernels_have_one_text_whatever_their_names_are() -> None:
+def test_alpha_equivalent_kernels_have_one_text() -> None:
     assert canonical_text(*product("a", "b", "c")) == canonical_text(*product("x", "y", "z"))
     assert canonical_text(*product()) == snapshot("""\
 axis i from 0 of 40
@@ -199,7 +199,7 @@ def test_a_kernel_inside_of_loops_has_a_text_of_its_own() -> None:
 # ----- remembering ----------------------------------------------------------------------------------
 
 
-def test_what_is_kept_is_found(tmp_path: Path) -> None:
+def test_a_saved_schedule_is_found_for_alpha_equivalent_nests(tmp_path: Path) -> None:
     memory = TuningCache(tmp_path / "new")
     nest, nodes = product("a", "b", "c")
     assert memory.find(nest, nodes) is None

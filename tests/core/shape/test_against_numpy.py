@@ -70,7 +70,7 @@ def _value(build: Any) -> Array:
 
 @settings(max_examples=150, deadline=None)
 @given(_examples())
-def test_letters_mean_what_numpy_says(example: EinsumExample) -> None:
+def test_specifications_in_letters_agree_with_numpy(example: EinsumExample) -> None:
     spec = f"{';'.join(example.operands)}=>{example.result}"
     arrays = example.arrays()
     found = _value(lambda: oc.einsum(spec, *map(oc.tensor, arrays)))
@@ -79,7 +79,7 @@ def test_letters_mean_what_numpy_says(example: EinsumExample) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(_examples())
-def test_words_mean_what_numpy_says_of_letters(example: EinsumExample) -> None:
+def test_specifications_in_words_agree_with_numpys_letters(example: EinsumExample) -> None:
     def words(labels: str) -> str:
         return "".join(f"axis_{label}, " for label in labels)
 

@@ -140,7 +140,7 @@ def test_a_size_is_not_made_larger_for_a_position_that_is_read() -> None:
         sizes([READ, below(A, 1)], [A], leaves=[A])
 
 
-def test_a_size_accessed_only_at_0_is_1_whatever_its_uses() -> None:
+def test_a_size_accessed_only_at_0_is_1_for_all_uses() -> None:
     assert sizes([AtLeast(A, 1, ORIGIN), below(4, A)], [A]) == "1"
 
 
@@ -153,7 +153,7 @@ def test_a_chain_of_results_of_size_1_stays_1() -> None:
     assert sizes([below(A, 1), below(B, A), below(C, B), below(5, C)], [A, B, C]) == "1,1,1"
 
 
-def test_in_a_circle_of_formulas_parts_are_guessed_before_what_they_add_up_to() -> None:
+def test_in_a_cycle_of_formulas_parts_default_before_their_sums() -> None:
     # a = 2*b with a window of size a, and c = 3 + a
     window = AffineDim(2, B, Window(A, padded=True))
     constraints: list[Constraint] = [
@@ -419,7 +419,7 @@ def _computed_size(model: ClosingModel) -> Shape:
         (_computed_size, "the size of its output axis -1"),
     ],
 )
-def test_a_hidden_dimension_is_told_with_the_part_that_is_open(
+def test_an_error_about_a_hidden_dimension_names_the_open_part(
     model: ClosingModel, make: Callable[[ClosingModel], Shape], part: str
 ) -> None:
     y = make(model)
@@ -438,7 +438,7 @@ def test_a_transposed_weight_can_be_shared(model: ClosingModel) -> None:
 # ----- computed sizes -----------------------------------------------------------------------------
 
 
-def test_a_size_does_not_wait_for_what_is_computed_from_it(model: ClosingModel) -> None:
+def test_a_size_does_not_wait_for_sizes_computed_from_it(model: ClosingModel) -> None:
     table = model.given(input=[2], output=[3, 1])
     scalar = model.apply("=>", table)
     x = model.add(scalar, table)
@@ -476,7 +476,7 @@ def test_closing_leaves_unconnected_numbers_of_cells_open(model: ClosingModel) -
     assert model.closed(model.add(counted, model.given(output=[3, 4])), counted)[1] == "3,4"
 
 
-def test_what_is_built_later_starts_from_closed_shapes(model: ClosingModel) -> None:
+def test_expressions_built_later_start_from_closed_shapes(model: ClosingModel) -> None:
     leaf = model.leaf()
     assert model.closed(model.add(leaf, model.given(output=[3])), leaf) == ["3", "3"]
     y = model.add(leaf, model.given(output=[2, 3]))

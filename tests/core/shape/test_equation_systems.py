@@ -66,7 +66,7 @@ def test_equations_without_a_common_solution_are_refused() -> None:
             closed(list(order), a, b, c)
 
 
-def test_equal_sizes_are_found_whatever_the_other_unknowns() -> None:
+def test_equal_sizes_are_found_among_other_unknowns() -> None:
     # a = 2*x, a = 2*y, c = a + x  -->  x = y = c/3
     for a, c, x, y in permutations(variables(4)):
         equations = [
@@ -111,7 +111,7 @@ def test_sums_of_known_sizes_give_these_sizes_back(data: st.DataObject) -> None:
         assert closed(list(order), *names) == sizes
 
 
-def test_a_size_is_said_to_follow_from_an_equation_that_mentions_it() -> None:
+def test_the_source_of_a_size_is_an_equation_that_contains_it() -> None:
     a, b, c, d = variables(4)
     origins = {var: Origin(f"about {var}") for var in (a, b, c, d)}
     state = State()

@@ -199,7 +199,7 @@ Rows that must be equal have different numbers of axes.
 """)
 
 
-def test_a_row_that_closing_ended_tells_what_ended_it() -> None:
+def test_an_error_names_the_default_that_closed_a_row() -> None:
     message = complaint("""\
 c = oc.declare("c")
 @oc.cd

@@ -83,7 +83,7 @@ An operand has the axis of which a position is read.
 # ----- demands on rows ----------------------------------------------------------------------------
 
 
-def test_a_row_that_begins_and_ends_with_what_does_not_fit() -> None:
+def test_a_row_whose_first_and_last_axes_contradict() -> None:
     message = complaint("""\
 w = oc.param("w")
 y = w @ oc.placeholder("x", output=[3])

@@ -192,7 +192,7 @@ def test_windows_of_different_strides_are_related_when_their_kernels_are_known()
         solved([equal(left, AffineDim(2, p, Window(Size(3))))])
 
 
-def test_what_waits_for_a_size_is_solved_as_soon_as_it_is_known() -> None:
+def test_a_formula_is_solved_once_two_of_its_sizes_are_known() -> None:
     n, o, k = variables(3)
     formula = equal(n, AffineDim(2, o, Window(k, 3)))
     known = [equal(n, Size(13)), equal(o, Size(4)), equal(k, Size(3))]
@@ -212,7 +212,7 @@ def test_a_basis_passes_between_a_strided_axis_and_its_positions() -> None:
         solved([formula, equal(n, Size(6, "time")), equal(o, Size(3, "space"))])
 
 
-def test_a_multiple_of_itself_is_refused_whatever_is_known() -> None:
+def test_a_multiple_of_itself_is_refused_for_all_sizes() -> None:
     (n,) = variables(1)
     itself = equal(n, AffineDim(2, n))
     for order in permutations([itself, equal(n, Size(0))]):
@@ -233,7 +233,7 @@ BASES = ("x", "y", None)
     ids=["a window inside", "a padded window", "a concatenation"],
 )
 @pytest.mark.parametrize("bases", list(product(BASES, repeat=3)), ids=str)
-def test_an_axis_and_what_it_is_made_of_have_one_basis(
+def test_an_axis_and_its_parts_have_one_basis(
     formula: Callable[[Dim, Dim, Dim], Constraint], bases: tuple[str | None, ...]
 ) -> None:
     n, a, b = variables(3)
@@ -378,7 +378,7 @@ def test_a_number_of_cells_gives_the_one_unknown_size() -> None:
         environment.total_elements(shape, 25)
 
 
-def test_a_leaf_with_a_number_of_cells_gets_one_axis_unless_its_uses_say_otherwise() -> None:
+def test_a_leaf_with_a_number_of_cells_gets_one_axis_unless_its_uses_state_axes() -> None:
     environment = Environment()
     alone, used, single = (environment.fresh_shape(batch=[], input=[]) for _ in range(3))
     for shape in (alone, used, single):

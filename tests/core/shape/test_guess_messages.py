@@ -17,7 +17,7 @@ def session() -> Iterator[oc.Session]:
         yield session
 
 
-def test_a_window_that_a_guessed_size_has_no_room_for_tells_when_it_was_guessed() -> None:
+def test_an_error_about_a_window_names_the_default_of_the_size() -> None:
     message = complaint("""\
 u = oc.uniform()
 oc.train.forward(oc.einsum("i => ", u)).resolve()
@@ -39,7 +39,7 @@ A window must fit into its axis: the span of the kernel exceeds the size.
 """)
 
 
-def test_a_parameter_whose_axes_were_guessed_tells_when_and_how_to_give_them() -> None:
+def test_an_error_names_the_default_of_a_parameters_axes_and_the_fix() -> None:
     message = complaint("""\
 p = oc.param("p")
 ctx = oc.Context("interp")
@@ -57,13 +57,13 @@ The outputs of an operand must not have more axes than the inputs that they meet
          the second operand is literal of shape 3, at program.py:5: p @ oc.tensor([1.0, 2.0, 3.0])
   try    give the first operand more input axes, turn the surplus output axes of the
          second into batch axes, or use `*` if its cells should meet one by one;
-         the axes of a nested list are outputs, unless input_axes= says otherwise:
+         the axes of a nested list are outputs, except those of input_axes=:
          oc.tensor([[1, 2], [3, 4]], input_axes=1) is a matrix;
          or give it where the parameter is made: oc.param("p", input=[...])\
 """)
 
 
-def test_a_size_that_follows_from_a_guess_tells_of_it() -> None:
+def test_the_source_of_a_size_includes_the_default_it_follows_from() -> None:
     message = complaint("""\
 p = oc.param("p", output=[...])
 q = oc.param("q", input=[], output=[1])
@@ -87,7 +87,7 @@ A window must fit into its axis: the span of the kernel exceeds the size.
 """)
 
 
-def test_what_was_stated_or_followed_is_not_called_a_guess() -> None:
+def test_stated_and_inferred_sizes_are_not_reported_as_guessed() -> None:
     message = complaint("""\
 x = oc.tensor([1.0, 2.0])
 y = oc.relu(x)

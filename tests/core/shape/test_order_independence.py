@@ -243,7 +243,7 @@ def test_operations_in_any_order_give_the_same_shapes(
 
 @settings(max_examples=300, deadline=None)
 @given(_requiring(), st.data())
-def test_what_is_required_in_any_order_gives_the_same_shapes(
+def test_requirements_in_any_order_give_the_same_shapes(
     program: _Program, data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(program.steps))
@@ -252,7 +252,7 @@ def test_what_is_required_in_any_order_gives_the_same_shapes(
 
 @settings(max_examples=200, deadline=None)
 @given(_programs(_CROSSING), st.data())
-def test_rows_known_at_opposite_ends_close_alike_in_any_order(
+def test_rows_known_at_opposite_ends_close_equally_in_any_order(
     program: _Program, data: st.DataObject
 ) -> None:
     steps = range(len(program.leaves) + len(program.operations))

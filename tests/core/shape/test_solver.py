@@ -104,7 +104,7 @@ def test_a_result_has_the_size_of_an_operand_that_is_not_1(scene: Scene) -> None
     assert scene.dim(r) == "3"
 
 
-def test_an_operand_of_size_1_says_nothing_about_the_result(scene: Scene) -> None:
+def test_an_operand_of_size_1_does_not_constrain_the_result(scene: Scene) -> None:
     (r,) = scene.dims(1)
     scene.tell(below(r, 1))
     assert scene.dim(r) == "d0"
@@ -146,7 +146,7 @@ def test_two_variables_below_each_other_are_one(scene: Scene) -> None:
     assert scene.dim(b) == "7"
 
 
-def test_joined_variables_keep_what_each_knew(scene: Scene) -> None:
+def test_joined_variables_keep_the_constraints_of_each(scene: Scene) -> None:
     a, b, c, d = scene.dims(4)
     scene.tell(below(c, a), below(3, b), equal(a, b), below(5, a), below(d, c))
     assert scene.dim(a) == scene.dim(b) == "1"
@@ -175,7 +175,7 @@ def test_bounds_with_different_bases_make_an_operand_1(scene: Scene) -> None:
     assert scene.dim(o) == "1"
 
 
-def test_a_basis_at_size_1_passes_along_what_is_1(scene: Scene) -> None:
+def test_a_basis_passes_along_axes_of_size_1(scene: Scene) -> None:
     a, b, c = scene.dims(3)
     scene.tell(below(a, Size(1, "q")), below(b, a), below(b, c))
     assert scene.dim(a) == "d0"
@@ -225,14 +225,14 @@ def test_an_operand_variable_stays_open_below_longer_results(scene: Scene) -> No
     assert scene.row(o).startswith("..")
 
 
-def test_what_is_left_of_a_closed_result_closes_the_operand(scene: Scene) -> None:
+def test_the_rest_of_a_closed_result_row_closes_the_operand(scene: Scene) -> None:
     (o,) = scene.rows(1)
     (d,) = scene.dims(1)
     scene.tell(RowBelow(Row(trailing=(Size(3),)), Row(tail=o, trailing=(d,)), ORIGIN))
     assert scene.row(o) == "()"
 
 
-def test_equal_rows_share_what_lies_between_their_ends(scene: Scene) -> None:
+def test_equal_rows_share_the_axes_between_their_ends(scene: Scene) -> None:
     v, w = scene.rows(2)
     left = Row((Size(2),), v, (Size(5),))
     scene.tell(RowEqual(left, Row(tail=w), ORIGIN))

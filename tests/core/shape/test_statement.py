@@ -80,7 +80,7 @@ def test_there_may_be_several_outputs() -> None:
 @pytest.mark.parametrize(
     "text", ["n", "n => n; ", "n+1 => n", "3*n+1 => n", "s*n => n", "o+k => o"]
 )
-def test_what_is_no_statement_is_refused(text: str) -> None:
+def test_malformed_statements_are_refused(text: str) -> None:
     with pytest.raises((SpecError, ShapeError)):
         output_of(text, (5,))
 

@@ -46,7 +46,7 @@ def test_sub_blocks_in_a_loop_have_parameters_of_their_own_and_are_shared_by_app
     assert block(3.0 * x).params == first.params
 
 
-def test_names_tell_the_function_the_block_and_the_argument(x: oc.Tensor) -> None:
+def test_names_contain_the_function_the_block_and_the_argument(x: oc.Tensor) -> None:
     y = layer(hidden=4, label="L1")(x)
     assert y.node.name == "layer_L1_x"
     assert sorted(p.node.name for p in y.params) == ["b_L1", "w_L1"]
@@ -172,7 +172,7 @@ def test_configured_sub_blocks_can_be_applied_twice_in_a_body(x: oc.Tensor) -> N
     assert len(twice(x).params) == 2
 
 
-def test_functions_arrays_and_dicts_in_a_configuration_are_told_by_their_contents(
+def test_functions_arrays_and_dicts_in_a_configuration_are_compared_by_their_contents(
     x: oc.Tensor,
 ) -> None:
     @oc.op
@@ -192,7 +192,7 @@ def test_functions_arrays_and_dicts_in_a_configuration_are_told_by_their_content
     assert block(x).params == block(2.0 * x).params
 
 
-def test_partial_and_recursive_functions_are_told_by_their_contents(x: oc.Tensor) -> None:
+def test_partial_and_recursive_functions_are_compared_by_their_contents(x: oc.Tensor) -> None:
     @oc.op
     def activated(x: oc.Tensor, *, function: object) -> oc.Tensor:
         return function(oc.param("w", output=[3]) * x)  # type: ignore[operator]

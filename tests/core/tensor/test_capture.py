@@ -70,14 +70,14 @@ def test_a_size_is_known_once_it_is_inferred_and_asking_does_not_infer_it() -> N
     assert values_of is not None
 
 
-def test_a_dimension_alone_closes_what_it_belongs_to() -> None:
+def test_compiling_a_dimension_closes_its_shape() -> None:
     n = oc.dim("n")
     oc.einsum("...,n => n", oc.tensor(np.zeros((2, 5))), capture=[n])
     (found,) = values(n * n)
     assert found == 25
 
 
-def test_the_gradient_of_what_a_size_scales_is_scaled() -> None:
+def test_the_gradient_of_a_product_with_a_size_is_scaled() -> None:
     n, w = oc.dim("n"), oc.param("w", output=[5], init=1.0)
     loss = oc.einsum("n => 0", w, capture=[n]) / n
     ctx = oc.Context("interp")
@@ -152,7 +152,7 @@ def _by_sharing(n: oc.Dimension) -> None:
         ("..n.., ", _by_sharing),
     ],
 )
-def test_what_the_result_does_not_mention_is_summed_over_its_required_size(
+def test_labels_absent_from_the_result_are_summed_over_their_required_size(
     require: Callable[[oc.Dimension], None], name: str, is_early: bool
 ) -> None:
     n, cells = oc.dim("n"), np.array([1.0, 2.0, 3.0, 4.0])

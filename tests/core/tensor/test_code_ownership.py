@@ -77,7 +77,7 @@ def test_code_of_another_computation_does_not_hinder_forward_code(loss: oc.Tenso
     assert targets(first) == targets(second)
 
 
-def test_recorded_code_reads_what_a_compiled_computation_contains(loss: oc.Tensor) -> None:
+def test_recorded_code_reads_tensors_of_a_compiled_computation(loss: oc.Tensor) -> None:
     c = oc.declare("c")
 
     @oc.cd
@@ -162,7 +162,7 @@ def test_an_update_in_front_of_the_gradients_that_it_reads_is_refused(loss: oc.T
     update = oc.train.sgd_update(loss, learning_rate=0.1)
     with pytest.raises(oc.LinkError, match="read first, and computed later") as error:
         oc.Context("interp").compile(update + oc.train.grad_update(loss))
-    assert "put the code that computes p_grad in front" in error.value.fix
+    assert "put the code that computes p_grad before its reads" in error.value.fix
 
 
 def test_delayed_updates_are_allowed_once_the_gradients_have_values(loss: oc.Tensor) -> None:
@@ -186,7 +186,7 @@ def test_gradients_have_no_gradients(loss: oc.Tensor) -> None:
         oc.train.grad_update(norm)
 
 
-def test_a_gradient_is_asked_for_only_where_there_is_one() -> None:
+def test_backpropagation_of_a_tensor_without_gradients_is_an_error() -> None:
     x = oc.tensor([1.0])
     for piece in (x.zero_grads, x.backprop, x.consume_backprop):
         with pytest.raises(oc.UsageError, match="depends on none"):
@@ -231,7 +231,7 @@ def backpropagating() -> tuple[oc.Context, oc.Tensor, oc.Tensor, Callable[[], No
     return ctx, p, loss, ctx.compile(start(), name="start", keep=kept)
 
 
-def test_a_gradient_is_not_passed_on_again_with_what_an_earlier_run_has_added() -> None:
+def test_a_gradient_with_sums_of_an_earlier_run_is_not_passed_on_again() -> None:
     ctx, p, loss, start = backpropagating()
     backward = ctx.compile(loss.backprop(), name="backward", keep=[p.grad])
     for _ in range(3):
@@ -295,7 +295,7 @@ def test_updates_of_nothing_are_refused() -> None:
         oc.train.sgd_update(oc.tensor([1.0]), learning_rate=0.1)
 
 
-def test_empty_code_says_so() -> None:
+def test_empty_code_prints_that_and_warns() -> None:
     @oc.cd
     def nothing() -> None:
         pass
@@ -316,7 +316,7 @@ def test_empty_code_beside_other_code_is_fine(loss: oc.Tensor) -> None:
         oc.Context("interp").compile(nothing() + oc.train.forward(loss))
 
 
-def test_a_computation_knows_its_nodes_and_what_it_computes_itself(loss: oc.Tensor) -> None:
+def test_a_computation_lists_its_nodes_and_its_embedded_nodes(loss: oc.Tensor) -> None:
     program = oc.train.sgd_update(loss, learning_rate=0.1).resolve()
     (p,) = loss.params
     assert p.grad is not None
@@ -347,7 +347,7 @@ sgd_update:
 """)
 
 
-def test_the_line_that_asked_stands_once_above_its_assignments() -> None:
+def test_an_origin_is_printed_once_above_its_assignments() -> None:
     x = oc.placeholder("x", output=[2])
     y = oc.tanh(x) * 2.0
     z = y - 1.0

@@ -189,7 +189,7 @@ def test_windows_that_leave_an_axis_have_no_intermediate_slot() -> None:
         computed(windowed(oc.tensor([1.0, 2.0, 3.0]), oc.tensor([1.0, 1.0])))
 
 
-def test_the_code_of_an_operation_writes_what_it_should() -> None:
+def test_the_code_of_an_operation_must_write_its_targets() -> None:
     def assigns_nothing(v: Any, v1: Any) -> None:
         pass
 
@@ -243,7 +243,7 @@ def test_gradients_are_added_to() -> None:
             oc.train.grad_update(oc.einsum("...=>0", wrong(p))).resolve()
 
 
-def test_gradients_are_no_part_of_what_computes_the_result() -> None:
+def test_gradient_code_is_no_part_of_the_forward_code() -> None:
     def forward(v: Any, v1: Any, g1: Any) -> None:
         v[:] = v1 + g1
 
@@ -304,7 +304,7 @@ def even_and_odd(v: Any, v1: Any, v2: Any) -> None:
     v.accumulate(v2, logic="..., i => ..., 2*i + 1")
 
 
-def test_shapes_follow_from_what_the_assignments_state() -> None:
+def test_shapes_follow_from_the_assignments() -> None:
     interleave = oc.define_operation("interleave", forward=even_and_odd, logic=None)
     a, b = oc.placeholder("a", output=[3]), oc.placeholder("b", output=[2, 3])
     result = interleave(a, b)

@@ -33,7 +33,7 @@ def printed(text: str, operands: int) -> str:
         "i =>  over i<3",
     ],
 )
-def test_what_is_read_prints_as_it_was_written(text: str) -> None:
+def test_parsed_index_maps_print_as_written(text: str) -> None:
     assert printed(text, text.count(";") + 1) == text
 
 

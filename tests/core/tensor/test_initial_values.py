@@ -44,7 +44,7 @@ def test_sizes_come_in_a_list() -> None:
         ({"output": [oc.Size(2, "p"), ...]}, "2:p,3,4"),
     ],
 )
-def test_stated_sizes_say_which_axes_of_an_array_are_input_axes(
+def test_stated_sizes_determine_the_input_axes_of_an_array(
     stated: dict[str, Any], shape: str
 ) -> None:
     assert str(oc.param("w", init=CUBE, **stated).shape) == shape
@@ -244,7 +244,7 @@ def test_a_warning_about_parameters_points_at_the_program(x: oc.Tensor) -> None:
 # ----- integers -----------------------------------------------------------------------------------
 
 
-def test_a_parameter_of_integers_is_not_trained_unless_that_is_asked_for() -> None:
+def test_a_parameter_of_integers_is_trained_only_with_requires_grad() -> None:
     counts = oc.param("counts", output=[2], init=1, dtype="int32")
     assert counts.grad is None
     assert (counts * 0.5).grad is None

@@ -166,7 +166,7 @@ def test_an_axis_may_have_a_basis(made: Callable[[], oc.Tensor], shape: str) -> 
     assert str(made().shape) == shape
 
 
-def test_a_basis_passes_to_what_it_meets() -> None:
+def test_a_basis_is_unified_with_aligned_axes() -> None:
     w = oc.param("w", output=[2])
     y = w @ oc.tensor([1, 2, 3], basis="rgb")
     assert y.info.dims == (2,)
@@ -178,7 +178,7 @@ def test_two_bases_do_not_meet() -> None:
         oc.tensor([1, 2, 3], basis="rgb") + oc.tensor([1, 2, 3], basis="hsv")
 
 
-def test_the_basis_of_a_single_position_passes_to_what_does_not_stretch_it() -> None:
+def test_the_basis_of_size_1_passes_to_axes_of_size_1() -> None:
     hey = oc.param("hey")
     y = hey @ oc.number(2.0, basis="q") + oc.number(1.0, basis="p")
     assert y.info.dims == (1,)
@@ -186,7 +186,7 @@ def test_the_basis_of_a_single_position_passes_to_what_does_not_stretch_it() -> 
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_the_basis_of_a_single_position_concerns_nobody_who_stretches_it(first: int) -> None:
+def test_the_basis_of_size_1_does_not_pass_to_broadcast_axes(first: int) -> None:
     one, many = oc.number(2.0, basis="q"), oc.tensor([1, 2, 3], basis="rgb")
     operands = (one, many) if first == 0 else (many, one)
     y = operands[0] + operands[1]
@@ -226,7 +226,7 @@ def test_a_use_with_another_number_of_cells_is_an_error() -> None:
         _ = y.info
 
 
-def test_the_setting_decides_what_is_written_into_code() -> None:
+def test_the_setting_limits_the_cells_written_into_code() -> None:
     assert oc.reshape(range(16)).literal is None
     assert oc.reshape(range(17)).literal is not None
     with oc.settings.overrides(fill_limit=0):
@@ -238,7 +238,7 @@ def test_the_setting_decides_what_is_written_into_code() -> None:
         pass
 
 
-def test_what_code_computes_is_not_reshaped() -> None:
+def test_reshape_refuses_tensors() -> None:
     with pytest.raises(oc.UsageError, match="takes the shape of its use"):
         oc.reshape([oc.number(1.0), 2.0])
 

@@ -80,7 +80,7 @@ def test_operations_outside_the_compiled_code_count_too() -> None:
     assert x.info.padding == (Margin(1, 2),)
 
 
-def test_the_gradient_of_a_maximum_sees_what_the_maximum_saw() -> None:
+def test_the_gradient_of_a_maximum_compares_the_same_cells() -> None:
     x = oc.param("x", output=[6], init=1.0)
     peak = oc.tropical("i=+k; k => i", x, ones(3))
     loss = oc.einsum("...=>0", peak)

@@ -86,7 +86,7 @@ def test_the_settings_make_it_an_error_or_allow_it(text: str) -> None:
         run(text)
 
 
-def test_the_error_says_what_is_missing() -> None:
+def test_the_error_names_the_missing_part() -> None:
     with oc.settings.overrides(missing_axes="error"):
         assert complaint(SHORT) == snapshot("""\
 An operand has the axes that a specification names.
@@ -159,7 +159,7 @@ c = oc.einsum("b,h|i->j,k; b,h|i->j => b,h|i->j,k", a, b)
         ("ij=>ij_", "a"),
     ],
 )
-def test_scalars_and_what_names_nothing_give_no_warning(spec: str, operands: str) -> None:
+def test_scalars_and_anonymous_axes_give_no_warning(spec: str, operands: str) -> None:
     text = f"""\
 a = oc.placeholder("a", output=[2, 3])
 c = oc.einsum({spec!r}, {operands})

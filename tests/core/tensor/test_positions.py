@@ -118,7 +118,7 @@ def test_tensors_written_at_different_positions_meet(first: int, second: int) ->
 
 
 @pytest.mark.parametrize("size", [None, 3, 4])
-def test_a_written_axis_is_as_long_as_what_it_meets(size: int | None) -> None:
+def test_a_written_axis_has_the_size_of_its_aligned_axis(size: int | None) -> None:
     a = _cells((5,))
     x = oc.einsum("j => j2", oc.tensor(a))
     y = oc.tensor(_cells((5, 1))) if size is None else oc.tensor(_cells((5, size)))

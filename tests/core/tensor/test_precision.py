@@ -47,7 +47,7 @@ def test_functions_with_float_results_leave_integers() -> None:
         assert oc.sqrt(make("uint8")).dtype is oc.bfloat16
 
 
-def test_the_condition_of_a_choice_has_no_say() -> None:
+def test_the_condition_of_where_does_not_affect_the_format() -> None:
     condition, branch = make("float64"), make("float16")
     assert oc.where(condition, branch, 0.0).dtype is oc.float16
     undecided = make()
@@ -122,7 +122,7 @@ TERMINALS: dict[str, Callable[[], oc.Tensor]] = {
 
 @pytest.mark.parametrize("terminal", TERMINALS)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
-def test_what_states_no_format_takes_that_of_its_use(terminal: str, dtype: str) -> None:
+def test_terminals_without_a_format_take_that_of_their_use(terminal: str, dtype: str) -> None:
     t = TERMINALS[terminal]()
     assert t.dtype is oc.float32
     result = make(dtype) * t
@@ -134,7 +134,7 @@ def test_what_states_no_format_takes_that_of_its_use(terminal: str, dtype: str) 
 @pytest.mark.parametrize("terminal", TERMINALS)
 @pytest.mark.parametrize("stated", ["float64", "float32", "bfloat16", "int32"])
 @pytest.mark.parametrize("beside", ["float64", "bfloat16"])
-def test_what_follows_a_use_does_so_whatever_format_the_result_states(
+def test_terminals_follow_their_use_and_not_the_format_of_the_result(
     terminal: str, stated: str, beside: str
 ) -> None:
     t = TERMINALS[terminal]()
@@ -158,7 +158,7 @@ def test_weights_of_products_with_a_stated_format_follow_the_data(stated: str, o
         assert w.dtype is oc.float64
 
 
-def test_operands_of_a_result_with_a_stated_format_follow_what_is_decided_later() -> None:
+def test_operands_of_a_result_with_a_stated_format_follow_later_uses() -> None:
     w, b = make(name="w"), make(name="b")
     fixed = oc.add(w, b, dtype="bfloat16")
     _ = w * make("float64")
@@ -175,21 +175,21 @@ def test_a_second_use_widens(terminal: str) -> None:
     assert t.dtype is oc.bfloat16
 
 
-def test_what_follows_a_use_brings_it_to_others() -> None:
+def test_a_format_inferred_from_a_use_propagates() -> None:
     w, v = make(name="w"), make(name="v")
     _ = w * make("bfloat16")
     assert (w + v).dtype is oc.bfloat16
     assert v.dtype is oc.bfloat16
 
 
-def test_a_default_format_does_not_narrow_what_a_use_decided() -> None:
+def test_a_default_format_does_not_narrow_a_format_inferred_from_a_use() -> None:
     w, v = make(name="w"), make(name="v")
     _ = w * make("float64")
     assert (2.0 * v + w).dtype is oc.float64
     assert (2.0 * make() - make("bfloat16")).dtype is oc.float32
 
 
-def test_results_that_rested_on_the_default_follow_what_uses_decide_later() -> None:
+def test_results_with_the_default_format_follow_later_uses() -> None:
     w, b = make(name="w"), make(name="b")
     first = w + b
     second = oc.relu(first) * 2.0
@@ -225,7 +225,7 @@ def test_without_any_stated_format_the_session_decides() -> None:
         assert make().dtype is oc.float64
 
 
-def test_what_states_its_format_keeps_it() -> None:
+def test_stated_formats_are_final() -> None:
     w = oc.param("w", output=[2], dtype="float32")
     ints = oc.tensor(np.array([1, 2]))
     singles = oc.tensor(np.ones(2, np.float32))
@@ -314,7 +314,7 @@ def test_numbers_in_the_code_of_an_operation_take_the_format_of_the_branches() -
     assert ctx[chosen].tolist() == [2**60 + 1, -1]
 
 
-def test_declared_tensors_take_the_format_of_what_is_assigned() -> None:
+def test_declared_tensors_take_the_format_of_the_assigned_value() -> None:
     found: list[oc.Tensor] = []
 
     @oc.cd
@@ -328,7 +328,7 @@ def test_declared_tensors_take_the_format_of_what_is_assigned() -> None:
     assert [each.dtype for each in found] == [oc.float64, oc.float32]
 
 
-def test_a_literal_keeps_the_digits_that_its_use_asks_for() -> None:
+def test_a_literal_keeps_the_precision_of_its_use() -> None:
     x = oc.tensor([0.1, 0.2])
     _ = x * make("float64")
     assert x.literal is not None
@@ -341,7 +341,7 @@ def test_a_literal_keeps_the_digits_that_its_use_asks_for() -> None:
 # ----- parameters apart ---------------------------------------------------------------------------
 
 
-def test_a_session_can_store_parameters_in_a_format_that_has_no_say() -> None:
+def test_a_session_can_store_parameters_in_a_format_of_their_own() -> None:
     with oc.Session(dtype="bfloat16", param_dtype="float32"):
         x = make()
         w = oc.param("w", output=[3])
@@ -459,7 +459,7 @@ def test_the_cutoff_of_constants_is_a_setting_and_infinities_pass() -> None:
 # ----- the report ---------------------------------------------------------------------------------
 
 
-def test_the_report_names_what_decided_each_format() -> None:
+def test_the_report_names_the_source_of_each_format() -> None:
     with oc.Session(dtype="bfloat16", param_dtype="float32"):
         x = oc.placeholder("x", batch=[4], output=[3], dtype="float16")
         h = oc.relu(oc.param("w", output=[5]) @ x + oc.param("b", dtype="bfloat16"))
@@ -501,7 +501,7 @@ def test_a_fraction_makes_floats_of_integers() -> None:
         assert result.dtype is oc.float32
 
 
-def test_what_has_no_format_has_no_report() -> None:
+def test_a_precision_report_of_other_objects_is_refused() -> None:
     with pytest.raises(oc.UsageError, match="Tensors and computations have number formats"):
         oc.precision_report(3)  # type: ignore[arg-type]
 
@@ -511,6 +511,6 @@ def test_what_has_no_format_has_no_report() -> None:
 
 @pytest.mark.parametrize("keyword", ["dtype", "param_dtype"])
 @pytest.mark.parametrize("dtype", ["int32", "uint4x32"])
-def test_a_session_has_floats_for_what_states_no_format(keyword: str, dtype: str) -> None:
+def test_a_session_has_a_default_format_for_floats(keyword: str, dtype: str) -> None:
     with pytest.raises(oc.UsageError, match=f"{keyword}='{dtype}'"):
         oc.Session(**{keyword: dtype})  # type: ignore[arg-type]

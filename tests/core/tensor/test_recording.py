@@ -167,7 +167,7 @@ def test_forward_code_of_a_new_expression_comes_along_once(p: oc.Tensor, q: oc.T
     assert [name for _, _, _, name in assignments(code())] == ["tanh", "id", "id"]
 
 
-def test_declared_tensors_take_the_label_of_what_they_are_made_from(p: oc.Tensor) -> None:
+def test_declared_tensors_take_the_label_of_the_assigned_value(p: oc.Tensor) -> None:
     @oc.cd
     def code() -> None:
         delta = oc.declare("delta")
@@ -176,7 +176,7 @@ def test_declared_tensors_take_the_label_of_what_they_are_made_from(p: oc.Tensor
     assert [target for target, *_ in assignments(code())] == ["delta_p"]
 
 
-def test_a_label_comes_from_whatever_the_program_has_named() -> None:
+def test_a_label_comes_from_the_names_in_the_program() -> None:
     data, image = oc.tensor([1.0, 2.0], label="data"), oc.placeholder("image", output=[2])
     named, nameless = oc.mul(image, 2.0, label="named"), oc.exp(image)
     labels = []
@@ -339,7 +339,7 @@ def test_a_recorded_function_that_fails_inside_another_one_leaves_nothing_there(
     assert [type(each) for each in code().resolve().body] == [Accumulate, Section, Accumulate]
 
 
-def test_control_flow_and_loops_choose_what_is_recorded(p: oc.Tensor, q: oc.Tensor) -> None:
+def test_pythons_control_flow_selects_the_recorded_code(p: oc.Tensor, q: oc.Tensor) -> None:
     @oc.cd
     def code(count: int) -> None:
         for index in range(count):
@@ -355,7 +355,7 @@ def test_control_flow_and_loops_choose_what_is_recorded(p: oc.Tensor, q: oc.Tens
     ]
 
 
-def test_a_label_comes_from_the_declaration_on_the_right_or_what_it_was_named_after(
+def test_a_label_comes_from_the_declaration_on_the_right_or_its_label(
     p: oc.Tensor,
 ) -> None:
     @oc.cd

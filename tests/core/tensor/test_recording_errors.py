@@ -171,7 +171,7 @@ oc.Context("interp").compile(loss.backprop())
 
 
 @pytest.mark.parametrize("case", MISUSE)
-def test_a_message_says_what_must_hold_what_was_found_where_and_what_to_do(case: str) -> None:
+def test_a_message_has_rule_finding_place_and_fix(case: str) -> None:
     assert message(MISUSE[case]) == MESSAGES[case]
 
 

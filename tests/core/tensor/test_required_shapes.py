@@ -20,9 +20,7 @@ def session() -> Iterator[None]:
 
 
 @given(_sizes, _sizes, _sizes)
-def test_what_is_printed_of_a_shape_can_be_read(
-    batch: list[int], input: list[int], output: list[int]
-) -> None:
+def test_printed_shapes_are_parsed(batch: list[int], input: list[int], output: list[int]) -> None:
     with oc.Session():
         x = oc.placeholder("x", batch=batch, input=input, output=output)
         y = oc.require_shape(oc.declare("y"), str(x.shape))

@@ -35,7 +35,7 @@ def test_labels_that_are_summed_and_occur_once_give_a_warning_on_the_users_line(
     (warning,) = warned(FORGOTTEN)
     assert (warning.filename, warning.lineno) == ("program.py", 4)
     assert str(warning.message) == snapshot("""\
-In ij;k=>i labels occur once and not in the result: `j`, `k`. Their axes are summed before they meet anything. If this is meant, say so by writing `...` in place of the label; if not, name it in the result or in another operand. The setting warn_summed_once=false ends these warnings.
+In ij;k=>i labels occur once and not in the result: `j`, `k`. Their axes are summed before they meet anything. If this is intended, write `...` in place of the label; if not, name it in the result or in another operand. The setting warn_summed_once=false ends these warnings.
   where  einsum, at program.py:4: c = oc.einsum("ij;k=>i", a, b)\
 """)
 

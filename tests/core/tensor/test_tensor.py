@@ -175,7 +175,7 @@ def test_an_index_beside_a_tensor_is_refused_with_the_way_to_embed_it() -> None:
 # ----- gradients of inputs ------------------------------------------------------------------------
 
 
-def test_placeholders_and_literals_have_gradients_when_asked() -> None:
+def test_placeholders_and_literals_have_gradients_with_requires_grad() -> None:
     x = oc.placeholder("x", batch=[3], output=[4], requires_grad=True)
     scale = oc.tensor(np.array([1.0, 2.0, 3.0, 4.0]), requires_grad=True)
     loss = oc.einsum("... => 0", x * x * scale)
@@ -188,7 +188,7 @@ def test_placeholders_and_literals_have_gradients_when_asked() -> None:
     np.testing.assert_allclose(context[scale.grad], (cells * cells).sum(0))
 
 
-def test_inputs_have_no_gradient_unless_asked() -> None:
+def test_inputs_have_a_gradient_only_with_requires_grad() -> None:
     assert oc.placeholder("x", output=[4]).grad is None
     assert oc.tensor([1.0, 2.0]).grad is None
 
@@ -204,7 +204,7 @@ def test_literals_that_hold_tensors_have_their_gradients() -> None:
         oc.tensor([part, part], requires_grad=True)
 
 
-def test_results_have_gradients_when_asked() -> None:
+def test_results_have_gradients_with_requires_grad() -> None:
     x = oc.tensor([1.0, 2.0])
     square = oc.mul(x, x, requires_grad=True)
     loss = oc.einsum("... => 0", square * square)
@@ -220,7 +220,7 @@ def test_results_have_gradients_when_asked() -> None:
             refused()
 
 
-def test_every_operation_says_whether_its_result_has_a_gradient() -> None:
+def test_every_operation_takes_requires_grad() -> None:
     p, q = oc.param("p", output=[2]), oc.param("q", output=[2])
     for make in (
         lambda wanted: oc.add(p, q, requires_grad=wanted),
@@ -282,7 +282,7 @@ def test_tensors_are_searched_for_beside_nothing() -> None:
     assert [None, x].index(x) == 1
 
 
-def test_what_only_the_host_has_is_told_with_the_line() -> None:
+def test_conversions_of_tensors_to_python_values_are_errors_with_the_line() -> None:
     x = oc.tensor([1.0])
     for ask in (bool, len, float):
         with pytest.raises(oc.UsageError) as caught:
@@ -291,7 +291,7 @@ def test_what_only_the_host_has_is_told_with_the_line() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 3.0, [oc.placeholder], np.ones(2)])
-def test_code_is_asked_of_tensors(value: object) -> None:
+def test_training_code_of_other_objects_is_refused(value: object) -> None:
     for call in (
         oc.train.forward,
         oc.train.grad_update,

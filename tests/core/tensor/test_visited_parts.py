@@ -56,7 +56,7 @@ def test_the_gradient_reaches_only_the_parts_that_are_read() -> None:
         assert context[p.grad].tolist() == [0.0, 1.0, 1.0, 1.0]
 
 
-def test_the_gradient_of_a_maximum_tells_pairs_of_parts_apart() -> None:
+def test_the_gradient_of_a_maximum_distinguishes_pairs_of_parts() -> None:
     with oc.Session(dtype="float64"):
         p = oc.param("p", init=oc.tensor([1.0, 9.0, 2.0]))
         y = oc.einmax("a^1^a=>a^a", p)

@@ -50,7 +50,7 @@ def test_integers_and_words_are_compared_as_they_are() -> None:
     assert ulp_distances(words, other, uint4x32) == [0, 2**96]
 
 
-def test_a_failure_says_where_and_by_how_much() -> None:
+def test_a_failure_names_the_cell_and_the_difference() -> None:
     expected = np.arange(12, dtype=np.float32).reshape(3, 4)
     actual = expected.copy()
     actual[1, 2], actual[2, 0] = 6.0000005, np.nan

@@ -63,7 +63,7 @@ def test_random_programs_reach_every_kind_of_loop_and_nested_values() -> None:
     assert {*INDEPENDENT_KINDS, Allocate, Gather, Scoped, LocalRead, IndexValue} <= reached
 
 
-def test_programs_for_passes_rewrite_what_exists_and_repeat_themselves() -> None:
+def test_programs_for_passes_overwrite_nodes_and_repeat_expressions() -> None:
     reached: set[str] = set()
 
     @settings(

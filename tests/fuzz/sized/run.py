@@ -57,7 +57,7 @@ PROGRESS = 100
 CACHES = ((2 << 10, 16 << 10, 64 << 10), (1 << 10, 4 << 10, 8 << 10), (8 << 10, 64 << 10, 1 << 20))
 """Small caches, so that the schedules of large tensors apply to smaller ones."""
 MOST_TRIED = 20
-SHORT_OF_RANGE = "Arithmetic on what lies beyond an axis needs a format with infinities."
+SHORT_OF_RANGE = "Arithmetic on margins needs a format with infinities."
 """The refusal of maxima over windows that leave an axis, in integers and `float8_e4m3fn`."""
 FARTHEST = 2
 """The largest number of steps from the default schedule to a drawn one."""

@@ -82,7 +82,7 @@ LEAVES = tuple(
 
 
 @pytest.mark.parametrize("kind", [CaseOperation, WrongCase])
-def test_a_wrong_comparison_of_whole_numbers_is_told(kind: type[CaseOperation]) -> None:
+def test_a_wrong_comparison_of_whole_numbers_is_reported(kind: type[CaseOperation]) -> None:
     mask = kind("x4", "less", ("x0", "x1"))
     chosen = CaseOperation("x5", "where", ("x4", "x2", "x3"))
     outcome = outcome_of(SizedCase(Program((*LEAVES, mask, chosen))), [PLAIN])
@@ -119,7 +119,7 @@ def test_gradients_in_narrow_formats_are_within_tight_bounds(form: NumberFormat)
 
 
 @pytest.mark.parametrize("rule", ["none", "sgd", "adam"])
-def test_several_losses_train_what_they_share(rule: str) -> None:
+def test_several_losses_train_shared_parameters(rule: str) -> None:
     pooled = CaseOperation("x4", "einmax", ("x0",), "...->... => 0")
     product = CaseOperation("x5", "mul", ("x0", "x1"))
     shifted = CaseOperation("x6", "add", ("x5", "x0"))
@@ -181,13 +181,13 @@ def test_the_first_of_equal_cells_gets_the_gradient_as_far_as_that_is_sure(error
 
 
 @pytest.mark.parametrize("kind", [CaseOperation, WrongCase])
-def test_a_wrong_sum_is_told(kind: type[CaseOperation]) -> None:
+def test_a_wrong_sum_is_reported(kind: type[CaseOperation]) -> None:
     total = kind("x4", "add", ("x2", "x3"))
     outcome = outcome_of(SizedCase(Program((*LEAVES[2:], total))), [PLAIN])
     assert outcome.kind == ("agrees" if kind is CaseOperation else "value"), outcome
 
 
-def test_one_wrong_cell_of_whole_numbers_is_told() -> None:
+def test_one_wrong_cell_of_whole_numbers_is_reported() -> None:
     right = exact(np.arange(100.0), FORMATS["float32"])
     cells = np.arange(100, dtype=np.float32)
     assert not difference("x", cells, right)

@@ -299,7 +299,7 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
         arch_flags = ()
         macros = _macros(command, arch_flags)
     if not macros:
-        macros = "no word of what it is: is it a C compiler?"
+        macros = "no version: is it a C compiler?"
     if isinstance(macros, str):
         raise CompileError(
             "The C compiler must work.",

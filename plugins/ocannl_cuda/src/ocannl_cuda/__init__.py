@@ -37,7 +37,7 @@ def report(driver: NotInstalled | Refused | Found, *, pycuda_is_installed: bool)
         case Refused(call, code, meaning):
             return TargetReport(
                 reason=f"the NVIDIA driver does not work: {call} returns {code}, {meaning}",
-                fix="`nvidia-smi` shows what the driver sees",
+                fix="`nvidia-smi` lists the devices of the driver",
                 details=_details(None, pycuda_is_installed),
             )
         case Found(devices=()):

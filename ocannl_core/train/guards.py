@@ -1,0 +1,102 @@
+"""Guards of updates: a dynamic scale of the loss, and a limit for outliers."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ocannl_core.dtypes import DType, float32, int32
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.tensor.contractions import einsum, where
+from ocannl_core.tensor.literals import arange
+from ocannl_core.tensor.pointwise_operations import (
+    cast,
+    equal,
+    exp2,
+    logical_and,
+    logical_not,
+    logical_or,
+    sqrt,
+)
+from ocannl_core.tensor.tensor import Tensor
+
+_SUM = "...|...->... => 0"
+
+
+class Scalars(Protocol):
+    """Numbers kept between updates."""
+
+    def scalar(self, name: str, dtype: DType) -> Tensor: ...
+
+    def diagnostic(self, name: str, dtype: DType) -> Tensor: ...
+
+    def vector(self, name: str, length: int, dtype: DType) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicScale:
+    """A factor of the loss that keeps small gradients above the range of float16.
+
+    A gradient that is not finite leaves the update out and divides the factor by two; after
+    `interval` updates without one the factor doubles.
+
+    Attributes:
+        initial: The base-2 logarithm of the first factor.
+        interval: The number of finite updates before the factor grows.
+        largest: The base-2 logarithm of the largest factor.
+    """
+
+    initial: int = 16
+    interval: int = 2000
+    largest: int = 24
+
+    def value(self, state: Scalars, dtype: DType) -> Any:
+        """Return the factor."""
+        change = cast(state.scalar("loss_scale_change", int32), dtype)
+        return exp2(float(self.initial) + change)
+
+    def record(self, state: Scalars, is_finite: Tensor, is_counted: Tensor | None) -> None:
+        """Record the change of the factor after an update, or after its last micro-batch."""
+        change = state.scalar("loss_scale_change", int32)
+        good = state.scalar("finite_updates", int32)
+        run = where(is_finite, good + 1, 0)
+        has_room = change < self.largest - self.initial
+        grows = logical_and(equal(run, self.interval), has_room)
+        moved = where(is_finite, where(grows, change + 1, change), change - 1)
+        left = where(equal(run, self.interval), 0, run)
+        change[:] = moved if is_counted is None else where(is_counted, moved, change)
+        good[:] = left if is_counted is None else where(is_counted, left, good)
+
+
+@dataclass(frozen=True, slots=True)
+class ZScore:
+    """A limit for the norm of all gradients, in standard deviations of the last accepted norms.
+
+    Norms are not judged until the window is full. A norm that is not finite is refused at once, and
+    is not stored.
+
+    Attributes:
+        limit: The largest distance from the mean, upwards, in standard deviations.
+        window: The number of norms.
+    """
+
+    limit: float = 6.0
+    window: int = 128
+
+    def accepts(self, norm: Tensor, state: Scalars, is_counted: Tensor | None) -> Tensor:
+        """Record the judgement of a norm; return 1 if it is accepted."""
+        history = state.vector("norms", self.window, norm.dtype)
+        seen = state.scalar("norms_seen", int32)
+        mean = einsum(_SUM, history) / self.window
+        distance = history - mean
+        deviation = sqrt(einsum(_SUM, distance * distance) / self.window)
+        is_full = cast(seen, float32) >= float(self.window)
+        is_finite = equal(norm - norm, 0.0)
+        is_usual = logical_or(logical_not(is_full), norm - mean <= self.limit * deviation)
+        accepted = state.diagnostic("is_usual", float32)
+        accepted[:] = logical_and(is_finite, is_usual)
+        is_stored = accepted if is_counted is None else logical_and(accepted, is_counted)
+        position = seen % self.window
+        places = arange(self.window, dtype=int32)
+        history[:] = where(logical_and(equal(places, position), is_stored), norm, history)
+        seen += cast(is_stored, int32)
+        return accepted

@@ -1,0 +1,449 @@
+"""Optimisers as recorded code: one update of every parameter that a loss depends on.
+
+    opt = oc.train.AdamW(learning_rate=oc.train.cosine(3e-4, steps=1000), clip_norm=1.0)
+    step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss))
+
+An optimiser is a class with hyperparameters and one method, `direction`, the formula for one
+parameter. Everything else is common to all, in this order:
+
+    unscale the gradient, clip its values, accumulate micro-batches, clip the norm,
+    add weight decay, find the direction, move the parameter, move its average
+
+An update that is left out, because a gradient is not finite, is an outlier, or belongs to a
+micro-batch before the last one, changes neither parameters nor state: old values are selected, not
+multiplied by zero.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import field
+from fnmatch import fnmatchcase
+from numbers import Real
+from typing import Any, ClassVar
+
+from ocannl_core.dtypes import DType, float32, float64, int32
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.identity import ById
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.computation import Computation, require_tensor
+from ocannl_core.tensor.contractions import einsum, where
+from ocannl_core.tensor.parameters import declare
+from ocannl_core.tensor.pointwise_operations import (
+    cast,
+    equal,
+    logical_and,
+    maximum,
+    minimum,
+    sqrt,
+)
+from ocannl_core.tensor.recording import cd
+from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.train.guards import DynamicScale, ZScore
+from ocannl_core.train.schedules import Schedule
+
+Rate = float | Tensor | Schedule
+"""A number, a tensor of one cell that the host may change between calls, or a schedule."""
+
+SUM = "...|...->... => 0"
+"""The sum of all cells."""
+
+
+class State:
+    """The tensors that an optimiser keeps between updates, by name."""
+
+    def __init__(self) -> None:
+        self.names: dict[Tensor, str] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.averages: dict[str, str] = {}
+        self.diagnostics: dict[str, Tensor] = {}
+
+    def diagnostic(self, name: str, dtype: DType) -> Tensor:
+        """Return a number that each update computes, and that stays readable after it."""
+        if name not in self.diagnostics:
+            found = declare(name, batch=(), input=(), output=(), dtype=dtype)
+            self.diagnostics[name] = found
+        return self.diagnostics[name]
+
+    def scalar(self, name: str, dtype: DType) -> Tensor:
+        """Return a number of the optimiser, 0 before the first update."""
+        if name not in self.tensors:
+            self.tensors[name] = declare(name, batch=(), input=(), output=(), dtype=dtype)
+        return self.tensors[name]
+
+    def vector(self, name: str, length: int, dtype: DType) -> Tensor:
+        """Return numbers of the optimiser along an axis, 0 before the first update."""
+        if name not in self.tensors:
+            self.tensors[name] = declare(name, batch=(), input=(), output=[length], dtype=dtype)
+        return self.tensors[name]
+
+    def slot(self, p: Tensor, name: str, **shape: Any) -> Tensor:
+        """Return a tensor that belongs to a parameter, 0 before the first update."""
+        path = f"{self.names[p]}.{name}"
+        if path not in self.tensors:
+            self.tensors[path] = declare(name, dtype=p.dtype, **shape)
+        return self.tensors[path]
+
+
+class Clock:
+    """The numbers of one update that all parameters share, each computed once.
+
+    Args:
+        count: The number of updates before this one, as a float.
+    """
+
+    def __init__(self, count: Tensor) -> None:
+        self._count = count
+        self._times: dict[DType, Tensor] = {}
+        self._rates: dict[tuple[ById, DType], Tensor] = {}
+        self._corrections: dict[tuple[float, DType], Tensor] = {}
+
+    def time(self, dtype: DType) -> Tensor:
+        """Return the number of this update, from 1."""
+        if dtype not in self._times:
+            self._times[dtype] = cast(self._count + 1.0, dtype, label="time")
+        return self._times[dtype]
+
+    def rate(self, rate: Rate, dtype: DType) -> float | Tensor:
+        """Return the learning rate."""
+        if not isinstance(rate, Schedule):
+            return rate
+        key = ById(rate), dtype
+        if key not in self._rates:
+            self._rates[key] = cast(rate(self._count), dtype, label="learning_rate")
+        return self._rates[key]
+
+    def correction(self, decay: float, dtype: DType) -> Tensor:
+        """Return the sum of the weights in a moving average that starts at 0: `1 - decay**t`."""
+        key = decay, dtype
+        if key not in self._corrections:
+            self._corrections[key] = 1.0 - decay ** self.time(dtype)
+        return self._corrections[key]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """The update of one parameter while it is recorded.
+
+    Attributes:
+        p: The parameter.
+        g: Its gradient, clipped and with L2 decay.
+        t: The number of this update, from 1, as a tensor of one cell.
+        rate: The learning rate.
+    """
+
+    p: Tensor
+    g: Any
+    t: Tensor
+    rate: Any
+    _state: State
+    _gate: Tensor | None
+    _clock: Clock
+
+    def state(self, name: str) -> Tensor:
+        """Return a tensor that is kept between updates, 0 at first."""
+        return self._state.slot(self.p, name)
+
+    def keep(self, name: str, value: Any) -> Tensor:
+        """Assign a tensor that is kept between updates, and return it."""
+        stored = self.state(name)
+        stored[:] = value if self._gate is None else where(self._gate, value, stored)
+        return stored
+
+    def average(self, name: str, value: Any, decay: Any) -> Tensor:
+        """Move a moving average that starts at 0 towards a value, and return it."""
+        return self.keep(name, decay * self.state(name) + (1.0 - decay) * value)
+
+    def publish_average(self, name: str) -> None:
+        """Make a tensor that is kept between updates the parameter's average."""
+        owner = self._state.names[self.p]
+        self._state.averages[owner] = f"{owner}.{name}"
+
+    def correction(self, decay: float) -> Any:
+        """Return the sum of the weights in a moving average that starts at 0: `1 - decay**t`."""
+        return self._clock.correction(decay, self.p.dtype)
+
+
+Group = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Optimiser(ABC):
+    """A rule that updates parameters against their gradients.
+
+    Attributes:
+        learning_rate: The step size: a number, a tensor of one cell, or a schedule.
+        weight_decay: The multiple of a parameter that is added to its gradient (L2), or, where the
+            decay is decoupled, to the direction.
+        maximize: True to ascend.
+        clip_value: The largest magnitude of a cell of a gradient; None for no limit.
+        clip_norm: The largest norm of all gradients together; longer ones are scaled down to it.
+            None for no limit. Where the norm is not a number nothing is scaled.
+        accumulate: The number of calls whose gradients are averaged for one update: k calls on
+            micro-batches equal one call on a batch k times larger, for a mean loss.
+        average: The decay of a moving average of the parameters, which `averages` holds; None for
+            none.
+        skip_nonfinite: True to leave an update out when a gradient is infinite or NaN.
+        skip_outliers: The guard that leaves an update out when the norm of its gradients is far
+            larger than recent ones; None for none.
+        loss_scale: The scale of the loss against underflow of gradients in float16; `minimise` puts
+            it into the gradients. None for 1.
+        groups: Hyperparameters for some of the parameters, by patterns of their names (as in
+            `loss.params`; `*` and `?` as in file names): `{"*.bias": {"weight_decay": 0.0}}`. The
+            first pattern that fits applies; None in place of hyperparameters freezes.
+    """
+
+    learning_rate: Rate
+    weight_decay: Any = 0.0
+    maximize: bool = False
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    accumulate: int = 1
+    average: float | None = None
+    skip_nonfinite: bool = False
+    skip_outliers: ZScore | None = None
+    loss_scale: DynamicScale | None = None
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    _state: State = field(default_factory=State, init=False, repr=False)
+
+    is_decoupled: ClassVar[bool] = False
+    """True if weight decay is no part of the gradient that `direction` gets."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @abstractmethod
+    def direction(self, update: Update) -> Any:
+        """Return the direction in which a parameter moves, by the learning rate, downwards."""
+
+    # ----- code -----------------------------------------------------------------------------------
+
+    def update(self, loss: Tensor) -> Computation:
+        """Return the code that updates every parameter that a loss depends on and that gradients
+        flow into.
+
+        Code compiled twice, for two sizes of batches, shares the state.
+
+        Raises:
+            UsageError: if there is no such parameter, or a group matches none; or if there is a
+                loss scale, for which `minimise` is the code.
+        """
+        require_tensor(loss, f"{type(self).__name__}.update")
+        if self.loss_scale is not None:
+            raise UsageError(
+                "With a loss scale, the gradients and the update are one code.",
+                found=f"{type(self).__name__}(loss_scale=...).update(loss)",
+                where=str(caller_location() or ""),
+                fix="compile opt.minimise(loss) in place of oc.train.grad_update(loss) + "
+                "opt.update(loss)",
+            )
+        return self._recorded("update", loss, has_gradients=True)
+
+    def minimise(self, loss: Tensor) -> Computation:
+        """Return the code of a whole step: the loss, its gradients and the update.
+
+        Raises:
+            UsageError: as `update`.
+        """
+        require_tensor(loss, f"{type(self).__name__}.minimise")
+        return self._recorded("minimise", loss, has_gradients=False)
+
+    def _recorded(self, name: str, loss: Tensor, *, has_gradients: bool) -> Computation:
+        groups = self._groups(loss)
+
+        def record(loss: Tensor) -> None:
+            if not has_gradients:
+                self._record_gradients(loss)
+            self._record(groups)
+
+        record.__name__ = f"{type(self).__name__.lower()}_{name}"
+        code = cd(record)(loss)
+        return replace(code, results=code.results.union(self._state.diagnostics.values()))
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        """The tensors that updates keep, by the parameter's name and their own, as
+        `mlp.w.first_moment`; empty before `update`.
+        """
+        return self._state.tensors
+
+    @property
+    def diagnostics(self) -> Mapping[str, Tensor]:
+        """Numbers of the last update that a context can read: `gradient_norm` with `clip_norm` or
+        `skip_outliers`; `is_applied`, 0 after an update that was left out.
+        """
+        return self._state.diagnostics
+
+    @property
+    def averages(self) -> Mapping[str, Tensor]:
+        """The averaged parameters by name; empty for an optimiser that averages none."""
+        tensors = self._state.tensors
+        return {name: tensors[path] for name, path in self._state.averages.items()}
+
+    # ----- recording ------------------------------------------------------------------------------
+
+    def _groups(self, loss: Tensor) -> dict[Tensor, Optimiser]:
+        """Return the hyperparameters of each parameter to train."""
+        found: dict[Tensor, Optimiser] = {}
+        unused = set(self.groups)
+        for name, p in loss.params.items():
+            if not p.requires_grad:
+                continue
+            pattern = next((each for each in self.groups if fnmatchcase(name, each)), None)
+            unused.discard(pattern or "")
+            group: Group = self.groups[pattern] if pattern is not None else {}
+            if group is not None:
+                self._state.names.setdefault(p, name)
+                found[p] = replace(self, **group, groups={}) if group else self
+        if unused:
+            raise UsageError(
+                "A group of parameters has members.",
+                found=f"no parameter for {', '.join(sorted(unused))}",
+                where=str(caller_location() or ""),
+                fix="the names are " + ", ".join(loss.params.keys()),
+            )
+        if not found:
+            raise UsageError(
+                "Updates are for parameters that gradients flow into.",
+                found=f"{loss!r} depends on none",
+                where=str(loss.origin),
+                fix='make trainable tensors with oc.param("w")',
+            )
+        return found
+
+    def _record_gradients(self, loss: Tensor) -> None:
+        loss.forward()
+        loss.zero_grads()
+        assert loss.grad is not None
+        scale = self.loss_scale
+        loss.grad[:] = 1.0 if scale is None else scale.value(self._state, float32)
+        loss.backprop()
+
+    def _record(self, groups: Mapping[Tensor, Optimiser]) -> None:
+        state = self._state
+        dtype = float64 if any(p.dtype is float64 for p in groups) else float32
+        count = state.scalar("updates", int32)
+        gradients: dict[Tensor, Any] = {}
+        for p, group in groups.items():
+            gradients[p] = self._gradient(p, group, dtype)
+        is_last = self._accumulated(gradients)
+        gate = is_last
+        if self.clip_norm is not None or self.skip_outliers is not None:
+            norm = state.diagnostic("gradient_norm", dtype)
+            norm[:] = sqrt(sum(cast(einsum(SUM, g * g), dtype) for g in gradients.values()))
+            if self.skip_outliers is not None:
+                gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
+            if self.clip_norm is not None:
+                scale = where(norm > self.clip_norm, self.clip_norm / norm, 1.0)
+                gradients = {p: g * cast(scale, p.dtype) for p, g in gradients.items()}
+        if self.skip_nonfinite or self.loss_scale is not None:
+            bad = sum(
+                cast(einsum(SUM, where(equal(g - g, 0.0), 0.0, 1.0)), float32)
+                for g in gradients.values()
+            )
+            is_finite = state.diagnostic("is_finite", float32)
+            is_finite[:] = equal(bad, 0.0)
+            gate = _both(gate, is_finite)
+            if self.loss_scale is not None:
+                self.loss_scale.record(state, is_finite, is_last)
+        decided = state.diagnostic("is_applied", float32) if gate is not None else None
+        if decided is not None:
+            decided[:] = gate
+        clock = Clock(cast(count, dtype))
+        for p, group in groups.items():
+            group._record_one(p, gradients[p], clock, decided, state)
+        if decided is None:
+            count += 1
+        else:
+            count += cast(decided, int32)
+
+    def _gradient(self, p: Tensor, group: Optimiser, dtype: DType) -> Any:
+        assert p.grad is not None
+        g: Any = p.grad
+        if self.loss_scale is not None:
+            g = g * (1.0 / self.loss_scale.value(self._state, float32))
+        if group.clip_value is not None:
+            g = minimum(maximum(g, -group.clip_value), group.clip_value)
+        return -g if group.maximize else g
+
+    def _accumulated(self, gradients: dict[Tensor, Any]) -> Tensor | None:
+        """Replace gradients by their means over micro-batches; return 1 after the last one."""
+        if self.accumulate == 1:
+            return None
+        state = self._state
+        place = state.scalar("micro_batch", int32)
+        for p, g in gradients.items():
+            total = state.slot(p, "gradient_sum")
+            total[:] = where(equal(place, 0), g, total + g)
+            gradients[p] = total * (1.0 / self.accumulate)
+        is_last = state.diagnostic("is_last_micro_batch", float32)
+        is_last[:] = equal(place, self.accumulate - 1)
+        place[:] = where(is_last, 0, place + 1)
+        return is_last
+
+    def _record_one(
+        self, p: Tensor, gradient: Any, clock: Clock, gate: Tensor | None, state: State
+    ) -> None:
+        """Record the update of one parameter."""
+        rate, t = clock.rate(self.learning_rate, p.dtype), clock.time(p.dtype)
+        has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
+        decay = self.weight_decay * p if has_decay else None
+        if decay is not None and not self.is_decoupled:
+            gradient = gradient + decay
+        update = Update(p, gradient, t, rate, state, gate, clock)
+        direction = self.direction(update)
+        if decay is not None and self.is_decoupled:
+            direction = direction + decay
+        if gate is None:
+            p -= rate * direction
+        else:
+            p[:] = where(gate, p - rate * direction, p)
+        if self.average is not None:
+            mean = state.slot(p, "average")
+            moved = self.average * mean + (1.0 - self.average) * p
+            started = where(equal(t, 1.0), p, moved)
+            mean[:] = started if gate is None else where(gate, started, mean)
+            update.publish_average("average")
+
+
+def _both(first: Tensor | None, second: Tensor) -> Tensor:
+    both: Tensor = second if first is None else logical_and(first, second)
+    return both
+
+
+def _check(optimiser: Optimiser) -> None:
+    """Raise UsageError for hyperparameters that no update can have."""
+    name = type(optimiser).__name__
+    rate = optimiser.learning_rate
+    if not isinstance(rate, Tensor | Schedule) and not _is_number(rate):
+        raise _refusal(name, "learning_rate", rate, "a number, a tensor of one cell or a schedule")
+    if not isinstance(optimiser.weight_decay, Tensor) and not _is_number(optimiser.weight_decay):
+        raise _refusal(name, "weight_decay", optimiser.weight_decay, "a number, not negative")
+    for key in ("clip_value", "clip_norm"):
+        limit = getattr(optimiser, key)
+        if limit is not None and not _is_number(limit):
+            raise _refusal(name, key, limit, "a finite number that is not negative")
+    count = optimiser.accumulate
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise _refusal(name, "accumulate", count, "a number of micro-batches, at least 1")
+    decay = optimiser.average
+    if decay is not None and not (_is_number(decay) and decay < 1):
+        raise _refusal(name, "average", decay, "a decay between 0 and 1, such as 0.999")
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    number = float(value)
+    return math.isfinite(number) and number >= 0
+
+
+def _refusal(name: str, key: str, value: object, rule: str) -> UsageError:
+    return UsageError(
+        f"{key}= of an optimiser is {rule}.",
+        found=f"{name}({key}={value!r})",
+        where=str(caller_location() or ""),
+    )

@@ -1,0 +1,400 @@
+"""Learning-rate schedules: numbers as functions of the count of updates.
+
+A schedule is applied to an integer on the host, where it returns a float, or to a tensor inside of
+a step, where it is a part of the compiled code. Both evaluate the same formula:
+
+    rate = cosine(3e-4, steps=1000, warmup=50)
+    rate(0)                                    # 6e-06
+    AdamW(learning_rate=rate)                  # evaluated in the compiled step
+
+`step` is the number of updates before the current one: 0 at the first update. A schedule of `steps`
+updates keeps its last value after them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.pointwise_operations import cos as cos_of_tensor
+from ocannl_core.tensor.pointwise_operations import exp2, sqrt, where
+from ocannl_core.tensor.pointwise_operations import maximum as maximum_of_tensors
+from ocannl_core.tensor.pointwise_operations import minimum as minimum_of_tensors
+from ocannl_core.tensor.tensor import Tensor
+
+__all__ = [
+    "Schedule",
+    "constant",
+    "cosine",
+    "exponential",
+    "joined",
+    "linear",
+    "one_cycle",
+    "wsd",
+]
+
+Number = Any
+"""A float on the host, or a tensor of one cell in a step."""
+
+
+class Schedule(ABC):
+    """A number as a function of the count of updates."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def value(self, step: Number) -> Number:
+        """Return the number for the update after `step` others."""
+
+    def __call__(self, step: Number) -> Number:
+        """Return the number for the update after `step` others.
+
+        Raises:
+            UsageError: if `step` is neither a tensor nor a count.
+        """
+        if isinstance(step, Tensor):
+            return self.value(step)
+        if not isinstance(step, Real) or isinstance(step, bool) or step < 0:
+            raise UsageError(
+                "A schedule is a function of the number of updates so far.",
+                found=f"step={step!r}",
+                where=str(caller_location() or ""),
+                fix="schedule(0) is the value for the first update",
+            )
+        return float(self.value(float(step)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant(Schedule):
+    rate: float
+
+    def value(self, step: Number) -> Number:
+        return self.rate + 0.0 * step
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear(Schedule):
+    first: float
+    last: float
+    steps: int
+
+    def value(self, step: Number) -> Number:
+        return self.first + (self.last - self.first) * _progress(step, self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cosine(Schedule):
+    first: float
+    last: float
+    steps: int
+
+    def value(self, step: Number) -> Number:
+        half_wave = 0.5 * (1.0 + _cos(math.pi * _progress(step, self.steps)))
+        return self.last + (self.first - self.last) * half_wave
+
+
+@dataclass(frozen=True, slots=True)
+class _RootDecay(Schedule):
+    """The stage of decay of a warm-up-stable-decay schedule: `1 - sqrt(progress)`."""
+
+    first: float
+    last: float
+    steps: int
+
+    def value(self, step: Number) -> Number:
+        return self.first - (self.first - self.last) * _sqrt(_progress(step, self.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Exponential(Schedule):
+    rate: float
+    decay: float
+    steps: int
+    is_staircase: bool
+    last: float
+
+    def value(self, step: Number) -> Number:
+        count = step / self.steps
+        if self.is_staircase:
+            count = count - count % 1.0
+        return _maximum(self.rate * _exp2(count * math.log2(self.decay)), self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Warmup(Schedule):
+    """A linear rise to the first value of another schedule, then that schedule."""
+
+    after: Schedule
+    steps: int
+
+    def value(self, step: Number) -> Number:
+        rise = _minimum((step + 1.0) / self.steps, 1.0)
+        return rise * self.after.value(_maximum(step - self.steps, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined(Schedule):
+    parts: tuple[Schedule, ...]
+    boundaries: tuple[int, ...]
+
+    def value(self, step: Number) -> Number:
+        found = self.parts[0].value(step)
+        for start, part in zip(self.boundaries, self.parts[1:], strict=True):
+            found = _where(step < start, found, part.value(_maximum(step - start, 0.0)))
+        return found
+
+
+def constant(rate: float, *, warmup: int = 0) -> Schedule:
+    """Return a schedule with one value, after a linear warm-up.
+
+    Args:
+        rate: The value.
+        warmup: The number of updates of the linear rise; the first has `rate / warmup`.
+    """
+    _check_numbers(rate=rate)
+    return _with_warmup(_Constant(rate), warmup)
+
+
+def linear(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> Schedule:
+    """Return a schedule that decays linearly.
+
+    Args:
+        rate: The value after the warm-up.
+        steps: The number of updates, those of the warm-up included.
+        final: The value after all of them.
+        warmup: The number of updates of the linear rise at the start.
+    """
+    _check_numbers(rate=rate, final=final)
+    return _with_warmup(_Linear(rate, final, _rest(steps, warmup)), warmup)
+
+
+def cosine(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> Schedule:
+    """Return a schedule that decays along half a wave of the cosine (Loshchilov and Hutter, 2017).
+
+    The arguments are those of `linear`.
+    """
+    _check_numbers(rate=rate, final=final)
+    return _with_warmup(_Cosine(rate, final, _rest(steps, warmup)), warmup)
+
+
+def wsd(rate: float, *, steps: int, decay: int, final: float = 0.0, warmup: int = 0) -> Schedule:
+    """Return a warm-up-stable-decay schedule: a linear rise, a constant, and a decay by
+    `1 - sqrt(progress)` (Hägele et al., 2024).
+
+    Args:
+        rate: The value between warm-up and decay.
+        steps: The number of updates, those of warm-up and decay included.
+        decay: The number of updates of the decay at the end.
+        final: The value after all of them.
+        warmup: The number of updates of the linear rise at the start.
+    """
+    _check_numbers(rate=rate, final=final)
+    _check_count("decay", decay)
+    stable = _rest(steps, warmup) - decay
+    if stable < 0:
+        raise _overfull(f"warmup={warmup} and decay={decay} in steps={steps}")
+    falling = _RootDecay(rate, final, decay)
+    flat = _Joined((_Constant(rate), falling), (stable,)) if stable else falling
+    return _with_warmup(flat, warmup)
+
+
+def exponential(
+    rate: float, *, decay: float, steps: int, staircase: bool = False, final: float = 0.0
+) -> Schedule:
+    """Return a schedule that is multiplied by `decay` every `steps` updates.
+
+    Args:
+        rate: The first value.
+        decay: The factor, positive.
+        steps: The number of updates to which the factor belongs.
+        staircase: True to multiply at once at the end of them.
+        final: The lower bound.
+    """
+    _check_numbers(rate=rate, final=final)
+    _check_count("steps", steps)
+    if not decay > 0 or not math.isfinite(decay):
+        raise UsageError(
+            "The factor of an exponential decay is positive.",
+            found=f"decay={decay!r}",
+            where=str(caller_location() or ""),
+            fix="decay=0.5, steps=1000 halves the value every 1000 updates",
+        )
+    return _Exponential(rate, decay, steps, staircase, final)
+
+
+def one_cycle(
+    rate: float,
+    *,
+    steps: int,
+    rise: float = 0.3,
+    first_divisor: float = 25.0,
+    last_divisor: float = 1e4,
+) -> Schedule:
+    """Return the one-cycle schedule: half a wave of the cosine up to `rate`, and half a wave down
+    (Smith and Topin, 2018). The meaning is that of `torch.optim.lr_scheduler.OneCycleLR`.
+
+    Args:
+        rate: The highest value.
+        steps: The number of updates.
+        rise: The fraction of them before the highest value.
+        first_divisor: The first value is `rate / first_divisor`.
+        last_divisor: The last value is the first one divided by this number.
+    """
+    _check_numbers(rate=rate)
+    _check_count("steps", steps)
+    if not 0 < rise < 1:
+        raise UsageError(
+            "The rise of a one-cycle schedule is a fraction of its updates.",
+            found=f"rise={rise!r}",
+            where=str(caller_location() or ""),
+            fix="rise=0.3",
+        )
+    first = rate / first_divisor
+    top = rise * steps - 1.0
+    up = _RealCosine(first, rate, top, 0.0)
+    down = _RealCosine(rate, first / last_divisor, steps - 1.0 - top, top)
+    return _Peak(up, down, top)
+
+
+@dataclass(frozen=True, slots=True)
+class _RealCosine(Schedule):
+    """Half a wave of the cosine between two positions that need not be whole."""
+
+    first: float
+    last: float
+    length: float
+    start: float
+
+    def value(self, step: Number) -> Number:
+        if self.length <= 0:
+            return self.last + 0.0 * step
+        progress = _minimum(_maximum((step - self.start) / self.length, 0.0), 1.0)
+        return self.last + (self.first - self.last) * (0.5 * (1.0 + _cos(math.pi * progress)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Peak(Schedule):
+    """A schedule up to a position that need not be whole, and another one after it."""
+
+    before: Schedule
+    after: Schedule
+    at: float
+
+    def value(self, step: Number) -> Number:
+        return _where(step <= self.at, self.before.value(step), self.after.value(step))
+
+
+def joined(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Schedule:
+    """Return schedules one after the other; each begins at its first value.
+
+    Args:
+        schedules: The schedules.
+        boundaries: The counts of updates at which the second, third and further ones begin.
+    """
+    parts, starts = tuple(schedules), tuple(boundaries)
+    if not parts or not all(isinstance(each, Schedule) for each in parts):
+        raise UsageError(
+            "Schedules are joined.",
+            found=repr(schedules),
+            where=str(caller_location() or ""),
+            fix="oc.train.joined([oc.train.constant(0.1), oc.train.cosine(0.1, steps=100)], "
+            "boundaries=[50])",
+        )
+    is_ascending = all(a < b for a, b in zip((0, *starts), starts, strict=False))
+    if len(starts) != len(parts) - 1 or not is_ascending:
+        raise UsageError(
+            "Between schedules there is one boundary each, in ascending order.",
+            found=f"{len(parts)} schedules, boundaries={list(starts)}",
+            where=str(caller_location() or ""),
+        )
+    return _Joined(parts, starts)
+
+
+# ----- formulas on the host and in a step ---------------------------------------------------------
+
+
+def _progress(step: Number, steps: int) -> Number:
+    return _minimum(step / steps, 1.0)
+
+
+def _minimum(a: Number, b: float) -> Number:
+    return minimum_of_tensors(a, b) if isinstance(a, Tensor) else min(a, b)
+
+
+def _maximum(a: Number, b: float) -> Number:
+    return maximum_of_tensors(a, b) if isinstance(a, Tensor) else max(a, b)
+
+
+def _cos(x: Number) -> Number:
+    return cos_of_tensor(x) if isinstance(x, Tensor) else math.cos(x)
+
+
+def _sqrt(x: Number) -> Number:
+    return sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
+
+
+def _exp2(x: Number) -> Number:
+    return exp2(x) if isinstance(x, Tensor) else 2.0**x
+
+
+def _where(condition: Number, first: Number, second: Number) -> Number:
+    if isinstance(condition, Tensor):
+        return where(condition, first, second)
+    return first if condition else second
+
+
+# ----- arguments ----------------------------------------------------------------------------------
+
+
+def _with_warmup(schedule: Schedule, warmup: int) -> Schedule:
+    if warmup == 0:
+        return schedule
+    _check_count("warmup", warmup)
+    return _Warmup(schedule, warmup)
+
+
+def _rest(steps: int, warmup: int) -> int:
+    """Return the number of updates after the warm-up."""
+    _check_count("steps", steps)
+    if warmup:
+        _check_count("warmup", warmup)
+    if warmup >= steps:
+        raise _overfull(f"warmup={warmup} in steps={steps}")
+    return steps - warmup
+
+
+def _overfull(found: str) -> UsageError:
+    return UsageError(
+        "The stages of a schedule fit into its number of updates.",
+        found=found,
+        where=str(caller_location() or ""),
+        fix="steps= counts all updates, those of warm-up and decay included",
+    )
+
+
+def _check_count(name: str, count: object) -> None:
+    if isinstance(count, int) and not isinstance(count, bool) and count >= 1:
+        return
+    raise UsageError(
+        f"{name}= of a schedule is a number of updates.",
+        found=repr(count),
+        where=str(caller_location() or ""),
+        fix=f"{name}=100",
+    )
+
+
+def _check_numbers(**numbers: object) -> None:
+    for name, number in numbers.items():
+        if not isinstance(number, Real) or isinstance(number, bool) or not math.isfinite(number):
+            raise UsageError(
+                "The values of a schedule are finite numbers.",
+                found=f"{name}={number!r}",
+                where=str(caller_location() or ""),
+                fix=f"{name}=1e-3",
+            )
