@@ -57,7 +57,7 @@ class _AlongAxis(Op):
         ranks: The numbers of batch, output and input axes.
     """
 
-    __props__ = ("axis", "ranks")
+    __props__: tuple[str, ...] | None = ("axis", "ranks")
 
     def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
         self.axis = axis
@@ -311,7 +311,7 @@ class PutAlong(_AlongAxis):
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         x, positions, cells = inputs
         found = np.zeros(x.shape, _wide(x).dtype)
-        places = list(np.indices(positions.shape))
+        places: list[Array] = list(np.indices(positions.shape))
         places[self.axis] = positions
         np.add.at(found, tuple(places), _wide(cells))
         output_storage[0][0] = found.astype(x.dtype)

@@ -71,7 +71,7 @@ def conv(
     if groups == 1:
         weight = param("weight", input=[*kernels, ...], output=channels)
         spec = f"...|{_row(read)}..ic..; {_row(window)}..ic.. -> ..oc.. => ...|{_row(made)}..oc.."
-        result = einsum(spec, x, weight)
+        result: Tensor = einsum(spec, x, weight)
     else:
         inner, width = _group_sizes(x, axes, groups, channels)
         weight = param("weight", input=[groups, *kernels, inner], output=[width])
@@ -143,8 +143,8 @@ def _pool(x: Tensor, axes: int, window: Sizes, stride: Sizes | None, kind: str) 
     if kind == "max":
         greatest: Tensor = einmax(spec, x, values=values)
         return greatest
-    total: Tensor = einsum(spec, x, values=values)
-    return total / float(math.prod(cells))
+    mean: Tensor = einsum(spec, x, values=values) / float(math.prod(cells))
+    return mean
 
 
 def resize(

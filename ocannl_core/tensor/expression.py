@@ -18,18 +18,18 @@ Operand = Any
 def _apply(operation: Callable[..., Any], left: Expression, right: Operand) -> Any:
     """Return an operation applied to an expression and the operand on its right."""
     if not isinstance(right, Expression | Real):
-        return _not_an_operand(right)
+        return refuse_operand(right)
     return operation(left, right)
 
 
 def _apply_reflected(operation: Callable[..., Any], right: Expression, left: Operand) -> Any:
     """Return an operation applied to an expression and the operand on its left."""
     if not isinstance(left, Expression | Real):
-        return _not_an_operand(left)
+        return refuse_operand(left)
     return operation(left, right)
 
 
-def _not_an_operand(other: object) -> Any:
+def refuse_operand(other: object) -> Any:
     """Refuse arrays, lists, indices and None with advice; leave other objects to their own
     operators.
     """

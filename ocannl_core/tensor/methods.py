@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.errors import MissingAttributeError, UsageError
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.expression import Expression, refuse_operand
 from ocannl_core.tensor.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
 from ocannl_core.tensor.operator_bindings import functions
 
@@ -173,6 +174,9 @@ class TensorMethods(Expression):
         if ours is None:
             called = name if method == "__call__" else f"{name}.{method}"
             raise _no_counterpart(called, f"with {', '.join(kwargs)}=" if kwargs else "")
+        for each in inputs:
+            if not isinstance(each, Expression | Real):
+                refuse_operand(each)
         return functions[ours](*inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

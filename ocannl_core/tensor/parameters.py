@@ -66,14 +66,14 @@ def param(
     """
     session = sessions.current()
     _check_name("parameter", name)
-    output, input = _row(output), _row(input)
-    _check_cells(name, output=output, input=input)
-    arguments = (_hashable(output), _hashable(input), dtype, requires_grad)
+    rows: tuple[OpenAxes | None, OpenAxes | None] = (_row(output), _row(input))
+    _check_cells(name, output=rows[0], input=rows[1])
+    arguments = (_hashable(rows[0]), _hashable(rows[1]), dtype, requires_grad)
     return shared_parameter(
         session,
         name,
         arguments,
-        lambda label: _new(session, label, output, input, init, dtype, requires_grad),
+        lambda label: _new(session, label, *rows, init, dtype, requires_grad),
     )
 
 

@@ -215,7 +215,7 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
     if rows:
         parts = [tuple(rows.get(row) or ()) for row in ("batch", "output", "input")]
         ranks = (len(parts[0]), len(parts[1]), len(parts[2]))
-        wanted = sum(parts, sizes)
+        wanted: Sequence[Any] = [size for part in parts for size in part]
         if sizes:
             raise UsageError(
                 "The sizes of a new shape are stated once.",

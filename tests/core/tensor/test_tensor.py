@@ -57,11 +57,9 @@ def test_equality_is_pointwise_hashing_is_identity_and_truth_is_refused() -> Non
     assert {a: 1}[a] == 1
     with pytest.raises(oc.UsageError, match="truth value"):
         bool(a == b)
-    for ask in (len, float, np.asarray):
+    for ask in (float, np.asarray):
         with pytest.raises(oc.UsageError, match="context"):
             ask(a)
-    with pytest.raises(TypeError):
-        iter(a)
     with pytest.raises(oc.UsageError, match=r"wrap arrays with oc\.tensor"):
         np.ones(3) + a
 
@@ -284,7 +282,7 @@ def test_tensors_are_searched_for_beside_nothing() -> None:
 
 def test_conversions_of_tensors_to_python_values_are_errors_with_the_line() -> None:
     x = oc.tensor([1.0])
-    for ask in (bool, len, float):
+    for ask in (bool, float):
         with pytest.raises(oc.UsageError) as caught:
             ask(x)
         assert "ask(x)" in caught.value.where
