@@ -56,6 +56,10 @@ class Environment:
         self._made_from: dict[Shape | ById, dict[tuple[Shape, ...], Shape]] = {}
         self._unchecked: dict[Shape | ById, dict[EinsumApplication, None]] = {}
         self._reported: set[tuple[Location | None, str]] = set()
+        self.previews: dict[int, Shape | None] = {}
+        """Shapes as `close` would decide them, by the numbers of tensors, until a constraint is
+        added; None where a leaf is open.
+        """
 
     def fresh_shape(
         self, *, batch: Axes = None, input: Axes = None, output: Axes = None, name: str = ""
@@ -143,6 +147,7 @@ class Environment:
             for dim in dims:
                 state.mark_dim(dim, leaf)
         self._leaves += 1
+        self.previews.clear()
         state.undo_log.commit()
 
     def constrain(self, constraints: Sequence[Constraint]) -> None:
@@ -401,6 +406,7 @@ class Environment:
     @contextmanager
     def _atomically(self) -> Iterator[None]:
         state = self._state
+        self.previews.clear()
         state.undo_log.commit()
         state.scalars_are_decided = False
         state.closing = None

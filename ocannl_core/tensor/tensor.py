@@ -126,12 +126,47 @@ class Tensor(TensorMethods, TypedTensor):
 
         Sizes that follow from known shapes alone are those that compiling would decide now.
         """
-        environment = self.session.environment
-        found = environment.view(self._terms)
-        if found.is_closed or not isinstance(self.definition, Applied) or not self.is_determined:
+        found = self.session.environment.view(self._terms)
+        if found.is_closed or not isinstance(self.definition, Applied):
             return found
-        with suppress(ShapeError):  # compiling reports it
-            (found,) = environment.preview([self._terms])
+        return self._preview() or found
+
+    def _preview(self) -> Shape | None:
+        """Return the shape as compiling would decide it now; None where a leaf is open.
+
+        Previews of all operands are made together, and kept until a constraint is added.
+        """
+        environment = self.session.environment
+        if self.id not in environment.previews:
+            is_known = self._find_determined()
+            known = [tensor for tensor, holds in is_known.items() if holds]
+            shapes: list[Shape] = []
+            with suppress(ShapeError):  # compiling reports it
+                shapes = environment.preview([tensor.terms for tensor in known])
+            environment.previews.update({tensor.id: None for tensor in is_known})
+            for tensor, shape in zip(known, shapes, strict=False):
+                environment.previews[tensor.id] = shape
+        return environment.previews[self.id]
+
+    def _find_determined(self) -> dict[Tensor, bool]:
+        """Return, for the tensor and its operands with open shapes, True if no leaf is open."""
+        environment = self.session.environment
+        found: dict[Tensor, bool] = {}
+        pending = [self]
+        while pending:
+            tensor = pending[-1]
+            new = [
+                each
+                for each in tensor.operands
+                if each not in found and not environment.view(each.terms).is_closed
+            ]
+            if isinstance(tensor.definition, Applied) and new:
+                pending += new
+                continue
+            pending.pop()
+            found[tensor] = isinstance(tensor.definition, Applied) and all(
+                found.get(each, True) for each in tensor.operands
+            )
         return found
 
     @property
@@ -163,18 +198,8 @@ class Tensor(TensorMethods, TypedTensor):
     @property
     def is_determined(self) -> bool:
         """Return True if the shape follows from known ones: uses decide that of no operand."""
-        seen: set[Tensor] = {self}
-        pending: list[Tensor] = [self]
-        while pending:
-            tensor = pending.pop()
-            if self.session.environment.view(tensor.terms).is_closed:
-                continue
-            if not isinstance(tensor.definition, Applied):
-                return False
-            new = [each for each in tensor.operands if each not in seen]
-            seen.update(new)
-            pending += new
-        return True
+        is_closed = self.session.environment.view(self._terms).is_closed
+        return is_closed or self._preview() is not None
 
     @property
     def logic(self) -> Logic:
