@@ -90,7 +90,7 @@ def test_reading_a_shape_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ATTRIBUTES))
-def test_an_attribute_of_another_library_says_what_to_write(name: str) -> None:
+def test_an_error_about_an_attribute_of_another_library_has_a_fix(name: str) -> None:
     x = oc.placeholder("x", output=[2])
     with pytest.raises(oc.UsageError) as caught:
         getattr(x, name)
