@@ -91,6 +91,7 @@ from ocannl_core.tensor.contractions import (
     where,
 )
 from ocannl_core.tensor.dimension import Dimension, dim
+from ocannl_core.tensor.evaluation import evaluation
 from ocannl_core.tensor.joining import (
     concat,
     stack,
@@ -321,6 +322,7 @@ __all__ = [
     "elu",
     "equal",
     "erf",
+    "evaluation",
     "exp",
     "exp2",
     "expand_dims",

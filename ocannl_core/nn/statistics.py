@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ocannl_core.errors import ShapeError
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import einsum
 from ocannl_core.tensor.operands import as_tensor
-from ocannl_core.tensor.reductions import count_terms, softmax_along
+from ocannl_core.tensor.reductions import constant_of_count, count_terms, softmax_along
 from ocannl_core.tensor.tensor import Tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
@@ -51,3 +52,26 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
         scale: A factor; the inverse of the temperature.
     """
     return softmax_along(spec, x if scale == 1 else scale * x)
+
+
+def mean_and_correction(spec: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `mean(spec, x)`, and `n / (n - 1)` for the number n of cells that it is the mean of, a
+    constant once shapes are closed.
+
+    Raises:
+        ShapeError: at compilation, if n is 1.
+    """
+    total = as_tensor(einsum(spec, x), sessions.current())
+
+    def factor(count: int) -> float:
+        if count == 1:
+            raise ShapeError(
+                "The variance of a batch needs two cells or more for each feature.",
+                found=f"one cell for each feature of {x.shape}",
+                where=str(total.origin),
+                fix="train on larger batches; evaluate single examples inside "
+                "`with oc.evaluation():`",
+            )
+        return count / (count - 1) if count else 1.0
+
+    return total / count_terms(total), constant_of_count(total, factor)

@@ -7,6 +7,7 @@ leaves axes of size 1. A sum over no cells is 0, a maximum minus infinity.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ocannl_core.assign.nodes import Constant
@@ -124,6 +125,11 @@ def _reduction(name: str, x: Any, axis: AxisArgument, keepdims: bool) -> Reducti
 
 def count_terms(total: Tensor) -> Tensor:
     """Return the number of terms of each cell of a sum: a constant once shapes are closed."""
+    return constant_of_count(total, float)
+
+
+def constant_of_count(total: Tensor, function: Callable[[int], float]) -> Tensor:
+    """Return a function of the number of terms of each cell of a sum."""
     definition = total.definition
     assert isinstance(definition, Applied)
     logic, operands, origin = definition.logic, definition.operands, total.origin
@@ -132,7 +138,7 @@ def count_terms(total: Tensor) -> Tensor:
         found = project(logic, total.shape, [operand.shape for operand in operands], origin)
         kept = {var for index in found.lhs for var in variables(index)}
         extents = (extent for var, extent in found.domain if var not in kept)
-        return Constant(float(math.prod(extents)))
+        return Constant(function(math.prod(extents)))
 
     return fill_tensor(total.session, count, closed_shape(), total.dtype, "count")
 

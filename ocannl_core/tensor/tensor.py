@@ -24,6 +24,7 @@ from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
     Definition,
+    Effect,
     GradientOf,
     Literal,
     Parameter,
@@ -67,6 +68,7 @@ class Tensor(TensorMethods, TypedTensor):
         "__weakref__",
         "_accesses",
         "_applications",
+        "_effects",
         "_grad",
         "_layout",
         "_node",
@@ -108,6 +110,7 @@ class Tensor(TensorMethods, TypedTensor):
         self._layout: Layout | None = None
         self.recording: Recording | None = None
         self._applications: dict[Any, Any] | None = None
+        self._effects: tuple[Effect[Tensor], ...] = ()
         if requires_grad:
             self._grad = Tensor(
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
@@ -380,6 +383,12 @@ class Tensor(TensorMethods, TypedTensor):
         return isinstance(self.definition, Placeholder)
 
     @property
+    def is_statistic(self) -> bool:
+        """Return True for state that training follows and evaluation reads."""
+        definition = self.definition
+        return isinstance(definition, Declared) and definition.is_statistic
+
+    @property
     def is_gradient(self) -> bool:
         return isinstance(self.definition, GradientOf)
 
@@ -400,9 +409,19 @@ class Tensor(TensorMethods, TypedTensor):
         return Parameters(t for t in ancestors([self]) if t.is_parameter)
 
     @property
+    def statistics(self) -> Parameters[Tensor]:
+        """The statistics that the tensor depends on, or that its gradient updates, oldest first,
+        with their names.
+        """
+        graph = ancestors([self])
+        updated = [t for tensor in graph for effect in tensor.effects for t in effect.targets]
+        return Parameters(t for t in (*graph, *updated) if t.is_statistic)
+
+    @property
     def scopes(self) -> tuple[ParameterScope, ...]:
-        """The blocks around a parameter, outermost first."""
-        return self.definition.scopes if isinstance(self.definition, Parameter) else ()
+        """The blocks around a parameter or a statistic, outermost first."""
+        definition = self.definition
+        return definition.scopes if isinstance(definition, Declared | Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
         """Return the parameters that the tensor depends on, and those that their initialisers
@@ -433,6 +452,17 @@ class Tensor(TensorMethods, TypedTensor):
         if self._applications is None:
             self._applications = {}
         return self._applications
+
+    @property
+    def effects(self) -> tuple[Effect[Tensor], ...]:
+        """The code that follows each backpropagation through the tensor."""
+        return self._effects
+
+    def add_effect(self, effect: Effect[Tensor]) -> None:
+        """Let code follow each backpropagation through the tensor; an effect of several tensors
+        follows once.
+        """
+        self._effects += (effect,)
 
     # ----- code -----------------------------------------------------------------------------------
 
