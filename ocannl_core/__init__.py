@@ -45,13 +45,14 @@ from ocannl_core.errors import (
     OpError,
     SettingsError,
     ShapeError,
+    ShapeWarning,
     SpecError,
     SpecWarning,
     TransferError,
     UsageError,
     VerifyError,
 )
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.activations import (
     clip,
@@ -92,6 +93,7 @@ from ocannl_core.tensor.contractions import (
 )
 from ocannl_core.tensor.dimension import Dimension, dim
 from ocannl_core.tensor.evaluation import evaluation
+from ocannl_core.tensor.gradients import gradients
 from ocannl_core.tensor.joining import (
     concat,
     stack,
@@ -107,7 +109,7 @@ from ocannl_core.tensor.literals import (
 )
 from ocannl_core.tensor.network_blocks import Block, op
 from ocannl_core.tensor.operation import Operation, define_operation
-from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
+from ocannl_core.tensor.parameters import declare, param, placeholder, static_extent, static_index
 from ocannl_core.tensor.pointwise_operations import (
     abs,
     acos,
@@ -274,9 +276,11 @@ __all__ = [
     "Session",
     "SettingsError",
     "ShapeError",
+    "ShapeWarning",
     "Size",
     "SpecError",
     "SpecWarning",
+    "StaticExtent",
     "StaticIndex",
     "Tensor",
     "TransferError",
@@ -341,6 +345,7 @@ __all__ = [
     "fma",
     "from_function",
     "gelu",
+    "gradients",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
@@ -430,6 +435,7 @@ __all__ = [
     "square",
     "squeeze",
     "stack",
+    "static_extent",
     "static_index",
     "std",
     "stop_gradient",

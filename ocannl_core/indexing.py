@@ -18,15 +18,23 @@ _ids = count()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopVar:
-    """A loop variable, compared by identity; printers number the variables of a program."""
+    """A loop variable, compared by identity; printers number the variables of a program.
+
+    Attributes:
+        id: Tells variables apart.
+        hint: The name that printers begin with.
+        size: In the domain of an assignment, the extent at run time of the axes that it traverses;
+            None if their size is constant. Loops state it as a bound.
+    """
 
     id: int
     hint: str = "i"
+    size: StaticExtent | None = None
 
 
-def fresh_var(hint: str = "i") -> LoopVar:
+def fresh_var(hint: str = "i", size: StaticExtent | None = None) -> LoopVar:
     """Return a fresh loop variable."""
-    return LoopVar(next(_ids), hint)
+    return LoopVar(next(_ids), hint, size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +48,29 @@ class StaticIndex:
 
     name: str
     extent: int | None = None
+
+
+class StaticExtent(StaticIndex):
+    """The size of axes at run time, an integer argument of a routine from 0 to a maximum.
+
+    The buffers of such axes have the maximum size; cells beyond the value are undefined. `extent`
+    is one more than the maximum, so that values lie in `range(extent)`, as those of every static
+    index do.
+    """
+
+    __slots__ = ()
+
+    @property
+    def maximum(self) -> int:
+        """The greatest value, which is the size of the axes in memory."""
+        assert self.extent is not None
+        return self.extent - 1
+
+    def __str__(self) -> str:
+        return f"{self.name}<={self.maximum}"
+
+    def __repr__(self) -> str:
+        return f"<extent {self}>"
 
 
 IndexVar = LoopVar | StaticIndex
@@ -215,6 +246,15 @@ def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
 
 
 IndexMap = tuple[AxisIndex, ...]
+
+
+def position_at(offset: int, dims: Sequence[int]) -> IndexMap:
+    """Return the cell at a row-major offset."""
+    position: list[AxisIndex] = []
+    for dim in reversed(dims):
+        offset, rest = divmod(offset, dim)
+        position.insert(0, FixedIndex(rest))
+    return tuple(position)
 
 
 @dataclass(frozen=True, slots=True)

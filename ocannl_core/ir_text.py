@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import assert_never
 
 import numpy as np
@@ -20,6 +21,7 @@ from ocannl_core.indexing import (
     FixedIndex,
     IndexVar,
     LoopVar,
+    StaticExtent,
     StaticIndex,
     SubAxis,
     VarIndex,
@@ -55,6 +57,14 @@ RESERVED_NAMES = ("inf", "nan", "_")
 
 Text = tuple[str, int]
 """Printed text and the precedence of its outermost operator."""
+
+
+def axis_texts(dims: Iterable[int], extents: Sequence[StaticExtent | None]) -> Iterator[str]:
+    """Yield the sizes of axes as text, `n<=256` for an extent at run time."""
+    return (
+        str(dim if extent is None else extent)
+        for dim, extent in zip_longest(dims, extents, fillvalue=None)
+    )
 
 
 class PrintedNames:

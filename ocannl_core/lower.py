@@ -56,10 +56,8 @@ from ocannl_core.errors import LoweringError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
-    FixedIndex,
     IndexMap,
     IndexVar,
-    LoopVar,
     Projections,
     SubAxis,
     VarIndex,
@@ -68,12 +66,20 @@ from ocannl_core.indexing import (
     fresh_var,
     is_injective,
     is_surjective,
+    position_at,
     row_major,
-    substitute,
     traversals,
 )
 from ocannl_core.ir_text import PrintedNames
-from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant
+from ocannl_core.loopir.constants import (
+    constant,
+    index_product,
+    index_value,
+    saturate,
+    select_constant,
+)
+from ocannl_core.loopir.loop_nests import LoopNest, loops_around, with_fresh_variables
+from ocannl_core.loopir.margins import margin_loops
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -81,7 +87,6 @@ from ocannl_core.loopir.nodes import (
     ConstBits,
     Expr,
     Fill,
-    For,
     Load,
     LoadMerge,
     LoopProgram,
@@ -131,24 +136,6 @@ def lower(program: AssignProgram) -> LoopProgram:
         {node: program.nodes[node] for node in used},
         body,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Nest:
-    """A nest to be built: its loops, and index maps over their variables, without margins."""
-
-    loops: tuple[tuple[LoopVar, int], ...]
-    lhs: IndexMap
-    rhs: tuple[IndexMap, ...]
-
-    def around(self, innermost: Stmt) -> Stmt:
-        return _loops(self.loops, innermost)
-
-
-def _loops(loops: Sequence[tuple[LoopVar, int]], innermost: Stmt) -> Stmt:
-    for var, extent in reversed(loops):
-        innermost = For(var, 0, extent, Block((innermost,)))
-    return innermost
 
 
 @dataclass(slots=True)
@@ -204,10 +191,31 @@ class _Lowering:
                 self.remark(assignment)
                 self.fetch(assignment)
             case ExternalCall(op, inputs, targets):
+                self.check_sizes(assignment)
                 self.remark(assignment)
                 self.stmts.append(CallExternal(op, inputs, targets))
             case _:
                 assert_never(assignment)
+
+    def check_sizes(self, call: ExternalCall) -> None:
+        """Refuse nodes with extents at run time, which an external operation could not find."""
+        for node in (*call.inputs, *call.targets):
+            if found := [extent for extent in self.info(node).extents if extent is not None]:
+                raise self.error(
+                    "External operations work on whole arrays, of constant sizes.",
+                    f"{node.name}, an axis of which has the extent {found[0]}",
+                    "give the axis a constant size",
+                )
+
+    def check_offsets(self, target: TensorNode) -> None:
+        """Refuse row-major offsets that would depend on an extent at run time."""
+        inner = [extent for extent in self.info(target).extents[1:] if extent is not None]
+        if inner:
+            raise self.error(
+                "Cells are numbered where all axes but the first have constant sizes.",
+                f"{target.name}, an inner axis of which has the extent {inner[0]}",
+                "number the positions along that axis alone, and broadcast them",
+            )
 
     def remark(self, assignment: Leaf) -> None:
         """Append the text of an assignment as a comment on the next statement."""
@@ -271,14 +279,14 @@ class _Lowering:
             self.stmts.append(nest.around(store))
             self.forget_margins(target, nest)
 
-    def nests(self, projections: Projections) -> Iterator[_Nest]:
+    def nests(self, projections: Projections) -> Iterator[LoopNest]:
         """Yield the nests of an assignment: one, or one for each choice of a part of every
         concatenated axis.
         """
         found = False
         for domain, maps in traversals(projections):
             found = True
-            yield _with_fresh_variables(domain, maps)
+            yield with_fresh_variables(domain, maps)
         if not found:
             raise self.error(
                 "Some component of a concatenated axis determines every operand.", "none does"
@@ -432,15 +440,21 @@ class _Lowering:
                     )
                 self.everywhere(target, lambda _: ConstBits(bits, dtype))
             case ConstantFill(values):
+                self.check_offsets(target)
                 self.must_be_number(dtype, UnaryOp.IDENTITY)
                 for value in values:
                     self.check_magnitude(value, dtype)
                 self.constant_fill(target, values)
             case RangeOverOffsets():
+                self.check_offsets(target)
                 dims = self.info(target).dims
                 self.everywhere(target, lambda cell: index_value(row_major(cell, dims), dtype))
-            case EmbedIndex(index):
+            case EmbedIndex(index, ()):
                 self.everywhere(target, lambda _: index_value(index, dtype))
+            case EmbedIndex(index, factors):
+                self.must_be_number(dtype, BinaryOp.MUL)
+                product = index_product((index, *factors))
+                self.everywhere(target, lambda _: self.convert(product, dtype))
             case _:
                 assert_never(source)
 
@@ -449,7 +463,7 @@ class _Lowering:
         loops = tuple((fresh_var(), dim) for dim in self.info(target).dims)
         cell = tuple(VarIndex(var) for var, _ in loops)
         store = Store(target, self.shifted(target, cell), value(cell))
-        self.stmts.append(_loops(loops, store))
+        self.stmts.append(loops_around(loops, store))
 
     def constant_fill(self, target: TensorNode, values: tuple[float, ...]) -> None:
         info = self.info(target)
@@ -466,7 +480,7 @@ class _Lowering:
             )
             return
         for offset in range(prod(info.dims)):
-            cell = self.shifted(target, _position(offset, info.dims))
+            cell = self.shifted(target, position_at(offset, info.dims))
             self.stmts.append(Store(target, cell, constants[offset % len(constants)]))
 
     def fill(self, target: TensorNode, value: float) -> None:
@@ -487,7 +501,7 @@ class _Lowering:
         lefts = [margin.left for margin in info.padding] or [0] * len(info.dims)
         return tuple(_plus(index, left) for index, left in zip(index_map, lefts, strict=True))
 
-    def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: _Nest) -> bool:
+    def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: LoopNest) -> bool:
         info = self.info(node)
         if not any(margin.left or margin.right for margin in info.padding):
             return False
@@ -500,7 +514,7 @@ class _Lowering:
                 return True
         return False
 
-    def prepare_margins(self, assignment: Accumulate | SetVector, nest: _Nest) -> None:
+    def prepare_margins(self, assignment: Accumulate | SetVector, nest: LoopNest) -> None:
         """Append fills of the margins that a nest reads, unless they hold the value already."""
         match assignment:
             case Accumulate(combine=combine, beyond=beyond, args=args, op=op):
@@ -528,10 +542,10 @@ class _Lowering:
                 )
             value = saturate(needed, dtype)
             if self.margins.get(arg.node) != value:
-                self.stmts += _margin_loops(arg.node, self.info(arg.node), value)
+                self.stmts += margin_loops(arg.node, self.info(arg.node), value)
                 self.margins[arg.node] = value
 
-    def forget_margins(self, target: TensorNode, nest: _Nest) -> None:
+    def forget_margins(self, target: TensorNode, nest: LoopNest) -> None:
         if self.reaches_margins(target, nest.lhs, nest):
             self.margins.pop(target, None)
 
@@ -545,55 +559,12 @@ def _writes_each_once(projections: Projections) -> bool:
     return is_surjective(projections) and is_injective(projections)
 
 
-def _with_fresh_variables(
-    domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ...]
-) -> _Nest:
-    """Return a nest with fresh loop variables, because assignments may share domains."""
-    fresh = {var: fresh_var(var.hint) for var, _ in domain}
-    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
-    lhs, *rhs = (tuple(substitute(index, values) for index in index_map) for index_map in maps)
-    return _Nest(tuple((fresh[var], extent) for var, extent in domain), lhs, tuple(rhs))
-
-
 def _plus(index: AxisIndex, offset: int) -> AxisIndex:
     """Add an offset to an index; a sub-axis is at its first position."""
     if offset == 0 and not isinstance(index, SubAxis):
         return index
     terms, own = as_affine(index)
     return affine(terms, own + offset)
-
-
-def _position(offset: int, dims: Sequence[int]) -> IndexMap:
-    position: list[AxisIndex] = []
-    for dim in reversed(dims):
-        offset, rest = divmod(offset, dim)
-        position.insert(0, FixedIndex(rest))
-    return tuple(position)
-
-
-def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[Stmt]:
-    """Yield loops over the cells of the margins, each once.
-
-    A cell in the margins of several axes belongs to the first of them: the loops over earlier axes
-    run over the interior.
-    """
-    for axis, (dim, margin) in enumerate(zip(info.dims, info.padding, strict=True)):
-        for start, stop in (
-            (0, margin.left),
-            (margin.left + dim, margin.left + dim + margin.right),
-        ):
-            if start == stop:
-                continue
-            bounds = [
-                (m.left, m.left + n) for n, m in zip(info.dims[:axis], info.padding, strict=False)
-            ]
-            bounds += [(start, stop), *((0, n) for n in info.buffer_dims[axis + 1 :])]
-            vars = [fresh_var() for _ in bounds]
-            cell = tuple(VarIndex(var) for var in vars)
-            body: Stmt = Store(node, cell, constant(value, info.dtype))
-            for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
-                body = For(var, low, high, Block((body,)))
-            yield body
 
 
 def _neutral_number(op: BinaryOp, dtype: DType) -> float:

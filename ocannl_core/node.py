@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import Margin
+from ocannl_core.indexing import Margin, StaticExtent
 
 __all__ = ["STORED", "Margin", "MemoryMode", "NodeInfo", "Placement", "Reason", "TensorNode"]
 
@@ -113,11 +113,14 @@ class NodeInfo:
         dtype: The number format of its cells.
         dims: Extents of the axes in buffer order (batch, output, input), without margins.
         padding: Margins per axis; empty when there are none.
+        extents: The extent at run time of each axis that has one, which is at most its size in
+            `dims`; cells beyond are undefined. Empty if all sizes are constant.
     """
 
     dtype: DType
     dims: tuple[int, ...]
     padding: tuple[Margin, ...] = ()
+    extents: tuple[StaticExtent | None, ...] = ()
 
     @property
     def buffer_dims(self) -> tuple[int, ...]:

@@ -335,8 +335,9 @@ class Settings:
     missing_axes: str = _setting(
         "warn",
         _MISSING_AXES,
-        "the response to an operand without an axis that a specification names, and to an "
-        "axis of the result without a constraint on its size: `warn`, `error` or `allow`",
+        "the response to an operand without an axis that a specification names, to an "
+        "axis of the result without a constraint on its size, and to broadcasts that are probably "
+        "mistakes: `warn`, `error` or `allow`",
     )
     python_ops: bool = _setting(
         False,

@@ -40,6 +40,7 @@ from ocannl_core.ir_text import (
     Text,
     accumulation_symbol,
     application,
+    axis_texts,
     number_text,
     subscript,
 )
@@ -61,7 +62,7 @@ def to_text(program: AssignProgram) -> str:
         marks += ["input"] * (node not in program.embedded and node not in program.fresh)
         marks += ["result"] * (node in program.results)
         padding = "".join(f" +{m.left}/{m.right}" for m in info.padding)
-        shape = f"{info.dtype}[{', '.join(map(str, info.dims))}]{padding}"
+        shape = f"{info.dtype}[{', '.join(axis_texts(info.dims, info.extents))}]{padding}"
         lines.append(
             f"  {names.node(node)}: {shape}" + (f"  # {', '.join(marks)}" if marks else "")
         )
@@ -106,7 +107,7 @@ def _with_domain(assignment: Leaf, names: PrintedNames) -> str:
         if not isinstance(assignment, Accumulate | SetVector) or not assignment.projections.domain:
             return text
         domain = assignment.projections.domain
-        ranges = ", ".join(f"{names.variable(var)}<{extent}" for var, extent in domain)
+        ranges = ", ".join(f"{names.variable(var)}<{var.size or extent}" for var, extent in domain)
         return f"{text}   # over {ranges}"
 
 
@@ -162,7 +163,7 @@ def _source(source: FetchSource, names: PrintedNames) -> str:
             return f"repeat({', '.join(map(number_text, values))})"
         case RangeOverOffsets():
             return "offsets()"
-        case EmbedIndex(index):
-            return names.index(index)
+        case EmbedIndex(index, factors):
+            return " * ".join(map(names.index, (index, *factors)))
         case _:
             assert_never(source)

@@ -19,7 +19,7 @@ from ocannl_core.assign.nodes import (
     Sequence,
     SetVector,
 )
-from ocannl_core.indexing import AxisIndex, StaticIndex, is_surjective, variables
+from ocannl_core.indexing import AxisIndex, StaticExtent, StaticIndex, is_surjective, variables
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
 
@@ -84,10 +84,19 @@ def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
     match assignment:
         case Accumulate(projections=projections) | SetVector(projections=projections):
             return (*(i for index_map in projections.rhs for i in index_map), *projections.lhs)
-        case Fetch(source=EmbedIndex(index)):
-            return (index,)
+        case Fetch(source=EmbedIndex(index, factors)):
+            return (index, *factors)
         case Fetch() | ExternalCall():
             return ()
+
+
+def _extents_of(assignment: Leaf) -> Iterator[StaticExtent]:
+    """Yield the extents at run time of the loops of an assignment."""
+    match assignment:
+        case Accumulate(projections=projections) | SetVector(projections=projections):
+            yield from (var.size for var, _ in projections.domain if var.size is not None)
+        case Fetch() | ExternalCall():
+            return
 
 
 def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
@@ -98,6 +107,7 @@ def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
             for var in variables(index):
                 if isinstance(var, StaticIndex):
                     found[var] = None
+        found.update(dict.fromkeys(_extents_of(assignment)))
     return tuple(found)
 
 

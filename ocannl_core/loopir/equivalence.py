@@ -103,8 +103,10 @@ class _Namer:
                 return node
             case IndexValue(index, dtype):
                 return self._index(index), dtype
-            case For(var, start, stop, _, kind, traced):
-                return self._bind(var), start, stop, kind, traced
+            case For(var, start, stop, _, kind, traced, bound):
+                number = self._bind(var)
+                end = None if bound is None else (self._index(bound.index), bound.extent)
+                return number, start, stop, kind, traced, end
             case Store(array, indices, _, is_streamed):
                 return array, self._indices(indices), is_streamed
             case StoreVector(array, indices, length):

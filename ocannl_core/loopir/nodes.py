@@ -21,7 +21,7 @@ from enum import Enum
 
 from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, LoopVar, StaticIndex
+from ocannl_core.indexing import AxisIndex, LoopVar, StaticExtent, StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin
@@ -232,10 +232,29 @@ Expr = (
 
 
 @dataclass(frozen=True, slots=True)
-class For:
-    """A loop over `var` in `range(start, stop)`.
+class LoopBound:
+    """The end of a loop at run time: it iterates while `index < extent`.
 
     Attributes:
+        index: A position that increases with the variable of the loop, and may depend on those of
+            the loops around.
+        extent: The extent of the axis that the position is on.
+    """
+
+    index: AxisIndex
+    extent: StaticExtent
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """A loop over `var` in `range(start, stop)`, or over the iterations of it inside a bound.
+
+    The cells of a node beyond the extent of an axis are undefined. So a transformation may run
+    iterations beyond the bound of a loop that write those cells only, but none that combine into
+    other cells.
+
+    Attributes:
+        bound: The end at run time, if it is below `stop`; None if all iterations run.
         traced: False limits analyses to the first iteration, and excludes the nodes inside from
             inlining.
     """
@@ -246,6 +265,7 @@ class For:
     body: Block
     kind: AxisKind = AxisKind.SERIAL
     traced: bool = True
+    bound: LoopBound | None = None
 
 
 @dataclass(frozen=True, slots=True)

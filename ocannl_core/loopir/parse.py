@@ -17,7 +17,7 @@ import numpy as np
 from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import StaticIndex, fresh_var
+from ocannl_core.indexing import StaticExtent, StaticIndex, fresh_var
 from ocannl_core.ir_text import accumulation_symbol
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -33,6 +33,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Prefetch,
     Remark,
@@ -49,6 +50,7 @@ from ocannl_core.loopir.parse_expression import (
     read_constant,
     read_expression,
     read_format,
+    read_index,
     read_indices,
     read_node,
 )
@@ -146,8 +148,11 @@ class TextParser:
             if cursor.peek().text == "static" and cursor.peek(1).kind == "name":
                 cursor.take()
                 name = self.new_name(cursor)
-                extent = cursor.expect_integer() if cursor.accept("<") else None
-                indices.append(StaticIndex(name, extent))
+                if cursor.accept("<="):
+                    indices.append(StaticExtent(name, cursor.expect_integer() + 1))
+                else:
+                    extent = cursor.expect_integer() if cursor.accept("<") else None
+                    indices.append(StaticIndex(name, extent))
                 self.names.variables[name] = indices[-1]
             else:
                 params.append(self.array(cursor))
@@ -317,14 +322,27 @@ class TextParser:
         if cursor.accept(","):
             start, stop = stop, cursor.expect_integer()
         cursor.expect(")")
+        var = fresh_var(name)
+        self.names.variables[name] = var
+        bound = self.bound(cursor)
         is_traced = not cursor.accept("untraced")
         cursor.expect(":")
         cursor.expect_end()
-        var = fresh_var(name)
-        self.names.variables[name] = var
         body = self.block(inner)
         del self.names.variables[name]
-        return For(var, start, stop, body, kind, is_traced)
+        return For(var, start, stop, body, kind, is_traced, bound)
+
+    def bound(self, cursor: Cursor) -> LoopBound | None:
+        """Consume the end of a loop at run time, if there is one."""
+        if not cursor.accept("while"):
+            return None
+        index = read_index(cursor, self.names)
+        cursor.expect("<")
+        extent = self.names.variables.get(cursor.peek().text)
+        if not isinstance(extent, StaticExtent):
+            raise cursor.error("an extent, declared as `static n <= 256`")
+        cursor.take()
+        return LoopBound(index, extent)
 
     def call(self, line: TextLine, found: re.Match[str]) -> CallExternal:
         op = self.externals.get(found["name"]) or NamedOp(found["name"])

@@ -92,9 +92,9 @@ def read_indices(cursor: Cursor, names: SymbolTable) -> tuple[AxisIndex, ...]:
     """Consume the indices of a cell in brackets, or nothing for an array without axes."""
     if not cursor.accept("["):
         return ()
-    indices = [_read_index(cursor, names)]
+    indices = [read_index(cursor, names)]
     while cursor.accept(","):
-        indices.append(_read_index(cursor, names))
+        indices.append(read_index(cursor, names))
     cursor.expect("]")
     return tuple(indices)
 
@@ -132,7 +132,7 @@ def read_expression(
 # ----- indices ----------------------------------------------------------------------------------
 
 
-def _read_index(cursor: Cursor, names: SymbolTable) -> AxisIndex:
+def read_index(cursor: Cursor, names: SymbolTable) -> AxisIndex:
     if cursor.accept("_"):
         return SubAxis()
     if cursor.peek(1).text == "^":
@@ -174,7 +174,7 @@ def _try_index(cursor: Cursor, names: SymbolTable, ends: Sequence[str]) -> AxisI
     """Consume an index in front of one of these tokens; consume nothing if there is none."""
     start = cursor.position
     try:
-        index = _read_index(cursor, names)
+        index = read_index(cursor, names)
     except ParseError:
         index = None
     if index is None or cursor.peek().text not in ends:

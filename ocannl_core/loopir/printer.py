@@ -17,7 +17,7 @@ from typing import assert_never, cast
 
 from ocannl_core.dtypes import DType, float64
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex
+from ocannl_core.indexing import AxisIndex, FixedIndex, StaticExtent, VarIndex
 from ocannl_core.ir_text import (
     ATOM,
     RESERVED_NAMES,
@@ -49,6 +49,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Prefetch,
     Remark,
@@ -110,6 +111,8 @@ class TextPrinter:
         given = [f"{self.names.node(n)}: {self.shape(n)}" for n in self.program.params]
         for index in self.program.indices:
             bound = "" if index.extent is None else f" < {index.extent}"
+            if isinstance(index, StaticExtent):
+                bound = f" <= {index.maximum}"
             given.append(f"static {self.names.variable(index)}{bound}")
         return ", ".join(given)
 
@@ -200,8 +203,13 @@ class TextPrinter:
         start = f"{loop.start}, " if loop.start else ""
         kind = "range" if loop.kind is AxisKind.SERIAL else loop.kind.value
         head = f"for {self.names.variable(loop.var)} in {kind}({start}{loop.stop})"
+        head += "" if loop.bound is None else self.end(loop.bound)
         head += "" if loop.traced else " untraced"
         return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
+
+    def end(self, bound: LoopBound) -> str:
+        """Return the end of a loop at run time."""
+        return f" while {self.names.index(bound.index)} < {self.names.variable(bound.extent)}"
 
     def nested(self, head: str, inner: list[str]) -> list[str]:
         return [f"{head}:", *(INDENT + line for line in inner or ["pass"])]

@@ -39,6 +39,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Prefetch,
     Remark,
@@ -316,6 +317,8 @@ def indices_of(node: Node) -> tuple[AxisIndex, ...]:
             return node.indices
         case IndexValue(index):
             return (index,)
+        case For(bound=LoopBound(index, extent)):
+            return (index, VarIndex(extent))
         case _:
             return ()
 
@@ -372,7 +375,7 @@ def clone_stmt(root: Stmt) -> Block:
 
     def rename(stmt: Stmt) -> Stmt:
         if isinstance(stmt, For):
-            return replace(stmt, var=renamed[stmt.var])
+            stmt = replace(stmt, var=renamed[stmt.var])
         return _substitute_stmt(stmt, values)
 
     return rewrite(root, rename, lambda e: _substitute_expr(e, values))
@@ -393,7 +396,7 @@ def clone_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
     def on_stmt(stmt: Stmt) -> Stmt:
         match stmt:
             case For(var):
-                return replace(stmt, var=loops[var])
+                return _substitute_stmt(replace(stmt, var=loops[var]), values)
             case SetLocal(local) | DeclareLocal(local) if local in locals_:
                 return replace(stmt, local=locals_[local])
             case _:
@@ -413,8 +416,17 @@ def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
     match stmt:
         case Store() | StoreVector() | Prefetch() if _mentions(stmt.indices, values):
             return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
+        case For(bound=LoopBound()) if _mentions(indices_of(stmt), values):
+            return with_bound_at(stmt, values)
         case _:
             return stmt
+
+
+def with_bound_at(loop: For, values: Mapping[IndexVar, AxisIndex]) -> For:
+    """Return a loop with indices substituted for the variables in its bound."""
+    if loop.bound is None:
+        return loop
+    return replace(loop, bound=replace(loop.bound, index=substitute(loop.bound.index, values)))
 
 
 def _substitute_expr(expr: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:

@@ -140,8 +140,12 @@ def _limits(
         spans[-1] = access.length
     if isinstance(access, Gather):
         indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
-    for index, extent, margin, span in zip(indices, dims, margins, spans, strict=True):
+    sizes = info.extents or (None,) * len(dims)
+    for index, extent, margin, span, size in zip(indices, dims, margins, spans, sizes, strict=True):
         terms, offset = as_affine(index)
+        if size is not None and not any(isinstance(var, LoopVar) for _, var in terms):
+            before = [(-c, var) for c, var in terms if isinstance(var, StaticIndex)]
+            yield Limit(((1, size), *before), offset + 1, size.maximum, access.node)
         statics = tuple((c, var) for c, var in terms if isinstance(var, StaticIndex))
         if statics:
             rest = affine([(c, var) for c, var in terms if isinstance(var, LoopVar)], offset)

@@ -19,6 +19,8 @@ from ocannl_core.indexing import (
     FixedIndex,
     LoopVar,
     StaticIndex,
+    VarIndex,
+    as_affine,
     row_major,
     variables,
 )
@@ -40,6 +42,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Prefetch,
     Remark,
@@ -191,6 +194,8 @@ class _Checker:
             self.problem(f"loop variable {var.hint}#{var.id} is bound again inside its loop")
             return
         self.ranges[var] = Range(loop.start, loop.stop - 1)
+        if loop.bound is not None:
+            self.loop_bound(loop, loop.bound)
         empty = loop.stop <= loop.start
         self.dead += empty
 
@@ -199,6 +204,15 @@ class _Checker:
             self.dead -= empty
 
         self.later(*self.inside(loop), close)
+
+    def loop_bound(self, loop: For, bound: LoopBound) -> None:
+        """Check the end of a loop at run time."""
+        what = f"bound of loop variable {loop.var.hint}#{loop.var.id}"
+        self.bound(bound.index, what)
+        self.bound(VarIndex(bound.extent), what)
+        terms, _ = as_affine(bound.index)
+        if [coefficient > 0 for coefficient, var in terms if var is loop.var] != [True]:
+            self.problem(f"{what}: the position does not increase with it")
 
     def declare(self, local: Local) -> None:
         if local in self.scalars:

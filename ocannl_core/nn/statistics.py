@@ -18,7 +18,8 @@ def mean(spec: str, x: Tensor) -> Tensor:
 
         mean("...|... => ...|0", x)          # over the output axes: shape b|n --> b|1
 
-    The number of cells is that of the inferred shape; it is a constant of the compiled program.
+    The number of cells is that of the inferred shape: a constant of the compiled program, or for
+    an axis whose extent is known at run time the value of the call.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
     result: Tensor = total / count_terms(total)

@@ -88,7 +88,7 @@ class _OneHotRules:
         if not isinstance(stmt, For) or stmt.kind not in (AxisKind.SERIAL, AxisKind.REDUCTION):
             return stmt
         loops, update = _match_nest(stmt.body)
-        if update is None or stmt.stop - stmt.start < 2:
+        if update is None or stmt.stop - stmt.start < 2 or stmt.bound is not None:
             return stmt
         found = _match_accumulation(update)
         selection = None if found is None else self.match_selection(found[1], stmt)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import FixedIndex
+from ocannl_core.indexing import FixedIndex, LoopVar, as_affine
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -32,6 +32,7 @@ from ocannl_core.loopir.nodes import (
     Store,
     Unary,
 )
+from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import (
     Replacement,
     locals_of,
@@ -47,6 +48,7 @@ from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once
 from ocannl_core.passes.local_variables import Fresh, Variables, assign_local, collect_variables
 from ocannl_core.passes.value_analysis import (
+    Difference,
     constant,
     difference,
     index_of,
@@ -157,10 +159,12 @@ class _Rules:
     def _fold_comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
         """i < 3 --> 1, if i is a loop variable and always less than 3; likewise other comparisons.
 
-        i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, for every i.
+        i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, for every i; i < n --> 1, in a loop while i < n.
         """
         apart = difference(left, right, self.known.ranges)
         verdict = None if apart is None else apart.compare(op)
+        if apart is not None and verdict is None:
+            verdict = _before_ends(apart, self.known).compare(op)
         return None if verdict is None else constant(int(verdict), dtype)
 
     # ----- statements -----
@@ -195,6 +199,8 @@ class _Rules:
             return ()
         if loop.stop - loop.start > 1 or loop.kind in (AxisKind.GRID, AxisKind.BLOCK):
             return loop
+        if loop.bound is not None:
+            return loop  # it may have no iteration
         body = substitute_in_stmt(loop.body, {loop.var: FixedIndex(loop.start)})
         return rewrite(body, self.rewrite_statement, self.rewrite_expression)
 
@@ -243,6 +249,23 @@ class _Rules:
             return before.value if expr == LocalRead(local) else self.rewrite_expression(expr)
 
         return replace(stmt, value=map_expr(stmt.value, substitute, self.rewrite_statement))
+
+
+def _before_ends(apart: Difference, known: Variables) -> Difference:
+    """Return a difference with the range that the ends of loops at run time leave to it."""
+    terms, offset = as_affine(apart.index)
+    low, high = apart.reach.low, apart.reach.high
+    for _, var in terms:
+        bound = known.ends.get(var) if isinstance(var, LoopVar) else None
+        if bound is None:
+            continue
+        position, start = as_affine(bound.index)
+        to_end = {*position, (-1, bound.extent)}  # at most -1 - start
+        if {*terms} == to_end:
+            high = min(high, offset - start - 1)
+        elif {(-coefficient, var) for coefficient, var in terms} == to_end:
+            low = max(low, offset + start + 1)
+    return replace(apart, reach=Range(low, high))
 
 
 def _match_single_value(local: Local, body: Block) -> Expr | None:

@@ -23,6 +23,7 @@ from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.terms import Dim, FreshVariables, Row, RowKind, Shape, Size
 
 __all__ = [
+    "Adjoint",
     "BatchSlice",
     "Compose",
     "ComposeAccumulate",
@@ -99,6 +100,28 @@ class Several:
     parts: tuple[ConcatPart, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Adjoint:
+    """The index maps of another operation, with the roles of its tensors exchanged.
+
+    The gradient of `result[i, j] += a[i, k] * b[k, j]` with respect to `a` is such an operation:
+    `a'[i, k] += result'[i, j] * b[k, j]`, over the same domain. Shapes are not related: the other
+    operation has done that.
+
+    Attributes:
+        logic: The logic of the other operation.
+        shapes: The shapes of its result and operands, as stated.
+        target: The tensor whose axes the result has: 0 for the other operation's result, 1 for its
+            first operand.
+        sources: The tensors whose axes the operands have, numbered likewise.
+    """
+
+    logic: Logic
+    shapes: tuple[Shape, ...]
+    target: int
+    sources: tuple[int, ...]
+
+
 Logic = (
     Pointwise
     | Compose
@@ -108,6 +131,7 @@ Logic = (
     | BatchSlice
     | NumbersOfWords
     | Several
+    | Adjoint
 )
 
 
@@ -185,6 +209,8 @@ def relation_of(
             return _numbers_of_words(per_word, result, operands[0], origin, fresh)
         case Several(parts):
             return _several(parts, (result, *operands), origin, fresh)
+        case Adjoint():
+            return Relation([])
         case _:
             assert_never(logic)
 
@@ -208,7 +234,7 @@ def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
                 read = [operands[source - 1] for source in part.sources if source]
                 if len(read) == len(part.sources):  # not the result, which is no parameter
                     yield from contracted_rows(part.logic, read)
-        case Pointwise() | Einsum() | BatchSlice() | NumbersOfWords():
+        case Pointwise() | Einsum() | BatchSlice() | NumbersOfWords() | Adjoint():
             pass
         case _:
             assert_never(logic)
@@ -230,6 +256,8 @@ def _check_operands(logic: Logic, operands: int, where: str) -> None:
             name, wanted = "Making numbers of words", 1
         case Einsum(spec):
             name, wanted = f"The spec {spec.text or spec!s}", len(spec.operands)
+        case Adjoint(sources=sources):
+            name, wanted = "A gradient as an operation", len(sources)
         case _:
             assert_never(logic)
     if wanted != operands:

@@ -16,6 +16,7 @@ from typing import SupportsIndex, assert_never, overload
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.origin import caller_location
 
 
@@ -50,17 +51,21 @@ class Size:
     """A known axis size.
 
     Attributes:
-        n: The number of positions.
+        n: The number of positions; the greatest number for an extent at run time.
         basis: The meaning of the positions, such as `rgb`; None unifies with any basis.
         axis_id: Identifies the axis during projection inference; not part of equality.
+        extent: The number of positions at run time. It is rigid: it equals only itself, and no
+            number.
     """
 
     n: int
     basis: str | None = None
     axis_id: int | None = field(default=None, compare=False)
+    extent: StaticExtent | None = None
 
     def __str__(self) -> str:
-        return f"{self.n}:{self.basis}" if self.basis else str(self.n)
+        text = str(self.n) if self.extent is None else str(self.extent)
+        return f"{text}:{self.basis}" if self.basis else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +301,13 @@ class Shape:
         return self.batch.sizes + self.output.sizes + self.input.sizes
 
     @property
+    def extents(self) -> tuple[StaticExtent | None, ...]:
+        """The extent at run time of each axis in buffer order; empty if all sizes are constant."""
+        sizes = [dim for _, row in self.rows() for dim in row.trailing if isinstance(dim, Size)]
+        found = tuple(size.extent for size in sizes)
+        return found if any(found) else ()
+
+    @property
     def size(self) -> int:
         """The number of cells."""
         return prod(self.dims)
@@ -374,6 +386,13 @@ def closed_shape(
     return Shape(closed_row(*batch), closed_row(*input), closed_row(*output))
 
 
+def extents_in(dims: Iterable[Dim]) -> Iterator[StaticExtent]:
+    """Yield the extents at run time among sizes."""
+    for dim in dims:
+        if isinstance(dim, Size) and dim.extent is not None:
+            yield dim.extent
+
+
 def broadcast_shape(one: Shape, other: Shape) -> Shape:
     """Return the closed shape to which two closed shapes broadcast, row by row from the right.
 
@@ -381,7 +400,12 @@ def broadcast_shape(one: Shape, other: Shape) -> Shape:
     """
     rows = {}
     for kind, row in one.rows():
-        left, right = row.sizes[::-1], other.row(kind).sizes[::-1]
-        sizes = [b if a == 1 else a for a, b in zip_longest(left, right, fillvalue=1)]
-        rows[kind] = closed_row(*reversed(sizes))
+        left, right = row.trailing[::-1], other.row(kind).trailing[::-1]
+        axes = [b if _size(a) == 1 else a for a, b in zip_longest(left, right, fillvalue=Size(1))]
+        rows[kind] = Row(trailing=tuple(_without_basis(each) for each in reversed(axes)))
     return Shape(rows[RowKind.BATCH], rows[RowKind.INPUT], rows[RowKind.OUTPUT])
+
+
+def _without_basis(dim: Dim) -> Size:
+    assert isinstance(dim, Size)
+    return Size(dim.n, extent=dim.extent)

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ocannl_core.assign.nodes import Constant
+from ocannl_core.assign.nodes import Constant, EmbedIndex
 from ocannl_core.dtypes import DType, int32
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import variables
 from ocannl_core.ops import BinaryOp, UnaryOp
@@ -24,6 +24,7 @@ from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.axes import AxisArgument, apply, axes_of, operand, write_shape
 from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.dimension import count
 from ocannl_core.tensor.literals import offsets
 from ocannl_core.tensor.operands import constant, fill_tensor
 from ocannl_core.tensor.operation import Operation, define_operation
@@ -134,13 +135,24 @@ def constant_of_count(total: Tensor, function: Callable[[int], float]) -> Tensor
     assert isinstance(definition, Applied)
     logic, operands, origin = definition.logic, definition.operands, total.origin
 
-    def count() -> Constant:
+    def terms() -> Constant | EmbedIndex:
         found = project(logic, total.shape, [operand.shape for operand in operands], origin)
         kept = {var for index in found.lhs for var in variables(index)}
-        extents = (extent for var, extent in found.domain if var not in kept)
-        return Constant(function(math.prod(extents)))
+        reduced = [(var, extent) for var, extent in found.domain if var not in kept]
+        size = math.prod(extent for _, extent in reduced)
+        extents = [var.size for var, _ in reduced if var.size is not None]
+        if not extents:
+            return Constant(function(size))
+        if function is not float:
+            raise ShapeError(
+                "The correction of a variance is computed for a constant number of cells.",
+                found=f"an axis of the extent {extents[0]}",
+                where=str(origin),
+                fix="give the axis a constant size where running statistics are updated",
+            )
+        return count(size, extents)
 
-    return fill_tensor(total.session, count, closed_shape(), total.dtype, "count")
+    return fill_tensor(total.session, terms, closed_shape(), total.dtype, "count")
 
 
 def _as_float(x: Tensor) -> Tensor:

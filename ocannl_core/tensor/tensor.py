@@ -12,7 +12,7 @@ import numpy as np
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
@@ -268,7 +268,10 @@ class Tensor(TensorMethods, TypedTensor):
         self.relate_words()
         self.session.environment.close([self._terms], subject=f"the shape of {self.node.name}")
         self.settle()
-        return node_info(self.dtype, self.shape, self._needed_margins(), self.describe)
+        margins = self._needed_margins()
+        return node_info(
+            self.dtype, self.shape, margins, self.describe, is_parameter=self.is_parameter
+        )
 
     def relate_words(self) -> None:
         """Relate the shape of packed random numbers to that of their words; do nothing for other
@@ -287,6 +290,11 @@ class Tensor(TensorMethods, TypedTensor):
             self.definition = replace(definition, logic=logic)
             words = [operand.terms for operand in definition.operands]
             self.session.environment.relate(logic, self.terms, words, self.origin)
+
+    def note_stated_shape(self) -> None:
+        """Note that the program states the shape of a parameter apart from its creation."""
+        if isinstance(self.definition, Parameter):
+            self.definition = replace(self.definition, is_unstated_number=False)
 
     # ----- margins --------------------------------------------------------------------------------
 
@@ -563,5 +571,5 @@ class MergeBuffer(Expression):
 
 def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:
     if isinstance(key, StaticIndex):
-        return True
+        return not isinstance(key, StaticExtent)
     return isinstance(key, SupportsIndex) and not isinstance(key, bool | Tensor)

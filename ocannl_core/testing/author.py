@@ -14,7 +14,9 @@ from ocannl_core.indexing import (
     AxisIndex,
     IndexVar,
     LoopVar,
+    StaticExtent,
     StaticIndex,
+    VarIndex,
     affine,
     as_affine,
     fresh_var,
@@ -34,6 +36,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     Local,
     LocalRead,
+    LoopBound,
     Scope,
     Scoped,
     SetLocal,
@@ -199,8 +202,15 @@ class Author:
         var, extent = fresh_var("k"), self.count(0, 3)
         value = self.expr(dtype, bounds | {var: max(extent, 1)}, depth)
         update = SetLocal(total, Binary(op, LocalRead(total), value, dtype))
-        loop = For(var, 0, extent, Block((update,)), AxisKind.SERIAL)
+        bound = LoopBound(VarIndex(var), self._size()) if self.count(0, 5) == 0 else None
+        loop = For(var, 0, extent, Block((update,)), AxisKind.SERIAL, bound=bound)
         return total, [SetLocal(total, Const(neutral(op), dtype)), loop]
+
+    def _size(self) -> StaticExtent:
+        """Return a new extent at run time."""
+        size = StaticExtent(f"s{len(self.statics)}", self.count(1, 3) + 1)
+        self.statics.append(size)
+        return size
 
     def _looped(
         self,

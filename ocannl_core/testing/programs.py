@@ -18,7 +18,7 @@ from ocannl_core.dtypes import (
     int32,
     uint8,
 )
-from ocannl_core.indexing import AffineIndex, StaticIndex, affine, fresh_var
+from ocannl_core.indexing import AffineIndex, StaticExtent, StaticIndex, VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -34,6 +34,7 @@ from ocannl_core.loopir.nodes import (
     IndexValue,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Remark,
     Scope,
@@ -369,6 +370,42 @@ def external_call() -> Example:
     return Example(draft.program(*body), {source: cells}, (), expected)
 
 
+def ends_at_run_time() -> Example:
+    """Loops that end at an extent: in blocks, around a reduction, and for a single iteration."""
+    draft, n = Draft("ends"), StaticExtent("n", 9)
+    i, j, k, once = fresh_var("i"), fresh_var("j"), fresh_var("k"), fresh_var("once")
+    source = draft.node("source", int32, 8)
+    cells, total, last = (draft.node(each, int32, 8) for each in ("cells", "total", "last"))
+    position = affine([(4, i), (1, j)])
+    doubled = Binary(BinaryOp.ADD, *(draft.load(source, position),) * 2, int32)
+    store = draft.store(cells, position, value=doubled)
+    block = For(j, 0, 4, Block((store,)), bound=LoopBound(position, n))
+    add = draft.accumulate(total, 0, op=BinaryOp.ADD, value=draft.load(source, k))
+    number = IndexValue(VarIndex(n), int32)
+    guarded = (
+        For(
+            once,
+            0,
+            1,
+            Block((draft.store(last, at, value=number),)),
+            bound=LoopBound(affine([(1, once)], at), n),
+        )
+        for at in (4, 5)
+    )
+    program = draft.program(
+        For(i, 0, 2, Block((block,)), bound=LoopBound(affine([(4, i)]), n)),
+        For(k, 2, 8, Block((add,)), bound=LoopBound(VarIndex(k), n)),
+        *guarded,
+        indices=(n,),
+    )
+    expected = {
+        cells: [0, 2, 4, 6, 8, 0, 0, 0],
+        total: [2 + 3 + 4, 0, 0, 0, 0, 0, 0, 0],
+        last: [0, 0, 0, 0, 5, 0, 0, 0],
+    }
+    return Example(program, {source: np.arange(8, dtype=np.int32)}, (5,), expected)
+
+
 HAND_MADE: tuple[Callable[[], Example], ...] = (
     matrix_product,
     einmax_over_a_broadcast_sum,
@@ -383,4 +420,5 @@ HAND_MADE: tuple[Callable[[], Example], ...] = (
     staged_code_of_another_language,
     loops_of_every_kind,
     parallel_iterations_with_variables_of_their_own,
+    ends_at_run_time,
 )

@@ -28,7 +28,12 @@ from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, fold, locals_of, walk
 from ocannl_core.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.accesses import CostClass, classify_cost
-from ocannl_core.passes.definite_assignment import covers_array, follows_store, ranges_of
+from ocannl_core.passes.definite_assignment import (
+    covers_array,
+    follows_store,
+    may_run_never,
+    ranges_of,
+)
 from ocannl_core.passes.inline.invert_indices import check_definition
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
@@ -202,7 +207,7 @@ def build_definition(
         indices,
         loops,
         frozenset(traits.operands),
-        any(not site.never_runs for site in writes),
+        any(not site.never_runs and not may_run_never(site) for site in writes),
         any(covers_array(site, info) and not site.never_runs for site in writes),
         traits.reads_itself,
         repeats or traits.has_inner_loops,

@@ -65,6 +65,7 @@ from ocannl_core.backend_api.loops import (
     StoreVector,
     Ternary,
     Unary,
+    affine,
     as_affine,
 )
 from ocannl_interp.memory import interior, poison, reader, undefined
@@ -176,16 +177,35 @@ class Translator:
     def _loop(self, loop: For) -> Action:
         if loop.kind is AxisKind.BLOCK:
             return self._group(loop)
-        outer, positions = self._scope.copy(), range(loop.start, loop.stop)
-        slot, body = self.bind(loop.var), self.action(loop.body)
+        outer = self._scope.copy()
+        slot, positions = self._positions(loop)
+        body = self.action(loop.body)
         self._scope = outer
 
         def run(frame: Frame) -> None:
-            for position in positions:
+            for position in positions(frame):
                 frame[slot] = position
                 body(frame)
 
         return run
+
+    def _positions(self, loop: For) -> tuple[int, Callable[[Frame], range]]:
+        """Bind the variable of a loop; return its slot, and the iterations in a frame."""
+        slot = self.bind(loop.var)
+        every = range(loop.start, loop.stop)
+        if loop.bound is None:
+            return slot, lambda frame: every
+        extent = self._slot(loop.bound.extent)
+        terms, offset = as_affine(loop.bound.index)
+        (step,) = (coefficient for coefficient, var in terms if var is loop.var)
+        others = affine([term for term in terms if term[1] is not loop.var], offset)
+        first = self._position(others)
+
+        def positions(frame: Frame) -> range:
+            end = -((first(frame) - frame[extent]) // step)
+            return every[: max(0, end - loop.start)]
+
+        return slot, positions
 
     def _group(self, loop: For) -> Action:
         """Return the action of a BLOCK loop; the outermost one allocates the memory of its
@@ -206,8 +226,9 @@ class Translator:
 
     def _members(self, loop: For) -> Steps:
         """Return a BLOCK loop as steps: it pauses when all its iterations wait at a barrier."""
-        outer, private, positions = self._scope.copy(), self._private, range(loop.start, loop.stop)
-        slot, body = self.bind(loop.var), self.steps(loop.body)
+        outer, private = self._scope.copy(), self._private
+        slot, positions = self._positions(loop)
+        body = self.steps(loop.body)
         self._scope = outer
 
         def member(frame: Frame, position: int) -> Iterator[Barrier]:
@@ -217,7 +238,7 @@ class Translator:
                 own[each] = own[each].copy()
             yield from body(own)
 
-        return lambda frame: lockstep([member(frame, position) for position in positions])
+        return lambda frame: lockstep([member(frame, at) for at in positions(frame)])
 
     def steps(self, stmt: Stmt) -> Steps:
         """Return a statement inside a BLOCK loop as a generator that pauses at its barriers."""
@@ -226,11 +247,12 @@ class Translator:
                 return lambda frame: iter((stmt,))
             case For(kind=AxisKind.BLOCK) if contains_barrier(stmt):
                 return self._members(stmt)
-            case For(var, start, stop, body) if contains_barrier(stmt):
+            case For() if contains_barrier(stmt):
                 outer = self._scope.copy()
-                slot, inner = self.bind(var), self.steps(body)
+                slot, positions = self._positions(stmt)
+                inner = self.steps(stmt.body)
                 self._scope = outer
-                return lambda frame: _paused_loop(frame, slot, range(start, stop), inner)
+                return lambda frame: _paused_loop(frame, slot, positions(frame), inner)
             case Block(stmts) if contains_barrier(stmt):
                 outer, private = self._scope.copy(), self._private
                 parts = [self.steps(each) for each in stmts]
