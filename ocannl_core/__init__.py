@@ -167,6 +167,7 @@ from ocannl_core.tensor.pointwise_operations import (
     tanh,
     trunc,
 )
+from ocannl_core.tensor.positions import scatter_add, take, take_along
 from ocannl_core.tensor.powers import power
 from ocannl_core.tensor.precision_report import precision_report
 from ocannl_core.tensor.random import (
@@ -418,6 +419,7 @@ __all__ = [
     "rsqrt",
     "sat01",
     "sat01_gate",
+    "scatter_add",
     "second",
     "section",
     "selu",
@@ -443,6 +445,8 @@ __all__ = [
     "sum",
     "swapaxes",
     "table",
+    "take",
+    "take_along",
     "tan",
     "tanh",
     "tensor",

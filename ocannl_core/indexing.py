@@ -142,7 +142,22 @@ def _extent(part: IndexVar | int, extents: Mapping[LoopVar, int]) -> int:
     return extents[part] if isinstance(part, LoopVar) else 1
 
 
-AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex
+@dataclass(frozen=True, slots=True)
+class ComputedIndex:
+    """A position that is the value of a cell of another operand; lowering removes it.
+
+    `table[ids[i], j]` has the index map `(ComputedIndex(1, (i,)), j)` where `ids` is operand 1.
+
+    Attributes:
+        operand: The number of the operand that holds the positions.
+        at: The index map of that operand.
+    """
+
+    operand: int
+    at: tuple[AxisIndex, ...]
+
+
+AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex | ComputedIndex
 
 
 def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
@@ -165,7 +180,7 @@ def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
 def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
     """Return the terms and the offset of an index.
 
-    A sub-axis is position 0; a concatenation has no affine form.
+    A sub-axis is position 0; a concatenation and a computed position have no affine form.
     """
     match index:
         case FixedIndex(value):
@@ -176,8 +191,8 @@ def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
             return terms, offset
         case SubAxis():
             return (), 0
-        case ConcatIndex():
-            raise ValueError("a concatenated index has no single affine form")
+        case ConcatIndex() | ComputedIndex():
+            raise ValueError("a concatenated or computed index has no affine form")
         case _:
             assert_never(index)
 
@@ -207,6 +222,8 @@ def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIn
                     raise ValueError("a component of a concatenated index can only be renamed")
                 renamed.append(new.var)
             return ConcatIndex(tuple(renamed))
+        case ComputedIndex(operand, at):
+            return ComputedIndex(operand, tuple(substitute(each, values) for each in at))
         case _:
             assert_never(index)
 
@@ -222,6 +239,8 @@ def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
             return tuple(var for _, var in terms)
         case ConcatIndex():
             return index.variables
+        case ComputedIndex(_, at):
+            return tuple(dict.fromkeys(var for each in at for var in variables(each)))
         case _:
             assert_never(index)
 
@@ -331,7 +350,7 @@ def is_surjective(projections: Projections) -> bool:
         return False
     used: set[IndexVar] = set()
     for index, dim in zip(projections.lhs, projections.lhs_dims, strict=True):
-        if isinstance(index, SubAxis | ConcatIndex):
+        if isinstance(index, SubAxis | ConcatIndex | ComputedIndex):
             return False
         terms, offset = as_affine(index)
         if offset or used.intersection(variables(index)) or _reach(terms, extents) < dim:
@@ -373,7 +392,9 @@ def is_injective(projections: Projections) -> bool:
     open_vars: set[IndexVar] = {var for var, extent in extents.items() if extent > 1}
     open_vars.update(visited)
     pending = [
-        as_affine(index)[0] for index in projections.lhs if not isinstance(index, ConcatIndex)
+        as_affine(index)[0]
+        for index in projections.lhs
+        if not isinstance(index, ConcatIndex | ComputedIndex)
     ]
     progress = True
     while progress:

@@ -17,6 +17,7 @@ from ocannl_core.dtypes import DType, float32
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexVar,
@@ -130,6 +131,8 @@ class PrintedNames:
                 return self._affine(terms, offset)
             case SubAxis():
                 return "_"
+            case ComputedIndex(operand, at):
+                return subscript(f"operand{operand}", map(self.index, at))
             case ConcatIndex(parts):
                 return "^".join(str(p) if isinstance(p, int) else self.variable(p) for p in parts)
             case _:

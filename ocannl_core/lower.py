@@ -13,6 +13,8 @@ store. The rules:
   is filled with the neutral element of the accumulation that reads it, or with the assignment's
   `beyond`.
 - A concatenated index becomes one nest per component; several become one for each choice.
+- A computed position becomes a gather or a scatter. The positions are checked first, before the
+  first statement of the routine if it does not compute them itself.
 """
 
 from __future__ import annotations
@@ -44,18 +46,17 @@ from ocannl_core.assign.nodes import Sequence as AssignSequence
 from ocannl_core.assign.printer import assignment_text
 from ocannl_core.assign.traverse import Leaf, static_indices
 from ocannl_core.dtypes import (
-    SHORT_RANGE,
     DType,
-    constant_limit,
     float64,
-    promote,
     round_to,
     uint4x32,
 )
 from ocannl_core.errors import LoweringError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
+    FixedIndex,
     IndexMap,
     IndexVar,
     Projections,
@@ -71,6 +72,7 @@ from ocannl_core.indexing import (
     traversals,
 )
 from ocannl_core.ir_text import PrintedNames
+from ocannl_core.loopir.computed_positions import gather_cell, place_checks, scatter_cell
 from ocannl_core.loopir.constants import (
     constant,
     index_product,
@@ -78,12 +80,14 @@ from ocannl_core.loopir.constants import (
     saturate,
     select_constant,
 )
+from ocannl_core.loopir.conversions import Conversions
 from ocannl_core.loopir.loop_nests import LoopNest, loops_around, with_fresh_variables
 from ocannl_core.loopir.margins import margin_loops
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     ConstBits,
     Expr,
     Fill,
@@ -91,18 +95,15 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     LoopProgram,
     Remark,
+    Scatter,
     Stmt,
     Store,
     StoreVector,
-    Ternary,
-    Unary,
 )
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import (
-    COMPARISONS,
-    HASHES,
     LOGICAL,
     BinaryOp,
     Op,
@@ -118,6 +119,9 @@ from ocannl_core.settings import MOST_FILL_VALUES
 
 _MOST_UNROLLED_STORES = 64
 
+Operands = tuple[Operand, ...]
+"""The operands of an assignment."""
+
 
 def lower(program: AssignProgram) -> LoopProgram:
     """Lower a program to loops.
@@ -127,7 +131,7 @@ def lower(program: AssignProgram) -> LoopProgram:
     """
     state = _Lowering(program.nodes)
     state.assignments(program.body)
-    body = Block(tuple(state.stmts))
+    body = Block(place_checks(state.stmts))
     used = nodes_of(body)
     return LoopProgram(
         program.name,
@@ -156,6 +160,11 @@ class _Lowering:
     names: PrintedNames = field(default_factory=PrintedNames)
     origin: Origin | None = None
     merged: TensorNode | None = None
+
+    @property
+    def formats(self) -> Conversions:
+        """The conversions of the current assignment."""
+        return Conversions(self.error)
 
     def error(self, rule: str, found: str = "", fix: str = "") -> LoweringError:
         return LoweringError(rule, found=found, where=str(self.origin or ""), fix=fix)
@@ -234,16 +243,16 @@ class _Lowering:
         starts_neutral = resets and is_injective(projections)
         for nest in self.nests(projections):
             self.prepare_margins(assignment, nest)
-            self.remark(assignment)
-            indices = self.shifted(target, nest.lhs)
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
-            value = self.apply(assignment.op, operands, dtype)
+            store = self.store(target, nest.lhs, assignment.args, nest.rhs)
+            self.remark(assignment)
+            value = self.formats.apply(assignment.op, operands, dtype)
             if starts_neutral and not combine.value.keeps_first:
                 start = constant(_neutral_number(combine, dtype), dtype)
                 value = Binary(combine, start, value, dtype)
             elif combine is not BinaryOp.SECOND and not starts_neutral:
-                value = Binary(combine, Load(target, indices, dtype), value, dtype)
-            self.stmts.append(nest.around(Store(target, indices, value)))
+                value = Binary(combine, store.value, value, dtype)
+            self.stmts.append(nest.around(replace(store, value=value)))
             self.forget_margins(target, nest)
 
     def check(self, assignment: Accumulate) -> None:
@@ -304,11 +313,11 @@ class _Lowering:
         for arg, index_map in zip(args, maps, strict=True):
             match arg:
                 case Scalar(value):
-                    self.check_magnitude(value, working)
+                    self.formats.check_magnitude(value, working)
                     fits = not working.is_integer or round_to(value, working) == value
                     exprs.append(constant(value, working if fits or op not in LOGICAL else float64))
                 case Cells(node):
-                    exprs.append(Load(node, self.shifted(node, index_map), self.info(node).dtype))
+                    exprs.append(self.load(node, index_map, args, maps))
                 case Merge(node):
                     self.note_merge(node)
                     indices = self.shifted(node, index_map)
@@ -316,6 +325,66 @@ class _Lowering:
                 case _:
                     assert_never(arg)
         return exprs
+
+    def load(
+        self, node: TensorNode, index_map: IndexMap, args: Operands, maps: tuple[IndexMap, ...]
+    ) -> Expr:
+        """Return the cell of a node at an index map, which may have a computed position."""
+        info, indices = self.info(node), self.shifted(node, index_map)
+        axis = self.computed_axis(index_map)
+        if axis is None:
+            return Load(node, indices, info.dtype)
+        position = self.position(node, axis, index_map[axis], args, maps)
+        return gather_cell(node, info, indices, axis, position)
+
+    def store(
+        self, node: TensorNode, index_map: IndexMap, args: Operands, maps: tuple[IndexMap, ...]
+    ) -> Store | Scatter:
+        """Return a store of a cell's own value, for another value to be put in its place."""
+        info, indices = self.info(node), self.shifted(node, index_map)
+        axis = self.computed_axis(index_map)
+        if axis is None:
+            return Store(node, indices, Load(node, indices, info.dtype))
+        position = self.position(node, axis, index_map[axis], args, maps)
+        return scatter_cell(node, info, indices, axis, position)
+
+    def computed_axis(self, index_map: IndexMap) -> int | None:
+        """Return the axis with a computed position, or None."""
+        axes = [axis for axis, i in enumerate(index_map) if isinstance(i, ComputedIndex)]
+        if len(axes) > 1:
+            raise self.error(
+                "One axis of a tensor has a computed position.",
+                f"axes {', '.join(map(str, axes))}",
+                "flatten these axes into one, and compute the position on it",
+            )
+        return axes[0] if axes else None
+
+    def position(
+        self,
+        node: TensorNode,
+        axis: int,
+        index: AxisIndex,
+        args: Operands,
+        maps: tuple[IndexMap, ...],
+    ) -> Expr:
+        """Return a computed position, after emitting its check."""
+        assert isinstance(index, ComputedIndex)
+        holder = args[index.operand] if index.operand < len(args) else None
+        if not isinstance(holder, Cells):
+            raise self.error(
+                "A computed position is a cell of another operand.", f"operand {index.operand}"
+            )
+        positions = self.info(holder.node)
+        if not positions.dtype.is_integer:
+            raise self.error(
+                "Positions are integers.",
+                f"{holder.node.name}: {positions.dtype}",
+                'convert them: oc.cast(ids, "int32")',
+            )
+        if settings.current().check_positions:
+            extent, described = self.info(node).dims[axis], f"axis {axis} of {node.name}"
+            self.stmts.append(CheckPositions(holder.node, extent, described, self.origin))
+        return Load(holder.node, self.shifted(holder.node, index.at), positions.dtype)
 
     def note_merge(self, node: TensorNode) -> None:
         """Record the node of the merge buffer, and refuse a second one."""
@@ -327,107 +396,12 @@ class _Lowering:
             )
         self.merged = node
 
-    def apply(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
-        """Return a primitive applied to operands, as an expression of the target's format."""
-        match op, args:
-            case BinaryOp.FIRST, [first, _]:
-                return self.convert(first, dtype)
-            case BinaryOp.SECOND, [_, second]:
-                return self.convert(second, dtype)
-            case UnaryOp.IDENTITY, [arg]:
-                return self.convert(arg, dtype)
-            case UnaryOp.WORD, [arg]:
-                self.must_be_word(dtype, op)
-                self.must_be_number(arg.dtype, op)
-                return Unary(UnaryOp.WORD, arg, dtype)
-            case BinaryOp(), [key, counter] if op in HASHES:
-                for each in (dtype, key.dtype, counter.dtype):
-                    self.must_be_word(each, op)
-                return Binary(op, key, counter, dtype)
-            case UnaryOp.UNIFORM, [arg]:
-                self.must_be_word(arg.dtype, op)
-                self.must_be_number(dtype, op)
-                return Unary(UnaryOp.UNIFORM, arg, dtype)
-            case BinaryOp(), [left, right] if op in COMPARISONS:
-                common = promote(left.dtype, right.dtype)
-                self.must_be_number(dtype, op)
-                return Binary(op, self.convert(left, common), self.convert(right, common), dtype)
-            case ((BinaryOp.OR | BinaryOp.AND), [left, right]):
-                common = promote(left.dtype, right.dtype)
-                both = self.convert(left, common), self.convert(right, common)
-                return self.convert(Binary(op, *both, common), dtype)
-            case UnaryOp.NOT, [arg]:
-                return self.convert(Unary(op, arg, arg.dtype), dtype)
-            case TernaryOp.WHERE, [condition, first, second]:
-                self.must_be_number(condition.dtype, op)
-                first, second = self.convert(first, dtype), self.convert(second, dtype)
-                return Ternary(op, condition, first, second, dtype)
-        self.must_be_number(dtype, op)
-        working = working_format(op, [arg.dtype for arg in args], (), dtype)
-        value = self.computed(op, [self.convert(arg, working) for arg in args], working)
-        return self.convert(value, dtype)
-
-    def computed(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
-        """Return a primitive applied to operands in its working format."""
-        match op:
-            case UnaryOp():
-                return Unary(op, args[0], dtype)
-            case BinaryOp():
-                return Binary(op, args[0], args[1], dtype)
-            case TernaryOp():
-                return Ternary(op, args[0], args[1], args[2], dtype)
-            case _:
-                assert_never(op)
-
-    def convert(self, expr: Expr, dtype: DType) -> Expr:
-        if expr.dtype is dtype:
-            return expr
-        if uint4x32 in (expr.dtype, dtype):
-            raise self.error(
-                "Numbers and random words do not convert into each other.",
-                f"{expr.dtype} where {dtype} is needed",
-                "use `uniform` to make a number of a word, and threefry4x32 to make words",
-            )
-        return Unary(UnaryOp.IDENTITY, expr, dtype)
-
-    def must_be_word(self, dtype: DType, op: Op) -> None:
-        if dtype is not uint4x32:
-            raise self.error(
-                f"The primitive {op.value.name} works on random words.",
-                f"{dtype}",
-                "oc.word(x) makes words of the bits of numbers, oc.random_words() random ones",
-            )
-
-    def must_be_number(self, dtype: DType, op: Op) -> None:
-        if dtype is uint4x32:
-            raise self.error(
-                f"The primitive {op.value.name} works on numbers.",
-                f"{dtype}",
-                "oc.uniform_of(words) makes numbers of random words",
-            )
-
-    def check_magnitude(self, value: float, dtype: DType) -> None:
-        """Refuse constants near or beyond the end of a narrow range."""
-        cutoff = settings.current().half_constant_cutoff
-        if dtype not in SHORT_RANGE:
-            return
-        limit = constant_limit(dtype, cutoff)
-        if limit <= abs(value) and not (isinf(value) and dtype.has_infinities):
-            raise self.error(
-                f"A constant in {dtype} is less than {limit:g} in magnitude, far from the end of "
-                "the format's range.",
-                f"{value:g}",
-                'compute with it in a wider format: dtype="bfloat16" or dtype="float32", where '
-                "the tensor beside it is made"
-                + ("; or raise the setting half_constant_cutoff" if limit == cutoff else ""),
-            )
-
     def fetch(self, fetch: Fetch) -> None:
         target, source = fetch.target, fetch.source
         dtype = self.info(target).dtype
         match source:
             case Constant(value) if dtype is not uint4x32:
-                self.check_magnitude(value, dtype)
+                self.formats.check_magnitude(value, dtype)
                 self.fill(target, round_to(value, dtype))
             case Constant(value):
                 if value != int(value) or not 0 <= value < 2**64:
@@ -441,9 +415,9 @@ class _Lowering:
                 self.everywhere(target, lambda _: ConstBits(bits, dtype))
             case ConstantFill(values):
                 self.check_offsets(target)
-                self.must_be_number(dtype, UnaryOp.IDENTITY)
+                self.formats.must_be_number(dtype, UnaryOp.IDENTITY)
                 for value in values:
-                    self.check_magnitude(value, dtype)
+                    self.formats.check_magnitude(value, dtype)
                 self.constant_fill(target, values)
             case RangeOverOffsets():
                 self.check_offsets(target)
@@ -452,9 +426,9 @@ class _Lowering:
             case EmbedIndex(index, ()):
                 self.everywhere(target, lambda _: index_value(index, dtype))
             case EmbedIndex(index, factors):
-                self.must_be_number(dtype, BinaryOp.MUL)
+                self.formats.must_be_number(dtype, BinaryOp.MUL)
                 product = index_product((index, *factors))
-                self.everywhere(target, lambda _: self.convert(product, dtype))
+                self.everywhere(target, lambda _: self.formats.convert(product, dtype))
             case _:
                 assert_never(source)
 
@@ -499,7 +473,10 @@ class _Lowering:
                 f"{len(index_map)} indices for the {len(info.dims)} axes of {node.name}",
             )
         lefts = [margin.left for margin in info.padding] or [0] * len(info.dims)
-        return tuple(_plus(index, left) for index, left in zip(index_map, lefts, strict=True))
+        return tuple(
+            FixedIndex(0) if isinstance(index, ComputedIndex) else _plus(index, left)
+            for index, left in zip(index_map, lefts, strict=True)
+        )
 
     def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: LoopNest) -> bool:
         info = self.info(node)
@@ -507,6 +484,8 @@ class _Lowering:
             return False
         ranges: dict[IndexVar, Range] = {var: Range(0, extent - 1) for var, extent in nest.loops}
         for index, dim in zip(index_map, info.dims, strict=True):
+            if isinstance(index, ComputedIndex):
+                continue  # never in a margin
             reach = index_range(index, ranges)
             if reach is None and as_affine(index)[0]:
                 return True

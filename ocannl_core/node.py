@@ -228,6 +228,7 @@ class Reason(IntEnum):
     LOCAL_MEMORY_DISABLED = 213
     STRIDED_REDUCTION = 215
     INLINING_REQUESTED = 216
+    COMPUTED_POSITION = 217
 
     @property
     def text(self) -> str:
@@ -262,7 +263,7 @@ _REASON_TEXT = {
     Reason.OPERAND_OVERWRITTEN: "something that it is computed from is written between its "
     "definition and a read of it",
     Reason.SURVIVING_READ: "code reads it that needs it in memory: an external call, a computed "
-    "position, a merge buffer, or code supplied as text",
+    "position, a check of positions, a merge buffer, or code supplied as text",
     Reason.DECLARED_VARIABLE: "its definition uses a scalar variable that other code shares",
     Reason.READ_ONLY_KNOWN_STORED: "the routine only reads it, and it has memory already",
     Reason.READ_BEFORE_WRITE: "the routine reads it before writing it",
@@ -291,6 +292,7 @@ _REASON_TEXT = {
     Reason.STRIDED_REDUCTION: "it is a reduction across rows, whose loops can be reordered while "
     "it is in memory",
     Reason.INLINING_REQUESTED: "it was named in inline=",
+    Reason.COMPUTED_POSITION: "its cells are written at computed positions",
     Reason.LOCAL_MEMORY_DISABLED: "everything is kept on the device: enable_device_only is off",
 }
 
@@ -339,6 +341,7 @@ _ADVICE = {
     Reason.INLINING_DISABLED: "set max_visits to 1 or more, or name it in inline=",
     Reason.STRIDED_REDUCTION: "name it in inline= to reduce where it is read",
     Reason.INLINING_REQUESTED: "leave it out of inline=",
+    Reason.COMPUTED_POSITION: "keep it stored, or select its cells by comparing positions",
     Reason.LOCAL_MEMORY_DISABLED: "set enable_device_only to true",
 }
 

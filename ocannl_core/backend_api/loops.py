@@ -3,6 +3,7 @@
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexVar,
@@ -20,6 +21,7 @@ from ocannl_core.loopir.nodes import (
     Barrier,
     Binary,
     Block,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -36,6 +38,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -46,6 +49,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
+from ocannl_core.loopir.position_failures import check_positions
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.traverse import (
     children,
@@ -67,6 +71,8 @@ __all__ = [
     "Barrier",
     "Binary",
     "Block",
+    "CheckPositions",
+    "ComputedIndex",
     "ConcatIndex",
     "Const",
     "ConstBits",
@@ -87,6 +93,7 @@ __all__ = [
     "LoopVar",
     "Prefetch",
     "Remark",
+    "Scatter",
     "Scope",
     "Scoped",
     "SetLocal",
@@ -100,6 +107,7 @@ __all__ = [
     "VarIndex",
     "affine",
     "as_affine",
+    "check_positions",
     "children",
     "fold",
     "map_exprs",

@@ -11,10 +11,8 @@ body mentions, in order of first mention.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from textwrap import dedent
 from typing import assert_never
 
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
@@ -29,9 +27,11 @@ from ocannl_core.codegen.loop_partition import partition_loops
 from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
 from ocannl_core.codegen.memset import MemsetRenderer
 from ocannl_core.codegen.names import KernelNames
+from ocannl_core.codegen.position_statements import FAILURE_FLAG, render_check, render_scatter
 from ocannl_core.codegen.precedence import CExpr
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.scalar_replacement import assign_registers
+from ocannl_core.codegen.staged_code import staged_text
 from ocannl_core.codegen.vector_loops import (
     MOST_LANES,
     NotVectorisedError,
@@ -39,7 +39,7 @@ from ocannl_core.codegen.vector_loops import (
 from ocannl_core.codegen.vector_types import ELEMENTS, PARTIAL_VECTORS
 from ocannl_core.codegen.word_stores import render_vector_store
 from ocannl_core.codegen.writer import KernelWriter
-from ocannl_core.dtypes import DType, uint4x32
+from ocannl_core.dtypes import DType, int64, uint4x32
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, IndexVar
@@ -51,6 +51,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     Expr,
     Fill,
@@ -60,6 +61,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Prefetch,
     Remark,
+    Scatter,
     Scope,
     SetLocal,
     Staged,
@@ -89,7 +91,7 @@ def render_kernel(
 
     Its arguments are the kernel's nodes, then the merge buffers in order of first use, then its
     static indices. If the dialect partitions parallel loops, the buffers and bounds of the thread
-    come last.
+    follow. A kernel that checks positions has an integer last, which it sets to 1 if one is wrong.
 
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
@@ -120,6 +122,7 @@ def render_kernel(
         kernel.private,
         kernel.bounds,
         kernel.vectorisation,
+        checks=kernel.checks,
     )
 
 
@@ -172,6 +175,7 @@ class _KernelRenderer:
             self._names, self.writer, self._expressions.positions, dialect.index_type, self._ranges
         )
         self._written: set[TensorNode] = set()
+        self.checks = False
         self._stack_bytes = 0
         self._innermost = 0
         self._plain_loops = 0
@@ -235,6 +239,8 @@ class _KernelRenderer:
                 KernelParameter(f"first{level}", None),
                 KernelParameter(f"end{level}", None),
             ]
+        if self.checks:
+            indices.append(KernelParameter(FAILURE_FLAG, int64, is_written=True))
         if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
         return arrays + indices
@@ -317,6 +323,11 @@ class _KernelRenderer:
                 self._write_store(node, self._expressions.cell(node, indices), value, stmt)
             case StoreVector():
                 self._write_vector_store(stmt)
+            case Scatter():
+                self._written.add(stmt.node)
+                render_scatter(stmt, self.writer, self._expressions)
+            case CheckPositions():
+                self._write_check(stmt)
             case Fill(node, value):
                 self._written.add(node)
                 self._plain_loops += self._memsets.fill(node, value)
@@ -511,6 +522,11 @@ class _KernelRenderer:
         dtype = self._info(stmt.node).dtype
         render_vector_store(stmt, dtype, self._dialect, self._names, self.writer, self._expressions)
 
+    def _write_check(self, stmt: CheckPositions) -> None:
+        render_check(stmt, self._info(stmt.node), self._dialect, self.writer, self._expressions)
+        self.checks = True
+        self._plain_loops += 1
+
     def _allocate(self, node: TensorNode, scope: Scope) -> None:
         info = self._info(node)
         if scope is Scope.ROUTINE:
@@ -563,29 +579,11 @@ class _KernelRenderer:
         if staged.language != self._dialect.language:
             self.write_block(staged.body)
             return
-        mentioned = nodes_of(staged.body)
         # staged code writes the nodes that its body writes
         self._written.update(writes(staged.body))
-        given = {self._names.array(node) for node in mentioned}
-        hidden = sorted(given.intersection(re.findall(r"\w+", staged.text)))
-        if hidden:
-            raise CodegenError(
-                "Staged code must not use the names that the kernel gives to nodes.",
-                found=", ".join(hidden),
-                fix="write $0, $1, ... for the nodes, and call variables by longer names",
-            )
-
-        def name(match: re.Match[str]) -> str:
-            position = int(match[1])
-            if position >= len(mentioned):
-                raise CodegenError(
-                    f"Staged code names nodes from $0 to ${len(mentioned) - 1}.", found=match[0]
-                )
-            return self._names.array(mentioned[position])
-
         self._plain_loops += 1  # unknown, so assume some
         with self.writer.braces(""):
-            self.writer.line(dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n"))
+            self.writer.line(staged_text(staged, self._names.array))
 
     def _note_written(self, node: TensorNode) -> None:
         self._written.add(node)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ocannl_core.dtypes import float32, float64, uint32, uint64
-from ocannl_core.loopir.nodes import Binary, Expr, Load, LocalRead
+from ocannl_core.loopir.nodes import Binary, Expr, Gather, Load, LocalRead
 from ocannl_core.ops import BinaryOp
 
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 
 
-def compound_symbol(value: Expr, left: Load | LocalRead) -> str:
+def compound_symbol(value: Expr, left: Load | LocalRead | Gather) -> str:
     """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
     match value:
         case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:

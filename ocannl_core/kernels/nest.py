@@ -23,6 +23,7 @@ from ocannl_core.dtypes import DType, Kind
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexVar,
@@ -529,7 +530,7 @@ def is_independent(nest: KernelNest) -> bool:
     for store in nest.epilogue:
         if places.setdefault(store.node, store.indices) != store.indices:
             return False
-        if any(isinstance(index, SubAxis | ConcatIndex) for index in store.indices):
+        if any(isinstance(i, SubAxis | ConcatIndex | ComputedIndex) for i in store.indices):
             return False
         if not _is_injective(nest, store):
             return False

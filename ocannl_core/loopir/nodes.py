@@ -1,8 +1,8 @@
 """The nodes of the loop language.
 
     Program   = name, params, indices, nodes, Block
-    Stmt      = For | Store | StoreVector | Fill | SetLocal | DeclareLocal | Allocate | Barrier
-              | Prefetch | CallExternal | Block | Remark | Staged
+    Stmt      = For | Store | StoreVector | Scatter | Fill | SetLocal | DeclareLocal | Allocate
+              | Barrier | Prefetch | CheckPositions | CallExternal | Block | Remark | Staged
     Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const
               | ConstBits | IndexValue
 
@@ -113,13 +113,13 @@ class LoadMerge:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The value of a cell at a computed position along one axis; zero if the position is out of
-    bounds.
+    """The value of a cell at a computed position along one axis.
 
     Attributes:
         axis: The position in `indices` that `position` replaces (the entry there is
             `FixedIndex(0)`).
         position: A number; a fractional one is out of bounds.
+        beyond: The value if the position is out of bounds.
     """
 
     node: TensorNode
@@ -127,6 +127,18 @@ class Gather:
     axis: int
     position: Expr
     dtype: DType
+    beyond: float = 0.0
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Gather) and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return hash((self.node, self.indices, self.axis))
+
+    def _key(self) -> tuple[object, ...]:
+        """Return the fields, with `beyond` by bit pattern: a NaN equals itself."""
+        beyond = float(self.beyond).hex()
+        return self.node, self.indices, self.axis, self.position, self.dtype, beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +306,29 @@ class StoreVector:
 
 
 @dataclass(frozen=True, slots=True)
+class Scatter:
+    """A store to a cell at a computed position along one axis; no store if the position is out of
+    bounds.
+
+    Attributes:
+        axis: The position in `indices` that `position` replaces (the entry there is
+            `FixedIndex(0)`).
+        position: A number; a fractional one is out of bounds.
+    """
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+    axis: int
+    position: Expr
+    value: Expr
+
+    @property
+    def own(self) -> Gather:
+        """The load of the cell that it writes; zero if the position is out of bounds."""
+        return Gather(self.node, self.indices, self.axis, self.position, self.value.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class Fill:
     """A store of one number to every cell of a node, margins included."""
 
@@ -347,6 +382,24 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckPositions:
+    """A check that every cell of a node of integers lies in `range(extent)`; otherwise the routine
+    ends with an error.
+
+    Attributes:
+        node: The positions; cells in margins are not checked.
+        extent: The extent of the axis that they index.
+        axis: A description of that axis for the error.
+        origin: The operation that reads or writes at the positions.
+    """
+
+    node: TensorNode
+    extent: int
+    axis: str
+    origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class CallExternal:
     """A call of an external operation, which reads the inputs and overwrites the outputs."""
 
@@ -387,12 +440,14 @@ Stmt = (
     For
     | Store
     | StoreVector
+    | Scatter
     | Fill
     | DeclareLocal
     | SetLocal
     | Allocate
     | Barrier
     | Prefetch
+    | CheckPositions
     | CallExternal
     | Remark
     | Staged

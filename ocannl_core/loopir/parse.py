@@ -26,10 +26,12 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     Expr,
     Fill,
     For,
+    Gather,
     Load,
     Local,
     LocalRead,
@@ -37,6 +39,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -63,6 +66,7 @@ from ocannl_core.target import ExternalOp
 _ROUTINE = re.compile(r" *routine (?P<name>.*)\((?P<signature>[^()]*)\):\s*$")
 _STAGED = re.compile(r" *staged (?P<language>.*):\s*$")
 _CALL = re.compile(r" *(?P<outputs>[\w, ]*) = call (?P<name>[^\W\d].*)\((?P<inputs>[\w, ]*)\)\s*$")
+_CHECK = re.compile(r" *check (?P<node>\w+) in range\((?P<extent>\d+)\) for (?P<axis>.*)$")
 _KINDS = {("range" if kind is AxisKind.SERIAL else kind.value): kind for kind in AxisKind}
 _SCOPES = {scope.value: scope for scope in Scope}
 _ACCUMULATORS = {
@@ -235,6 +239,9 @@ class TextParser:
             return self.block(inner)
         if (found := _CALL.match(line.text)) is not None:
             return self.call(line, found)
+        if (found := _CHECK.match(line.text)) is not None:
+            (node,) = self.arrays(line, *found.span("node"))
+            return CheckPositions(node, int(found["extent"]), found["axis"])
         cursor = Cursor(line)
         word, following = cursor.peek().text, cursor.peek(1)
         if word == "for" and following.kind == "name":
@@ -268,6 +275,8 @@ class TextParser:
     def assignment(self, cursor: Cursor, inner: int) -> Stmt:
         inlined = self.inlined(inner)
         names = self.names
+        if cursor.peek().text == "scatter" and cursor.peek(1).text == "(":
+            return self.scatter(cursor, inlined)
         if (local := names.scalars.get(cursor.peek().text)) is not None:
             cursor.take()
             return SetLocal(local, self.value(cursor, LocalRead(local), inlined))
@@ -285,7 +294,16 @@ class TextParser:
         value = self.value(cursor, Load(node, indices, names.infos[node].dtype), inlined)
         return Store(node, indices, value, cursor.accept("streamed"))
 
-    def value(self, cursor: Cursor, own: Load | LocalRead, inlined: _Inlined) -> Expr:
+    def scatter(self, cursor: Cursor, inlined: _Inlined) -> Scatter:
+        """Consume a store to a computed position."""
+        start = cursor.peek()
+        own = read_expression(cursor, self.names, uint4x32, inlined, is_computed_cell=True)
+        if not isinstance(own, Gather):
+            raise cursor.error_at(start, "no cell at a computed position", "write scatter(a[p]) =")
+        value = self.value(cursor, own, inlined)
+        return Scatter(own.node, own.indices, own.axis, own.position, value)
+
+    def value(self, cursor: Cursor, own: Load | LocalRead | Gather, inlined: _Inlined) -> Expr:
         """Consume `= value`, or an accumulation into a target."""
         op = None if cursor.peek().text == "=" else _ACCUMULATORS.get(cursor.peek().text)
         if op is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
+from math import copysign
 from typing import assert_never, cast
 
 from ocannl_core.dtypes import DType, float64
@@ -37,6 +38,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -53,6 +55,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -144,13 +147,16 @@ class TextPrinter:
                 cell = self.cell(self.names.node(node), stmt.indices)
                 text = self.vector(cell, length, self.expr(arg))
                 return self.with_inlined(self.terminated(text), arg)
+            case Scatter(_, _, _, position, value):
+                return self.with_inlined(self.scatter(stmt), position, value)
             case Remark(text):
                 return [self.comment(line) for line in text.splitlines()]
             case _:
                 return [self.terminated(self.simple(stmt))]
 
     def simple(
-        self, stmt: Fill | DeclareLocal | Allocate | Barrier | Prefetch | CallExternal
+        self,
+        stmt: Fill | DeclareLocal | Allocate | Barrier | Prefetch | CheckPositions | CallExternal,
     ) -> str:
         match stmt:
             case Fill(node, value):
@@ -164,6 +170,8 @@ class TextPrinter:
                 return "barrier()"
             case Prefetch(node, indices):
                 return f"prefetch {self.cell(self.names.node(node), indices)}"
+            case CheckPositions(node, extent, axis):
+                return self.check(self.names.node(node), extent, axis)
             case CallExternal(op, inputs, outputs):
                 written = ", ".join(map(self.names.node, outputs))
                 read = ", ".join(map(self.names.node, inputs))
@@ -188,10 +196,22 @@ class TextPrinter:
                 text = f"{target} = {self.expr(value)}"
         return self.terminated(text)
 
-    def with_inlined(self, line: str, value: Expr) -> list[str]:
-        """Return the lines of a statement and of the computations inlined into its value."""
+    def scatter(self, stmt: Scatter) -> str:
+        position, dtype = fold(stmt.position, self.formatted_text, _inside_expression)
+        if dtype is not stmt.position.dtype:
+            position = self.annotated(position, stmt.position.dtype)
+        target = f"scatter({self.computed_place(stmt, position[0])})"
+        match stmt.value:
+            case Binary(op, left, right) if accumulates(op) and left == stmt.own:
+                text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
+            case value:
+                text = f"{target} = {self.expr(value)}"
+        return self.terminated(text)
+
+    def with_inlined(self, line: str, *values: Expr) -> list[str]:
+        """Return the lines of a statement and of the computations inlined into its values."""
         lines = [line]
-        for scoped in _inlined_directly(value):
+        for scoped in _inlined_directly(*values):
             inner = [each for s in scoped.body.stmts for each in self.lines(s)]
             lines.append(
                 f"{INDENT}where {self.declaration(self.local(scoped.local), str(scoped.dtype))}"
@@ -237,6 +257,9 @@ class TextPrinter:
 
     def vector(self, cell: str, length: int, word: str) -> str:
         return f"{cell}...{length} = lanes({word})"
+
+    def check(self, name: str, extent: int, axis: str) -> str:
+        return f"check {name} in range({extent}) for {axis}"
 
     def cell(self, name: str, indices: Iterable[AxisIndex]) -> str:
         return self.place(name, map(self.names.index, indices))
@@ -287,10 +310,11 @@ class TextPrinter:
                 return self.cell(self.names.node(node.node), node.indices), ATOM
             case LoadMerge():
                 return self.cell(f"{self.names.node(node.node)}.merge", node.indices), ATOM
-            case Gather(array, indices, axis):
-                inside = [self.names.index(index) for index in indices]
-                inside[axis] = args[0][0]
-                return f"gather({self.place(self.names.node(array), inside)})", ATOM
+            case Gather(beyond=beyond, dtype=dtype):
+                place = self.computed_place(node, args[0][0])
+                value = self.number(beyond, dtype)[0]
+                is_zero = copysign(1.0, beyond) > 0 and beyond == 0
+                return f"gather({place})" if is_zero else f"gather({place}, {value})", ATOM
             case LocalRead(local) | Scoped(local):
                 return self.local(local), ATOM
             case Const(value, dtype):
@@ -310,6 +334,12 @@ class TextPrinter:
                 return application(op, args)
             case _:
                 raise TypeError(f"{type(node).__name__} is no expression")
+
+    def computed_place(self, access: Gather | Scatter, position: str) -> str:
+        """Return the text of a cell at a computed position."""
+        inside = [self.names.index(index) for index in access.indices]
+        inside[access.axis] = position
+        return self.place(self.names.node(access.node), inside)
 
     def number(self, value: float, dtype: DType) -> Text:
         text = number_text(value, dtype)
@@ -337,9 +367,9 @@ class _CLikePrinter(TextPrinter):
         given += [f"int {self.names.variable(index)}" for index in self.program.indices]
         return ", ".join(given)
 
-    def with_inlined(self, line: str, value: Expr) -> list[str]:
+    def with_inlined(self, line: str, *values: Expr) -> list[str]:
         lines: list[str] = []
-        for scoped in _inlined_directly(value):
+        for scoped in _inlined_directly(*values):
             lines.append(
                 self.terminated(self.declaration(self.local(scoped.local), str(scoped.dtype)))
             )
@@ -380,6 +410,9 @@ class _CLikePrinter(TextPrinter):
     def foreign(self, text: str) -> list[str]:
         return []
 
+    def check(self, name: str, extent: int, axis: str) -> str:
+        return f"check({name}, {extent})"
+
     def vector(self, cell: str, length: int, word: str) -> str:
         return f"store_lanes(&{cell}, {length}, {word})"
 
@@ -402,10 +435,10 @@ def _inside_expression(node: Node) -> tuple[Node, ...]:
     return () if isinstance(node, Scoped) else children(node)
 
 
-def _inlined_directly(value: Expr) -> list[Scoped]:
-    """Return the inlined computations of an expression, but not those inside their bodies."""
+def _inlined_directly(*values: Expr) -> list[Scoped]:
+    """Return the inlined computations of expressions, but not those inside their bodies."""
     found: list[Scoped] = []
-    pending: list[Node] = [value]
+    pending: list[Node] = list(reversed(values))
     while pending:
         node = pending.pop()
         if isinstance(node, Scoped):

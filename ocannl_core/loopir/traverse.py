@@ -27,6 +27,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -43,6 +44,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -72,6 +74,7 @@ def _only(name: str) -> _Inside:
 _INSIDE: dict[type[Node], _Inside | None] = {
     **dict.fromkeys((Load, Const, LocalRead, IndexValue, LoadMerge, ConstBits)),
     **dict.fromkeys((Remark, Fill, DeclareLocal, Allocate, Barrier, Prefetch, CallExternal)),
+    CheckPositions: None,
     **dict.fromkeys((For, Scoped, Staged), _only("body")),
     **dict.fromkeys((Store, SetLocal), _only("value")),
     **dict.fromkeys((StoreVector, Unary), _only("arg")),
@@ -79,6 +82,7 @@ _INSIDE: dict[type[Node], _Inside | None] = {
     Binary: attrgetter("left", "right"),
     Ternary: attrgetter("first", "second", "third"),
     Gather: _only("position"),
+    Scatter: attrgetter("position", "value"),
 }
 """The children of the nodes of a class, in execution order; None for leaves. This is a table and
 not a `match` because it is the hottest query of the compiler.
@@ -278,6 +282,9 @@ def _with_children(node: Node, old: tuple[Node, ...], new: list[_Replacement]) -
             return replace(node, arg=_as_expr(flat))
         case Gather():
             return replace(node, position=_as_expr(flat))
+        case Scatter():
+            position, value = cast(tuple[Expr, Expr], flat)
+            return replace(node, position=position, value=value)
         case Binary(op, _, _, dtype):
             left, right = cast(tuple[Expr, Expr], flat)
             return Binary(op, left, right, dtype)
@@ -315,6 +322,8 @@ def indices_of(node: Node) -> tuple[AxisIndex, ...]:
     match node:
         case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Prefetch() | Scoped():
             return node.indices
+        case Scatter(indices=indices):
+            return indices
         case IndexValue(index):
             return (index,)
         case For(bound=LoopBound(index, extent)):
@@ -414,7 +423,7 @@ def clone_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
 
 def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
     match stmt:
-        case Store() | StoreVector() | Prefetch() if _mentions(stmt.indices, values):
+        case Store() | StoreVector() | Scatter() | Prefetch() if _mentions(stmt.indices, values):
             return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
         case For(bound=LoopBound()) if _mentions(indices_of(stmt), values):
             return with_bound_at(stmt, values)
@@ -463,7 +472,17 @@ class Access:
     merge: bool = False
 
 
-_ACCESSING = (Load, Store, Gather, LoadMerge, StoreVector, Fill, CallExternal)
+_ACCESSING = (
+    Load,
+    Store,
+    Gather,
+    LoadMerge,
+    StoreVector,
+    Scatter,
+    Fill,
+    CheckPositions,
+    CallExternal,
+)
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
@@ -473,8 +492,10 @@ def accesses_at(node: Node) -> tuple[Access, ...]:
             return (Access(node.node, False, node.indices),)
         case LoadMerge():
             return (Access(node.node, False, node.indices, merge=True),)
-        case Store() | StoreVector():
+        case Store() | StoreVector() | Scatter():
             return (Access(node.node, True, node.indices),)
+        case CheckPositions(positions):
+            return (Access(positions, False),)
         case Fill():
             return (Access(node.node, True),)
         case CallExternal(_, inputs, outputs):
@@ -513,6 +534,8 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
             case CallExternal(_, inputs, outputs):
                 found.update(dict.fromkeys((*inputs, *outputs)))
             case Load() | Store() | Gather() | LoadMerge() | StoreVector() | Fill():
+                found[node.node] = None
+            case Scatter() | CheckPositions():
                 found[node.node] = None
             case _:
                 pass

@@ -22,6 +22,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoadMerge,
     LoopProgram,
+    Scatter,
     Store,
     StoreVector,
 )
@@ -75,13 +76,15 @@ def usage_of(program: LoopProgram) -> Usage:
     for node in _in_order(program.body, bounds):
         for access in accesses_at(node):
             if access.writes:
-                if _may_reach_interior(access, program.nodes[access.node], bounds):
+                if _may_reach_interior(access, program.nodes[access.node], bounds) or isinstance(
+                    node, Scatter
+                ):
                     writes.add(access.node)
             elif not access.merge:
                 reads.add(access.node)
                 if access.node not in writes:
                     reads_first.add(access.node)
-        if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector):
+        if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector | Scatter):
             limits.update(_limits(node, program.nodes[node.node], bounds))
     params = frozenset(program.params)
     return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
@@ -124,7 +127,7 @@ def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar
 
 
 def _limits(
-    access: Load | LoadMerge | Gather | Store | StoreVector,
+    access: Load | LoadMerge | Gather | Store | StoreVector | Scatter,
     info: NodeInfo,
     bounds: Mapping[IndexVar, Range],
 ) -> Iterator[Limit]:
@@ -138,7 +141,7 @@ def _limits(
     indices: list[AxisIndex] = list(access.indices)
     if isinstance(access, StoreVector) and dims:
         spans[-1] = access.length
-    if isinstance(access, Gather):
+    if isinstance(access, Gather | Scatter):
         indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
     sizes = info.extents or (None,) * len(dims)
     for index, extent, margin, span, size in zip(indices, dims, margins, spans, sizes, strict=True):

@@ -15,6 +15,7 @@ from ocannl_core.errors import VerifyError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     LoopVar,
@@ -30,6 +31,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -46,6 +48,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -160,6 +163,19 @@ class _Checker:
             case StoreVector():
                 self.vector(stmt)
                 self.later(*self.inside(stmt))
+            case Scatter(node, indices, axis, position, value):
+                self.access(node, indices, "scatter to")
+                self.computed(node, indices, axis, position, "scatter to")
+                if node in self.program.nodes:
+                    dtype = self.program.nodes[node].dtype
+                    self.expect(value.dtype, dtype, f"value scattered to {node.name}")
+                self.later(*self.inside(stmt))
+            case CheckPositions(node, extent):
+                self.known(node, "check of")
+                if node in self.program.nodes and not self.program.nodes[node].dtype.is_integer:
+                    self.problem(f"a check of positions {node.name} that are no integers")
+                if extent < 0:
+                    self.problem(f"a check of positions {node.name} of a negative extent")
             case Fill(node):
                 self.known(node, "fill of")
                 if node in self.program.nodes and self.program.nodes[node].dtype is uint4x32:
@@ -269,9 +285,7 @@ class _Checker:
             case Gather(node, indices, axis, position, dtype):
                 self.access(node, indices, "gather from")
                 self.load_dtype(node, dtype)
-                if not 0 <= axis < len(indices) or indices[axis] != FixedIndex(0):
-                    self.problem(f"a gather from {node.name} has no free place at axis {axis}")
-                self.number(position.dtype, f"position of a gather from {node.name}")
+                self.computed(node, indices, axis, position, "gather from")
             case LocalRead(local):
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is read outside its scope")
@@ -303,6 +317,19 @@ class _Checker:
             case _:
                 assert_never(expr)
         self.later(*self.inside(expr))
+
+    def computed(
+        self,
+        node: TensorNode,
+        indices: tuple[AxisIndex, ...],
+        axis: int,
+        position: Expr,
+        what: str,
+    ) -> None:
+        """Check a computed position and the place that it takes."""
+        if not 0 <= axis < len(indices) or indices[axis] != FixedIndex(0):
+            self.problem(f"a {what} {node.name} has no free place at axis {axis}")
+        self.number(position.dtype, f"position of a {what} {node.name}")
 
     def guard(self, step: int) -> None:
         self.guarded += step
@@ -415,8 +442,9 @@ class _Checker:
                 )
 
     def bound(self, index: AxisIndex, what: str) -> None:
-        if isinstance(index, ConcatIndex):
-            self.problem(f"{what}: a concatenated index, which lowering should have removed")
+        if isinstance(index, ConcatIndex | ComputedIndex):
+            kind = "concatenated" if isinstance(index, ConcatIndex) else "computed"
+            self.problem(f"{what}: a {kind} index, which lowering should have removed")
         for var in variables(index):
             if isinstance(var, StaticIndex) and var not in self.program.indices:
                 self.problem(f"{what}: static index {var.name} is not one of the program")

@@ -5,6 +5,7 @@ inferred.
 from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
 from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
+from ocannl_core.nn.embedding import embedding
 from ocannl_core.nn.losses import (
     accuracy,
     binary_cross_entropy,
@@ -31,6 +32,7 @@ __all__ = [
     "cross_entropy",
     "dense",
     "dropout",
+    "embedding",
     "hinge",
     "huber",
     "kl_divergence",

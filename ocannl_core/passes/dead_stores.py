@@ -25,6 +25,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoopProgram,
     Remark,
+    Scatter,
     Scope,
     Staged,
     Stmt,
@@ -249,6 +250,8 @@ class _Liveness:
             match each:
                 case Store(node) | StoreVector(node) | Fill(node) if node in dead:
                     return () if self.is_dead(each, analysed.ranges) else each
+                case Scatter(node) if node in dead:
+                    return () if self.is_dead(each, analysed.ranges) else each
                 case For(body=Block(())) | Block(()):
                     return ()
                 case _:
@@ -259,7 +262,9 @@ class _Liveness:
             return None
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
 
-    def is_dead(self, store: Store | StoreVector | Fill, ranges: Mapping[IndexVar, Range]) -> bool:
+    def is_dead(
+        self, store: Store | StoreVector | Scatter | Fill, ranges: Mapping[IndexVar, Range]
+    ) -> bool:
         """Return True if all cells that a store may write are dead."""
         if store.node in self.useless:
             return True

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import FixedIndex, LoopVar, as_affine
+from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, as_affine
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -26,6 +26,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     LoopProgram,
     Remark,
+    Scatter,
     Scoped,
     SetLocal,
     Stmt,
@@ -47,6 +48,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once
 from ocannl_core.passes.local_variables import Fresh, Variables, assign_local, collect_variables
+from ocannl_core.passes.side_effects import is_pure
 from ocannl_core.passes.value_analysis import (
     Difference,
     constant,
@@ -139,22 +141,22 @@ class _Rules:
         return expand_power(base, int(exponent), self.known.fresh)
 
     def _simplify_gather(self, gather: Gather) -> Expr | None:
-        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], if i is certainly in bounds; or 0."""
+        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], if i is certainly in bounds; or the value
+        beyond the axis.
+        """
         if gather.node not in self.nodes:
             return None
         position = integer_range(gather.position, self.known.ranges)
         if position is None:
             value = value_of(gather.position)
             is_outside = value is not None and (not is_finite(value) or value != int(value))
-            return constant(0, gather.dtype) if is_outside else None
+            return constant(gather.beyond, gather.dtype) if is_outside else None
         extent = self.nodes[gather.node].buffer_dims[gather.axis]
         if position.high < 0 or position.low >= extent:
-            return constant(0, gather.dtype)
+            return constant(gather.beyond, gather.dtype)
         if position.low < 0 or position.high >= extent:
             return None
-        index = index_of(gather.position)
-        before, after = gather.indices[: gather.axis], gather.indices[gather.axis + 1 :]
-        return Load(gather.node, (*before, index, *after), gather.dtype)
+        return Load(gather.node, _with_index(gather), gather.dtype)
 
     def _fold_comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
         """i < 3 --> 1, if i is a loop variable and always less than 3; likewise other comparisons.
@@ -177,6 +179,8 @@ class _Rules:
                 return self._simplify_block(stmt, stmts)
             case Store(node, indices, Load(loaded, cell)) if loaded is node and cell == indices:
                 return ()  # c[i] = c[i] -->
+            case Scatter():
+                return self._simplify_scatter(stmt)
             case SetLocal(local, LocalRead(source)) if source == local:
                 return ()  # v = v -->
             case SetLocal(local, Scoped(_, body)) if local not in locals_of(body):
@@ -187,6 +191,18 @@ class _Rules:
                 return ()
             case _:
                 return stmt
+
+    def _simplify_scatter(self, scatter: Scatter) -> Replacement:
+        """scatter(a[3]) = x --> a[3] = x, if that is certainly in bounds."""
+        position = integer_range(scatter.position, self.known.ranges)
+        if position is None or scatter.node not in self.nodes:
+            return scatter
+        extent = self.nodes[scatter.node].buffer_dims[scatter.axis]
+        if position.high < 0 or position.low >= extent:
+            return () if is_pure(scatter.value) else scatter
+        if position.low < 0 or position.high >= extent:
+            return scatter
+        return Store(scatter.node, _with_index(scatter), scatter.value)
 
     def _is_unread(self, local: Local) -> bool:
         """Return True if a declared scalar is never read, or only as a copy of another leaf."""
@@ -266,6 +282,12 @@ def _before_ends(apart: Difference, known: Variables) -> Difference:
         elif {(-coefficient, var) for coefficient, var in terms} == to_end:
             low = max(low, offset + start + 1)
     return replace(apart, reach=Range(low, high))
+
+
+def _with_index(access: Gather | Scatter) -> tuple[AxisIndex, ...]:
+    """Return the indices of an access whose computed position is an index."""
+    before, after = access.indices[: access.axis], access.indices[access.axis + 1 :]
+    return (*before, index_of(access.position), *after)
 
 
 def _match_single_value(local: Local, body: Block) -> Expr | None:

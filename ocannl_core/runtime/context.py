@@ -241,7 +241,9 @@ class Context:
                 sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
-        node = _checked(tensor).node
+        written = _checked(tensor)
+        written.note_host_write()
+        node = written.node
         stored = self._store.find(node)
         info = stored.info if stored is not None else tensor.info
         found = stored

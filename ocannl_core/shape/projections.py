@@ -19,6 +19,7 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexMap,
@@ -45,12 +46,24 @@ from ocannl_core.shape.constraints import (
     ReverseEqual,
     RowBelow,
     RowEqual,
+    RowJoin,
+    Selection,
     TotalElements,
 )
 from ocannl_core.shape.einsum import Relation
-from ocannl_core.shape.logic import Adjoint, Logic, NumbersOfWords, relation_of
+from ocannl_core.shape.logic import (
+    Adjoint,
+    Logic,
+    NumbersOfWords,
+    PlaceRows,
+    ScatterRows,
+    Take,
+    TakeAlong,
+    relation_of,
+)
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.row_order import pairs
+from ocannl_core.shape.selection_maps import project_selection
 from ocannl_core.shape.state import State, sides
 from ocannl_core.shape.terms import (
     AffineDim,
@@ -102,6 +115,8 @@ def project(
     if isinstance(logic, Adjoint):
         found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin, sizes)
         return exchange_roles(found, logic.target, logic.sources)
+    if isinstance(logic, Take | TakeAlong | ScatterRows | PlaceRows):
+        return project_selection(logic, result, operands)
     ids = count()
     result = _with_identities(result, ids)
     operands = [_with_identities(operand, ids) for operand in operands]
@@ -203,7 +218,7 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
             return (Row(trailing=(res, opnd)),)
         case AtLeast(dim):
             return (Row(trailing=(dim,)),)
-        case TotalElements() | Exact() | ReverseEqual():
+        case TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin():
             return sides(constraint)
         case _:
             assert_never(constraint)
@@ -221,7 +236,7 @@ def _pair_axes(state: State, constraint: Constraint) -> Iterator[DimBelow | DimE
                 yield DimEqual(one, other, origin, -axis)
         case DimBelow() | DimEqual():
             yield constraint
-        case AtLeast() | TotalElements() | Exact() | ReverseEqual():
+        case AtLeast() | TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin():
             pass
         case _:
             assert_never(constraint)
@@ -530,6 +545,8 @@ def _position(index: AxisIndex) -> str:
             return text + (f" + {offset}" if offset else "")
         case ConcatIndex(parts):
             return "^".join(str(p) if isinstance(p, int) else _variable(p) for p in parts)
+        case ComputedIndex():
+            return "computed"
         case SubAxis():
             return "0"
         case _:

@@ -379,6 +379,12 @@ def _not_known(what: str, shape: Shape) -> ShapeError:
     )
 
 
+def rows_in_buffer_order(shape: Shape) -> tuple[Row, Row, Row]:
+    """Return the rows of a shape: batch, output, input."""
+    batch, output, input = (row for _, row in shape.rows())
+    return batch, output, input
+
+
 def closed_shape(
     batch: tuple[int, ...] = (), input: tuple[int, ...] = (), output: tuple[int, ...] = ()
 ) -> Shape:

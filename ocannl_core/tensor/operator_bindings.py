@@ -39,7 +39,9 @@ class Operations:
         "not_equal",
         "power",
         "slice_batch",
+        "store_rows",
         "sub",
+        "take",
         "transpose",
     )
 
@@ -65,7 +67,9 @@ class Operations:
     not_equal: Function
     power: Function
     slice_batch: Function
+    store_rows: Function
     sub: Function
+    take: Function
     transpose: Function
 
 

@@ -12,6 +12,7 @@ from ocannl_core.tensor import (
     contractions,
     joining,
     pointwise_operations,
+    positions,
     powers,
     random,
     rearrangement,
@@ -44,6 +45,8 @@ operations.floor_divide = pointwise_operations.floor_divide
 operations.abs = pointwise_operations.abs
 operations.identity = pointwise_operations.identity
 operations.transpose = contractions.transpose
+operations.take = positions.take
+operations.store_rows = positions.store_rows
 operations.slice_batch = contractions.slice_batch
 
 code.forward = computation.forward

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from ocannl_core.assign.nodes import (
     Accumulate,
@@ -22,6 +22,8 @@ from ocannl_core.assign.traverse import dead_on_entry
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
+    AxisIndex,
+    ComputedIndex,
     IndexMap,
     Projections,
     variables,
@@ -292,9 +294,10 @@ class _AssignmentEmitter:
             _refuse_repeated_writes(found, step.origin)
         maps = iter(zip(found.rhs, found.rhs_dims, has_margins(found), strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
-        for arg in step.args:
+        holders = {i.operand for m in (found.lhs, *found.rhs) for i in m if _is_computed(i)}
+        for number, arg in enumerate(step.args):
             index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
-            keeps_format = step.op is UnaryOp.WORD
+            keeps_format = step.op is UnaryOp.WORD or number in holders
             operand = self.operand(arg, is_stored=is_padded or keeps_format)
             operands.append(
                 (operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims)
@@ -506,6 +509,10 @@ def _refuse_extents(tensors: Iterable[Tensor], origin: Origin) -> None:
                     where=str(origin),
                     fix="state a logic, which runs over the extents of the axes",
                 )
+
+
+def _is_computed(index: AxisIndex) -> TypeGuard[ComputedIndex]:
+    return isinstance(index, ComputedIndex)
 
 
 def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:

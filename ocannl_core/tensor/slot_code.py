@@ -22,6 +22,7 @@ from ocannl_core.dtypes import DType, int32, int64, promote
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
+    ComputedIndex,
     ConcatIndex,
     IndexMap,
     IndexVar,
@@ -59,6 +60,7 @@ from ocannl_core.tensor.slots import (
     slot_names,
     slot_of,
     value_variables,
+    with_numbered_positions,
 )
 from ocannl_core.tensor.tensor import Tensor
 
@@ -95,6 +97,7 @@ class SlotCode:
         self._tensor = tensor
         self._definition = tensor.definition
         operands = tensor.definition.operands
+        self._value_count = len(operands) - tensor.definition.operation.positions
         self._has_parts = isinstance(tensor.definition.logic, Several)
         # where each assignment has a logic of its own, these are the projections of the current one
         self._projections = self._base = Projections((), (), (), (), ())
@@ -187,6 +190,7 @@ class SlotCode:
         elif role == "value":
             is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
             keeps_format = self._definition.operation.primitive is UnaryOp.WORD
+            is_padded |= position > self._value_count
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
@@ -244,10 +248,11 @@ class SlotCode:
             number = Constant(float(value))
             self._emitter.body.append(Fetch(node, number, self._tensor.origin))
             return
-        op, args = as_application(value)
+        op, args = self._with_positions(target, *as_application(value))
         for arg in args:
             if isinstance(arg, Slot) and arg.operand is None:
                 self._refuse(f"it reads {arg.name}, the gradient of an operand that has none")
+        target, args = with_numbered_positions(target, args)
         values, beyond = self._with_one_margin_value(tuple(map(self._settle, args)))
         settled = list(map(as_operand, values))
         used = {
@@ -299,6 +304,23 @@ class SlotCode:
             else arg
             for arg, each in zip(args, found, strict=True)
         ), beyond
+
+    def _with_positions(
+        self, target: Slot, op: Op, args: tuple[SlotValue, ...]
+    ) -> tuple[Op, tuple[SlotValue, ...]]:
+        """Return a primitive and its arguments, with the operand that holds computed positions.
+
+        v = v1  -->  v = first(v1, v2), where v1 is read at positions in v2
+        """
+        slots = [target, *(arg for arg in args if isinstance(arg, Slot))]
+        holders = {i.operand for s in slots for i in s.index if isinstance(i, ComputedIndex)}
+        missing = holders - {arg.position - 1 for arg in args if isinstance(arg, Slot)}
+        if not missing:
+            return op, args
+        if op is not UnaryOp.IDENTITY or len(missing) > 1:
+            self._refuse("it computes with cells at positions that it does not read")
+        (number,) = missing
+        return BinaryOp.FIRST, (*args, self._slot_at(f"v{number + 1}", "value", number + 1))
 
     def _align(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
         """Return the target and the value of an assignment; with a logic of its own, under the

@@ -19,7 +19,7 @@ from ocannl_core.assign.nodes import Cells, Merge, Operand, Scalar
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import IndexMap, IndexVar, variables
+from ocannl_core.indexing import ComputedIndex, IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.logic import ConcatPart, Logic, Pointwise, Several
@@ -338,3 +338,25 @@ def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
     if isinstance(value, SlotApplication):
         return value.op, value.args
     return UnaryOp.IDENTITY, (value,)
+
+
+def with_numbered_positions(
+    target: Slot, args: tuple[SlotValue, ...]
+) -> tuple[Slot, tuple[SlotValue, ...]]:
+    """Return a target and its arguments with computed positions that refer to the arguments, in
+    place of the operands of the operation.
+    """
+    numbers = {arg.position - 1: number for number, arg in enumerate(args) if isinstance(arg, Slot)}
+
+    def renumbered(slot: Slot) -> Slot:
+        if not any(isinstance(index, ComputedIndex) for index in slot.index):
+            return slot
+        found = tuple(
+            replace(index, operand=numbers[index.operand])
+            if isinstance(index, ComputedIndex)
+            else index
+            for index in slot.index
+        )
+        return replace(slot, index=found)
+
+    return renumbered(target), tuple(renumbered(a) if isinstance(a, Slot) else a for a in args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
@@ -16,10 +16,10 @@ from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, NumbersOfWords
+from ocannl_core.shape.logic import Logic, NumbersOfWords, Take
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.assignment import key_text
+from ocannl_core.tensor.assignment import is_everything, key_text
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -34,16 +34,16 @@ from ocannl_core.tensor.definitions import (
     ancestors,
     check_label,
     kind_of,
+    parameters_of,
 )
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
 from ocannl_core.tensor.methods import TensorMethods
 from ocannl_core.tensor.operator_bindings import code, operations
 from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
-from ocannl_core.tensor.precision import (
-    Precision,
-)
+from ocannl_core.tensor.precision import Precision
 from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.shape_previews import preview
 from ocannl_core.tensor.typed_tensor import TypedTensor
 
 
@@ -62,6 +62,9 @@ class Tensor(TensorMethods, TypedTensor):
         grad: The gradient of the backpropagated loss with respect to this tensor; None when it
             needs none.
         recording: The recorded code that it belongs to, or None.
+        fixed_by: The operation that relies on the cells of a literal, which the host must not
+            overwrite then.
+        is_overwritten: True once the host has overwritten a literal.
     """
 
     __slots__ = (
@@ -73,7 +76,9 @@ class Tensor(TensorMethods, TypedTensor):
         "_layout",
         "_node",
         "_terms",
+        "fixed_by",
         "id",
+        "is_overwritten",
         "label",
         "origin",
         "recording",
@@ -109,6 +114,8 @@ class Tensor(TensorMethods, TypedTensor):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
         self.recording: Recording | None = None
+        self.fixed_by: Origin | None = None
+        self.is_overwritten = False
         self._applications: dict[Any, Any] | None = None
         self._effects: tuple[Effect[Tensor], ...] = ()
         if requires_grad:
@@ -132,45 +139,7 @@ class Tensor(TensorMethods, TypedTensor):
         found = self.session.environment.view(self._terms)
         if found.is_closed or not isinstance(self.definition, Applied):
             return found
-        return self._preview() or found
-
-    def _preview(self) -> Shape | None:
-        """Return the shape as compiling would decide it now; None where a leaf is open.
-
-        Previews of all operands are made together, and kept until a constraint is added.
-        """
-        environment = self.session.environment
-        if self.id not in environment.previews:
-            is_known = self._find_determined()
-            known = [tensor for tensor, holds in is_known.items() if holds]
-            shapes: list[Shape] = []
-            with suppress(ShapeError):  # compiling reports it
-                shapes = environment.preview([tensor.terms for tensor in known])
-            environment.previews.update({tensor.id: None for tensor in is_known})
-            for tensor, shape in zip(known, shapes, strict=False):
-                environment.previews[tensor.id] = shape
-        return environment.previews[self.id]
-
-    def _find_determined(self) -> dict[Tensor, bool]:
-        """Return, for the tensor and its operands with open shapes, True if no leaf is open."""
-        environment = self.session.environment
-        found: dict[Tensor, bool] = {}
-        pending = [self]
-        while pending:
-            tensor = pending[-1]
-            new = [
-                each
-                for each in tensor.operands
-                if each not in found and not environment.view(each.terms).is_closed
-            ]
-            if isinstance(tensor.definition, Applied) and new:
-                pending += new
-                continue
-            pending.pop()
-            found[tensor] = isinstance(tensor.definition, Applied) and all(
-                found.get(each, True) for each in tensor.operands
-            )
-        return found
+        return preview(self) or found
 
     @property
     def ndim(self) -> int:
@@ -202,7 +171,7 @@ class Tensor(TensorMethods, TypedTensor):
     def is_determined(self) -> bool:
         """Return True if the shape follows from known ones: uses decide that of no operand."""
         is_closed = self.session.environment.view(self._terms).is_closed
-        return is_closed or self._preview() is not None
+        return is_closed or preview(self) is not None
 
     @property
     def logic(self) -> Logic:
@@ -369,6 +338,24 @@ class Tensor(TensorMethods, TypedTensor):
         transposed: Tensor = operations.transpose(self)
         return transposed
 
+    def note_host_write(self) -> None:
+        """Record that the host writes the cells.
+
+        Raises:
+            UsageError: if compiled code relies on the cells of the literal.
+        """
+        if not isinstance(self.definition, Literal):
+            return
+        if self.fixed_by is not None:
+            raise UsageError(
+                "A literal that holds 0, 1, 2, ... and is compared is a part of the program, as "
+                "oc.arange(n) is.",
+                found=f"an assignment to {self.describe()}, compared by {self.fixed_by}",
+                where=str(caller_location() or ""),
+                fix="compare with a placeholder, oc.placeholder(...), which the host fills",
+            )
+        self.is_overwritten = True
+
     # ----- the graph ------------------------------------------------------------------------------
 
     @property
@@ -435,14 +422,7 @@ class Tensor(TensorMethods, TypedTensor):
         """Return the parameters that the tensor depends on, and those that their initialisers
         need, oldest first.
         """
-        found: set[Tensor] = set()
-        pending: list[Tensor] = [self]
-        while pending:
-            for tensor in ancestors([pending.pop()]):
-                if isinstance(tensor.definition, Parameter) and tensor not in found:
-                    found.add(tensor)
-                    pending.append(tensor.definition.initializer)
-        return tuple(sorted(found, key=lambda t: t.id))
+        return parameters_of(self)
 
     def initialization(self) -> Any:
         """Return the computation of a parameter's first value."""
@@ -515,6 +495,8 @@ class Tensor(TensorMethods, TypedTensor):
     # ----- assignment and indexing ----------------------------------------------------------------
 
     def __getitem__(self, key: object) -> Any:
+        if (selected := selected_rows(key)) is not None:
+            return operations.take(self, *selected)
         if (target := self.target(key)) is not None:
             return target
         keys = key if isinstance(key, tuple) else (key,)
@@ -528,6 +510,23 @@ class Tensor(TensorMethods, TypedTensor):
             fix="select and rearrange axes with a specification: "
             'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',
         )
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if (selected := selected_rows(key)) is not None:
+            operations.store_rows(self, *selected, value)
+        else:
+            super().__setitem__(key, value)
+
+    def _in_place(self, combine: BinaryOp, operation: Callable[..., Any], value: Any) -> Any:
+        """Record an accumulation; note that of selected rows, which an assignment may follow."""
+        result = super()._in_place(combine, operation, value)
+        is_selection = isinstance(self.definition, Applied) and isinstance(
+            self.definition.logic, Take
+        )
+        recorder = self.session.recorder
+        if is_selection and recorder is not None and isinstance(result, Tensor):
+            recorder.note_update(result, self, combine, value)
+        return result
 
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Record an assignment to this tensor.
@@ -567,6 +566,30 @@ class MergeBuffer(Expression):
 
     def __repr__(self) -> str:
         return f"{self.tensor!r}.merge"
+
+
+def selected_rows(key: object) -> tuple[Tensor, int] | None:
+    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys.
+
+    Raises:
+        UsageError: for positions along several axes, or beside other keys than `:` and `...`.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    places = [place for place, part in enumerate(parts) if isinstance(part, Tensor)]
+    if not places:
+        return None
+    others = [part for part in parts if not isinstance(part, Tensor)]
+    around = [place for place, part in enumerate(parts) if part is ...]
+    if len(places) > 1 or len(around) > 1 or not all(p is ... or is_everything(p) for p in others):
+        raise UsageError(
+            "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
+            found=f"x[{key_text(key)}]",
+            where=str(caller_location() or ""),
+            fix="select along one axis after the other: oc.take(oc.take(x, i, axis=0), j, axis=1)",
+        )
+    (place,) = places
+    is_from_end = bool(around) and around[0] < place
+    return parts[place], place - len(parts) if is_from_end else place
 
 
 def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:

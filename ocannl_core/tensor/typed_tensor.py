@@ -157,14 +157,15 @@ class TypedTensor(Assignable):
         if self.definition.like is not None:
             return [self]  # after a change of the tensor whose format it has
         primitive = self.definition.operation.primitive
+        values = self.operands[: len(self.operands) - self.definition.operation.positions]
         found = result_precision(
-            primitive, operand_precisions(primitive, self.operands), self.session.default_dtype
+            primitive, operand_precisions(primitive, values), self.session.default_dtype
         )
         before = self._precision
         if before.why is not Why.STATED:
             self._precision = found
         changed: list[Self] = [self] if self._precision.dtype is not before.dtype else []
-        for operand in self.operands[primitive is TernaryOp.WHERE :]:
+        for operand in values[primitive is TernaryOp.WHERE :]:
             if found.positions and operand._take_format(found.dtype, self.origin):
                 changed.append(operand)
         return changed

@@ -16,8 +16,13 @@ from ocannl_core.dtypes import (
     float32,
     float64,
     int32,
+    int64,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import AffineIndex, StaticExtent, StaticIndex, VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -25,6 +30,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     Const,
     DeclareLocal,
     Expr,
@@ -37,6 +43,7 @@ from ocannl_core.loopir.nodes import (
     LoopBound,
     LoopProgram,
     Remark,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -240,6 +247,54 @@ def gathered_cells() -> Example:
     return Example(draft.program(body), arrays, (), {result: np.array(expected)})
 
 
+def scattered_cells() -> Example:
+    """Rows added and assigned at computed positions; none for a fraction, a NaN, or beyond."""
+    positions = np.array([2.0, 0.0, 3.0, -1.0, 0.5, np.nan, np.inf, 2.0, -0.0, 1e30], np.float32)
+    count, valid = len(positions), [0, 1, 7, 8]
+    draft, i, j = Draft("scatter"), fresh_var("i"), fresh_var("j")
+    rows = draft.node("rows", float32, count, 2)
+    position = draft.node("position", float32, count)
+    sums, last = draft.node("sums", float32, 3, 2), draft.node("last", float32, 3, 2)
+    row, place = draft.load(rows, i, j), draft.load(position, i)
+    plain = Scatter(sums, at(0, j), 0, place, row)
+    added = replace(plain, value=Binary(BinaryOp.ADD, plain.own, row, float32))
+    assigned = Scatter(last, at(0, j), 0, place, row)
+    nests = (loop(i, count, loop(j, 2, each)) for each in (added, assigned))
+    cells = _small_integers(count, 2)
+    expected = np.full((3, 2), 1, np.float32), np.full((3, 2), 7, np.float32)
+    for number in valid:
+        expected[0][int(positions[number])] += cells[number]
+        expected[1][int(positions[number])] = cells[number]
+    program = draft.program(Fill(sums, 1.0), Fill(last, 7.0), *nests)
+    arrays = {rows: cells, position: positions}
+    return Example(program, arrays, (), {sums: expected[0], last: expected[1]})
+
+
+def checked_positions() -> Example:
+    """Checks of positions that are in bounds, in every format, among margins that are not."""
+    draft, i = Draft("checks"), fresh_var("i")
+    result = draft.node("result", int32, 3)
+    table = np.array([0, 4, 2])
+    arrays: dict[TensorNode, Array] = {}
+    checks = []
+    for dtype in (uint8, uint16, int32, uint32, int64, uint64):
+        node = draft.node(str(dtype), dtype, 3, padding=(Margin(1, 2),))
+        arrays[node] = np.pad(table.astype(dtype.numpy), (1, 2), constant_values=99)
+        checks.append(CheckPositions(node, 5, "an axis"))
+    store = draft.store(result, i, value=IndexValue(at(i)[0], int32))
+    return Example(draft.program(*checks, loop(i, 3, store)), arrays, (), {result: [0, 1, 2]})
+
+
+def check_before_a_store() -> tuple[LoopProgram, TensorNode, TensorNode]:
+    """Return a check of three positions on an axis of three cells, and a fill after it; and the
+    nodes of the positions and of the filled cells.
+    """
+    draft = Draft("check")
+    positions, result = draft.node("positions", int32, 3), draft.node("result", int32, 2)
+    check = CheckPositions(positions, 3, "an axis")
+    return draft.program(check, Fill(result, 1.0)), positions, result
+
+
 def fills_of_every_format() -> Example:
     draft, expected = Draft("fills"), {}
     for dtype in (float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int32, uint8):
@@ -416,6 +471,7 @@ HAND_MADE: tuple[Callable[[], Example], ...] = (
     variables_and_inlined_computations,
     memory_of_every_scope,
     gathered_cells,
+    scattered_cells,
     fills_of_every_format,
     staged_code_of_another_language,
     loops_of_every_kind,

@@ -94,7 +94,7 @@ def test_gradients_are_finite_where_results_are(target: str, name: str) -> None:
         assert np.isfinite(context[p.grad]).all()
 
 
-def test_infinities_and_nan_have_tests_of_their_own(target: str) -> None:
+def test_infinities_and_nan_are_distinguished(target: str) -> None:
     cells = np.array([1.0, np.inf, -np.inf, np.nan], np.float32)
     assert computed(target, oc.isnan, cells).tolist() == [0, 0, 0, 1]
     assert computed(target, oc.isinf, cells).tolist() == [0, 1, 1, 0]

@@ -7,7 +7,7 @@ from dataclasses import field
 from operator import is_
 
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import ConcatIndex, IndexMap, IndexVar, variables
+from ocannl_core.indexing import ComputedIndex, ConcatIndex, IndexMap, IndexVar, variables
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Block,
@@ -19,6 +19,7 @@ from ocannl_core.loopir.nodes import (
     IndexValue,
     Load,
     LoadMerge,
+    Scatter,
     Scoped,
     Stmt,
     Store,
@@ -130,7 +131,9 @@ def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
         return Reason.EXTERNAL_CALL
     if isinstance(site.access, StoreVector):
         return Reason.VECTOR_STORE
-    if any(isinstance(index, ConcatIndex) for index in site.indices or ()):
+    if isinstance(site.access, Scatter):
+        return Reason.COMPUTED_POSITION
+    if any(isinstance(i, ConcatIndex | ComputedIndex) for i in site.indices or ()):
         return Reason.CONCATENATED_INDEX
     if any(not loop.traced or loop.kind in (AxisKind.GRID, AxisKind.BLOCK) for loop in site.loops):
         return Reason.UNTRACED_LOOP

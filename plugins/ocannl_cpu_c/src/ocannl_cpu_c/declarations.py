@@ -18,6 +18,7 @@ struct step {
   int64_t private_count;
   int64_t private_at;
   const int64_t *offsets;
+  const int64_t *failed;
 };
 struct routine {
   const struct step *steps;

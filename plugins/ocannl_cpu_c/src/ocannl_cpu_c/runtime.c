@@ -24,6 +24,7 @@ struct step {
   int64_t private_count;
   int64_t private_at;
   const int64_t *offsets;
+  const int64_t *failed; /* what its checks set to end the routine; null if it has none */
 };
 
 struct routine {
@@ -223,13 +224,17 @@ static void run_together(const struct routine *routine, const struct step *step)
   pthread_mutex_unlock(&pool->owner);
 }
 
-static void run(const struct routine *routine) {
+/* Runs the steps in order, up to one whose checks fail; returns 1 if there is such a step. */
+static int run(const struct routine *routine) {
   const struct step *const end = routine->steps + routine->count;
-  for (const struct step *step = routine->steps; step != end; ++step)
+  for (const struct step *step = routine->steps; step != end; ++step) {
     if (step->parts == 1)
       run_part(routine, step, 0, 0);
     else
       run_together(routine, step);
+    if (step->failed && *step->failed) return 1;
+  }
+  return 0;
 }
 
 /* What this file calls of Python: functions of its stable interface. Python gives their addresses,
@@ -253,8 +258,8 @@ struct python ocannl_python;
 
 /* A function of Python: runs a routine with the values of its static indices, a sequence. `self` is a
    tuple: the address of the routine, what is called with values that are too few or too many, what is
-   called while the routine runs already, and what lives as long. Calls through a foreign function
-   interface take several times as long. */
+   called while the routine runs already, what is called after a check fails, and what lives as long.
+   Calls through a foreign function interface take several times as long. */
 static void *run_from_python(void *self, void *values) {
   const struct python *const python = &ocannl_python;
   const struct routine *const routine = python->as_pointer(python->member(self, 0));
@@ -274,9 +279,10 @@ static void *run_from_python(void *self, void *values) {
     routine->indices[i] = number;
   }
   void *const state = python->let_others_run();
-  run(routine);
+  const int has_failed = run(routine);
   python->run_again(state);
   *is_running = 0;
+  if (has_failed) return python->call(python->member(self, 3), NULL);
   python->keep(python->none);
   return python->none;
 failed:

@@ -40,6 +40,8 @@ from ocannl_core.backend_api.loops import (
     Barrier,
     Binary,
     Block,
+    CheckPositions,
+    ComputedIndex,
     ConcatIndex,
     Const,
     ConstBits,
@@ -56,6 +58,7 @@ from ocannl_core.backend_api.loops import (
     LocalRead,
     Prefetch,
     Remark,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -67,6 +70,7 @@ from ocannl_core.backend_api.loops import (
     Unary,
     affine,
     as_affine,
+    check_positions,
 )
 from ocannl_interp.memory import interior, poison, reader, undefined
 
@@ -148,6 +152,11 @@ class Translator:
             case Fill(node, value):
                 slot, number = self._slot(node), constant(value, self.nodes[node].dtype)
                 return lambda frame: frame[slot].__setitem__(slice(None), number)
+            case Scatter():
+                return self._scatter(stmt)
+            case CheckPositions(node):
+                slot, info = self._slot(node), self.nodes[node]
+                return lambda frame: check_positions(stmt, interior(frame[slot], info))
             case DeclareLocal(local):
                 return self._declare(local)
             case SetLocal(local, value):
@@ -315,6 +324,19 @@ class Translator:
 
         return store
 
+    def _scatter(self, stmt: Scatter) -> Action:
+        info, slot, axis = self.nodes[stmt.node], self._slot(stmt.node), stmt.axis
+        rest, computed = self._offset(stmt.node, stmt.indices), self.value(stmt.position)
+        extent, stride = info.buffer_dims[axis], _strides(info)[axis]
+        value = self.value(stmt.value)
+
+        def scatter(frame: Frame) -> None:
+            position = computed(frame)
+            if 0 <= position < extent and position == int(position):
+                frame[slot][rest(frame) + int(position) * stride] = value(frame)
+
+        return scatter
+
     def _call(self, call: CallExternal) -> Action:
         inputs = [(self._slot(node), self.nodes[node]) for node in call.inputs]
         outputs = [(self._slot(node), self.nodes[node]) for node in call.outputs]
@@ -331,8 +353,9 @@ class Translator:
 
     def _position(self, index: AxisIndex) -> Position:
         """Return the value of an index."""
-        if isinstance(index, ConcatIndex):
-            raise VerifyError("Lowering removes concatenated indices.", found=f"{index!r}")
+        if isinstance(index, ConcatIndex | ComputedIndex):
+            kind = "concatenated" if isinstance(index, ConcatIndex) else "computed"
+            raise VerifyError(f"Lowering removes {kind} indices.", found=f"{index!r}")
         terms, offset = as_affine(index)
         slots = [(coefficient, self._slot(var)) for coefficient, var in terms]
         return lambda frame: offset + sum(c * frame[slot] for c, slot in slots)
@@ -405,12 +428,12 @@ class Translator:
         info, slot, axis = self.nodes[expr.node], self._slot(expr.node), expr.axis
         rest, computed = self._offset(expr.node, expr.indices), self.value(expr.position)
         extent, stride = info.buffer_dims[axis], _strides(info)[axis]
-        read, nothing = reader(info.dtype), constant(0, expr.dtype)
+        read, beyond = reader(info.dtype), constant(expr.beyond, expr.dtype)
 
         def gather(frame: Frame) -> Number:
             position = computed(frame)
             if not 0 <= position < extent or position != int(position):
-                return nothing
+                return beyond
             return read(frame[slot], rest(frame) + int(position) * stride)
 
         return gather
