@@ -139,6 +139,11 @@ distance = oc.define_operation(
     "distance", forward=distance_forward, gradient=distance_gradient, logic="ij;j=>i"
 )
 
+
+def positions(*rows: int | list[int]) -> oc.Tensor:
+    return oc.tensor(np.array(rows, np.int32))
+
+
 CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "matmul": (lambda a, b: a @ b, [(cells(2, 3), 1), cells(3)]),
     "matmul of matrices": (lambda a, b: a @ b, [(cells(2, 3), 1), (cells(3, 2), 1)]),
@@ -242,6 +247,9 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "sort": (lambda a: a.sort(axis=0), [cells(2, 3)]),
     "topk": (lambda a: oc.topk(a, 2)[0], [cells(2, 3)]),
     "median": (lambda a: oc.median(a, axis=1), [cells(2, 4)]),
+    "take": (lambda a: oc.take(a, positions(2, 0, 2)), [cells(3, 2)]),
+    "take along": (lambda a: oc.take_along(a, positions([2, 0], [1, 1]), axis=1), [cells(2, 3)]),
+    "scatter add": (lambda a: oc.scatter_add(positions(2, 0, 2), a, size=4), [cells(3, 2)]),
 }
 
 
