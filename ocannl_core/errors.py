@@ -55,6 +55,10 @@ class UsageError(OcannlError):
     """An operation was used in a way that its contract excludes."""
 
 
+class MissingAttributeError(UsageError, AttributeError):
+    """A tensor has no such attribute."""
+
+
 class OpError(OcannlError):
     """A user-written operation failed, or does something that its contract excludes."""
 

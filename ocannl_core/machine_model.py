@@ -42,7 +42,9 @@ HASH_COST = 40
 """Operations that Threefry takes for a block of random bits."""
 
 OPERATION_COSTS: Mapping[UnaryOp | BinaryOp, int] = {
-    **dict.fromkeys((UnaryOp.SQRT, UnaryOp.RECIP, BinaryOp.DIV, BinaryOp.MOD), DIVISION_COST),
+    **dict.fromkeys(
+        (UnaryOp.SQRT, UnaryOp.RECIP, BinaryOp.DIV, BinaryOp.MOD, BinaryOp.FLOOR_DIV), DIVISION_COST
+    ),
     **dict.fromkeys(
         (
             UnaryOp.EXP,
@@ -53,6 +55,16 @@ OPERATION_COSTS: Mapping[UnaryOp | BinaryOp, int] = {
             UnaryOp.COS,
             UnaryOp.TANH,
             UnaryOp.RECIP_SQRT,
+            UnaryOp.EXPM1,
+            UnaryOp.LOG1P,
+            UnaryOp.ERF,
+            UnaryOp.TAN,
+            UnaryOp.ASIN,
+            UnaryOp.ACOS,
+            UnaryOp.ATAN,
+            UnaryOp.SINH,
+            UnaryOp.COSH,
+            BinaryOp.ATAN2,
             BinaryOp.POW,
         ),
         FUNCTION_COST,

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from enum import Enum
-from fractions import Fraction
 from functools import partial
 from typing import Any
 
+from ocannl_core import meanings
 from ocannl_core.dtypes import DType, float64, promote, round_to
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
@@ -38,8 +38,12 @@ class Result(Enum):
     REAL = "float"
     """A float, even for integer operands."""
     CHOICE = "choice"
-    """An operand, its negation, or a number of every format; no rounding is needed."""
+    """An operand, its negation, a whole number beside it, or a number of every format; no rounding
+    is needed.
+    """
     TRUTH = "0 or 1"
+    BITS = "bits"
+    """0 or 1 for floats; a number with other bits for integers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -91,116 +95,13 @@ class Primitive:
     @property
     def needs_no_rounding(self) -> bool:
         """Return True if the result is a number of the operands' format before any rounding."""
-        return self.result in (Result.CHOICE, Result.TRUTH)
+        return self.result in (Result.CHOICE, Result.TRUTH, Result.BITS)
 
 
-# ----- meanings -----------------------------------------------------------------------------------
-
-
-def _total(
-    function: Callable[[float], float], overflow: float = math.inf
-) -> Callable[[float], float]:
-    """Return the function with IEEE results in place of Python's exceptions.
-
-    The result is NaN outside the domain, and infinity on overflow.
-    """
-
-    def total(value: float) -> float:
-        try:
-            return function(value)
-        except ValueError:
-            return math.nan
-        except OverflowError:
-            return overflow
-
-    return total
-
-
-def _log(value: float) -> float:
-    if value == 0:
-        return -math.inf
-    return math.log(value)
-
-
-def _log2(value: float) -> float:
-    if value == 0:
-        return -math.inf
-    return math.log2(value)
-
-
-def _divide(a: float, b: float) -> float:
-    if isinstance(a, int) and isinstance(b, int):
-        if b == 0:
-            return 0
-        quotient = abs(a) // abs(b)
-        return quotient if (a < 0) == (b < 0) else -quotient
-    if b != 0:
-        return a / b
-    if a == 0 or a != a:
-        return math.nan
-    return math.copysign(math.inf, a) * math.copysign(1.0, b)
-
-
-def _power(a: float, b: float) -> float:
-    if isinstance(a, int) and isinstance(b, int):
-        return _integer_power(a, b)
-    if b == 2:  # the platform's function may miss the nearest number by an ulp
-        return a * a
-    if b == -1:
-        return _divide(1.0, float(a))
-    try:
-        return math.pow(a, b)
-    except OverflowError:
-        return -math.inf if a < 0 and b % 2 == 1 else math.inf
-    except ValueError:
-        if a == 0:  # zero to a negative power
-            return math.copysign(math.inf, a) if b % 2 == 1 else math.inf
-        return math.nan
-
-
-def _integer_power(a: int, b: int) -> int:
-    """Return the power modulo 2**64; for a negative exponent, `1 / a**-b` truncated."""
-    if b < 0:
-        return a if abs(a) == 1 and b % 2 else abs(a) if abs(a) == 1 else 0
-    return int(a**b) if b <= 64 else pow(a, b, 1 << 64)
-
-
-def _modulo(a: float, b: float) -> float:
-    """Return the floor-modulo, which has the sign of the divisor."""
-    try:
-        return a % b
-    except ZeroDivisionError:
-        return 0 if isinstance(b, int) else math.nan
-
-
-def _maximum(a: float, b: float) -> float:
-    if a != a:
-        return a
-    return a if a >= b else b
-
-
-def _minimum(a: float, b: float) -> float:
-    if a != a:
-        return a
-    return a if a <= b else b
-
-
-def _trunc(value: float) -> float:
-    if isinstance(value, int) or not math.isfinite(value):
-        return value
-    return math.copysign(float(math.trunc(value)), value)
-
-
-def _fma(a: float, b: float, c: float) -> float | Fraction:
-    """Return `a * b + c` unrounded: an integer, a fraction, or a zero or non-finite number."""
-    if isinstance(a, int) and isinstance(b, int) and isinstance(c, int):
-        return a * b + c
-    if not (math.isfinite(a) and math.isfinite(b)):
-        return a * b + c
-    if not math.isfinite(c):
-        return c
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
-    return exact if exact != 0 else a * b + c  # a fraction has no negative zero
+def _function(name: str, function: Callable[[float], float], text: str) -> Primitive:
+    """Return the row of an elementary function of floats."""
+    meaning = meanings.total(function)
+    return Primitive(name=name, meaning=meaning, text=text, result=Result.REAL, ulps=4)
 
 
 # ----- the table ----------------------------------------------------------------------------------
@@ -225,7 +126,7 @@ class UnaryOp(Enum):
     )
     EXP = Primitive(
         name="exp",
-        meaning=_total(math.exp),
+        meaning=meanings.total(math.exp),
         text="e to the power `a`",
         result=Result.REAL,
         ulps=4,
@@ -233,14 +134,14 @@ class UnaryOp(Enum):
     )
     LOG = Primitive(
         name="log",
-        meaning=_total(_log),
+        meaning=meanings.total(meanings.logarithm),
         text="natural logarithm; -inf at 0, NaN below",
         result=Result.REAL,
         ulps=4,
     )
     EXP2 = Primitive(
         name="exp2",
-        meaning=_total(lambda v: 2.0**v),
+        meaning=meanings.total(lambda v: 2.0**v),
         text="2 to the power `a`",
         result=Result.REAL,
         ulps=4,
@@ -248,28 +149,32 @@ class UnaryOp(Enum):
     )
     LOG2 = Primitive(
         name="log2",
-        meaning=_total(_log2),
+        meaning=meanings.total(meanings.logarithm2),
         text="logarithm to base 2; -inf at 0, NaN below",
         result=Result.REAL,
         ulps=4,
     )
-    SIN = Primitive(name="sin", meaning=_total(math.sin), text="sine", result=Result.REAL, ulps=4)
-    COS = Primitive(name="cos", meaning=_total(math.cos), text="cosine", result=Result.REAL, ulps=4)
+    SIN = Primitive(
+        name="sin", meaning=meanings.total(math.sin), text="sine", result=Result.REAL, ulps=4
+    )
+    COS = Primitive(
+        name="cos", meaning=meanings.total(math.cos), text="cosine", result=Result.REAL, ulps=4
+    )
     SQRT = Primitive(
         name="sqrt",
-        meaning=_total(math.sqrt),
+        meaning=meanings.total(math.sqrt),
         text="square root; NaN below 0",
         result=Result.REAL,
     )
     RECIP = Primitive(
         name="recip",
-        meaning=lambda v: _divide(1.0, float(v)),
+        meaning=lambda v: meanings.divide(1.0, float(v)),
         text="`1 / a`",
         result=Result.REAL,
     )
     RECIP_SQRT = Primitive(
         name="recip_sqrt",
-        meaning=lambda v: _divide(1.0, _total(math.sqrt)(v)),
+        meaning=lambda v: meanings.divide(1.0, meanings.total(math.sqrt)(v)),
         text="`1 / sqrt(a)`",
         result=Result.REAL,
         ulps=4,
@@ -287,9 +192,57 @@ class UnaryOp(Enum):
     )
     TRUNC = Primitive(
         name="trunc",
-        meaning=_trunc,
+        meaning=meanings.truncate,
         text="`a` without its fraction",
         result=Result.CHOICE,
+    )
+    ABS = Primitive(
+        name="abs",
+        meaning=abs,
+        text="`a` without its sign",
+        result=Result.CHOICE,
+        is_never_negative_zero=True,
+    )
+    SIGN = Primitive(
+        name="sign",
+        meaning=meanings.sign,
+        text="-1 where `a < 0`, 1 where `a > 0`, 0 where `a` is 0",
+        result=Result.CHOICE,
+        is_never_negative_zero=True,
+    )
+    FLOOR = Primitive(
+        name="floor",
+        meaning=meanings.whole(math.floor),
+        text="the greatest whole number that is at most `a`",
+        result=Result.CHOICE,
+    )
+    CEIL = Primitive(
+        name="ceil",
+        meaning=meanings.whole(math.ceil),
+        text="the least whole number that is at least `a`",
+        result=Result.CHOICE,
+    )
+    ROUND = Primitive(
+        name="round",
+        meaning=meanings.whole(round),
+        text="the nearest whole number, of two the even one",
+        result=Result.CHOICE,
+    )
+    EXPM1 = _function("expm1", math.expm1, "`exp(a) - 1`, also near 0")
+    LOG1P = _function("log1p", meanings.logarithm1p, "`log(1 + a)`, also near 0")
+    ERF = _function("erf", math.erf, "the error function")
+    TAN = _function("tan", math.tan, "tangent")
+    ASIN = _function("asin", math.asin, "inverse sine; NaN outside -1 to 1")
+    ACOS = _function("acos", math.acos, "inverse cosine; NaN outside -1 to 1")
+    ATAN = _function("atan", math.atan, "inverse tangent")
+    SINH = _function("sinh", meanings.hyperbolic_sine, "hyperbolic sine")
+    COSH = _function("cosh", math.cosh, "hyperbolic cosine")
+    BIT_NOT = Primitive(
+        name="bit_not",
+        meaning=meanings.bit_not,
+        text="`a` with every bit inverted; of floats 1 where `a` is 0, else 0",
+        result=Result.BITS,
+        is_never_negative_zero=True,
     )
     WORD = Primitive(
         name="word",
@@ -336,7 +289,7 @@ class BinaryOp(Enum):
     )
     DIV = Primitive(
         name="div",
-        meaning=_divide,
+        meaning=meanings.divide,
         text="`a / b`; of integers cut off, and 0 where `b` is 0",
         symbol="/",
         logic="",
@@ -345,7 +298,7 @@ class BinaryOp(Enum):
     )
     POW = Primitive(
         name="pow",
-        meaning=_power,
+        meaning=meanings.power,
         text="`a` to the power `b`; of integers exact",
         symbol="**",
         ulps=8,
@@ -421,13 +374,13 @@ class BinaryOp(Enum):
     )
     MOD = Primitive(
         name="mod",
-        meaning=_modulo,
+        meaning=meanings.modulo,
         text="`a` modulo `b`, with the sign of `b`; NaN where `b` is 0, of integers 0",
         symbol="%",
     )
     MAX = Primitive(
         name="max",
-        meaning=_maximum,
+        meaning=meanings.maximum,
         text="the greater of `a` and `b`; NaN if either is",
         result=Result.CHOICE,
         neutral=-math.inf,
@@ -436,12 +389,45 @@ class BinaryOp(Enum):
     )
     MIN = Primitive(
         name="min",
-        meaning=_minimum,
+        meaning=meanings.minimum,
         text="the lesser of `a` and `b`; NaN if either is",
         result=Result.CHOICE,
         neutral=math.inf,
         keeps_first=True,
         drops_repeats=True,
+    )
+    ATAN2 = Primitive(
+        name="atan2",
+        meaning=math.atan2,
+        text="the angle of the point at height `a` and distance `b`, from -pi to pi",
+        result=Result.REAL,
+        ulps=4,
+    )
+    FLOOR_DIV = Primitive(
+        name="floor_div",
+        meaning=meanings.floor_divide,
+        text="`a / b` rounded down; of integers 0 where `b` is 0",
+    )
+    BIT_AND = Primitive(
+        name="bit_and",
+        meaning=meanings.bit_and,
+        text="the common bits of `a` and `b`; of floats 1 where neither is 0, else 0",
+        result=Result.BITS,
+        is_never_negative_zero=True,
+    )
+    BIT_OR = Primitive(
+        name="bit_or",
+        meaning=meanings.bit_or,
+        text="the bits of `a` and of `b`; of floats 1 where one is not 0, else 0",
+        result=Result.BITS,
+        is_never_negative_zero=True,
+    )
+    BIT_XOR = Primitive(
+        name="bit_xor",
+        meaning=meanings.bit_xor,
+        text="the bits of either `a` or `b`; of floats 1 where one of them is 0, else 0",
+        result=Result.BITS,
+        is_never_negative_zero=True,
     )
     THREEFRY4X32 = Primitive(
         name="threefry4x32",
@@ -466,7 +452,9 @@ class TernaryOp(Enum):
         text="`b` where `a` is not 0, else `c`",
         result=Result.CHOICE,
     )
-    FMA = Primitive(name="fma", meaning=_fma, text="`a * b + c`, rounded once", logic="@")
+    FMA = Primitive(
+        name="fma", meaning=meanings.multiply_add, text="`a * b + c`, rounded once", logic="@"
+    )
 
 
 class VectorOp(Enum):

@@ -19,6 +19,7 @@ from ocannl_core.codegen.computed_positions import ComputedPositions
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.helper import MATH, headers_for
 from ocannl_core.codegen.horizontal_operations import HORIZONTAL_REDUCTIONS
+from ocannl_core.codegen.library_functions import WHOLE_FUNCTIONS
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.narrow_floats import is_exact
 from ocannl_core.codegen.precedence import (
@@ -321,9 +322,9 @@ class Expressions:
                 return infix(one, "/", x)
             case UnaryOp.RECIP_SQRT:
                 return infix(one, "/", self._library("sqrt", dtype, x))
-            case UnaryOp.TRUNC:
-                return self._library("trunc", dtype, x)
-            case UnaryOp.RELU | UnaryOp.SAT01:
+            case _ if op in WHOLE_FUNCTIONS:
+                return self._library(WHOLE_FUNCTIONS[op], dtype, x)
+            case UnaryOp.RELU | UnaryOp.SAT01 | UnaryOp.SIGN | UnaryOp.BIT_NOT:
                 return self._primitive(op.value.name, dtype, x)
             case _:
                 return self._function(op.value.name, dtype, x)
@@ -339,8 +340,10 @@ class Expressions:
         match op:
             case UnaryOp.NEG:
                 return self._wrap(_ZERO, "-", x, dtype)
-            case UnaryOp.TRUNC:
+            case UnaryOp.TRUNC | UnaryOp.FLOOR | UnaryOp.CEIL | UnaryOp.ROUND:
                 return x
+            case UnaryOp.ABS | UnaryOp.SIGN | UnaryOp.BIT_NOT:
+                return self._primitive(op.value.name, dtype, x)
             case UnaryOp.RELU:
                 return x if dtype.kind is Kind.UNSIGNED else self._primitive("relu", dtype, x)
             case UnaryOp.SAT01:
@@ -374,8 +377,8 @@ class Expressions:
         match op:
             case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL | BinaryOp.DIV:
                 return infix(a, op.value.symbol, b)
-            case BinaryOp.POW:
-                return self._function("pow", dtype, a, b)
+            case BinaryOp.POW | BinaryOp.ATAN2:
+                return self._function(op.value.name, dtype, a, b)
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 
@@ -386,6 +389,9 @@ class Expressions:
             case BinaryOp.SAT01_GATE:
                 # no integer lies strictly between 0 and 1
                 return self._dialect.constant(0, dtype)
+            case BinaryOp.ATAN2:
+                wide = [self._convert(each, dtype, float64) for each in (a, b)]
+                return self._convert(self._function("atan2", float64, *wide), float64, dtype)
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 

@@ -40,11 +40,14 @@ _Spelling = Callable[[str, str | None], tuple[str, str | None]]
 _WITH_DOUBLES = {
     "sin": ("sine", ("x",), ("0",)),
     "cos": ("sine", ("x",), ("1",)),
+    "tan": ("tangent", ("x",), ()),
     "pow": ("power", ("x", "y"), ()),
 }
 """Functions that compute with doubles: core function, parameters, and constant arguments."""
 
-REPLACED_FUNCTIONS = frozenset({"exp", "exp2", "log", "log2", "tanh"} | _WITH_DOUBLES.keys())
+REPLACED_FUNCTIONS = frozenset(
+    {"exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "tanh"} | _WITH_DOUBLES.keys()
+)
 """Functions of the C library that are replaced by helpers for float32."""
 
 

@@ -65,7 +65,8 @@ compiling a small kernel.
 """
 _MENTIONS = {
     MATH: re.compile(
-        r"\b(?:NAN|INFINITY|(?:copysign|cos|exp|exp2|fabs|fma|fmod|log|log2|pow|sin|sqrt|tanh|trunc)f?\()"
+        r"\b(?:NAN|INFINITY|(?:acos|asin|atan|atan2|ceil|copysign|cos|cosh|erf|exp|exp2|expm1|fabs|floor"
+        r"|fma|fmod|log|log1p|log2|pow|rint|sin|sinh|sqrt|tan|tanh|trunc)f?\()"
     ),
     STRING: re.compile(r"\bmem(?:cpy|set)\("),
 }

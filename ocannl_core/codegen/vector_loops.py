@@ -14,6 +14,7 @@ from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.expressions import Expressions
+from ocannl_core.codegen.library_functions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.narrow_floats import is_arithmetic, is_exact, match_narrow_load
 from ocannl_core.codegen.precedence import CExpr, call, cast, infix, negate
@@ -50,22 +51,6 @@ MOST_LANES = 16
 
 class NotVectorisedError(Exception):
     """A vector loop has an operation without a vector form; it is rendered as a plain loop."""
-
-
-_MAPPED = frozenset(
-    {
-        UnaryOp.EXP,
-        UnaryOp.LOG,
-        UnaryOp.EXP2,
-        UnaryOp.LOG2,
-        UnaryOp.SIN,
-        UnaryOp.COS,
-        UnaryOp.SQRT,
-        UnaryOp.TANH,
-        UnaryOp.TRUNC,
-    }
-)
-"""Functions that are called for each lane."""
 
 
 class VectorLoop:
@@ -381,8 +366,15 @@ class VectorLoop:
                 x = self._bind(x, dtype)
                 below = self._select(infix(x, ">=", one), one, x, dtype)
                 return self._select(infix(x, "<=", zero), zero, below, dtype)
-            case _ if op in _MAPPED:
-                name = op.value.name
+            case UnaryOp.SIGN:
+                x = self._bind(x, dtype)
+                below = self._select(infix(x, "<", zero), negate(one), x, dtype)
+                rest = self._select(infix(x, "==", zero), zero, below, dtype)
+                return self._select(infix(x, ">", zero), one, rest, dtype)
+            case UnaryOp.BIT_NOT:
+                return self._flag(self._mask(Unary(UnaryOp.NOT, arg, dtype), dtype), dtype)
+            case _ if op in MAPPED_FUNCTIONS:
+                name = WHOLE_FUNCTIONS.get(op, op.value.name)
                 own = self._dialect.math_helper(name, dtype)
                 mapped = f"map_{self._dialect.function(name, dtype)}"
                 return call(self._helper(dtype, name if own else mapped), x)

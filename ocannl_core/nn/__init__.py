@@ -3,7 +3,7 @@ inferred.
 """
 
 from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
-from ocannl_core.nn.convolution import conv2d, max_pool2d
+from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
 from ocannl_core.nn.embedding import embedding
 from ocannl_core.nn.losses import (
@@ -23,9 +23,11 @@ from ocannl_core.nn.statistics import mean, softmax, variance
 __all__ = [
     "accuracy",
     "attention",
+    "avg_pool",
     "batch_norm",
     "binary_cross_entropy",
     "causal_mask",
+    "conv",
     "conv2d",
     "cross_entropy",
     "dense",
@@ -35,12 +37,14 @@ __all__ = [
     "huber",
     "kl_divergence",
     "layer_norm",
+    "max_pool",
     "max_pool2d",
     "mean",
     "mean_squared_error",
     "mlp",
     "multi_head_attention",
     "perplexity",
+    "resize",
     "softmax",
     "variance",
 ]

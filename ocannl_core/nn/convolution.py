@@ -1,17 +1,212 @@
-"""Convolution and pooling of images whose shape is `b|height,width,channels`."""
+"""Convolution and pooling of signals, images and volumes: `b|length,channels`,
+`b|height,width,channels` and `b|depth,height,width,channels`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
+
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.axes import apply, axes_of, write_shape
 from ocannl_core.tensor.contractions import einmax, einsum
+from ocannl_core.tensor.literals import tensor
 from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise_operations import add
+from ocannl_core.tensor.pointwise_operations import add, identity, mul
+from ocannl_core.tensor.rearrangement import reshape, sized_axes_of
+from ocannl_core.tensor.repetition import select
 from ocannl_core.tensor.tensor import Tensor
 
 Pair = int | tuple[int, int]
 """One number for height and width, or one for each."""
+
+
+Sizes = int | Sequence[int]
+"""One number for all axes that windows slide over, or one for each."""
+
+
+@op
+def conv(
+    x: Tensor,
+    *,
+    axes: int,
+    kernel: Sizes = 3,
+    channels: int | Sequence[int] | None = None,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
+    padded: bool = True,
+    groups: int = 1,
+    transposed: bool = False,
+    bias: bool = True,
+) -> Tensor:
+    """Return a weighted sum over the window of cells around each position, plus a bias.
+
+    Shapes: `b|l..., n` to `b|l'..., m`, with `l = stride * l'` when padded, and else `l = stride *
+    (l' - 1) + dilation * (kernel - 1) + 1`; transposed, `l` and `l'` are exchanged. Parameters:
+    `weight` of shape `kernel...,n->m`, and `bias` of shape `m`, 0 at first. With groups, the weight
+    has an axis of groups in front, and channels are of one group each. Weights are not flipped.
+
+    Args:
+        x: The input.
+        axes: The number of axes that windows slide over.
+        kernel: The number of cells of a window along each axis.
+        channels: The number of output channels; inferred from the use of the result when not given.
+        stride: The distance of neighbouring windows.
+        dilation: The distance of neighbouring cells in a window.
+        padded: True to pad with zeros, so that windows may leave the input.
+        groups: The number of groups of channels that do not mix. As many groups as channels are a
+            depthwise convolution; the sizes of channels must then be known.
+        transposed: True for the transposed convolution, whose windows overlap in the result.
+        bias: False to leave out the bias.
+    """
+    kernels, strides, gaps = (_each(n, axes) for n in (kernel, stride, dilation))
+    mark = "=" if padded else "<"
+    slid = [f"{strides[k]}*o{k}{mark}+{gaps[k]}*k{k}" for k in range(axes)]
+    plain, window = [f"o{k}" for k in range(axes)], [f"k{k}" for k in range(axes)]
+    read, made = (plain, slid) if transposed else (slid, plain)
+    if groups == 1:
+        weight = param("weight", input=[*kernels, ...], output=channels)
+        spec = f"...|{_row(read)}..ic..; {_row(window)}..ic.. -> ..oc.. => ...|{_row(made)}..oc.."
+        result: Tensor = einsum(spec, x, weight)
+    else:
+        inner, width = _group_sizes(x, axes, groups, channels)
+        weight = param("weight", input=[groups, *kernels, inner], output=[width])
+        spread = _axes_with(x, [*x.shape[-1 - axes : -1], groups, inner])
+        spec = f"...|{_row(read)}g, ic; g, {_row(window)}ic -> oc => ...|{_row(made)}g, oc"
+        grouped = einsum(spec, spread, weight)
+        joined = f"...|{_row(plain)}g, oc => ...|{_row(plain)}{width}*g<+oc"
+        result = identity(grouped, logic=joined, values={"oc": width})
+    if not bias:
+        return result
+    bias_spec = f"...|{_row(plain)}..oc..; ..oc.. => ...|{_row(plain)}..oc.."
+    added: Tensor = add(result, param("bias", init=0.0), logic=bias_spec)
+    return added
+
+
+def _row(axes: Sequence[str]) -> str:
+    return "".join(f"{axis}, " for axis in axes)
+
+
+def _group_sizes(
+    x: Tensor, axes: int, groups: int, channels: int | Sequence[int] | None
+) -> tuple[int, int]:
+    """Return the numbers of input and of output channels of one group."""
+    inputs = x.shape[-1]
+    given = inputs if channels is None else channels
+    outputs = given if isinstance(given, int) else given[0]
+    if groups < 1 or inputs % groups or outputs % groups:
+        raise UsageError(
+            "Groups divide the channels of the input and those of the output.",
+            found=f"{groups} groups of {inputs} input and {outputs} output channels",
+            where=str(caller_location() or ""),
+        )
+    return inputs // groups, outputs // groups
+
+
+def _axes_with(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the tensor with other output axes, and the batch axes that it has."""
+    batch = x.shape[: len(x.shape) - len(sizes) + 1]
+    spread: Tensor = reshape(x, batch=list(batch), output=list(sizes))
+    return spread
+
+
+@op
+def avg_pool(x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | None = None) -> Tensor:
+    """Return the mean of every window, for each channel by itself; windows stay inside.
+
+    Shapes: `b|l..., c` to `b|l'..., c`, with `l = stride * (l' - 1) + window`.
+
+    Args:
+        x: The input.
+        axes: The number of axes that windows slide over.
+        window: The number of cells of a window along each axis.
+        stride: The distance of neighbouring windows; the window's size when not given.
+    """
+    return _pool(x, axes, window, stride, "mean")
+
+
+@op
+def max_pool(x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | None = None) -> Tensor:
+    """Return the maximum of every window; arguments are those of `avg_pool`."""
+    return _pool(x, axes, window, stride, "max")
+
+
+def _pool(x: Tensor, axes: int, window: Sizes, stride: Sizes | None, kind: str) -> Tensor:
+    cells, steps = _each(window, axes), _each(window if stride is None else stride, axes)
+    slid = [f"{steps[k]}*o{k}<+k{k}" for k in range(axes)]
+    spec = f"...|{_row(slid)}..c.. => ...|{_row([f'o{k}' for k in range(axes)])}..c.."
+    values = {f"k{k}": cells[k] for k in range(axes)}
+    if kind == "max":
+        greatest: Tensor = einmax(spec, x, values=values)
+        return greatest
+    mean: Tensor = einsum(spec, x, values=values) / float(math.prod(cells))
+    return mean
+
+
+def resize(
+    x: Tensor, sizes: Sequence[int], *, axes: Sequence[int] | None = None, mode: str = "nearest"
+) -> Tensor:
+    """Return the tensor with axes of other sizes: images made larger or smaller.
+
+    Positions are those of the middles of cells (half-pixel centres); beyond the first and the last
+    middle, the outer cells are repeated.
+
+    Args:
+        x: The tensor, of known sizes.
+        sizes: The new sizes.
+        axes: The axes, in buffer order; those before the last one (the channels) when not given.
+        mode: "nearest" for the cell whose middle is nearest, of two the lower one; "bilinear" for
+            the mean of the two cells beside the position, weighted by nearness, along each axis.
+    """
+    if mode not in ("nearest", "bilinear"):
+        raise UsageError(
+            "Sizes are changed by the nearest cell or by linear interpolation.",
+            found=f"mode={mode!r}",
+            where=str(caller_location() or ""),
+            fix='mode="nearest" or mode="bilinear"',
+        )
+    own = sized_axes_of(x, "resize")
+    positions = own.positions(tuple(axes) if axes is not None else range(-1 - len(sizes), -1))
+    for position, size in zip(positions, sizes, strict=True):
+        count = own.known_size(position)
+        middles = (np.arange(size) + 0.5) * count / size - 0.5
+        if size == count:
+            continue
+        if mode == "nearest":
+            nearest = np.clip(np.ceil(middles - 0.5), 0, count - 1).astype(int)
+            x = select(x, position, nearest.tolist(), "resize")
+            continue
+        inside = np.clip(middles, 0, count - 1)
+        low = np.floor(inside).astype(int)
+        high = np.minimum(low + 1, count - 1)
+        weights = tensor((inside - low).astype(np.float32))
+        below = select(x, position, low.tolist(), "resize")
+        above = select(x, position, high.tolist(), "resize")
+        x = below + _weighted(above - below, weights, position)
+    return x
+
+
+def _weighted(x: Tensor, weights: Tensor, position: int) -> Tensor:
+    own = axes_of(x, "resize")
+    along = write_shape([own.names[position]], (0, 1, 0))
+    return apply(mul, (x, weights), f"{own.spec}; {along} => {own.spec}", name="resize")
+
+
+def _each(value: Sizes, axes: int) -> tuple[int, ...]:
+    """Return a number for each axis."""
+    if isinstance(value, int):
+        return (value,) * axes
+    if len(value) != axes:
+        raise UsageError(
+            "Sizes of windows are one number, or one for each axis that windows slide over.",
+            found=f"{tuple(value)} for {axes} axes",
+            where=str(caller_location() or ""),
+        )
+    return tuple(value)
 
 
 @op

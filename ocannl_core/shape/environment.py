@@ -15,15 +15,24 @@ from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape import solver
 from ocannl_core.shape.capture import DimRef, bind_captures, equate_captures
 from ocannl_core.shape.close import close
-from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, TotalElements
+from ocannl_core.shape.constraints import (
+    Constraint,
+    DimEqual,
+    Exact,
+    RowEqual,
+    Strided,
+    TotalElements,
+)
 from ocannl_core.shape.counts import count_cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
 from ocannl_core.shape.logic import Adjoint, Logic, contracted_rows, relation_of
 from ocannl_core.shape.messages import narrow_origin, too_many_cells
+from ocannl_core.shape.ranks import implied_axes
 from ocannl_core.shape.state import LeafTensor, State
 from ocannl_core.shape.terms import (
     AffineDim,
+    Dim,
     DimVar,
     FreshVariables,
     Row,
@@ -55,6 +64,10 @@ class Environment:
         self._made_from: dict[Shape | ById, dict[tuple[Shape, ...], Shape]] = {}
         self._unchecked: dict[Shape | ById, dict[EinsumApplication, None]] = {}
         self._reported: set[tuple[Location | None, str]] = set()
+        self.previews: dict[int, Shape | None] = {}
+        """Shapes as `close` would decide them, by the numbers of tensors, until a constraint is
+        added; None where a leaf is open.
+        """
 
     def fresh_shape(
         self, *, batch: Axes = None, input: Axes = None, output: Axes = None, name: str = ""
@@ -142,6 +155,7 @@ class Environment:
             for dim in dims:
                 state.mark_dim(dim, leaf)
         self._leaves += 1
+        self.previews.clear()
         state.undo_log.commit()
 
     def constrain(self, constraints: Sequence[Constraint]) -> None:
@@ -320,6 +334,40 @@ class Environment:
             state.undo_log.rollback()
         return found
 
+    def implied_ranks(self, shape: Shape) -> tuple[int, int, int] | None:
+        """Return the numbers of batch, output and input axes that a shape has because its operands
+        have them; None if uses that follow may add some.
+        """
+        found = [implied_axes(self._state, row) for _, row in shape.rows()]
+        batch, output, input = found
+        if batch is None or output is None or input is None:
+            return None
+        return batch, output, input
+
+    def set_ranks(
+        self, shape: Shape, ranks: tuple[int, int, int], origin: Origin
+    ) -> tuple[Dim, ...]:
+        """Set the numbers of batch, output and input axes of a shape; return the sizes of all axes
+        in buffer order, as far as they are known.
+
+        Raises:
+            ShapeError: if the shape contradicts them.
+        """
+        sizes: list[Dim] = []
+        constraints: list[Constraint] = []
+        for (kind, row), rank in zip(shape.rows(), ranks, strict=True):
+            current = self._current_row(row)
+            if current.tail is None and len(current.trailing) == rank:
+                sizes += current.trailing
+                continue
+            dims = self._state.fresh.dims(rank)
+            where = origin.at(f"{kind.value} row of the operand")
+            constraints.append(RowEqual(Row(trailing=dims), row, where))
+            sizes += dims
+        if constraints:
+            self.constrain(constraints)
+        return tuple(map(self._state.current, sizes))
+
     def reason(self, var: DimVar | RowVar) -> Origin | None:
         """Return the constraint that decided or bounds a variable; None if there is none."""
         state = self._state
@@ -384,6 +432,7 @@ class Environment:
     @contextmanager
     def _atomically(self) -> Iterator[None]:
         state = self._state
+        self.previews.clear()
         state.undo_log.commit()
         state.scalars_are_decided = False
         state.closing = None

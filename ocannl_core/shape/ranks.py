@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
 from ocannl_core.shape.messages import rank_cycle
 from ocannl_core.shape.state import LeafTensor, State, preferred_leaf
-from ocannl_core.shape.terms import RowVar
+from ocannl_core.shape.terms import Row, RowVar
 
 _SUSPICIOUS_DEPTH = 16
 
@@ -88,6 +88,47 @@ def _cycle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[C
         var = before
         if var == last:
             return causes
+
+
+# ----- the number of axes that operands imply -----------------------------------------------------
+
+
+def implied_axes(state: State, row: Row) -> int | None:
+    """Return the number of axes that a row has because its operands have them.
+
+    Return None if the rank of a leaf among the operands, or an equation of rows, is open: then uses
+    that follow may add axes.
+    """
+    flat = state.flat(row)
+    known = len(flat.leading) + len(flat.trailing)
+    if flat.tail is None:
+        return known
+    found: dict[RowVar, int] = {}
+    entered: set[RowVar] = set()
+    pending = [flat.tail]
+    while pending:
+        var = pending[-1]
+        if var in found:
+            pending.pop()
+            continue
+        waiting = [c.opnd.tail for c in open_operands(state, var)]
+        missing = [tail for tail in waiting if tail is not None and tail not in found]
+        if var not in entered:
+            entered.add(var)
+            if var in state.row_leaves or any(equally_long(state, var)):
+                return None
+        elif missing:
+            return None  # each is at least as long as the other
+        pending += missing
+        if not missing:
+            lengths = [
+                found[c.opnd.tail] - _surplus(c)
+                for c in open_operands(state, var)
+                if c.opnd.tail is not None
+            ]
+            found[var] = max(0, *lengths) if lengths else 0
+            pending.pop()
+    return known + found[flat.tail]
 
 
 # ----- the greatest number of axes ----------------------------------------------------------------

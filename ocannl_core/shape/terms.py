@@ -12,10 +12,12 @@ from dataclasses import field
 from enum import Enum
 from itertools import count, zip_longest
 from math import prod
-from typing import assert_never
+from typing import SupportsIndex, assert_never, overload
 
+from ocannl_core.errors import ShapeError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticExtent
+from ocannl_core.origin import caller_location
 
 
 class RowKind(Enum):
@@ -310,6 +312,51 @@ class Shape:
         """The number of cells."""
         return prod(self.dims)
 
+    def __len__(self) -> int:
+        """Return the number of axes.
+
+        Raises:
+            ShapeError: if it is not known.
+        """
+        if any(row.tail is not None for _, row in self.rows()):
+            raise _not_known("number of axes", self)
+        return sum(len(row.trailing) for _, row in self.rows())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the sizes of all axes in buffer order."""
+        return iter(self._known_dims())
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> int: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> tuple[int, ...]: ...
+
+    def __getitem__(self, key: SupportsIndex | slice) -> int | tuple[int, ...]:
+        """Return the size of an axis in buffer order, or several.
+
+        Raises:
+            ShapeError: if there is no such axis, or a size is not known.
+        """
+        sizes = self._known_dims()
+        try:
+            return sizes[key]
+        except IndexError:
+            raise ShapeError(
+                "A shape has a size for each axis.",
+                found=f"shape[{key}] of {self}",
+                where=str(caller_location() or ""),
+                fix="axes are ordered as in ctx[x]: batch, output, input",
+            ) from None
+
+    def _known_dims(self) -> tuple[int, ...]:
+        if not self.is_closed:
+            raise _not_known("size of each axis", self)
+        return self.dims
+
     def __str__(self) -> str:
         text = str(self.output)
         if str(self.input):
@@ -320,6 +367,16 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"<shape {self}>"
+
+
+def _not_known(what: str, shape: Shape) -> ShapeError:
+    return ShapeError(
+        f"The {what} is read where it is known.",
+        found=f"the shape {shape}",
+        where=str(caller_location() or ""),
+        fix="state sizes where tensors are made, or compile the code first; oc.dim captures a size "
+        "that is inferred",
+    )
 
 
 def rows_in_buffer_order(shape: Shape) -> tuple[Row, Row, Row]:

@@ -47,13 +47,19 @@ class Assignable(Expression):
         return self._in_place(BinaryOp.POW, operations.power, value)
 
     def __ior__(self, value: Any) -> Any:
-        return self._in_place(BinaryOp.OR, operations.logical_or, value)
+        return self._in_place(BinaryOp.OR, operations.bitwise_or, value)
 
     def __iand__(self, value: Any) -> Any:
-        return self._in_place(BinaryOp.AND, operations.logical_and, value)
+        return self._in_place(BinaryOp.AND, operations.bitwise_and, value)
 
     def __imod__(self, value: Any) -> Any:
         return self._not_in_place(operations.mod, "%", value)
+
+    def __ifloordiv__(self, value: Any) -> Any:
+        return self._not_in_place(operations.floor_divide, "//", value)
+
+    def __ixor__(self, value: Any) -> Any:
+        return self._not_in_place(operations.bitwise_xor, "^", value)
 
     def __imatmul__(self, value: Any) -> Any:
         return self._not_in_place(operations.matmul, "@", value)

@@ -164,7 +164,7 @@ _einmax = define_operation(
     primitive=UnaryOp.IDENTITY,
     combine=BinaryOp.MAX,
 )
-_sum_of_where = define_operation(
+where_along = define_operation(
     "where",
     forward=_where_then_sum,
     gradient=_where_gradient,
@@ -230,7 +230,7 @@ def where(
             dtype=dtype,
             requires_grad=requires_grad,
         )
-    return _sum_of_where(
+    return where_along(
         *operands,
         logic=logic,
         padded=padded,

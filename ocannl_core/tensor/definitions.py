@@ -286,7 +286,15 @@ class GraphNode(Protocol):
     def operands(self) -> Sequence[Self]: ...
 
 
+class DefinedNode(GraphNode, Protocol):
+    """A node of the graph, with the source of its cells."""
+
+    @property
+    def definition(self) -> Definition[Any]: ...
+
+
 N = TypeVar("N", bound=GraphNode)
+D = TypeVar("D", bound=DefinedNode)
 
 
 def ancestors(tensors: list[N]) -> list[N]:
@@ -301,6 +309,20 @@ def ancestors(tensors: list[N]) -> list[N]:
                 seen.add(operand)
                 pending.append(operand)
     return sorted(seen, key=lambda tensor: tensor.id)
+
+
+def parameters_of(tensor: D) -> tuple[D, ...]:
+    """Return the parameters that a tensor depends on, and those that their initialisers need,
+    oldest first.
+    """
+    found: set[D] = set()
+    pending = [tensor]
+    while pending:
+        for each in ancestors([pending.pop()]):
+            if isinstance(each.definition, Parameter) and each not in found:
+                found.add(each)
+                pending.append(each.definition.initializer)
+    return tuple(sorted(found, key=lambda parameter: parameter.id))
 
 
 def is_unpacked(definition: Definition[T]) -> bool:

@@ -48,7 +48,7 @@ class Dimension(Tensor):
         return self.reference.term is not None
 
     @property
-    def size(self) -> int | None:
+    def size(self) -> int | None:  # type: ignore[override]  # of the captured axis
         """The size, if it is inferred already; reading it never influences inference.
 
         For an extent at run time it is the maximum.

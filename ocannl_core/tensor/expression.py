@@ -18,18 +18,18 @@ Operand = Any
 def _apply(operation: Callable[..., Any], left: Expression, right: Operand) -> Any:
     """Return an operation applied to an expression and the operand on its right."""
     if not isinstance(right, Expression | Real):
-        return _not_an_operand(right)
+        return refuse_operand(right)
     return operation(left, right)
 
 
 def _apply_reflected(operation: Callable[..., Any], right: Expression, left: Operand) -> Any:
     """Return an operation applied to an expression and the operand on its left."""
     if not isinstance(left, Expression | Real):
-        return _not_an_operand(left)
+        return refuse_operand(left)
     return operation(left, right)
 
 
-def _not_an_operand(other: object) -> Any:
+def refuse_operand(other: object) -> Any:
     """Refuse arrays, lists, indices and None with advice; leave other objects to their own
     operators.
     """
@@ -102,6 +102,36 @@ class Expression:
     def __rmatmul__(self, other: Operand) -> Any:
         return _apply_reflected(operations.matmul, self, other)
 
+    def __floordiv__(self, other: Operand) -> Any:
+        return _apply(operations.floor_divide, self, other)
+
+    def __rfloordiv__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.floor_divide, self, other)
+
+    def __and__(self, other: Operand) -> Any:
+        return _apply(operations.bitwise_and, self, other)
+
+    def __rand__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.bitwise_and, self, other)
+
+    def __or__(self, other: Operand) -> Any:
+        return _apply(operations.bitwise_or, self, other)
+
+    def __ror__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.bitwise_or, self, other)
+
+    def __xor__(self, other: Operand) -> Any:
+        return _apply(operations.bitwise_xor, self, other)
+
+    def __rxor__(self, other: Operand) -> Any:
+        return _apply_reflected(operations.bitwise_xor, self, other)
+
+    def __invert__(self) -> Any:
+        return operations.bitwise_not(self)
+
+    def __abs__(self) -> Any:
+        return operations.abs(self)
+
     def __lt__(self, other: Operand) -> Any:
         return _apply(operations.less, self, other)
 
@@ -127,9 +157,9 @@ class Expression:
     __hash__ = object.__hash__
 
     # NumPy must not iterate over expressions when an array stands on the left of an operator
-    __array_ufunc__ = None
-    __iter__ = None
-    __contains__ = None
+    __array_ufunc__: Any = None
+    __iter__: Any = None
+    __contains__: Any = None
 
     def __neg__(self) -> Any:
         return operations.neg(self)
@@ -146,7 +176,7 @@ class Expression:
             "oc.where(condition, a, b)",
         )
 
-    def __len__(self) -> NoReturn:
+    def __len__(self) -> int:
         raise _host_only("length", self)
 
     def __float__(self) -> NoReturn:

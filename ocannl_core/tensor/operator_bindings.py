@@ -17,13 +17,20 @@ class Operations:
     """The operations behind the operators of expressions."""
 
     __slots__ = (
+        "abs",
         "add",
+        "bitwise_and",
+        "bitwise_not",
+        "bitwise_or",
+        "bitwise_xor",
         "div",
         "equal",
+        "floor_divide",
         "identity",
         "less",
         "less_equal",
         "logical_and",
+        "logical_not",
         "logical_or",
         "matmul",
         "mod",
@@ -39,6 +46,13 @@ class Operations:
     )
 
     add: Function
+    logical_not: Function
+    floor_divide: Function
+    bitwise_xor: Function
+    bitwise_or: Function
+    bitwise_not: Function
+    bitwise_and: Function
+    abs: Function
     div: Function
     equal: Function
     identity: Function
@@ -70,6 +84,9 @@ class TensorCode:
     forward: Function
     zero_grads: Function
 
+
+functions: dict[str, Function] = {}
+"""The functions behind methods of tensors and behind functions of NumPy, by name."""
 
 operations = Operations()
 code = TensorCode()

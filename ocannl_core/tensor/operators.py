@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+
 from ocannl_core.tensor import (
+    activations,
     computation,
+    conditions,
     contractions,
+    joining,
     pointwise_operations,
     positions,
     powers,
     random,
+    rearrangement,
+    reductions,
+    repetition,
     slices,
 )
 from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.operator_bindings import code, operations
+from ocannl_core.tensor.operator_bindings import code, functions, operations
 
 operations.add = pointwise_operations.add
 operations.sub = pointwise_operations.sub
@@ -28,6 +37,13 @@ operations.equal = pointwise_operations.equal
 operations.not_equal = pointwise_operations.not_equal
 operations.logical_or = pointwise_operations.logical_or
 operations.logical_and = pointwise_operations.logical_and
+operations.logical_not = pointwise_operations.logical_not
+operations.bitwise_and = conditions.both
+operations.bitwise_or = conditions.either
+operations.bitwise_xor = conditions.one_of
+operations.bitwise_not = conditions.inverted
+operations.floor_divide = pointwise_operations.floor_divide
+operations.abs = pointwise_operations.abs
 operations.identity = pointwise_operations.identity
 operations.transpose = contractions.transpose
 operations.subscript = slices.subscript
@@ -39,6 +55,37 @@ code.zero_grads = computation.zero_gradients
 code.backprop = computation.backpropagate
 code.consume_forward = computation.consume_forward
 code.consume_backprop = computation.consume_backprop
+
+
+_MODULES: tuple[ModuleType, ...] = (
+    pointwise_operations,
+    contractions,
+    activations,
+    reductions,
+    rearrangement,
+    repetition,
+    joining,
+)
+
+
+def _defined_in(module: ModuleType) -> dict[str, Callable[..., object]]:
+    """Return the operations of a module, and the public functions that it defines."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (isinstance(value, Operation) or getattr(value, "__module__", "") == module.__name__)
+        and callable(value)
+    }
+
+
+for _module in _MODULES:
+    functions.update(_defined_in(_module))
+functions["slices_of"] = rearrangement.slices_of
+functions["length_of"] = rearrangement.length_of
+functions["power"] = powers.power
+functions["greater"] = lambda a, b: pointwise_operations.less(b, a)
+functions["greater_equal"] = lambda a, b: pointwise_operations.less_equal(b, a)
 
 
 def primitive_operations() -> tuple[Operation, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticExtent, StaticIndex
@@ -21,14 +23,23 @@ from ocannl_core.tensor.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
-Axes = Sequence[int | Size | StaticExtent]
+Axes = int | Size | StaticExtent | Sequence[int | Size | StaticExtent]
+"""The sizes of the axes of a row; a number is the size of the only one."""
+
+
+def _row(axes: Any) -> Any:
+    """Return the axes of a row as a list, if one size is given."""
+    is_size = isinstance(axes, int | np.integer | Size | StaticExtent) and not isinstance(
+        axes, bool
+    )
+    return [axes] if is_size else axes
 
 
 def param(
     name: str,
     *,
-    output: OpenAxes | None = None,
-    input: OpenAxes | None = None,
+    output: int | OpenAxes | None = None,
+    input: int | OpenAxes | None = None,
     init: Any = None,
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
@@ -59,13 +70,14 @@ def param(
     """
     session = sessions.current()
     _check_name("parameter", name)
-    _check_cells(name, output=output, input=input)
-    arguments = (_hashable(output), _hashable(input), dtype, requires_grad)
+    rows: tuple[OpenAxes | None, OpenAxes | None] = (_row(output), _row(input))
+    _check_cells(name, output=rows[0], input=rows[1])
+    arguments = (_hashable(rows[0]), _hashable(rows[1]), dtype, requires_grad)
     return shared_parameter(
         session,
         name,
         arguments,
-        lambda label: _new(session, label, output, input, init, dtype, requires_grad),
+        lambda label: _new(session, label, *rows, init, dtype, requires_grad),
     )
 
 
@@ -158,7 +170,9 @@ def placeholder(
     session = sessions.current()
     _check_name("placeholder", name)
     origin = Origin(f"placeholder {name}", caller_location())
-    shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
+    shape = session.environment.fresh_shape(
+        batch=_row(batch), input=_row(input), output=_row(output), name=name
+    )
     session.environment.leaf(shape, origin)
     precision = choose_precision(dtype, session.default_dtype)
     definition = Placeholder()
@@ -183,7 +197,9 @@ def declare(
     session = sessions.current()
     _check_name("declared tensor", name)
     origin = Origin(f"declaration {name}", caller_location())
-    shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
+    shape = session.environment.fresh_shape(
+        batch=_row(batch), input=_row(input), output=_row(output), name=name
+    )
     precision = choose_precision(dtype, session.default_dtype)
     result = Tensor(session, Declared(), shape, precision, (name,), origin)
     if session.recorder is not None:

@@ -15,6 +15,8 @@ from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.operation import Code, Operation, define_operation
 
 _LN2 = math.log(2.0)
+_SLOPE_OF_ERF = 2.0 / math.sqrt(math.pi)
+"""The slope of the error function at 0."""
 
 
 def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
@@ -156,6 +158,46 @@ def _tanh(g: Any, g1: Any, v: Any) -> None:
     g1 += g * (1.0 - v * v)
 
 
+def _abs(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g * sign(v1)
+
+
+def _expm1(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g * exp(v1)
+
+
+def _log1p(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g / (1.0 + v1)
+
+
+def _erf(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g * (_SLOPE_OF_ERF * exp(neg(v1 * v1)))
+
+
+def _tan(g: Any, g1: Any, v: Any) -> None:
+    g1 += g * (1.0 + v * v)
+
+
+def _asin(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g * recip_sqrt((1.0 - v1) * (1.0 + v1))
+
+
+def _acos(g: Any, g1: Any, v1: Any) -> None:
+    g1 -= g * recip_sqrt((1.0 - v1) * (1.0 + v1))
+
+
+def _atan(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g / (1.0 + v1 * v1)
+
+
+def _sinh(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g * cosh(v1)
+
+
+def _cosh(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g * sinh(v1)
+
+
 identity = lift("identity", UnaryOp.IDENTITY, _identity)
 
 
@@ -177,7 +219,22 @@ sqrt = lift("sqrt", UnaryOp.SQRT, _sqrt)
 recip = lift("recip", UnaryOp.RECIP, _recip)
 recip_sqrt = lift("recip_sqrt", UnaryOp.RECIP_SQRT, _recip_sqrt)
 tanh = lift("tanh", UnaryOp.TANH, _tanh)
+expm1 = lift("expm1", UnaryOp.EXPM1, _expm1)
+log1p = lift("log1p", UnaryOp.LOG1P, _log1p)
+erf = lift("erf", UnaryOp.ERF, _erf)
+tan = lift("tan", UnaryOp.TAN, _tan)
+asin = lift("asin", UnaryOp.ASIN, _asin)
+acos = lift("acos", UnaryOp.ACOS, _acos)
+atan = lift("atan", UnaryOp.ATAN, _atan)
+sinh = lift("sinh", UnaryOp.SINH, _sinh)
+cosh = lift("cosh", UnaryOp.COSH, _cosh)
+abs = lift("abs", UnaryOp.ABS, _abs)
+sign = lift("sign", UnaryOp.SIGN)
+floor = lift("floor", UnaryOp.FLOOR)
+ceil = lift("ceil", UnaryOp.CEIL)
+round = lift("round", UnaryOp.ROUND)
 trunc = lift("trunc", UnaryOp.TRUNC)
+bitwise_not = lift("bitwise_not", UnaryOp.BIT_NOT)
 logical_not = lift("logical_not", UnaryOp.NOT)
 
 
@@ -215,6 +272,16 @@ def _where(g: Any, g2: Any, g3: Any, v1: Any) -> None:
     g3 += where(v1, 0.0, g)
 
 
+def _atan2(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+    g1 += g * (v2 / (v1 * v1 + v2 * v2))
+    g2 -= g * (v1 / (v1 * v1 + v2 * v2))
+
+
+atan2 = lift("atan2", BinaryOp.ATAN2, _atan2)
+floor_divide = lift("floor_divide", BinaryOp.FLOOR_DIV)
+bitwise_and = lift("bitwise_and", BinaryOp.BIT_AND)
+bitwise_or = lift("bitwise_or", BinaryOp.BIT_OR)
+bitwise_xor = lift("bitwise_xor", BinaryOp.BIT_XOR)
 first = lift("first", BinaryOp.FIRST, _first)
 second = lift("second", BinaryOp.SECOND, _second)
 less = lift("less", BinaryOp.LT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -31,20 +32,21 @@ from ocannl_core.tensor.definitions import (
     ancestors,
     check_label,
     kind_of,
+    parameters_of,
 )
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
+from ocannl_core.tensor.methods import TensorMethods
 from ocannl_core.tensor.operator_bindings import code, operations
 from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
-from ocannl_core.tensor.precision import (
-    Precision,
-)
+from ocannl_core.tensor.precision import Precision
 from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.shape_previews import preview
 from ocannl_core.tensor.subscripts import key_text, parse_keys
 from ocannl_core.tensor.typed_tensor import TypedTensor
 
 
-class Tensor(TypedTensor):
+class Tensor(TensorMethods, TypedTensor):
     """A multi-dimensional array in a program of tensors.
 
     Its cells live in the contexts that run the program. Tensors are created by `tensor`, `param`,
@@ -129,8 +131,46 @@ class Tensor(TypedTensor):
 
     @property
     def shape(self) -> Shape:
-        """The shape as far as it is inferred; reading it never influences inference."""
-        return self.session.environment.view(self._terms)
+        """The shape as far as it is inferred; reading it never influences inference.
+
+        Sizes that follow from known shapes alone are those that compiling would decide now.
+        """
+        found = self.session.environment.view(self._terms)
+        if found.is_closed or not isinstance(self.definition, Applied):
+            return found
+        return preview(self) or found
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes.
+
+        Raises:
+            ShapeError: if uses that follow may add some.
+        """
+        ranks = self.session.environment.implied_ranks(self._terms)
+        if ranks is None:
+            raise ShapeError(
+                "The number of axes is counted where it is known.",
+                found=f"the shape {self.shape}",
+                where=f"{self.describe()}, at {caller_location()}",
+                fix="state the axes of the parameters that it depends on",
+            )
+        return sum(ranks)
+
+    @property
+    def size(self) -> int:
+        """The number of cells.
+
+        Raises:
+            ShapeError: if a size is not known.
+        """
+        return math.prod(self.shape)
+
+    @property
+    def is_determined(self) -> bool:
+        """Return True if the shape follows from known ones: uses decide that of no operand."""
+        is_closed = self.session.environment.view(self._terms).is_closed
+        return is_closed or preview(self) is not None
 
     @property
     def logic(self) -> Logic:
@@ -182,7 +222,7 @@ class Tensor(TypedTensor):
                 are more than indices can address.
         """
         is_inferred_from_uses = isinstance(self.definition, Declared | Placeholder)
-        shape = self.shape
+        shape = self.session.environment.view(self._terms)
         if is_inferred_from_uses and not (
             shape.is_closed or any(row.dims for _, row in shape.rows())
         ):
@@ -260,6 +300,15 @@ class Tensor(TypedTensor):
     @property
     def requires_grad(self) -> bool:
         return self._grad is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: object) -> None:
+        raise UsageError(
+            "Where a tensor is made decides if it has a gradient.",
+            found=f"an assignment to the attribute requires_grad of {self!r}",
+            where=str(caller_location() or ""),
+            fix="state requires_grad= there; oc.stop_gradient(x) passes no gradient on",
+        )
 
     @property
     def grad(self) -> Tensor | None:
@@ -372,14 +421,7 @@ class Tensor(TypedTensor):
         """Return the parameters that the tensor depends on, and those that their initialisers
         need, oldest first.
         """
-        found: set[Tensor] = set()
-        pending: list[Tensor] = [self]
-        while pending:
-            for tensor in ancestors([pending.pop()]):
-                if isinstance(tensor.definition, Parameter) and tensor not in found:
-                    found.add(tensor)
-                    pending.append(tensor.definition.initializer)
-        return tuple(sorted(found, key=lambda t: t.id))
+        return parameters_of(self)
 
     def initialization(self) -> Any:
         """Return the computation of a parameter's first value."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core.ops import HASHES, LOGICAL, PRIMITIVES, UnaryOp
+from ocannl_core.ops import HASHES, LOGICAL, PRIMITIVES, BinaryOp, UnaryOp
 from ocannl_core.tensor.definitions import Applied, ancestors
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.operators import primitive_operations
@@ -97,6 +97,15 @@ def test_the_rest_of_the_primitives_have_no_gradient() -> None:
         UnaryOp.IDENTITY,  # stop_gradient
         UnaryOp.NOT,
         UnaryOp.TRUNC,
+        UnaryOp.FLOOR,
+        UnaryOp.CEIL,
+        UnaryOp.ROUND,
+        UnaryOp.SIGN,
+        UnaryOp.BIT_NOT,
+        BinaryOp.FLOOR_DIV,
+        BinaryOp.BIT_AND,
+        BinaryOp.BIT_OR,
+        BinaryOp.BIT_XOR,
         UnaryOp.WORD,
         UnaryOp.UNIFORM,
         *LOGICAL,
@@ -129,6 +138,11 @@ softplus = oc.define_operation("softplus", forward=softplus_forward, gradient=so
 distance = oc.define_operation(
     "distance", forward=distance_forward, gradient=distance_gradient, logic="ij;j=>i"
 )
+
+
+def positions(*rows: int | list[int]) -> oc.Tensor:
+    return oc.tensor(np.array(rows, np.int32))
+
 
 CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "matmul": (lambda a, b: a @ b, [(cells(2, 3), 1), cells(3)]),
@@ -190,6 +204,52 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "distance, defined here": (lambda a, b: distance(a, b), [cells(2, 3), cells(3)]),
     "softmax": (lambda a: oc.nn.softmax("...|... => ...|0", a), [cells(4)]),
     "layer norm": (lambda a: oc.nn.layer_norm(a), [cells(4)]),
+    "sigmoid": (lambda a: oc.sigmoid(a), [cells(4) - 0.5]),
+    "softplus": (lambda a: oc.softplus(a), [cells(4) - 0.5]),
+    "log sigmoid": (lambda a: oc.log_sigmoid(a), [cells(4) - 0.5]),
+    "silu": (lambda a: oc.silu(a), [cells(4) - 0.5]),
+    "gelu": (lambda a: oc.gelu(a), [cells(4) - 0.5]),
+    "gelu by tanh": (lambda a: oc.gelu(a, approximate="tanh"), [cells(4) - 0.5]),
+    "mish": (lambda a: oc.mish(a), [cells(4) - 0.5]),
+    "elu": (lambda a: oc.elu(a, 0.7), [cells(4) - 0.5]),
+    "hardswish": (lambda a: oc.hardswish(a), [cells(4)]),
+    "clip": (lambda a: oc.clip(a, 0.3, 0.7), [cells(4)]),
+    "logaddexp": (lambda a, b: oc.logaddexp(a, b), [cells(3), cells(3) + 0.07]),
+    "sum along an axis": (lambda a: a.sum(axis=0), [cells(2, 3)]),
+    "mean": (lambda a: a.mean(axis=-1, keepdims=True), [cells(2, 3)]),
+    "variance": (lambda a: a.var(axis=1, ddof=1), [cells(2, 3)]),
+    "deviation": (lambda a: a.std(), [cells(2, 3)]),
+    "min": (lambda a: a.min(axis=0), [cells(2, 3)]),
+    "prod": (lambda a: a.prod(axis=1), [cells(2, 3)]),
+    "prod with zeros": (
+        lambda a: a.prod(axis=1),
+        [np.array([[0.5, 0.0, 0.3], [0.0, 0.0, 0.7], [0.2, 0.4, 0.6]])],
+    ),
+    "logsumexp": (lambda a: a.logsumexp(axis=0), [cells(2, 3)]),
+    "log softmax": (lambda a: a.log_softmax(), [cells(2, 3)]),
+    "norm": (lambda a: a.norm(axis=0) + a.norm(3, axis=0), [cells(2, 3)]),
+    "permute": (lambda a: a.permute(1, 0), [cells(2, 3)]),
+    "reshape": (lambda a: a.reshape(3, 2), [cells(2, 3)]),
+    "flip": (lambda a: a.flip(1), [cells(2, 3)]),
+    "roll": (lambda a: a.roll(1, 1), [cells(2, 3)]),
+    "pad": (lambda a: oc.pad(a, 1, value=2.0), [cells(2, 3)]),
+    "pad, reflect": (lambda a: oc.pad(a, 1, mode="reflect"), [cells(2, 3)]),
+    "repeat and tile": (lambda a: a.repeat(2, 0).tile((1, 2)), [cells(2, 3)]),
+    "tril": (lambda a: a.tril(), [cells(3, 3)]),
+    "concat along an axis": (lambda a: oc.concat([a, a * a], axis=1), [cells(2, 3)]),
+    "cumsum": (lambda a: oc.cumsum(a, axis=1), [cells(2, 3)]),
+    "cumprod": (lambda a: oc.cumprod(a, axis=1), [cells(2, 3)]),
+    "cumprod with zeros": (
+        lambda a: oc.cumprod(a, axis=1),
+        [np.array([[0.5, 0.0, 0.3], [0.0, 0.0, 0.7], [0.2, 0.4, 0.6]])],
+    ),
+    "cummax": (lambda a: oc.cummax(a, axis=1), [cells(2, 3)]),
+    "sort": (lambda a: a.sort(axis=0), [cells(2, 3)]),
+    "topk": (lambda a: oc.topk(a, 2)[0], [cells(2, 3)]),
+    "median": (lambda a: oc.median(a, axis=1), [cells(2, 4)]),
+    "take": (lambda a: oc.take(a, positions(2, 0, 2)), [cells(3, 2)]),
+    "take along": (lambda a: oc.take_along(a, positions([2, 0], [1, 1]), axis=1), [cells(2, 3)]),
+    "scatter add": (lambda a: oc.scatter_add(positions(2, 0, 2), a, size=4), [cells(3, 2)]),
 }
 
 
@@ -231,7 +291,21 @@ def test_a_gradient_is_the_slope_of_an_operation_over_axes(case: str) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    ["matmul", "padded convolution", "tropical", "concat", "softmax", "distance, defined here"],
+    [
+        "matmul",
+        "padded convolution",
+        "tropical",
+        "concat",
+        "softmax",
+        "distance, defined here",
+        "silu",
+        "prod with zeros",
+        "pad, reflect",
+        "reshape",
+        "cumprod with zeros",
+        "cummax",
+        "topk",
+    ],
 )
 def test_compiled_gradients_are_slopes_too(case: str) -> None:
     function, points = CASES[case]

@@ -38,6 +38,7 @@ from ocannl_core.tensor.operators import primitive_operations
 from ocannl_core.testing.primitives import special_values
 
 NAN, INF = math.nan, math.inf
+OF_BITS = (UnaryOp.NOT, UnaryOp.BIT_NOT, UnaryOp.WORD, UnaryOp.UNIFORM)
 floats = st.floats(width=32)
 int64s = st.integers(-(2**63), 2**63 - 1)
 ALL_OPS = PRIMITIVES
@@ -54,7 +55,7 @@ def call(op: UnaryOp | BinaryOp | TernaryOp, *args: float) -> float:
 
 @pytest.mark.parametrize(
     ("op", "arg"),
-    [(op, NAN) for op in UnaryOp if op not in (UnaryOp.NOT, UnaryOp.WORD, UnaryOp.UNIFORM)]
+    [(op, NAN) for op in UnaryOp if op not in OF_BITS]
     + [(UnaryOp.LOG, -1.0), (UnaryOp.SQRT, -1.0), (UnaryOp.SIN, INF), (UnaryOp.LOG2, -INF)],
 )
 def test_functions_of_nan_or_outside_their_domain_are_nan(op: UnaryOp, arg: float) -> None:
@@ -79,6 +80,38 @@ def test_functions_of_nan_or_outside_their_domain_are_nan(op: UnaryOp, arg: floa
         (UnaryOp.TRUNC, (-0.5,), -0.0),
         (UnaryOp.TRUNC, (-INF,), -INF),
         (UnaryOp.NOT, (NAN,), 0.0),
+        (UnaryOp.ABS, (-0.0,), 0.0),
+        (UnaryOp.SIGN, (-0.0,), 0.0),
+        (UnaryOp.SIGN, (-INF,), -1.0),
+        (UnaryOp.FLOOR, (-0.5,), -1.0),
+        (UnaryOp.FLOOR, (-0.0,), -0.0),
+        (UnaryOp.CEIL, (-0.5,), -0.0),
+        (UnaryOp.CEIL, (INF,), INF),
+        (UnaryOp.ROUND, (2.5,), 2.0),
+        (UnaryOp.ROUND, (3.5,), 4.0),
+        (UnaryOp.ROUND, (-0.5,), -0.0),
+        (UnaryOp.EXPM1, (1e4,), INF),
+        (UnaryOp.EXPM1, (-INF,), -1.0),
+        (UnaryOp.LOG1P, (-1.0,), -INF),
+        (UnaryOp.LOG1P, (-2.0,), NAN),
+        (UnaryOp.SINH, (-1e4,), -INF),
+        (UnaryOp.COSH, (-1e4,), INF),
+        (UnaryOp.ASIN, (1.5,), NAN),
+        (UnaryOp.ERF, (-INF,), -1.0),
+        (UnaryOp.BIT_NOT, (0.5,), 0.0),
+        (UnaryOp.BIT_NOT, (5,), -6),
+        (BinaryOp.ATAN2, (0.0, -1.0), math.pi),
+        (BinaryOp.ATAN2, (-0.0, -1.0), -math.pi),
+        (BinaryOp.FLOOR_DIV, (-7.0, 2.0), -4.0),
+        (BinaryOp.FLOOR_DIV, (1.0, -0.0), -INF),
+        (BinaryOp.FLOOR_DIV, (INF, 2.0), NAN),
+        (BinaryOp.FLOOR_DIV, (-7, 2), -4),
+        (BinaryOp.FLOOR_DIV, (7, 0), 0),
+        (BinaryOp.BIT_AND, (6, 3), 2),
+        (BinaryOp.BIT_OR, (6, 3), 7),
+        (BinaryOp.BIT_XOR, (6, 3), 5),
+        (BinaryOp.BIT_AND, (0.5, 3.0), 1.0),
+        (BinaryOp.BIT_XOR, (0.5, 3.0), 0.0),
         (BinaryOp.MAX, (1.0, NAN), NAN),
         (BinaryOp.MAX, (NAN, 1.0), NAN),
         (BinaryOp.MIN, (1.0, NAN), NAN),
@@ -274,7 +307,8 @@ def test_a_result_that_needs_no_rounding_is_a_number_of_the_format(op: Op, dtype
 
 @pytest.mark.parametrize("op", ON_NUMBERS, ids=lambda op: op.value.name)
 def test_only_primitives_marked_in_the_table_have_results_0_or_1(op: Op) -> None:
-    results = {call(op, *args) for args in operands(float32, arity(op))}
+    formats = (float32, int32)
+    results = {call(op, *args) for each in formats for args in operands(each, arity(op))}
     assert op.value.gives_truth == (results <= {0.0, 1.0})
 
 
@@ -309,7 +343,7 @@ def test_accumulations_that_drop_repeats_do(op: BinaryOp) -> None:
 @pytest.mark.parametrize("op", ON_NUMBERS, ids=lambda op: op.value.name)
 def test_results_of_integers_are_integers_unless_the_table_states_float(op: Op) -> None:
     results = [call(op, *args) for args in product((1, 2, 3), repeat=arity(op))]
-    whole = all(result == int(result) for result in results)
+    whole = all(float(result).is_integer() for result in results)
     assert whole or op.value.is_real
 
 

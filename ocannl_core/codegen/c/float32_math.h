@@ -111,6 +111,11 @@ INLINE float cos_float32(float x) {
   return (float)sine_float64((double)x, 1);
 }
 
+/// tan_float32 needs tangent_float64
+INLINE float tan_float32(float x) {
+  return (float)tangent_float64((double)x);
+}
+
 /// pow_float32 needs power_float64
 INLINE float pow_float32(float x, float y) {
   return (float)power_float64((double)x, (double)y);

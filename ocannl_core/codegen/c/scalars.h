@@ -10,6 +10,21 @@ INLINE uint64_t integer_of(double x) {
   return rest < 0 ? 0 - (uint64_t)-rest : (uint64_t)rest;
 }
 
+/// floor_div_float64 -- as fmod is exact, the quotient is close to a whole number
+INLINE double floor_div_float64(double a, double b) {
+  if (b == 0) return a / b;
+  const double rest = fmod(a, b);
+  const double turns = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0) ? 1 : 0);
+  if (turns == 0) return copysign(0.0, a / b);
+  const double down = floor(turns);
+  return turns - down > 0.5 ? down + 1 : down;
+}
+
+/// floor_div_float32 needs floor_div_float64
+INLINE float floor_div_float32(float a, float b) {
+  return (float)floor_div_float64((double)a, (double)b);
+}
+
 /// bits_of
 INLINE uint32_t bits_of(float x) {
   uint32_t bits;

@@ -34,6 +34,10 @@ _FUNCTIONS = frozenset(
         UnaryOp.TANH,
         UnaryOp.SIN,
         UnaryOp.COS,
+        UnaryOp.TAN,
+        UnaryOp.EXPM1,
+        UnaryOp.LOG1P,
+        UnaryOp.ERF,
         BinaryOp.POW,
     }
 )

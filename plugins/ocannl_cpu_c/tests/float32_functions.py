@@ -9,6 +9,7 @@ As a program, it tries every number of the format, which takes a few minutes for
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,15 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "tanh": (oc.tanh, np.tanh),
     "sin": (oc.sin, np.sin),
     "cos": (oc.cos, np.cos),
+    "tan": (oc.tan, np.tan),
+    "expm1": (oc.expm1, np.expm1),
+    "log1p": (oc.log1p, np.log1p),
+    "erf": (oc.erf, np.vectorize(math.erf, otypes=[float])),
+    "sinh": (oc.sinh, np.sinh),
+    "cosh": (oc.cosh, np.cosh),
+    "asin": (oc.asin, np.arcsin),
+    "acos": (oc.acos, np.arccos),
+    "atan": (oc.atan, np.arctan),
 }
 """By name, a function of tensors and one of NumPy's in double precision."""
 
@@ -39,6 +49,15 @@ LARGEST_ERROR = {
     "tanh": 1.1,
     "sin": 0.51,
     "cos": 0.51,
+    "tan": 0.51,
+    "expm1": 1.5,
+    "log1p": 1.0,
+    "erf": 1.2,
+    "sinh": 2.0,
+    "cosh": 2.0,
+    "asin": 2.0,
+    "acos": 2.0,
+    "atan": 2.0,
 }
 """Units in the last place, on processors with fused multiply-adds."""
 LARGEST_ERROR_OF_ALL = 2.0

@@ -123,7 +123,7 @@ Axes that meet must have the same size, unless the operand's size is 1.
   where  output axis -1 of the first operand of mul, at program.py:6: c[:] = a * 2
          output axis -1 of the first operand of assignment to c, at program.py:6: c[:] = a * 2
          the target is c_a of shape ..c.batch..|..c.input..->4, made by declaration c, at program.py:3: c = oc.declare("c", output=[4])
-         the operand is mul of shape ..mul.batch..|..mul.input..->..mul.output..,3, at program.py:6: c[:] = a * 2
+         the operand is mul of shape 3, at program.py:6: c[:] = a * 2
   try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
@@ -179,7 +179,7 @@ An operand must not have more axes than the result that it is repeated to.
   where  output row of the first operand of assignment to c, at program.py:6: c[:] = a * 2
          output row of the first operand of mul, at program.py:6: c[:] = a * 2
          the target is c_a of shape ..c.batch..|..c.input..->3, made by declaration c, at program.py:3: c = oc.declare("c", output=[3])
-         the operand is mul of shape ..mul.batch..|..mul.input..->..mul.output..,2,3, at program.py:6: c[:] = a * 2
+         the operand is mul of shape 2,3, at program.py:6: c[:] = a * 2
   try    reduce the surplus axes with einsum, or give the result more axes;
          if the operand's outputs should meet inputs, use `@` rather than `*`\
 """)
@@ -221,7 +221,7 @@ An operand must not have more axes than the result that it is repeated to.
          closing rows, at program.py:6: oc.Context("interp").compile(code())
          output row of the first operand of mul, at program.py:9: c[:] = oc.placeholder("y", output=[2, 2]) * 2
          the target is c_x of shape 2, made by declaration c, at program.py:2: c = oc.declare("c")
-         the operand is mul of shape ..mul.batch..|..mul.input..->..mul.output..,2,2, at program.py:9: c[:] = oc.placeholder("y", output=[2, 2]) * 2
+         the operand is mul of shape 2,2, at program.py:9: c[:] = oc.placeholder("y", output=[2, 2]) * 2
   try    reduce the surplus axes with einsum, or give the result more axes;
          if the operand's outputs should meet inputs, use `@` rather than `*`;
          or decide it before the code code is closed: state the sizes,

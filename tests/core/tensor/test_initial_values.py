@@ -26,9 +26,12 @@ def test_a_parameter_has_cells() -> None:
         oc.param("w", output=[2, 0])
 
 
-def test_sizes_come_in_a_list() -> None:
-    with pytest.raises(oc.UsageError, match=r"output=3 for w(\n|.)*output=\[3\]"):
-        oc.param("w", output=3)  # type: ignore[arg-type]
+def test_sizes_come_in_a_list_or_as_the_only_one() -> None:
+    assert oc.param("w", output=3, input=[2]).shape == oc.param("v", output=[3], input=2).shape
+    assert str(oc.placeholder("x", batch=2, output=4).shape) == "2|4"
+    assert str(oc.declare("c", batch=(), input=(), output=4).shape) == "4"
+    with pytest.raises(oc.UsageError, match=r"output='3' for w"):
+        oc.param("w", output="3")
 
 
 @pytest.mark.parametrize(

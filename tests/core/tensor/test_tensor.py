@@ -57,11 +57,9 @@ def test_equality_is_pointwise_hashing_is_identity_and_truth_is_refused() -> Non
     assert {a: 1}[a] == 1
     with pytest.raises(oc.UsageError, match="truth value"):
         bool(a == b)
-    for ask in (len, float, np.asarray):
+    for ask in (float, np.asarray):
         with pytest.raises(oc.UsageError, match="context"):
             ask(a)
-    with pytest.raises(TypeError):
-        iter(a)
     with pytest.raises(oc.UsageError, match=r"wrap arrays with oc\.tensor"):
         np.ones(3) + a
 
@@ -241,7 +239,7 @@ def test_lists_arrays_and_nothing_are_no_operands() -> None:
         (lambda: np.ones((2, 2)) @ x, "wrap arrays"),
         (lambda: x + x.grad, r"None as its \.grad"),  # type: ignore[operator]
         (lambda: oc.einsum(x, "i => 0"), "specification comes first"),  # type: ignore[arg-type]
-        (lambda: oc.stack([x, x]), r"one by one: oc\.stack\(a, b\)"),
+        (lambda: oc.add([x, x], x), r"one by one: oc\.stack\(a, b\)"),
     ):
         with pytest.raises(oc.UsageError) as caught:
             apply()
@@ -257,7 +255,7 @@ def test_tensors_are_searched_for_beside_nothing() -> None:
 
 def test_conversions_of_tensors_to_python_values_are_errors_with_the_line() -> None:
     x = oc.tensor([1.0])
-    for ask in (bool, len, float):
+    for ask in (bool, float):
         with pytest.raises(oc.UsageError) as caught:
             ask(x)
         assert "ask(x)" in caught.value.where

@@ -1,0 +1,180 @@
+"""The exact functions of Python numbers behind the scalar primitives of `ops`.
+
+Integers are computed exactly, floats in double precision with IEEE results in place of Python's
+exceptions, and operations with a single rounding as exact fractions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+
+def total(
+    function: Callable[[float], float], overflow: float = math.inf
+) -> Callable[[float], float]:
+    """Return the function with IEEE results in place of Python's exceptions.
+
+    The result is NaN outside the domain, and infinity on overflow.
+    """
+
+    def call(value: float) -> float:
+        try:
+            return function(value)
+        except ValueError:
+            return math.nan
+        except OverflowError:
+            return overflow
+
+    return call
+
+
+def logarithm(value: float) -> float:
+    if value == 0:
+        return -math.inf
+    return math.log(value)
+
+
+def logarithm2(value: float) -> float:
+    if value == 0:
+        return -math.inf
+    return math.log2(value)
+
+
+def divide(a: float, b: float) -> float:
+    if isinstance(a, int) and isinstance(b, int):
+        if b == 0:
+            return 0
+        quotient = abs(a) // abs(b)
+        return quotient if (a < 0) == (b < 0) else -quotient
+    if b != 0:
+        return a / b
+    if a == 0 or a != a:
+        return math.nan
+    return math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def power(a: float, b: float) -> float:
+    if isinstance(a, int) and isinstance(b, int):
+        return integer_power(a, b)
+    if b == 2:  # the platform's function may miss the nearest number by an ulp
+        return a * a
+    if b == -1:
+        return divide(1.0, float(a))
+    try:
+        return math.pow(a, b)
+    except OverflowError:
+        return -math.inf if a < 0 and b % 2 == 1 else math.inf
+    except ValueError:
+        if a == 0:  # zero to a negative power
+            return math.copysign(math.inf, a) if b % 2 == 1 else math.inf
+        return math.nan
+
+
+def integer_power(a: int, b: int) -> int:
+    """Return the power modulo 2**64; for a negative exponent, `1 / a**-b` truncated."""
+    if b < 0:
+        return a if abs(a) == 1 and b % 2 else abs(a) if abs(a) == 1 else 0
+    return int(a**b) if b <= 64 else pow(a, b, 1 << 64)
+
+
+def modulo(a: float, b: float) -> float:
+    """Return the floor-modulo, which has the sign of the divisor."""
+    try:
+        return a % b
+    except ZeroDivisionError:
+        return 0 if isinstance(b, int) else math.nan
+
+
+def maximum(a: float, b: float) -> float:
+    if a != a:
+        return a
+    return a if a >= b else b
+
+
+def minimum(a: float, b: float) -> float:
+    if a != a:
+        return a
+    return a if a <= b else b
+
+
+def truncate(value: float) -> float:
+    if isinstance(value, int) or not math.isfinite(value):
+        return value
+    return math.copysign(float(math.trunc(value)), value)
+
+
+def multiply_add(a: float, b: float, c: float) -> float | Fraction:
+    """Return `a * b + c` unrounded: an integer, a fraction, or a zero or non-finite number."""
+    if isinstance(a, int) and isinstance(b, int) and isinstance(c, int):
+        return a * b + c
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a * b + c
+    if not math.isfinite(c):
+        return c
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    return exact if exact != 0 else a * b + c  # a fraction has no negative zero
+
+
+def floor_divide(a: float, b: float) -> float:
+    """Return the quotient rounded down, as NumPy does."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b else 0
+    return a // b if b else divide(a, b)
+
+
+def sign(value: float) -> float:
+    """Return -1, 0 or 1; NaN of NaN."""
+    if value != value:
+        return value
+    return (value > 0) - (value < 0)
+
+
+def whole(function: Callable[[float], int]) -> Callable[[float], float]:
+    """Return a rounding to whole numbers; zeros keep their sign, infinities and NaN stay."""
+
+    def call(value: float) -> float:
+        if isinstance(value, int) or not math.isfinite(value):
+            return value
+        return math.copysign(float(function(value)), value)
+
+    return call
+
+
+def logarithm1p(value: float) -> float:
+    """Return `log(1 + value)`, and minus infinity at -1."""
+    return -math.inf if value == -1 else math.log1p(value)
+
+
+def hyperbolic_sine(value: float) -> float:
+    """Return the hyperbolic sine; beyond all floats, an infinity."""
+    try:
+        return math.sinh(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+# ----- bits of integers, truth of floats ----------------------------------------------------------
+
+
+def bit_not(value: float) -> float:
+    return ~value if isinstance(value, int) else float(value == 0)
+
+
+def bit_and(a: float, b: float) -> float:
+    if isinstance(a, int) and isinstance(b, int):
+        return a & b
+    return float(a != 0 and b != 0)
+
+
+def bit_or(a: float, b: float) -> float:
+    if isinstance(a, int) and isinstance(b, int):
+        return a | b
+    return float(a != 0 or b != 0)
+
+
+def bit_xor(a: float, b: float) -> float:
+    if isinstance(a, int) and isinstance(b, int):
+        return a ^ b
+    return float((a != 0) != (b != 0))

@@ -1,0 +1,210 @@
+"""The methods of tensors that are functions of `oc`, and the protocols of Python and NumPy.
+
+`x.sum(axis=-1)` is `oc.sum(x, axis=-1)`. The functions are defined on top of tensors and bound late
+(`operator_bindings.functions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from numbers import Real
+from typing import Any, NoReturn
+
+from ocannl_core.errors import MissingAttributeError, UsageError
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.expression import Expression, refuse_operand
+from ocannl_core.tensor.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
+from ocannl_core.tensor.operator_bindings import functions
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """Return the method that calls a function with the tensor as its first argument."""
+
+    def method(self: Expression, *args: Any, **kwargs: Any) -> Any:
+        return functions[name](self, *args, **kwargs)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"Return `oc.{name}` of the tensor; the other arguments are those of it."
+    return method
+
+
+class TensorMethods(Expression):
+    """Methods for functions of `oc` with a tensor as their first argument."""
+
+    __slots__ = ()
+
+    # reductions
+    sum = _method("sum")
+    mean = _method("mean")
+    var = _method("var")
+    std = _method("std")
+    max = _method("max")
+    min = _method("min")
+    prod = _method("prod")
+    any = _method("any")
+    all = _method("all")
+    argmax = _method("argmax")
+    argmin = _method("argmin")
+    logsumexp = _method("logsumexp")
+    softmax = _method("softmax")
+    log_softmax = _method("log_softmax")
+    norm = _method("norm")
+
+    # scans and order
+    cumsum = _method("cumsum")
+    cumprod = _method("cumprod")
+    cummax = _method("cummax")
+    cummin = _method("cummin")
+    sort = _method("sort")
+    argsort = _method("argsort")
+    topk = _method("topk")
+    median = _method("median")
+
+    # rearrangements
+    reshape = _method("reshape")
+    flatten = _method("flatten")
+    ravel = _method("flatten")
+    permute = _method("permute")
+    transpose = _method("permute")
+    moveaxis = _method("moveaxis")
+    swapaxes = _method("swapaxes")
+    expand_dims = _method("expand_dims")
+    unsqueeze = _method("expand_dims")
+    squeeze = _method("squeeze")
+    broadcast_to = _method("broadcast_to")
+    flip = _method("flip")
+    roll = _method("roll")
+    repeat = _method("repeat")
+    tile = _method("tile")
+    tril = _method("tril")
+    triu = _method("triu")
+
+    # cell by cell
+    abs = _method("abs")
+    sign = _method("sign")
+    square = _method("square")
+    sqrt = _method("sqrt")
+    rsqrt = _method("rsqrt")
+    exp = _method("exp")
+    expm1 = _method("expm1")
+    log = _method("log")
+    log1p = _method("log1p")
+    log2 = _method("log2")
+    sin = _method("sin")
+    cos = _method("cos")
+    tan = _method("tan")
+    tanh = _method("tanh")
+    erf = _method("erf")
+    floor = _method("floor")
+    ceil = _method("ceil")
+    round = _method("round")
+    trunc = _method("trunc")
+    clip = _method("clip")
+    clamp = _method("clip")
+    relu = _method("relu")
+    sigmoid = _method("sigmoid")
+    isnan = _method("isnan")
+    isinf = _method("isinf")
+    isfinite = _method("isfinite")
+    astype = _method("cast")
+    pow = _method("power")
+    maximum = _method("maximum")
+    minimum = _method("minimum")
+
+    # ----- Python ---------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the slices along the first axis, of a size that is known."""
+        slices: Iterator[Any] = functions["slices_of"](self)
+        return slices
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise UsageError(
+            "A tensor has no cells to search before a routine runs.",
+            found=f"`in` before {self!r}",
+            where=str(caller_location() or ""),
+            fix="oc.any(x == value) is 1 where a cell has the value",
+        )
+
+    def __len__(self) -> int:
+        """Return the size of the first axis.
+
+        Raises:
+            ShapeError: if it is not known.
+        """
+        length: int = functions["length_of"](self)
+        return length
+
+    def __round__(self, digits: int | None = None) -> Any:
+        if not digits:
+            return functions["round"](self)
+        return functions["round"](self * 10.0**digits) / 10.0**digits
+
+    def __floor__(self) -> Any:
+        return functions["floor"](self)
+
+    def __ceil__(self) -> Any:
+        return functions["ceil"](self)
+
+    def __trunc__(self) -> Any:
+        return functions["trunc"](self)
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        raise UsageError(
+            "A tensor has no number to format: its cells live in a context.",
+            found=f"format {spec!r} of {self!r}",
+            where=str(caller_location() or ""),
+            fix=f"format what a routine computed: f'{{ctx.item(x):{spec}}}'",
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise _missing(name, type(self))
+
+    # ----- NumPy ----------------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Return the operation of the same meaning as a universal function of NumPy."""
+        name = ufunc.__name__
+        ours = UFUNCS.get(name) if method == "__call__" and not kwargs else None
+        if ours is None:
+            called = name if method == "__call__" else f"{name}.{method}"
+            raise _no_counterpart(called, f"with {', '.join(kwargs)}=" if kwargs else "")
+        for each in inputs:
+            if not isinstance(each, Expression | Real):
+                refuse_operand(each)
+        return functions[ours](*inputs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Return the operation of the same meaning as a function of NumPy."""
+        name = function.__name__
+        ours = FUNCTIONS.get(name)
+        if ours is None:
+            raise _no_counterpart(name)
+        return functions[ours](*args, **kwargs)
+
+
+def _missing(name: str, owner: type) -> MissingAttributeError:
+    """Return the error about an attribute that tensors lack, with what to write in its place."""
+    near = get_close_matches(name, [each for each in dir(owner) if each[0] != "_"], 1)
+    advice = f"x.{near[0]} is similar" if near else "dir(x) lists what a tensor has"
+    return MissingAttributeError(
+        f"A tensor has no attribute {name}.",
+        found=f"x.{name}",
+        where=str(caller_location() or ""),
+        fix=ATTRIBUTES.get(name, advice),
+    )
+
+
+def _no_counterpart(name: str, detail: str = "") -> UsageError:
+    return UsageError(
+        "A function of NumPy is applied to a tensor where it has a counterpart here.",
+        found=f"numpy.{name} {detail}".rstrip(),
+        where=str(caller_location() or ""),
+        fix="the operations on tensors are functions of oc, and oc.define_operation makes others; "
+        "to compute on the host, read arrays with ctx[x]",
+    )

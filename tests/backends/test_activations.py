@@ -1,0 +1,126 @@
+"""Activation functions and other composed functions beside their formulas in double precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+Array = np.ndarray[Any, Any]
+CELLS = np.array([-100.0, -20.0, -3.0, -1.0, -1e-3, -0.0, 0.0, 0.25, 1.0, 2.9, 3.0, 20.0, 100.0])
+_normal = np.vectorize(lambda x: 0.5 * math.erfc(-x / math.sqrt(2)), otypes=[float])
+
+
+def logistic(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+FORMULAS: dict[str, tuple[Callable[..., Any], Callable[[Array], Array]]] = {
+    "sigmoid": (oc.sigmoid, logistic),
+    "softplus": (oc.softplus, lambda x: np.logaddexp(x, 0)),
+    "log_sigmoid": (oc.log_sigmoid, lambda x: -np.logaddexp(-x, 0)),
+    "silu": (oc.silu, lambda x: x * logistic(x)),
+    "gelu": (oc.gelu, lambda x: x * _normal(x)),
+    "gelu by tanh": (
+        lambda x: oc.gelu(x, approximate="tanh"),
+        lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    ),
+    "mish": (oc.mish, lambda x: x * np.tanh(np.logaddexp(x, 0))),
+    "leaky_relu": (lambda x: oc.leaky_relu(x, 0.1), lambda x: np.where(x > 0, x, 0.1 * x)),
+    "elu": (
+        lambda x: oc.elu(x, 0.5),
+        lambda x: np.where(x > 0, x, 0.5 * np.expm1(np.minimum(x, 0))),
+    ),
+    "selu": (
+        oc.selu,
+        lambda x: 1.0507010 * np.where(x > 0, x, 1.6732632 * np.expm1(np.minimum(x, 0))),
+    ),
+    "hardtanh": (oc.hardtanh, lambda x: np.clip(x, -1, 1)),
+    "hardsigmoid": (oc.hardsigmoid, lambda x: np.clip((x + 3) / 6, 0, 1)),
+    "hardswish": (oc.hardswish, lambda x: x * np.clip((x + 3) / 6, 0, 1)),
+    "relu6": (oc.relu6, lambda x: np.clip(x, 0, 6)),
+    "softsign": (oc.softsign, lambda x: x / (1 + np.abs(x))),
+    "square": (oc.square, lambda x: x * x),
+    "clip": (lambda x: oc.clip(x, 0.5), lambda x: np.clip(x, 0.5, None)),
+    "logaddexp": (lambda x: oc.logaddexp(x, 2.0), lambda x: np.logaddexp(x, 2)),
+}
+
+
+def computed(target: str, function: Callable[..., Any], *operands: Array) -> Array:
+    """Return a function of arrays, run on a device."""
+    with oc.Session(), oc.settings.overrides(allow_nan=True):
+        given = [oc.placeholder(f"x{i}", output=[len(each)]) for i, each in enumerate(operands)]
+        result = function(*given)
+        context = oc.Context(target)
+        routine = context.compile(oc.train.forward(result))
+        for tensor, cells in zip(given, operands, strict=True):
+            context[tensor] = cells
+        routine()
+        found: Array = context[result]
+        return found
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_an_activation_is_close_to_its_formula(target: str, name: str) -> None:
+    ours, exact = FORMULAS[name]
+    found = computed(target, ours, CELLS.astype(np.float32))
+    np.testing.assert_allclose(found, exact(CELLS), rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softplus", "log_sigmoid"])
+def test_logistic_functions_are_within_six_units_everywhere(name: str) -> None:
+    ours, exact = FORMULAS[name]
+    x = np.linspace(-80, 80, 20001).astype(np.float32)
+    wanted = exact(x.astype(np.float64))
+    units = np.spacing(np.abs(wanted).astype(np.float32))
+    assert (np.abs(computed("cpu_c", ours, x) - wanted) / units).max() <= 6
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_gradients_are_finite_where_results_are(target: str, name: str) -> None:
+    ours, _ = FORMULAS[name]
+    with oc.Session():
+        p = oc.param("p", init=CELLS.astype(np.float32))
+        loss = oc.einsum("... => 0", ours(p))
+        context = oc.Context(target)
+        step = context.compile(oc.train.grad_update(loss), keep=[p.grad])
+        context.init_params(loss)
+        step()
+        assert np.isfinite(context[p.grad]).all()
+
+
+def test_infinities_and_nan_are_distinguished(target: str) -> None:
+    cells = np.array([1.0, np.inf, -np.inf, np.nan], np.float32)
+    assert computed(target, oc.isnan, cells).tolist() == [0, 0, 0, 1]
+    assert computed(target, oc.isinf, cells).tolist() == [0, 1, 1, 0]
+    assert computed(target, oc.isfinite, cells).tolist() == [1, 0, 0, 0]
+
+
+def test_exclusive_or_is_of_truth_values(target: str) -> None:
+    a, b = np.array([0.0, 0.0, 2.0, 3.0], np.float32), np.array([0.0, 5.0, 0.0, 1.0], np.float32)
+    assert computed(target, oc.logical_xor, a, b).tolist() == [0, 1, 1, 0]
+
+
+def test_the_gradient_at_a_bound_flows_to_the_clipped_tensor() -> None:
+    with oc.Session():
+        p = oc.param("p", init=[-1.0, 0.0, 0.5, 1.0, 2.0])
+        loss = oc.einsum("... => 0", oc.clip(p, 0.0, 1.0))
+        context = oc.Context("interp")
+        step = context.compile(oc.train.grad_update(loss), keep=[p.grad])
+        context.init_params(loss)
+        step()
+        assert context[p.grad].tolist() == [0, 1, 1, 1, 0]
+
+
+def test_clip_without_bounds_and_gelu_of_another_kind_are_refused() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[2])
+        with pytest.raises(oc.UsageError, match="a bound or two"):
+            oc.clip(x)
+        with pytest.raises(oc.UsageError, match="approximate='erf'"):
+            oc.gelu(x, approximate="erf")
