@@ -40,9 +40,10 @@ from ocannl_core.assign.nodes import (
     Section,
     SetVector,
 )
+from ocannl_core.assign.nodes import Repeat as AssignRepeat
 from ocannl_core.assign.nodes import Sequence as AssignSequence
 from ocannl_core.assign.printer import assignment_text
-from ocannl_core.assign.traverse import Leaf, static_indices
+from ocannl_core.assign.traverse import Leaf, complete_targets, repeat_inputs, static_indices
 from ocannl_core.dtypes import (
     SHORT_RANGE,
     DType,
@@ -74,6 +75,7 @@ from ocannl_core.indexing import (
 )
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant
+from ocannl_core.loopir.margins import margin_loops
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -86,6 +88,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     LoopProgram,
     Remark,
+    Repeat,
     Stmt,
     Store,
     StoreVector,
@@ -93,7 +96,7 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.loopir.traverse import nodes_of, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import (
     COMPARISONS,
@@ -190,7 +193,7 @@ class _Lowering:
                 case Section(title, inner):
                     self.stmts.append(Remark(title))
                     pending += reversed(inner)
-                case Accumulate() | SetVector() | Fetch() | ExternalCall():
+                case Accumulate() | SetVector() | Fetch() | ExternalCall() | AssignRepeat():
                     self.assignment(each)
 
     def assignment(self, assignment: Leaf) -> None:
@@ -206,8 +209,28 @@ class _Lowering:
             case ExternalCall(op, inputs, targets):
                 self.remark(assignment)
                 self.stmts.append(CallExternal(op, inputs, targets))
+            case AssignRepeat():
+                self.remark(assignment)
+                self.stmts.append(self.repetition(assignment))
             case _:
                 assert_never(assignment)
+
+    def repetition(self, repeat: AssignRepeat) -> Repeat:
+        """Return the statement of a repetition. What margins hold at the start of an iteration
+        follows from none of the assignments alone.
+        """
+        inside = _Lowering(self.nodes, names=self.names, merged=self.merged)
+        inside.assignments(repeat.body)
+        body = Block(tuple(inside.stmts))
+        self.merged = inside.merged
+        written = [node for node in writes(body) if node not in repeat.private]
+        for node in written:
+            self.margins.pop(node, None)
+        complete = tuple(node for node in complete_targets(repeat) if node in written)
+        private = tuple((n, self.nodes[n]) for n in nodes_of(body) if n in repeat.private)
+        accessed = repeat_inputs(repeat), tuple(written), complete
+        order = repeat.index, repeat.count, repeat.is_reversed
+        return Repeat(*order, body, *accessed, private)
 
     def remark(self, assignment: Leaf) -> None:
         """Append the text of an assignment as a comment on the next statement."""
@@ -528,7 +551,7 @@ class _Lowering:
                 )
             value = saturate(needed, dtype)
             if self.margins.get(arg.node) != value:
-                self.stmts += _margin_loops(arg.node, self.info(arg.node), value)
+                self.stmts += margin_loops(arg.node, self.info(arg.node), value)
                 self.margins[arg.node] = value
 
     def forget_margins(self, target: TensorNode, nest: _Nest) -> None:
@@ -569,31 +592,6 @@ def _position(offset: int, dims: Sequence[int]) -> IndexMap:
         offset, rest = divmod(offset, dim)
         position.insert(0, FixedIndex(rest))
     return tuple(position)
-
-
-def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[Stmt]:
-    """Yield loops over the cells of the margins, each once.
-
-    A cell in the margins of several axes belongs to the first of them: the loops over earlier axes
-    run over the interior.
-    """
-    for axis, (dim, margin) in enumerate(zip(info.dims, info.padding, strict=True)):
-        for start, stop in (
-            (0, margin.left),
-            (margin.left + dim, margin.left + dim + margin.right),
-        ):
-            if start == stop:
-                continue
-            bounds = [
-                (m.left, m.left + n) for n, m in zip(info.dims[:axis], info.padding, strict=False)
-            ]
-            bounds += [(start, stop), *((0, n) for n in info.buffer_dims[axis + 1 :])]
-            vars = [fresh_var() for _ in bounds]
-            cell = tuple(VarIndex(var) for var in vars)
-            body: Stmt = Store(node, cell, constant(value, info.dtype))
-            for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
-                body = For(var, low, high, Block((body,)))
-            yield body
 
 
 def _neutral_number(op: BinaryOp, dtype: DType) -> float:

@@ -27,6 +27,7 @@ from ocannl_core.assign.nodes import (
     Merge,
     Operand,
     RangeOverOffsets,
+    Repeat,
     Scalar,
     Section,
     Sequence,
@@ -83,6 +84,10 @@ def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
                 lines.append(f'{margin}section "{title}":')
                 line_above = ""
                 pending += [(each, depth + 1) for each in reversed(inner)]
+            case Repeat(body=inner):
+                lines.append(f"{margin}{assignment_text(assignment, names)}:")
+                line_above = ""
+                pending += [(each, depth + 1) for each in reversed(inner)]
             case _:
                 origin = _origin(assignment)
                 if origin and origin != line_above:
@@ -126,6 +131,9 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
             return f"{names.cell(target, projections.lhs)}... = lanes({value})"
         case Fetch(target, source):
             return f"{names.node(target)}[:] = {_source(source, names)}"
+        case Repeat(index, count, is_reversed):
+            order = " reversed" if is_reversed else ""
+            return f"repeat {names.variable(index)} in range({count}){order}"
         case ExternalCall(op, inputs, targets):
             written = ", ".join(f"{names.node(node)}[:]" for node in targets)
             return f"{written} = {op.name}({', '.join(map(names.node, inputs))})"

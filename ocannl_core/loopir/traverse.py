@@ -42,6 +42,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Repeat,
     Scoped,
     SetLocal,
     Staged,
@@ -71,6 +72,7 @@ def _only(name: str) -> _Inside:
 _INSIDE: dict[type[Node], _Inside | None] = {
     **dict.fromkeys((Load, Const, LocalRead, IndexValue, LoadMerge, ConstBits)),
     **dict.fromkeys((Remark, Fill, DeclareLocal, Allocate, Barrier, Prefetch, CallExternal)),
+    Repeat: None,  # a routine of its own
     **dict.fromkeys((For, Scoped, Staged), _only("body")),
     **dict.fromkeys((Store, SetLocal), _only("value")),
     **dict.fromkeys((StoreVector, Unary), _only("arg")),
@@ -341,6 +343,9 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
     """Return the static indices of a node, in order of first use."""
     found: dict[StaticIndex, None] = {}
     for node in walk_up(root):
+        if isinstance(node, Repeat):
+            inside = static_indices(node.body)
+            found.update(dict.fromkeys(each for each in inside if each is not node.index))
         for index in indices_of(node):
             for var in variables(index):
                 if isinstance(var, StaticIndex):
@@ -451,7 +456,7 @@ class Access:
     merge: bool = False
 
 
-_ACCESSING = (Load, Store, Gather, LoadMerge, StoreVector, Fill, CallExternal)
+_ACCESSING = (Load, Store, Gather, LoadMerge, StoreVector, Fill, CallExternal, Repeat)
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
@@ -465,7 +470,7 @@ def accesses_at(node: Node) -> tuple[Access, ...]:
             return (Access(node.node, True, node.indices),)
         case Fill():
             return (Access(node.node, True),)
-        case CallExternal(_, inputs, outputs):
+        case CallExternal(inputs=inputs, outputs=outputs) | Repeat(inputs=inputs, outputs=outputs):
             return (*(Access(n, False) for n in inputs), *(Access(n, True) for n in outputs))
         case _:
             return ()
@@ -498,7 +503,10 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     found: dict[TensorNode, None] = {}
     for node in walk_up(root):
         match node:
-            case CallExternal(_, inputs, outputs):
+            case (
+                CallExternal(inputs=inputs, outputs=outputs)
+                | Repeat(inputs=inputs, outputs=outputs)
+            ):
                 found.update(dict.fromkeys((*inputs, *outputs)))
             case Load() | Store() | Gather() | LoadMerge() | StoreVector() | Fill():
                 found[node.node] = None

@@ -9,7 +9,6 @@ from ocannl_core.indexing import (
     AxisIndex,
     FixedIndex,
     IndexVar,
-    LoopVar,
     Margin,
     StaticIndex,
     affine,
@@ -22,6 +21,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoadMerge,
     LoopProgram,
+    Repeat,
     Store,
     StoreVector,
 )
@@ -65,14 +65,27 @@ class Usage:
     limits: frozenset[Limit]
 
 
-def usage_of(program: LoopProgram) -> Usage:
-    """Return the reads and writes of a program's parameters, and the limits of its indices."""
+def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None) -> Usage:
+    """Return the reads and writes of a program's parameters, and the limits of its indices.
+
+    Args:
+        program: The program.
+        known: The ranges of static indices that no caller gives.
+    """
     reads: set[TensorNode] = set()
     reads_first: set[TensorNode] = set()
     writes: set[TensorNode] = set()
     limits: set[Limit] = set()
-    bounds: dict[IndexVar, Range] = {}
+    bounds: dict[IndexVar, Range] = dict(known or {})
+    params = frozenset(program.params)
     for node in _in_order(program.body, bounds):
+        if isinstance(node, Repeat):
+            inside = _usage_inside(node, program, bounds)
+            limits |= inside.limits
+            reads |= inside.reads & params
+            reads_first |= (inside.reads_first & params).difference(writes)
+            writes |= inside.writes & params
+            continue
         for access in accesses_at(node):
             if access.writes:
                 if _may_reach_interior(access, program.nodes[access.node], bounds):
@@ -83,7 +96,6 @@ def usage_of(program: LoopProgram) -> Usage:
                     reads_first.add(access.node)
         if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector):
             limits.update(_limits(node, program.nodes[node.node], bounds))
-    params = frozenset(program.params)
     return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
 
 
@@ -106,6 +118,15 @@ def _in_order(body: Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
             pending.extend((child, False) for child in reversed(inner))
         else:
             yield node
+
+
+def _usage_inside(stmt: Repeat, program: LoopProgram, bounds: Mapping[IndexVar, Range]) -> Usage:
+    """Return the reads and writes of a repetition; none if it has no iterations."""
+    if stmt.count == 0:
+        return Usage(frozenset(), frozenset(), frozenset(), frozenset())
+    nodes = {**program.nodes, **dict(stmt.private)}
+    inside = LoopProgram(program.name, tuple(nodes), program.indices, nodes, stmt.body)
+    return usage_of(inside, {**bounds, stmt.index: Range(0, stmt.count - 1)})
 
 
 def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar, Range]) -> bool:
@@ -142,9 +163,11 @@ def _limits(
         indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
     for index, extent, margin, span in zip(indices, dims, margins, spans, strict=True):
         terms, offset = as_affine(index)
-        statics = tuple((c, var) for c, var in terms if isinstance(var, StaticIndex))
+        statics = tuple(
+            (c, var) for c, var in terms if isinstance(var, StaticIndex) and var not in bounds
+        )
         if statics:
-            rest = affine([(c, var) for c, var in terms if isinstance(var, LoopVar)], offset)
+            rest = affine([each for each in terms if each not in statics], offset)
             reached = index_range(rest, bounds)
             if reached is not None:
                 low, high = -reached.low, extent - span - reached.high

@@ -25,6 +25,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoopProgram,
     Remark,
+    Repeat,
     Scope,
     Staged,
     Stmt,
@@ -194,7 +195,7 @@ def _remove_overwritten(stmt: Stmt) -> Replacement:
             if each.indices in cells:
                 continue
             cells.add(each.indices)
-        elif isinstance(each, Barrier | CallExternal):
+        elif isinstance(each, Barrier | CallExternal | Repeat):
             overwritten.clear()
         for node in reads(each):
             overwritten.pop(node, None)

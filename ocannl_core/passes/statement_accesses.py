@@ -22,6 +22,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     LocalRead,
     LoopProgram,
+    Repeat,
     Scoped,
     SetLocal,
     Staged,
@@ -33,7 +34,7 @@ from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, children
 from ocannl_core.node import TensorNode
 
-Accessing = Load | LoadMerge | Gather | Store | StoreVector | Fill | CallExternal
+Accessing = Load | LoadMerge | Gather | Store | StoreVector | Fill | CallExternal | Repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,10 @@ def analyse_statement(
                 writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
             case Fill(filled):
                 writes.append(AccessSite(filled, node, None, loops, node, is_staged))
-            case CallExternal(_, inputs, outputs):
+            case (
+                CallExternal(inputs=inputs, outputs=outputs)
+                | Repeat(inputs=inputs, outputs=outputs)
+            ):
                 reads += [AccessSite(each, node, None, loops, node, is_staged) for each in inputs]
                 writes += [AccessSite(each, node, None, loops, node, is_staged) for each in outputs]
             case For(var, start, stop):

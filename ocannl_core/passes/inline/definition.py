@@ -19,6 +19,7 @@ from ocannl_core.loopir.nodes import (
     IndexValue,
     Load,
     LoadMerge,
+    Repeat,
     Scoped,
     Stmt,
     Store,
@@ -123,6 +124,8 @@ def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
         return Reason.STAGED_CODE
     if isinstance(site.access, CallExternal):
         return Reason.EXTERNAL_CALL
+    if isinstance(site.access, Repeat):
+        return Reason.WRITTEN_BY_LOOP
     if isinstance(site.access, StoreVector):
         return Reason.VECTOR_STORE
     if any(isinstance(index, ConcatIndex) for index in site.indices or ()):

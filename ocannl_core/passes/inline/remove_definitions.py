@@ -16,6 +16,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Local,
     Remark,
+    Repeat,
     Scoped,
     SetLocal,
     Staged,
@@ -72,7 +73,7 @@ def _only_stores(stmt: Stmt) -> bool:
     assigned: set[Local] = set()
     for each in walk(stmt):
         match each:
-            case CallExternal() | Staged() | Barrier():
+            case CallExternal() | Repeat() | Staged() | Barrier():
                 return False
             case DeclareLocal(local) | Scoped(local):
                 declared.add(local)
