@@ -58,6 +58,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Prefetch,
     Remark,
+    Repeat,
     Scope,
     SetLocal,
     Staged,
@@ -334,6 +335,10 @@ class _KernelRenderer:
             case CallExternal(op):
                 raise CodegenError(
                     "External calls run between kernels, never inside one.", found=op.name
+                )
+            case Repeat(index):
+                raise CodegenError(
+                    "Repetitions run kernels, never inside one.", found=f"over {index.name}"
                 )
             case Remark():
                 return

@@ -36,9 +36,9 @@ from ocannl_core.kernels.dependence import (
 from ocannl_core.kernels.nodes import (
     HostCall,
     Kernel,
+    LeafStep,
     NodeInfos,
     Plan,
-    Step,
     StepReplacement,
     kernel_of,
 )
@@ -83,7 +83,7 @@ def mark_parallel(plan: Plan, least_work: int = MIN_THREAD_CYCLES) -> Plan:
 
 
 def parallelise_step(
-    step: Step, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
+    step: LeafStep, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
 ) -> StepReplacement:
     """Split one step into phases."""
     match step:

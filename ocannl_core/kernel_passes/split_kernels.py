@@ -13,7 +13,15 @@ from dataclasses import field
 from ocannl_core.errors import VerifyError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.ir_text import PrintedNames
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step, kernel_of, nodes_of_step
+from ocannl_core.kernels.nodes import (
+    HostCall,
+    Kernel,
+    Plan,
+    RepeatedSteps,
+    Step,
+    kernel_of,
+    nodes_of_step,
+)
 from ocannl_core.loopir.nodes import (
     Allocate,
     Barrier,
@@ -24,6 +32,7 @@ from ocannl_core.loopir.nodes import (
     For,
     LoopProgram,
     Remark,
+    Repeat,
     Scope,
     SetLocal,
     Stmt,
@@ -38,7 +47,7 @@ from ocannl_core.loopir.traverse import (
     writes,
 )
 from ocannl_core.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
-from ocannl_core.node import TensorNode
+from ocannl_core.node import NodeInfo, TensorNode
 
 
 def split_kernels(program: LoopProgram) -> Plan:
@@ -60,7 +69,7 @@ def split_kernels(program: LoopProgram) -> Plan:
         program.params,
         tuple(cutter.scratch),
         program.indices,
-        program.nodes,
+        {**program.nodes, **cutter.private},
     )
 
 
@@ -75,6 +84,7 @@ class _KernelSplitter:
     scalars: list[Stmt] = field(default_factory=list)
     scalar_remarks: list[str] = field(default_factory=list)
     names: PrintedNames = field(default_factory=PrintedNames)
+    private: dict[TensorNode, NodeInfo] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node in self.program.nodes:
@@ -93,6 +103,10 @@ class _KernelSplitter:
                 title = self.title(self.remarks, group)
                 self.steps.append(HostCall(call, title))
                 self.remarks = []
+            case (Repeat() as repeat,):
+                self.close_scalars()
+                self.steps.append(self.repetition(repeat))
+                self.remarks = []
             case _ if _is_loop_free(group):
                 if len(self.scalars) + len(group) > MAX_STRAIGHT_LINE_STATEMENTS:
                     self.close_scalars()
@@ -103,6 +117,17 @@ class _KernelSplitter:
                 self.close_scalars()
                 self.steps.append(self.nest(group, self.remarks))
                 self.remarks = []
+
+    def repetition(self, repeat: Repeat) -> RepeatedSteps:
+        """Return the kernels of an iteration as repeated steps."""
+        nodes = {**self.program.nodes, **dict(repeat.private)}
+        inside = split_kernels(replace(self.program, nodes=nodes, body=repeat.body))
+        self.private |= {n: info for n, info in inside.nodes.items() if n not in self.program.nodes}
+        title = "; ".join(self.remarks)
+        order = repeat.index, repeat.count, repeat.is_reversed
+        used = frozenset(node for step in inside.steps for node in nodes_of_step(step))
+        private = tuple(node for node, _ in repeat.private if node in used)
+        return RepeatedSteps(*order, inside.steps, (*private, *inside.scratch), title)
 
     def finished(self) -> list[Step]:
         self.close_scalars()
@@ -131,19 +156,24 @@ def sink_fills(plan: Plan) -> Plan:
 
     A fill far from the first use extends the live range of its node, and so the arena.
     """
-    scratch = set(plan.scratch)
+    return replace(plan, steps=_sink_fills(plan.steps, set(plan.scratch)))
+
+
+def _sink_fills(before: tuple[Step, ...], scratch: set[TensorNode]) -> tuple[Step, ...]:
     steps: list[Step] = []
     waiting: dict[TensorNode, Step] = {}
-    for step in plan.steps:
+    for step in before:
         for node in nodes_of_step(step):
             if node in waiting:
                 steps.append(waiting.pop(node))
         match step:
             case Kernel(Block((Fill(node),))) if node in scratch:
                 waiting[node] = step
+            case RepeatedSteps(steps=inside, scratch=private):
+                steps.append(replace(step, steps=_sink_fills(inside, set(private))))
             case _:
                 steps.append(step)
-    return replace(plan, steps=(*steps, *waiting.values()))
+    return (*steps, *waiting.values())
 
 
 def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:

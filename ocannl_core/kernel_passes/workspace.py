@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepReplacement
+from ocannl_core.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.kernels.stream import map_steps
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated_nodes, map_stmts
@@ -19,7 +19,7 @@ def allocate_workspace(plan: Plan) -> Plan:
     return map_steps(plan, allocate_workspace_of)
 
 
-def allocate_workspace_of(step: Step, nodes: NodeInfos) -> StepReplacement:
+def allocate_workspace_of(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     """Move the large buffers of one step to the memory of the routine."""
     if not isinstance(step, Kernel) or step.is_parallel:
         return StepReplacement((step,))

@@ -28,6 +28,7 @@ from ocannl_core.loopir.nodes import (
     Gather,
     Local,
     LocalRead,
+    Repeat,
     Scoped,
     SetLocal,
     Staged,
@@ -81,7 +82,7 @@ def access_set(stmt: Stmt) -> AccessSet | None:
     spans: dict[TensorNode, int] = {}
     for node in walk(stmt):
         match node:
-            case Staged() | Barrier() | CallExternal():
+            case Staged() | Barrier() | CallExternal() | Repeat():
                 return None
             case For(var, start, stop, _, kind):
                 if kind in _ON_DEVICES:
