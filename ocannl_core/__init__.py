@@ -123,6 +123,7 @@ from ocannl_core.tensor.random import (
 )
 from ocannl_core.tensor.recording import cd, section, unchanged_roots
 from ocannl_core.tensor.required_shapes import require_shape, require_shapes
+from ocannl_core.tensor.scan import scan
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
@@ -259,6 +260,7 @@ __all__ = [
     "reshape",
     "sat01",
     "sat01_gate",
+    "scan",
     "second",
     "section",
     "settings",

@@ -43,6 +43,7 @@ def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
     session = node.results[0].session
     given = [output.grad if isinstance(output, Tensor) else None for output in node.outputs]
     recorder, session.recorder = session.recorder, None
+    loop, session.loop = session.loop, node.results[0].loop
     try:
         with session:
             found = grad(list(node.inputs), given)
@@ -50,7 +51,7 @@ def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
         error.add_note(f"while calling `grad` of {node.origin}")
         raise
     finally:
-        session.recorder = recorder
+        session.recorder, session.loop = recorder, loop
     if not isinstance(found, list | tuple):
         raise _error(
             node,

@@ -17,6 +17,7 @@ from ocannl_core.tensor.definitions import (
     Filled,
     Literal,
     ResultOf,
+    ResultOfLoop,
     ancestors,
 )
 from ocannl_core.tensor.session import Session
@@ -109,7 +110,10 @@ def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -
     copy = type(ctx)(ctx.target.backend, device=ctx.target.device)
     graph = ancestors([root])
     for leaf in graph:
-        if not isinstance(leaf.definition, Applied | Filled | Literal | ResultOf) and leaf in ctx:
+        if (
+            not isinstance(leaf.definition, Applied | Filled | Literal | ResultOf | ResultOfLoop)
+            and leaf in ctx
+        ):
             copy[leaf] = ctx[leaf]
     with _compile_aside(root.session):
         code = forward(root) if root.grad is None else gradient_update(root)

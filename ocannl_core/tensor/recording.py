@@ -39,6 +39,7 @@ from ocannl_core.tensor.definitions import (
     GradientOf,
     Recording,
     ResultOf,
+    ResultOfLoop,
     ancestors,
     has_name,
 )
@@ -352,7 +353,7 @@ class _StepBuilder:
             tensor = pending.pop()
             is_contained = tensor in self.made or tensor in self.written or tensor in fresh
             match tensor.definition:
-                case Applied() | ResultOf():
+                case Applied() | ResultOf() | ResultOfLoop():
                     if not is_contained and tensor not in self.session.consumed:
                         fresh.add(tensor)
                         pending += tensor.operands
@@ -426,6 +427,13 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
     @functools.wraps(function)
     def recorded(*args: P.args, **kwargs: P.kwargs) -> Computation:
         session = sessions.current()
+        if session.loop is not None:
+            raise UsageError(
+                "A step of a loop computes tensors and assigns none.",
+                found=f"code of {function.__name__} in the body of {session.loop.name}",
+                where=str(caller_location() or ""),
+                fix="return the new value as the carry, or as a value of the step",
+            )
         if isinstance(session.recorder, CodeRecorder):
             about = [arg for arg in args if isinstance(arg, Tensor)][:1]
             with session.recorder.all_or_nothing(), section(function.__name__, *about):

@@ -22,12 +22,15 @@ from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
     Definition,
+    Filled,
     GradientOf,
     Literal,
+    Loop,
     Parameter,
     Placeholder,
     Recording,
     ResultOf,
+    ResultOfLoop,
     ancestors,
     check_label,
     kind_of,
@@ -58,6 +61,7 @@ class Tensor(TypedTensor):
         grad: The gradient of the backpropagated loss with respect to this tensor; None when it
             needs none.
         recording: The recorded code that it belongs to, or None.
+        loop: The loop to whose step it belongs, or None.
     """
 
     __slots__ = (
@@ -70,6 +74,7 @@ class Tensor(TypedTensor):
         "_terms",
         "id",
         "label",
+        "loop",
         "origin",
         "recording",
         "session",
@@ -104,6 +109,8 @@ class Tensor(TypedTensor):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
         self.recording: Recording | None = None
+        is_computed = isinstance(definition, Applied | Filled | ResultOf | ResultOfLoop)
+        self.loop: Loop[Tensor] | None = session.loop if is_computed else None
         self._applications: dict[Any, Any] | None = None
         if requires_grad:
             self._grad = Tensor(
@@ -280,6 +287,8 @@ class Tensor(TypedTensor):
                 return operands
             case ResultOf(application):
                 return tuple(application.inputs)
+            case ResultOfLoop(loop):
+                return loop.inputs
             case _:
                 return ()
 
@@ -411,6 +420,13 @@ class Tensor(TypedTensor):
                 assigned to.
         """
         recorder = sessions.current().recorder or self.session.recorder
+        if recorder is None and self.session.loop is not None:
+            raise UsageError(
+                "A step of a loop computes tensors and assigns none.",
+                found=f"an assignment to {self!r} in the body of {self.session.loop.name}",
+                where=str(caller_location() or ""),
+                fix="return the new value as the carry, or as a value of the step",
+            )
         if recorder is None:
             raise UsageError(
                 "Assignments are recorded inside functions decorated with @oc.cd.",
