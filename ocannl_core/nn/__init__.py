@@ -4,6 +4,7 @@ inferred.
 
 from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
 from ocannl_core.nn.convolution import conv2d, max_pool2d
+from ocannl_core.nn.layers import repeat_layers
 from ocannl_core.nn.normalization import batch_norm, layer_norm
 from ocannl_core.nn.perceptron import dense, mlp
 from ocannl_core.nn.statistics import mean, softmax, variance
@@ -19,6 +20,7 @@ __all__ = [
     "mean",
     "mlp",
     "multi_head_attention",
+    "repeat_layers",
     "softmax",
     "variance",
 ]
