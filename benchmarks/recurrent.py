@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--steps", type=int, nargs="*", default=[12, 48, 96])
-    parser.add_argument("--unrolled", type=int, default=48, help="the longest unrolled program")
+    parser.add_argument("--unrolled", type=int, default=12, help="the longest unrolled program")
     given = parser.parse_args()
     print(f"gated recurrent unit, {given.batch} x {given.width}, {harness.THREADS} thread(s)")
     print(f"{'steps':>5}  {'program':24} {'compile':>9} {'step':>10} {'kernels':>8} {'memory':>10}")

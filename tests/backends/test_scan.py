@@ -579,3 +579,42 @@ def test_loops_of_steps_that_call_python_run_every_step(target: str) -> None:
         carry = (carry + entry) ** 4
         expected.append(carry)
     np.testing.assert_allclose(values, expected, rtol=1e-5)
+
+
+# ----- reports ------------------------------------------------------------------------------------
+
+
+def test_reports_of_a_routine_cover_the_steps_of_its_loops(target: str) -> None:
+    with oc.Session():
+        xs, loss = recurrence(6)
+        _, _, routine = differentiated(target, {xs: normal(6, 2, 3)}, loss)
+    count = len(routine.plan.kernels)
+    assert count > len(routine.plan.steps)
+    assert len(routine.profile(seconds=0.01).kernels) == count
+    explained = oc.explain(routine)
+    assert len(explained.kernels) == count
+    assert any(each.reason == "the iterations of a loop compute it" for each in explained.nodes)
+    assert routine.memory_plan.places.keys() == set(routine.plan.own_nodes)
+
+
+def test_transformer_layers_compile_to_the_same_number_of_kernels_for_any_depth(
+    target: str,
+) -> None:
+    def kernels(layers: int) -> int:
+        with oc.Session(seed=1):
+            x = oc.placeholder("x", batch=[1, 4], output=[6])
+            mask = oc.nn.causal_mask(4)
+
+            def layer(h: oc.Tensor) -> oc.Tensor:
+                attended = oc.nn.multi_head_attention(oc.nn.layer_norm(h), mask, heads=1, width=3)
+                h = h + attended
+                found: oc.Tensor = h + oc.nn.dense(oc.relu(oc.nn.layer_norm(h)))
+                return found
+
+            y = oc.nn.repeat_layers(layer, x, layers=layers)
+            (cells,), ctx = computed(target, {x: normal(1, 4, 6)}, y)
+            assert np.isfinite(cells).all()
+            assert all(ctx[p].shape[0] == layers for p in y.params)
+            return len(ctx.compile(oc.train.forward(y)).plan.kernels)
+
+    assert kernels(2) == kernels(5)
