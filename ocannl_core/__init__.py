@@ -59,6 +59,7 @@ from ocannl_core.tensor.contractions import (
     where,
 )
 from ocannl_core.tensor.dimension import Dimension, dim
+from ocannl_core.tensor.evaluation import evaluation
 from ocannl_core.tensor.literals import (
     arange,
     batch,
@@ -206,6 +207,7 @@ __all__ = [
     "einmax",
     "einsum",
     "equal",
+    "evaluation",
     "exp",
     "exp2",
     "explain",

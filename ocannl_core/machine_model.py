@@ -69,6 +69,10 @@ MAX_RECOMPUTED_OPERATIONS = 12
 """Operations, none of them a division or a function, that take as long as loading a row of a fused
 kernel: they depend on no memory, so that vectors of them overlap.
 """
+MAX_BROADCAST_COST = 5
+"""Operations and loads that computing a number takes, at most, if it is computed at every read from
+operands far smaller than the node: two operations on three numbers.
+"""
 
 # ----- vectors ------------------------------------------------------------------------------------
 
@@ -211,6 +215,13 @@ TILE_BLOCK_ROWS = 256
 
 MAX_STRAIGHT_LINE_STATEMENTS = 128
 """Statements of a kernel without loops: compilers take more than linear time for a function."""
+MIN_HOISTED_COST = 4
+"""Operations of an invariant expression from which on it is hoisted: compilers hoist cheaper ones.
+"""
+MIN_SHARED_COST = 8
+"""Operations that a common subexpression saves, at least: compilers share cheaper ones, and
+schedules need the terms of a sum in one expression.
+"""
 MAX_UNROLLED_EPILOGUE = 10
 """Loads, stores and operations of an epilogue below which it is unrolled for every accumulator: a
 compiler takes milliseconds for longer ones.

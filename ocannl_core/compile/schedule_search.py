@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from ocannl_core.compile.bench import Bench
 from ocannl_core.compile.profile import duration
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plan
+from ocannl_core.kernel_passes.pipeline import nest_plan
 from ocannl_core.kernel_passes.schedule_kernels import has_schedules
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.alpha_equivalence import canonical_text
 from ocannl_core.kernels.cost import estimated_cycles
 from ocannl_core.kernels.nest import KernelNest
@@ -159,7 +160,7 @@ def search_schedules(
     start = time.perf_counter()
     if not has_schedules(target):
         return Tuning(program.name, (), 0, 0, 0.0)
-    plan = nest_plan(cut_kernels(program), target)
+    plan = nest_plan(split_kernels(program), target)
     nodes = plan.nodes
     memory = tuning_cache(target)
     found = _subjects(plan, target)

@@ -1,8 +1,7 @@
 """Loop fusion: kernels over one domain become one kernel.
 
-    c[:] = 0.0                                      for i, j: c[i, j] = 0.0 + sum of k
-    for i, j, k: c[i, j] += a[i, k] * b[k, j]  -->            r[i, j] = relu(c[i, j])
-    for i, j: r[i, j] = relu(c[i, j])
+    for i, j: c[i, j] = 0.0 + sum of k         -->  for i, j: c[i, j] = 0.0 + sum of k
+    for i, j: r[i, j] = relu(c[i, j])                         r[i, j] = relu(c[i, j])
 
 Every operation stays the same and each cell gets its operations in the same order, so all bits stay
 the same; passes over memory are saved.
@@ -12,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import AxisIndex, IndexVar, Projections, VarIndex, is_surjective
+from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex
 from ocannl_core.kernels.nest import KernelNest, is_independent
 from ocannl_core.kernels.nest_plan import (
     NestKernel,
@@ -23,74 +21,9 @@ from ocannl_core.kernels.nest_plan import (
     mentioned,
     written,
 )
-from ocannl_core.kernels.nodes import Kernel, NodeInfos
-from ocannl_core.loopir.nodes import Const, Expr, Fill, Load, Remark, Store
-from ocannl_core.loopir.traverse import accesses, map_expr, substitute_in_stmt
+from ocannl_core.loopir.nodes import Store
+from ocannl_core.loopir.traverse import substitute_in_stmt
 from ocannl_core.machine_model import MEMORY_STREAMS
-
-# ----- fills --------------------------------------------------------------------------------------
-
-
-def fuse_fills(plan: NestPlan) -> NestPlan:
-    """Fuse fills with the reductions that they initialise.
-
-    c[:] = 0.0; ...; c[i, j] += x  -->  ...; c[i, j] = 0.0 + x
-    """
-    steps: list[NestStep | None] = list(plan.steps)
-    for position, step in enumerate(plan.steps):
-        fill = _fill(step)
-        if fill is None:
-            continue
-        for later in range(position + 1, len(steps)):
-            reader = steps[later]
-            if reader is not None and fill.node in mentioned(reader):
-                started = _initialised(reader, fill, plan.nodes)
-                if started is not None:
-                    steps[later], steps[position] = started, None
-                break
-    return plan.with_steps([step for step in steps if step is not None])
-
-
-def _fill(step: NestStep) -> Fill | None:
-    if not isinstance(step, Kernel):
-        return None
-    match [stmt for stmt in step.body.stmts if not isinstance(stmt, Remark)]:
-        case [Fill() as fill]:
-            return fill
-        case _:
-            return None
-
-
-def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel | None:
-    """Return a nest that starts from the number of a fill; None if it needs the filled cells."""
-    if not isinstance(kernel, NestKernel):
-        return None
-    nest = kernel.nest
-    stores = [store for store in nest.finish if store.node is fill.node]
-    if len(stores) != 1 or any(axis.is_shifting for axis in nest.axes):
-        return None
-    (store,) = stores
-    before = nest.finish[: nest.finish.index(store)]
-    if any(access.node is fill.node for each in before for access in accesses(each)):
-        return None
-    info = nodes[fill.node]
-    domain = tuple((axis.var, axis.extent) for axis in nest.cells)
-    places = Projections(domain, store.indices, (), info.buffer_dims, ())
-    if any(axis.start for axis in nest.cells) or not is_surjective(places):
-        return None
-    cell = Load(fill.node, store.indices, info.dtype)
-    number = Const(fill.value, info.dtype)
-
-    def started(expr: Expr) -> Expr:
-        return number if expr == cell else expr
-
-    reduction = nest.reduction
-    if reduction is not None:
-        reduction = replace(reduction, initial=map_expr(reduction.initial, started))
-    new = replace(store, value=map_expr(store.value, started))
-    finish = tuple(new if each is store else each for each in nest.finish)
-    return kernel.with_nest(KernelNest(nest.axes, reduction, finish))
-
 
 # ----- kernels that read the results of earlier ones ----------------------------------------------
 
@@ -173,7 +106,7 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
     """Return two nests as one that runs cell by cell; None if a dependence forbids it."""
     if second.reduction is not None or any(axis.is_shifting for axis in first.axes):
         return None
-    if len(first.finish) + len(second.finish) > MEMORY_STREAMS:
+    if len(first.epilogue) + len(second.epilogue) > MEMORY_STREAMS:
         return None
     domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (first, second)]
     if domains[0] != domains[1]:
@@ -182,8 +115,8 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
         theirs.var: VarIndex(ours.var)
         for ours, theirs in zip(first.cells, second.cells, strict=True)
     }
-    finish = [*first.finish]
-    for store in second.finish:
-        finish += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
-    nest = KernelNest(first.axes, first.reduction, tuple(finish))
+    epilogue = [*first.epilogue]
+    for store in second.epilogue:
+        epilogue += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
+    nest = KernelNest(first.axes, first.reduction, tuple(epilogue))
     return nest if is_independent(nest) else None

@@ -20,7 +20,6 @@ iteration, in the order of the program, so the bits do not depend on the distrib
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import assert_never
 
 from ocannl_core.dtypes import uint4x32
@@ -38,11 +37,9 @@ from ocannl_core.kernels.nodes import (
     Kernel,
     LeafStep,
     NodeInfos,
-    Plan,
     StepReplacement,
     kernel_of,
 )
-from ocannl_core.kernels.stream import map_steps
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -69,23 +66,19 @@ _MOST_PIECES = 64
 """Kernels with more statements at the top are left alone: every pair would be compared."""
 
 
-def mark_parallel(plan: Plan, least_work: int = MIN_THREAD_CYCLES) -> Plan:
-    """Split large kernels into phases whose iterations several threads share.
+def parallelise_step(
+    step: LeafStep, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
+) -> StepReplacement:
+    """Split a large kernel into phases whose iterations several threads share.
 
     A kernel stays as it is unless its work is enough for two threads and some of its loops are
     proven to be independent.
 
     Args:
-        plan: The plan.
+        step: The step.
+        nodes: Extents and formats of its nodes.
         least_work: The least work that is worth another thread, in cycles.
     """
-    return map_steps(plan, partial(parallelise_step, least_work=least_work))
-
-
-def parallelise_step(
-    step: LeafStep, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
-) -> StepReplacement:
-    """Split one step into phases."""
     match step:
         case Kernel():
             phases = _phases(step, nodes, 2 * least_work)

@@ -1,8 +1,8 @@
 """The pipeline of kernel passes, from an optimised loop program to a plan of scheduled kernels.
 
-    LoopProgram -- split_kernels, sink_fills --> Plan -- split_inlined_reductions --> Plan
+    LoopProgram -- split_kernels --> Plan -- split_inlined_reductions --> Plan
     Plan -- recognise_nests --> NestPlan -- nest_passes() --> NestPlan
-    NestPlan -- schedule_kernels, parallelise_step, allocate_workspace_of --> Plan
+    NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
 
 Each pass returns a new plan. The last three run step by step, so that code generation can begin
 with the first kernels while later ones are scheduled.
@@ -16,11 +16,15 @@ from functools import partial
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
-from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
+from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
+from ocannl_core.kernel_passes.inline_nodes import (
+    forward_stores,
+    initialise_reductions,
+    rematerialise,
+)
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
-from ocannl_core.kernel_passes.rematerialisation import rematerialise
 from ocannl_core.kernel_passes.row_fusion.choose import group_rows
 from ocannl_core.kernel_passes.schedule_kernels import (
     has_schedules,
@@ -28,12 +32,10 @@ from ocannl_core.kernel_passes.schedule_kernels import (
     schedule_kernels,
     schedule_variants,
 )
-from ocannl_core.kernel_passes.split_kernels import sink_fills, split_kernels
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
-from ocannl_core.kernel_passes.store_forwarding import forward_stores
-from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
-from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums
-from ocannl_core.kernel_passes.workspace import allocate_workspace_of
+from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators, widen_scoped_sums
+from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nest_plan import (
     NestKernel,
     NestPass,
@@ -54,7 +56,6 @@ from ocannl_core.kernels.stream import KernelStream, map_steps
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.machine_model import MachineModel
-from ocannl_core.schedule.tuning.tuning_cache import Rule
 from ocannl_core.target import Target
 
 
@@ -83,7 +84,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     """
     accumulation = settings.current().accumulation
     passes: list[tuple[str, NestPass]] = [
-        ("fuse fills", fuse_fills),
+        ("initialise reductions", initialise_reductions),
         ("fuse distant kernels", fuse_distant_kernels),
         ("fuse neighbours", fuse_neighbours),
         ("forward stores", forward_stores),
@@ -126,17 +127,6 @@ def nest_plan(
     return nests
 
 
-def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
-    """Return a plan in which every nest has the schedule that a rule chooses.
-
-    Args:
-        plan: The kernels as the program states them.
-        rule: Chooses the schedules.
-        target: The processor; None for passes that need no cache sizes.
-    """
-    return KernelStream(schedule_kernels(nest_plan(plan, target), rule)).plan()
-
-
 def schedule_for(
     plan: Plan,
     target: Target,
@@ -167,11 +157,6 @@ def _schedule_steps(
     return (yield from schedule_kernels(nests, rule_for(target), finish))
 
 
-def cut_kernels(optimised: LoopProgram) -> Plan:
-    """Return the kernels of a program as it states them."""
-    return sink_fills(split_kernels(optimised))
-
-
 def plan_kernels(
     optimised: LoopProgram, target: Target, observers: Sequence[PlanObserver] = ()
 ) -> KernelStream:
@@ -182,7 +167,7 @@ def plan_kernels(
         target: The device that runs the kernels.
         observers: Called with the plan after each pass before scheduling.
     """
-    plan = cut_kernels(optimised)
+    plan = split_kernels(optimised)
     for observer in observers:
         observer("split kernels", plan)
     return schedule_for(plan, target, finish_kernel, observers)
@@ -196,7 +181,7 @@ def plan_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedu
 def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     """Parallelise a scheduled step and move its large buffers to the routine."""
     phases = parallelise_step(step, nodes)
-    found = [allocate_workspace_of(each, nodes) for each in phases.steps]
+    found = [allocate_workspace(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
     return StepReplacement(
         steps, (*phases.scratch, *(node for each in found for node in each.scratch))

@@ -22,10 +22,9 @@ from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Binary, Expr, Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, map_expr, walk
 from ocannl_core.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
@@ -211,7 +210,7 @@ class _Builder:
         partial = replace(reduction, term=self._product(values), initial=reduction.neutral)
         store = Store(node, cell, LocalRead(reduction.result))
         value = _Factor(Load(node, cell, reduction.dtype), inside - names)
-        return KernelNest(_named(axes), partial, (store,)), value
+        return KernelNest(with_letters(axes), partial, (store,)), value
 
     def _in_memory_order(
         self, axes: Sequence[LoopAxis], values: Sequence[_Factor]
@@ -232,13 +231,13 @@ class _Builder:
             # of one term, so that what it starts from is read before any cell is written
             axes.append(LoopAxis("", fresh_var("once"), 0, 1, is_reduced=True))
         if any(axis.is_reduced for axis in axes):
-            return KernelNest(_named(axes), replace(reduction, term=term), nest.finish)
+            return KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue)
         result = LocalRead(reduction.result)
-        finish = tuple(
+        epilogue = tuple(
             replace(store, value=map_expr(store.value, lambda e: term if e == result else e))
-            for store in nest.finish
+            for store in nest.epilogue
         )
-        return KernelNest(_named(axes), None, finish)
+        return KernelNest(with_letters(axes), None, epilogue)
 
     def _product(self, values: Iterable[_Factor]) -> Expr:
         dtype = self._reduction.dtype
@@ -246,7 +245,3 @@ class _Builder:
             lambda left, right: Binary(BinaryOp.MUL, left, right, dtype),
             (value.expr for value in values),
         )
-
-
-def _named(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:
-    return tuple(replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, axes, strict=False))

@@ -28,7 +28,6 @@ from ocannl_core.loopir.nodes import (
     Block,
     CallExternal,
     DeclareLocal,
-    Fill,
     For,
     LoopProgram,
     Remark,
@@ -149,31 +148,6 @@ class _KernelSplitter:
         written = ", ".join(self.names.node(n) for n in writes(body) if n not in own)
         text = "; ".join([*remarks, *inside])
         return f"{text} (writes {written})" if text else f"writes {written}"
-
-
-def sink_fills(plan: Plan) -> Plan:
-    """Move fills of the routine's own nodes right before the first use of these.
-
-    A fill far from the first use extends the live range of its node, and so the arena.
-    """
-    return replace(plan, steps=_sink_fills(plan.steps, set(plan.scratch)))
-
-
-def _sink_fills(before: tuple[Step, ...], scratch: set[TensorNode]) -> tuple[Step, ...]:
-    steps: list[Step] = []
-    waiting: dict[TensorNode, Step] = {}
-    for step in before:
-        for node in nodes_of_step(step):
-            if node in waiting:
-                steps.append(waiting.pop(node))
-        match step:
-            case Kernel(Block((Fill(node),))) if node in scratch:
-                waiting[node] = step
-            case RepeatedSteps(steps=inside, scratch=private):
-                steps.append(replace(step, steps=_sink_fills(inside, set(private))))
-            case _:
-                steps.append(step)
-    return (*steps, *waiting.values())
 
 
 def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:

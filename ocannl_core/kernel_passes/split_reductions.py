@@ -26,7 +26,7 @@ from ocannl_core.indexing import (
     fresh_var,
     variables,
 )
-from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Load, LocalRead, Store
@@ -152,13 +152,13 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
     number = fresh_var("part")
     term = Load(node, (VarIndex(number), *cells), reduction.dtype)
     axes = (*nest.cells, LoopAxis("", number, 0, count, is_reduced=True))
-    nests.append(KernelNest(_named(axes), replace(reduction, term=term), nest.finish))
+    nests.append(KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue))
     return SplitNest(tuple(nests), node, info)
 
 
 def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
     """Return the output axes in the order of memory, so that vectors are contiguous in both."""
-    places = nest.finish[0].indices
+    places = nest.epilogue[0].indices
 
     def position(axis: LoopAxis) -> int:
         found = [at for at, index in enumerate(places) if axis.var in variables(index)]
@@ -193,8 +193,4 @@ def _partial(
     partial = replace(
         reduction, term=substitute_in_expr(reduction.term, values), initial=reduction.neutral
     )
-    return KernelNest(_named((*outer, *axes)), partial, (store,))
-
-
-def _named(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:
-    return tuple(replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, axes, strict=False))
+    return KernelNest(with_letters((*outer, *axes)), partial, (store,))

@@ -16,16 +16,37 @@ from __future__ import annotations
 
 from math import prod
 
-from ocannl_core.dtypes import float32, round_to
+from ocannl_core.dtypes import DType, float32, round_to
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.kernel_passes.split_reductions import split_nest
-from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest import (
+    KernelNest,
+    LoopAxis,
+    Reduction,
+    match_accumulation,
+    with_value,
+)
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
-from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.kernels.transforms import AXIS_LETTERS
-from ocannl_core.loopir.nodes import Binary, Const, Expr, Load, Local, LocalRead, Store, Unary
-from ocannl_core.loopir.traverse import map_expr
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Block,
+    Const,
+    DeclareLocal,
+    Expr,
+    For,
+    Load,
+    Local,
+    LocalRead,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    Unary,
+)
+from ocannl_core.loopir.traverse import Node, children, rewrite, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 
@@ -55,7 +76,7 @@ def widen_accumulators(plan: NestPlan, *, may_pair: bool = False) -> NestPlan:
         if not _needs_memory(nest, wide):
             result.append(kernel.with_nest(wide))
             continue
-        (store,) = nest.finish
+        (store,) = nest.epilogue
         node = TensorNode(store.node.id, (*store.node.label, "wide"))
         made[node] = NodeInfo(float32, plan.nodes[store.node].buffer_dims)
         result += map(kernel.with_nest, _in_memory(nest, wide, node, plan.nodes))
@@ -92,11 +113,8 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
         result=result,
     )
     old = LocalRead(reduction.result)
-    finish = tuple(
-        replace(store, value=map_expr(store.value, lambda e: rounded if e == old else e))
-        for store in nest.finish
-    )
-    return KernelNest(nest.axes, wide, finish)
+    epilogue = tuple(with_value(store, old, rounded) for store in nest.epilogue)
+    return KernelNest(nest.axes, wide, epilogue)
 
 
 def widen_term(expr: Expr) -> Expr:
@@ -121,13 +139,13 @@ def _in_memory(
     nest: KernelNest, wide: KernelNest, node: TensorNode, nodes: NodeInfos
 ) -> tuple[KernelNest, ...]:
     """Return nests that widen cells, add to wide ones, and round those."""
-    (store,) = nest.finish
+    (store,) = nest.epilogue
     reduction = wide.reduction
     assert reduction is not None
     if nest.is_resumable:
         reduction = replace(reduction, initial=Load(node, store.indices, float32))
     total = LocalRead(reduction.result)
-    sums = replace(wide, reduction=reduction, finish=(Store(node, store.indices, total),))
+    sums = replace(wide, reduction=reduction, epilogue=(Store(node, store.indices, total),))
     # cells that shift are all those of the array, others are those of the nest
     is_shifting = any(axis.is_shifting for axis in nest.axes)
     if is_shifting:
@@ -148,3 +166,88 @@ def _in_memory(
     last = Store(store.node, indices, Unary(UnaryOp.IDENTITY, wide_cell, dtype))
     before = (KernelNest(axes, None, (first,)),) if nest.is_resumable else ()
     return (*before, sums, KernelNest(axes, None, (last,)))
+
+
+# ----- inlined sums -------------------------------------------------------------------------------
+
+_ROUNDING = frozenset({BinaryOp.ADD, BinaryOp.MUL})
+"""Reductions that round. Maxima and minima do not."""
+
+
+def widen_scoped_sums(plan: NestPlan) -> NestPlan:
+    """Add up inlined sums of narrow floats in float32, in the kernels that are no nests.
+
+    { total = 0.0; for k: total += a[k] * b[k] }            all in bfloat16
+        -->
+    bfloat16({ total = 0.0; for k: total += float32(a[k]) * float32(b[k]) })
+
+    A kernel has such sums where they depend on a condition on positions, are terms of another sum,
+    or were hoisted out of a loop. Their variables become float32, and each read of one is rounded.
+    """
+    return plan.with_steps(
+        [
+            replace(step, body=widen_sums(step.body)) if isinstance(step, Kernel) else step
+            for step in plan.steps
+        ]
+    )
+
+
+def widen_sums(body: Block) -> Block:
+    """Return statements with the variables that loops add narrow floats to in float32."""
+    accumulated = _accumulated_locals(body)
+    if not accumulated:
+        return body
+    wide = {local: replace(local, dtype=float32) for local in accumulated}
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        match stmt:
+            case DeclareLocal(local) if local in wide:
+                return DeclareLocal(wide[local])
+            case SetLocal(local, value) if local in wide:
+                running = on_expr(LocalRead(local))  # reads inside the value are replaced by now
+                match match_accumulation(value, running):
+                    case (op, term) if op in accumulated[local]:
+                        total = LocalRead(wide[local])
+                        return SetLocal(wide[local], Binary(op, total, widen_term(term), float32))
+                is_start = all(each != running for each in walk(value))
+                start = widen_term(value) if is_start else _convert(value, float32)
+                return SetLocal(wide[local], start)
+            case _:
+                return stmt
+
+    def on_expr(expr: Expr) -> Expr:
+        match expr:
+            case LocalRead(local) | Scoped(local) if local in wide:
+                return _convert(replace(expr, local=wide[local]), local.dtype)
+            case _:
+                return expr
+
+    return rewrite(body, on_stmt, on_expr)
+
+
+def _convert(value: Expr, dtype: DType) -> Expr:
+    return Unary(UnaryOp.IDENTITY, value, dtype)
+
+
+def _accumulated_locals(body: Block) -> dict[Local, frozenset[BinaryOp]]:
+    """Return the variables of narrow formats that loops inside of their scopes accumulate into,
+    with the operations.
+    """
+    found: dict[Local, frozenset[BinaryOp]] = {}
+    declared: dict[Local, int] = {}
+    pending: list[tuple[Node, int]] = [(body, 0)]
+    while pending:
+        node, loops = pending.pop()
+        match node:
+            case Scoped(local) | DeclareLocal(local):
+                declared[local] = loops
+            case SetLocal(local, value) if local.dtype.is_narrow:
+                step = match_accumulation(value, LocalRead(local))
+                is_repeated = loops > declared.get(local, loops)
+                if step is not None and is_repeated and step[0] in _ROUNDING:
+                    found[local] = found.get(local, frozenset()) | {step[0]}
+            case _:
+                pass
+        inside = loops + isinstance(node, For)
+        pending += [(child, inside) for child in reversed(children(node))]
+    return found

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
-from ocannl_core.kernels.stream import map_steps
+from ocannl_core.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated_nodes, map_stmts
 from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import TensorNode
 
 
-def allocate_workspace(plan: Plan) -> Plan:
-    """Move large buffers of kernels to the memory of the routine.
+def allocate_workspace(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
+    """Move the large buffers of a kernel to the memory of the routine.
 
     The buffers of parallel kernels stay: the backend allocates one for each thread.
     """
-    return map_steps(plan, allocate_workspace_of)
-
-
-def allocate_workspace_of(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
-    """Move the large buffers of one step to the memory of the routine."""
     if not isinstance(step, Kernel) or step.is_parallel:
         return StepReplacement((step,))
     large = [node for node in allocated_nodes(step.body) if nodes[node].nbytes > STACK_BYTES]

@@ -69,7 +69,7 @@ class _Text:
             yield f"from {self._expr(reduction.initial)}"
             if reduction.may_pair:
                 yield "products of pairs"
-        for store in self._nest.finish:
+        for store in self._nest.epilogue:
             yield f"{self._cell(store.node, store.indices)} = {self._expr(store.value)}"
         for node, number in self._nodes.items():
             info = self._infos[node]

@@ -2,7 +2,7 @@
 
     for i in range(4):                      axes      i, j, and k, which is reduced
         for j in range(5):          -->     reduction add a[i, k] * b[k, j] to c[i, j]
-            for k in range(6):              finish    c[i, j] = the sum
+            for k in range(6):              epilogue  c[i, j] = the sum
                 c[i, j] += a[i, k] * b[k, j]
 
 The cells may be computed in any order, because no iteration reads what another one writes; the
@@ -10,13 +10,13 @@ terms of a reduction may be combined in any order where a schedule is allowed to
 Where cells are written through windows, `c[i + k] += ...`, the shorter axis `k` shifts the cells of
 the other one; it counts as reduced, and the cells are independent for each of its iterations.
 Matrix products, convolutions, their gradients, sums and maxima are all recognised as such nests,
-and so is a reduction that is inlined into its use, which becomes the epilogue (`finish`). A nest
-without a reduction is all epilogue.
+and so is a reduction that is inlined into its use, which becomes the epilogue. A nest without a
+reduction is all epilogue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from ocannl_core.dtypes import DType, Kind
@@ -94,6 +94,11 @@ class LoopAxis:
     is_shifting: bool = False
 
 
+def with_letters(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:
+    """Return axes named in alphabetical order."""
+    return tuple(replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, axes, strict=False))
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """`initial` combined with `term` for every iteration of the reduced axes.
@@ -147,12 +152,12 @@ class KernelNest:
     Attributes:
         axes: The loops, outermost first.
         reduction: The reduction of each cell; None if there is none.
-        finish: The epilogue: stores that run once for each cell, after its reduction.
+        epilogue: Stores that run once for each cell, after its reduction.
     """
 
     axes: tuple[LoopAxis, ...]
     reduction: Reduction | None
-    finish: tuple[Store, ...]
+    epilogue: tuple[Store, ...]
 
     @cached_property
     def cells(self) -> tuple[LoopAxis, ...]:
@@ -168,8 +173,8 @@ class KernelNest:
     def roots(self) -> tuple[Expr | Store, ...]:
         """The expressions and stores of the nest: the parts of its reduction, then the epilogue."""
         if self.reduction is None:
-            return self.finish
-        return (self.reduction.term, self.reduction.initial, *self.finish)
+            return self.epilogue
+        return (self.reduction.term, self.reduction.initial, *self.epilogue)
 
     @property
     def rounds_often(self) -> bool:
@@ -213,9 +218,9 @@ class KernelNest:
     @property
     def is_resumable(self) -> bool:
         """True if a cell holds its partial result, so that reduced axes may run outside of it."""
-        if self.reduction is None or len(self.finish) != 1:
+        if self.reduction is None or len(self.epilogue) != 1:
             return False
-        store = self.finish[0]
+        store = self.epilogue[0]
         return store.value == LocalRead(self.reduction.result) and self.reduction.initial == Load(
             store.node, store.indices, self.reduction.dtype
         )
@@ -223,9 +228,9 @@ class KernelNest:
     @property
     def holds_partial_results(self) -> bool:
         """True if cells can hold partial results once they have been given their first values."""
-        if self.reduction is None or len(self.finish) != 1:
+        if self.reduction is None or len(self.epilogue) != 1:
             return False
-        return self.finish[0].value == LocalRead(self.reduction.result)
+        return self.epilogue[0].value == LocalRead(self.reduction.result)
 
 
 def kernel_nest(body: Block) -> KernelNest | None:
@@ -242,9 +247,9 @@ def kernel_nest(body: Block) -> KernelNest | None:
         found = _inlined(inner)
     if found is None:
         return None
-    reduction, inner_loops, finish = found
+    reduction, inner_loops, epilogue = found
     # around an inlined reduction every loop is one over cells
-    used = {var for store in finish for var in free_variables(store)}
+    used = {var for store in epilogue for var in free_variables(store)}
     is_inlined = reduction is None or bool(inner_loops)
     cell_vars = {each.var for each in loops if is_inlined or each.var in used}
     all_loops = [*loops, *inner_loops]
@@ -256,7 +261,7 @@ def kernel_nest(body: Block) -> KernelNest | None:
         )
         for name, each in zip(AXIS_LETTERS, all_loops, strict=False)
     )
-    nest = _with_shifts(KernelNest(axes, reduction, finish))
+    nest = _with_shifts(KernelNest(axes, reduction, epilogue))
     stores = _stores(inner)
     if stores is not None and not nest.reduced:
         nest = KernelNest(axes, None, stores[2])  # every cell is combined with one number only
@@ -267,7 +272,7 @@ def _with_shifts(nest: KernelNest) -> KernelNest:
     """Return a nest in which axes that move windows of the result count as reduced."""
     if not nest.is_resumable:
         return nest
-    (store,) = nest.finish
+    (store,) = nest.epilogue
     while not _is_injective(nest, store):
         windows = [set(variables(index)) for index in store.indices]
         overlapping = [
@@ -334,7 +339,7 @@ def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
             return None
     parts = match_accumulation(value, cell)
     if parts is None or any(isinstance(each, For) for each in walk(parts[1])):
-        return None  # w -= rate * total is the finish of the inlined total
+        return None  # w -= rate * total is the epilogue of the inlined total
     result = _new_local((store,), value.dtype)
     reduction = Reduction(*parts, initial=cell, result=result)
     return reduction, [], (replace(store, value=LocalRead(result)),)
@@ -367,8 +372,8 @@ def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
     if parts is None or any(isinstance(each, Scoped) for each in walk(parts[1])):
         return None
     result = _new_local(stmts, scoped.dtype)
-    finish = tuple(with_value(store, scoped, LocalRead(result)) for store in stores)
-    return Reduction(*parts, initial=initial, result=result), loops, finish
+    epilogue = tuple(with_value(store, scoped, LocalRead(result)) for store in stores)
+    return Reduction(*parts, initial=initial, result=result), loops, epilogue
 
 
 def _stores(stmts: tuple[Stmt, ...]) -> _Found | None:
@@ -477,7 +482,7 @@ def _new_local(stmts: tuple[Stmt, ...], dtype: DType) -> Local:
 def is_independent(nest: KernelNest) -> bool:
     """Return True only if no cell reads or writes a location that another cell writes."""
     places: dict[TensorNode, tuple[AxisIndex, ...]] = {}
-    for store in nest.finish:
+    for store in nest.epilogue:
         if places.setdefault(store.node, store.indices) != store.indices:
             return False
         if any(isinstance(index, SubAxis | ConcatIndex) for index in store.indices):
@@ -492,7 +497,7 @@ def is_independent(nest: KernelNest) -> bool:
             return False
         if any(node is not None for node in _elsewhere(nest.reduction.initial, places)):
             return False
-    return not any(True for store in nest.finish for _ in _elsewhere(store.value, places))
+    return not any(True for store in nest.epilogue for _ in _elsewhere(store.value, places))
 
 
 def _reads_any(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[bool]:

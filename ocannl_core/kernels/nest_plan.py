@@ -191,7 +191,7 @@ def written(step: NestStep) -> frozenset[TensorNode]:
     """Return the nodes that a step writes."""
     match step:
         case NestKernel(nest):
-            return frozenset(store.node for store in nest.finish)
+            return frozenset(store.node for store in nest.epilogue)
         case RowGroup(kernels):
             return frozenset().union(*map(written, kernels))
         case RepeatedNests(steps=steps, scratch=scratch):

@@ -38,7 +38,7 @@ _REPEAT = re.compile(
 )
 _SCHEDULE = re.compile(r" *schedule (?P<text>[a-z].*)$")
 _ROWS = re.compile(r" *(?P<text>rows [a-z].*)$")
-_STORAGE = re.compile(r" *(?P<verb>contract|inline|stream) (?P<nodes>[\w, ]+)$")
+_STORAGE = re.compile(r" *(?P<verb>fold|inline|stream) (?P<nodes>[\w, ]+)$")
 _RESULT = re.compile(r" *\w+: \w+ = ")
 
 
@@ -145,12 +145,12 @@ class _PlanParser(TextParser):
         if self.lines and _RESULT.match(self.lines[-1].text):
             reduction = self.reduction(indent, may_pair)
         stmts = self.block(indent).stmts
-        finish = tuple(each for each in stmts if isinstance(each, Store))
-        if len(finish) != len(stmts):
+        epilogue = tuple(each for each in stmts if isinstance(each, Store))
+        if len(epilogue) != len(stmts):
             raise line.error(line.indent, "an epilogue with other statements", "write stores")
         for name in names:
             del self.names.variables[name]
-        return KernelNest(tuple(axes), reduction, finish)
+        return KernelNest(tuple(axes), reduction, epilogue)
 
     def axis(self, cursor: Cursor, names: list[str]) -> LoopAxis:
         is_shifting = cursor.accept("shift")
@@ -209,7 +209,7 @@ class _PlanParser(TextParser):
         )
         along = frozenset(at for at, own in enumerate(rows) if own.is_along)
         first = rows[0]
-        nodes = [storage.get(verb, ()) for verb in ("contract", "inline", "stream")]
+        nodes = [storage.get(verb, ()) for verb in ("fold", "inline", "stream")]
         return RowGroup(tuple(kernels), RowFusion(members, first.size, first.groups, along, *nodes))
 
 

@@ -111,9 +111,9 @@ def _computation(printer: TextPrinter, nest: KernelNest) -> list[str]:
     """Return the reduction and the epilogue of a nest."""
     reduction = nest.reduction
     if reduction is None:
-        return [line for store in nest.finish for line in printer.lines(store)]
+        return [line for store in nest.epilogue for line in printer.lines(store)]
     result = Local(reduction.result.id, reduction.dtype, RESULT)
-    body = rename_local(Block((*reduction.statements, *nest.finish)), reduction.result, result)
+    body = rename_local(Block((*reduction.statements, *nest.epilogue)), reduction.result, result)
     (head, *inlined), *lines = [printer.lines(stmt) for stmt in body.stmts]
     name = printer.local(result)
     declared = printer.declaration(name, str(reduction.dtype))
@@ -129,7 +129,7 @@ def _row_group(
 ) -> list[str]:
     lines: list[str] = []
     for verb, nodes in (
-        ("contract", fusion.folded),
+        ("fold", fusion.folded),
         ("inline", fusion.inlined),
         ("stream", fusion.streamed),
     ):

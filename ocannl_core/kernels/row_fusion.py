@@ -74,7 +74,7 @@ class Member:
     @cached_property
     def written(self) -> tuple[TensorNode, ...]:
         """The nodes it writes."""
-        return tuple(dict.fromkeys(store.node for store in self.nest.finish))
+        return tuple(dict.fromkeys(store.node for store in self.nest.epilogue))
 
     @cached_property
     def accessed_row_dims(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
@@ -93,13 +93,15 @@ class Member:
         """The axes of the rows in each node that it writes row by row."""
         if self.reduces_rows:
             return ()
-        return tuple((store.node, row_dims(store.indices, self.vars)) for store in self.nest.finish)
+        return tuple(
+            (store.node, row_dims(store.indices, self.vars)) for store in self.nest.epilogue
+        )
 
     @cached_property
     def epilogue_nodes(self) -> frozenset[TensorNode]:
         """The nodes that a sum over rows reads or writes once it is complete."""
         assert self.nest.reduction is not None
-        roots = [*map(nodes_of, self.nest.finish), nodes_of(self.nest.reduction.initial)]
+        roots = [*map(nodes_of, self.nest.epilogue), nodes_of(self.nest.reduction.initial)]
         return frozenset(node for root in roots for node in root)
 
 

@@ -10,7 +10,7 @@ inside the block), whose parts are `j10` and `j11`, and so on.
 Nests that run together, row by row, have one schedule: that of each nest begins with the axes whose
 loops they share, and the transforms of the nodes that they write come last.
 
-    rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; contract 1; stream 2
+    rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
 
 The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`.
 """
@@ -134,13 +134,13 @@ class AccumulateAt:
     Attributes:
         over: The outermost axis that registers survive.
         fused: True if products are added without rounding them first.
-        fetching: True if the cells that results are combined with come near the processor while the
+        prefetch: True if the cells that results are combined with come near the processor while the
             axis runs, some in each part of it.
     """
 
     over: str
     fused: bool = False
-    fetching: bool = False
+    prefetch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +237,15 @@ def _text(transform: Transform) -> str:
         case Pack(operand, inside, axes):
             where = "" if inside is None else f" inside {inside}"
             return f"pack {operand}{where} as {' '.join(axes)}"
-        case AccumulateAt(over, fused, fetching):
-            options = f"{' fused' if fused else ''}{' fetching' if fetching else ''}"
+        case AccumulateAt(over, fused, prefetch):
+            options = f"{' fused' if fused else ''}{' prefetch' if prefetch else ''}"
             return f"accumulate over {over}{options}"
         case FuseRows(axes, size, groups, is_along):
             options = f" by {size}" if size > 1 else ""
             options += f" in {groups}" if groups > 1 else ""
             return f"rows {' '.join(axes)}{options}{' along' if is_along else ''}"
         case FoldStorage(written):
-            return f"contract {written}"
+            return f"fold {written}"
         case Inline(written):
             return f"inline {written}"
         case StreamStores(written):
@@ -264,10 +264,10 @@ _FORMS = tuple(
         rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
-        rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<fetching> fetching)?",
+        rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<prefetch> prefetch)?",
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
         r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?(?P<flag> along)?",
-        r"(?P<verb>contract|inline|stream) (?P<written>\d+)",
+        r"(?P<verb>fold|inline|stream) (?P<written>\d+)",
     )
 )
 
@@ -289,7 +289,7 @@ def _transform(text: str) -> Transform:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
         "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, pack, "
-        "accumulate, rows, contract, inline and stream.",
+        "accumulate, rows, fold, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -319,11 +319,11 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
         case "rows":
             return FuseRows(axes, int(parts["size"] or 1), int(parts["groups"] or 1), flag)
-        case "contract":
+        case "fold":
             return FoldStorage(int(parts["written"] or 0))
         case "inline":
             return Inline(int(parts["written"] or 0))
         case "stream":
             return StreamStores(int(parts["written"] or 0))
         case _:
-            return AccumulateAt(axis, flag, parts.get("fetching") is not None)
+            return AccumulateAt(axis, flag, parts.get("prefetch") is not None)

@@ -170,7 +170,7 @@ class _Checker:
             self.axis(axis)
         if nest.reduction is None and nest.reduced:
             self.problem("an axis is reduced, but the nest has no reduction")
-        if not nest.finish:
+        if not nest.epilogue:
             self.problem("the nest stores nothing")
         if not is_independent(nest):
             self.problem("an iteration depends on a cell that another one writes")
@@ -223,7 +223,7 @@ class _Checker:
             self.problem("a node of the row group is written at positions other than the rows")
         by_rows = nodes_written_by_rows(members)
         for kind, nodes in (
-            ("contracted", fusion.folded),
+            ("folded", fusion.folded),
             ("inlined", fusion.inlined),
             ("streamed", fusion.streamed),
         ):
@@ -232,7 +232,7 @@ class _Checker:
                     self.problem(f"{node!r} is {kind}, but not written row by row")
         for node in fusion.folded:
             if node not in self.plan.scratch:
-                self.problem(f"{node!r} is contracted, but no scratch node")
+                self.problem(f"{node!r} is folded, but no scratch node")
 
 
 def _nodes_of(step: NestStep | Step) -> frozenset[TensorNode]:
@@ -253,7 +253,7 @@ def _is_parallel_loop(stmt: Stmt) -> bool:
 
 def _loops(nest: KernelNest) -> Block:
     """Return the statements of a nest: shifting axes outermost, the other reduced ones inside."""
-    inside: tuple[Stmt, ...] = nest.finish
+    inside: tuple[Stmt, ...] = nest.epilogue
     if nest.reduction is not None:
         start, accumulate = nest.reduction.statements
         terms = _nested([axis for axis in nest.reduced if not axis.is_shifting], (accumulate,))

@@ -4,22 +4,42 @@ inferred.
 
 from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
 from ocannl_core.nn.convolution import conv2d, max_pool2d
+from ocannl_core.nn.dropout import dropout
 from ocannl_core.nn.layers import repeat_layers
+from ocannl_core.nn.losses import (
+    accuracy,
+    binary_cross_entropy,
+    cross_entropy,
+    hinge,
+    huber,
+    kl_divergence,
+    mean_squared_error,
+    perplexity,
+)
 from ocannl_core.nn.normalization import batch_norm, layer_norm
 from ocannl_core.nn.perceptron import dense, mlp
 from ocannl_core.nn.statistics import mean, softmax, variance
 
 __all__ = [
+    "accuracy",
     "attention",
     "batch_norm",
+    "binary_cross_entropy",
     "causal_mask",
     "conv2d",
+    "cross_entropy",
     "dense",
+    "dropout",
+    "hinge",
+    "huber",
+    "kl_divergence",
     "layer_norm",
     "max_pool2d",
     "mean",
+    "mean_squared_error",
     "mlp",
     "multi_head_attention",
+    "perplexity",
     "repeat_layers",
     "softmax",
     "variance",

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from ocannl_core.nn.statistics import OVER_OUTPUTS, mean
+from numbers import Real
+
+from ocannl_core.dtypes import int32
+from ocannl_core.errors import UsageError
+from ocannl_core.nn.statistics import OVER_OUTPUTS, mean, mean_and_correction
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.contractions import where
+from ocannl_core.tensor.definitions import Effect
+from ocannl_core.tensor.evaluation import is_evaluating
 from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.parameters import param
+from ocannl_core.tensor.parameters import param, statistic
 from ocannl_core.tensor.pointwise_operations import add, mul, recip_sqrt, sub
+from ocannl_core.tensor.recording import cd
 from ocannl_core.tensor.required_shapes import require_shapes
 from ocannl_core.tensor.tensor import Tensor
 
@@ -36,8 +45,13 @@ def batch_norm(
     axes: str = "...|..features..",
     features: str = "..features..",
     epsilon: float = 1e-5,
+    momentum: float = 0.1,
 ) -> Tensor:
-    """Normalise every feature by its mean and variance in this batch, then scale and shift it.
+    """Normalise every feature by its mean and variance, then scale and shift it.
+
+    In training these are of the batch, and `oc.train.grad_update` moves running statistics towards
+    them: `running_mean`, 0 at first, and `running_variance`, 1 at first. Inside `with
+    oc.evaluation():` the running statistics are read.
 
     Shapes: those of `x`, with parameters `gamma` and `beta` of the shape of the features, 1 and 0
     at first.
@@ -49,13 +63,67 @@ def batch_norm(
             all output axes. The channels of images `b|h,w,c` are `axes="...|h, w, ..c.."` and
             `features="..c.."`.
         epsilon: Added to the variance, which is that of the batch, divided by the number of cells.
+        momentum: The part by which running statistics move, 0 to 1. The running variance follows
+            that of the population, estimated from the batch.
+
+    Raises:
+        UsageError: for a momentum out of range.
+        ShapeError: at compilation, if a batch has one cell for each feature, and so no variance.
     """
-    statistics, feature_wise = f"{axes} => {features}", f"{axes}; {features} => {axes}"
-    center = mean(statistics, x)
-    difference = sub(x, center, logic=feature_wise)
-    scale = recip_sqrt(mean(statistics, difference * difference) + epsilon)
+    if not isinstance(momentum, Real) or isinstance(momentum, bool) or not 0 <= momentum <= 1:
+        raise UsageError(
+            "The momentum of batch normalisation is the part by which running statistics move.",
+            found=f"momentum={momentum!r}",
+            where=str(caller_location() or ""),
+            fix="momentum=0.1",
+        )
+    feature_wise = f"{axes}; {features} => {axes}"
+    running_mean, running_variance = statistic("running_mean"), statistic("running_variance")
     gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
-    require_shapes(f"{axes}; {features}; {features}", x, gamma, beta)
+    require_shapes(
+        f"{axes}; {features}; {features}; {features}; {features}",
+        *(x, gamma, beta, running_mean, running_variance),
+    )
+    if is_evaluating():
+        difference = sub(x, running_mean, logic=feature_wise)
+        scale = recip_sqrt(running_variance + epsilon)
+    else:
+        statistics = f"{axes} => {features}"
+        center = mean(statistics, x)
+        difference = sub(x, center, logic=feature_wise)
+        squares = difference * difference
+        batch_variance, correction = mean_and_correction(statistics, squares)
+        scale = recip_sqrt(batch_variance + epsilon)
+        count = statistic("batches", dtype=int32, is_scalar=True)
+        if x.session.loop is not None:
+            raise UsageError(
+                "Running statistics follow one batch for each backpropagation; a step of a loop "
+                "has one batch for each of many steps.",
+                found=f"oc.nn.batch_norm in the body of {x.session.loop.name}",
+                where=str(caller_location() or ""),
+                fix="use oc.nn.layer_norm there, or build it inside `with oc.evaluation():`",
+            )
+        if x.session.recorder is None:
+            unbiased = batch_variance * correction
+            follow = _follow(running_mean, running_variance, count, center, unbiased, momentum)
+            center.add_effect(Effect(follow.steps, (running_mean, running_variance, count)))
     scaled = mul(difference, scale * gamma, logic=feature_wise)
     result: Tensor = add(scaled, beta, logic=feature_wise)
     return result
+
+
+@cd
+def _follow(
+    running_mean: Tensor,
+    running_variance: Tensor,
+    count: Tensor,
+    center: Tensor,
+    variance: Tensor,
+    momentum: float,
+) -> None:
+    """Move running statistics towards those of a batch."""
+    kept = 1.0 - momentum
+    running_mean[:] = kept * running_mean + momentum * center
+    before = where(count == 0, 1.0, running_variance)
+    running_variance[:] = kept * before + momentum * variance
+    count += 1

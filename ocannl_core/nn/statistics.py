@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ocannl_core.assign.nodes import Constant
+from ocannl_core.errors import ShapeError
 from ocannl_core.indexing import variables
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import closed_shape
@@ -66,8 +68,36 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
     return result
 
 
+def mean_and_correction(spec: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `mean(spec, x)`, and `n / (n - 1)` for the number n of cells that it is the mean of, a
+    constant once shapes are closed.
+
+    Raises:
+        ShapeError: at compilation, if n is 1.
+    """
+    total = as_tensor(einsum(spec, x), sessions.current())
+
+    def factor(count: int) -> float:
+        if count == 1:
+            raise ShapeError(
+                "The variance of a batch needs two cells or more for each feature.",
+                found=f"one cell for each feature of {x.shape}",
+                where=str(total.origin),
+                fix="train on larger batches; evaluate single examples inside "
+                "`with oc.evaluation():`",
+            )
+        return count / (count - 1) if count else 1.0
+
+    return total / _count_terms(total), _of_count(total, factor)
+
+
 def _count_terms(total: Tensor) -> Tensor:
     """Return the number of terms of each cell of a sum: a constant once shapes are closed."""
+    return _of_count(total, float)
+
+
+def _of_count(total: Tensor, function: Callable[[int], float]) -> Tensor:
+    """Return a function of the number of terms of each cell of a sum."""
     definition = total.definition
     assert isinstance(definition, Applied)
     logic, operands, origin = definition.logic, definition.operands, total.origin
@@ -76,6 +106,6 @@ def _count_terms(total: Tensor) -> Tensor:
         found = project(logic, total.shape, [operand.shape for operand in operands], origin)
         kept = {var for index in found.lhs for var in variables(index)}
         extents = (extent for var, extent in found.domain if var not in kept)
-        return Constant(float(math.prod(extents)))
+        return Constant(function(math.prod(extents)))
 
     return fill_tensor(total.session, count, closed_shape(), total.dtype, "count")

@@ -52,7 +52,7 @@ from ocannl_core.passes.access_counts import (
     count_accesses,
     count_accesses_per_cell,
 )
-from ocannl_core.passes.definite_assignment import DefiniteAssignment, count_writes
+from ocannl_core.passes.definite_assignment import DefiniteAssignment
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement, analyse_statements
 
 
@@ -152,18 +152,6 @@ class NodeAccesses:
             found = count_accesses_per_cell(
                 site.indices or (), _traced_ranges(site.loops), self.info.buffer_dims
             )
-            if found is None:
-                return None
-            total += found
-        return total
-
-    def count_writes_per_cell(self) -> Counts | None:
-        """Count the writes of each cell; return None if counting is impossible or too slow."""
-        if self.info.size > MOST_ENUMERATED:
-            return None
-        total = np.zeros(self.info.buffer_dims, dtype=np.int64)
-        for _, site in self.writes:
-            found = count_writes(site, self.info)
             if found is None:
                 return None
             total += found

@@ -54,6 +54,7 @@ from ocannl_core.loopir.traverse import (
     walk,
     with_children,
 )
+from ocannl_core.machine_model import MIN_SHARED_COST
 from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.expression_cost import own_cost
 from ocannl_core.passes.local_variables import Fresh, assign_local, fresh_locals
@@ -70,7 +71,9 @@ _LOOP_FREE = (Store, StoreVector, SetLocal, DeclareLocal, Remark)
 _PARALLEL_KINDS = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
 
 
-def eliminate_common_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopProgram:
+def eliminate_common_subexpressions(
+    program: LoopProgram, *, least_saved: int = MIN_SHARED_COST
+) -> LoopProgram:
     """Eliminate common subexpressions; results are bit-identical.
 
     Args:

@@ -11,11 +11,13 @@ from ocannl_core.loopir.nodes import (
     Expr,
     For,
     IndexValue,
+    Load,
     LocalRead,
+    Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import Node, fold
-from ocannl_core.machine_model import OPERATION_COSTS
+from ocannl_core.loopir.traverse import Node, fold, walk
+from ocannl_core.machine_model import MAX_RECOMPUTED_OPERATIONS, OPERATION_COSTS
 
 MOST_DEPTH = 48
 """Levels of the deepest expression that substitution may build. Renderers and C compilers recurse
@@ -46,3 +48,19 @@ def depth(root: Node) -> int:
 def cost(expr: Expr) -> int:
     """Return the cost of computing an expression once."""
     return fold(expr, own_cost)
+
+
+def is_cheap(expr: Expr) -> bool:
+    """Return True if computing an expression again takes no longer than loading its value: a few
+    operations on numbers that are loaded anyway, none of them a division or a function.
+    """
+    operations = 0
+    for each in walk(expr):
+        match each:
+            case Load() | LocalRead() | Const() | ConstBits() | IndexValue():
+                pass
+            case Unary() | Binary() | Ternary() if own_cost(each, ()) == 1:
+                operations += 1
+            case _:
+                return False
+    return operations <= MAX_RECOMPUTED_OPERATIONS

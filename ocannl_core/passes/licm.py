@@ -47,6 +47,7 @@ from ocannl_core.loopir.traverse import (
     walk,
     with_children,
 )
+from ocannl_core.machine_model import MIN_HOISTED_COST
 from ocannl_core.passes.expression_cost import cost, own_cost
 from ocannl_core.passes.local_variables import Variables, assign_local, collect_variables
 from ocannl_core.passes.side_effects import assigned_by_node, is_pure
@@ -55,7 +56,7 @@ from ocannl_core.passes.trampoline import Steps, run_trampoline
 _SEQUENTIAL = (AxisKind.SERIAL, AxisKind.REDUCTION, AxisKind.VECTOR, AxisKind.UNROLLED)
 
 
-def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgram:
+def hoist_invariants(program: LoopProgram, *, least_cost: int = MIN_HOISTED_COST) -> LoopProgram:
     """Hoist costly invariant expressions out of their loops; results are bit-identical.
 
     An expression moves out of every loop that it does not depend on, if each iteration evaluates

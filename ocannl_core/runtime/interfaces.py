@@ -43,6 +43,11 @@ class TensorLike(Protocol):
         ...
 
     @property
+    def is_statistic(self) -> bool:
+        """Return True for state that training follows and evaluation reads."""
+        ...
+
+    @property
     def is_gradient(self) -> bool:
         """Return True if backpropagation computes the cells."""
         ...

@@ -40,9 +40,11 @@ class Unlinked:
         return description(node, self.tensors.get(node))
 
     def comes_from_outside(self, node: TensorNode) -> bool:
-        """Return True if the host or an initialisation gives the node its first value."""
+        """Return True if the host, an initialisation or other code gives the node its value."""
         tensor = self.tensors.get(node)
-        return tensor is not None and (tensor.is_parameter or tensor.is_placeholder)
+        return tensor is not None and (
+            tensor.is_parameter or tensor.is_placeholder or tensor.is_statistic
+        )
 
 
 def description(node: TensorNode, tensor: TensorLike | None) -> str:
@@ -117,7 +119,7 @@ def _reason_to_store(
         return Reason.PARAMETER
     if node in code.literals or (tensor is not None and tensor.is_placeholder):
         return Reason.HOST_DATA
-    if node in code.program.fresh:
+    if node in code.program.fresh or (tensor is not None and tensor.is_statistic):
         return Reason.DECLARED
     if node in kept:
         return Reason.KEPT
@@ -248,7 +250,7 @@ def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: BufferSt
         values.write(store.backend, stored.buffer, cells)
         stored.has_value = True
     elif node in code.program.fresh:
-        stored.has_value = True
+        stored.has_value = stored.tensor is None or not stored.tensor.is_statistic
     return stored
 
 
@@ -379,6 +381,11 @@ def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
 def fix_for_missing_value(stored: Stored) -> str:
     """Return the call that gives a node its first value."""
     tensor = stored.tensor
+    if tensor is not None and tensor.is_statistic:
+        return (
+            "run a training step first, with oc.train.grad_update(loss), which updates statistics, "
+            "or load a checkpoint"
+        )
     if tensor is not None and tensor.is_parameter:
         return "ctx.init_params(loss), with the tensor whose parameters they are"
     if (tensor is not None and tensor.is_placeholder) or not stored.writers:

@@ -87,7 +87,10 @@ class Routine:
         self._launch = launch
         self._memory = dict(memory)
         by_id = sorted(memory.items(), key=lambda item: item[0].id)
-        self._needed = tuple(stored for node, stored in by_id if node in usage.reads_first)
+        fresh = build.assignments.fresh
+        self._needed = tuple(
+            stored for node, stored in by_id if node in usage.reads_first and node not in fresh
+        )
         self._written = tuple(stored for node, stored in by_id if node in usage.writes)
         carried = build.assignments.carried & usage.writes
         self._carried = tuple(stored for node, stored in by_id if node in carried)

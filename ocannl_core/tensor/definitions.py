@@ -102,7 +102,29 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declared:
-    """State written by recorded assignments; zero at first."""
+    """State written by recorded assignments; zero at first.
+
+    Attributes:
+        is_statistic: True for state of a model that training follows and evaluation reads: code
+            that does not assign it runs once other code has.
+        scopes: The blocks that a statistic was made in, outermost first.
+    """
+
+    is_statistic: bool = False
+    scopes: tuple[ParameterScope, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effect(Generic[T]):
+    """Code that follows each backpropagation through a tensor.
+
+    Attributes:
+        steps: The recorded code, of the type that `computation_steps` defines on top of tensors.
+        targets: The statistics that it assigns.
+    """
+
+    steps: tuple[Any, ...]
+    targets: tuple[T, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,6 +303,8 @@ def kind_of(definition: Definition[T]) -> str:
             return "literal"
         case CarriedValue():
             return "carry"
+        case Declared(is_statistic=True):
+            return "statistic"
         case Applied() | Filled() | Declared() | ResultOf() | ResultOfLoop():
             return "tensor"
         case _:

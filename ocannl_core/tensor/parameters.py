@@ -10,7 +10,7 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.terms import RowKind, Size
+from ocannl_core.shape.terms import RowKind, Shape, Size
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import initialize
 from ocannl_core.tensor.definitions import (
@@ -24,6 +24,7 @@ from ocannl_core.tensor.definitions import (
 )
 from ocannl_core.tensor.initial_values import OpenAxes, StatedShape, initial_value
 from ocannl_core.tensor.network_blocks import shared_parameter
+from ocannl_core.tensor.parameter_set import ParameterScope
 from ocannl_core.tensor.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
@@ -247,6 +248,48 @@ def declare(
     if session.recorder is not None:
         session.recorder.add_declaration(result)
     return result
+
+
+def statistic(name: str, *, dtype: DType | str | None = None, is_scalar: bool = False) -> Tensor:
+    """Return state of a model that training follows and evaluation reads: zero at first, shared by
+    the applications of its block, without a gradient.
+
+    Its shape is inferred from assignments to it and from its uses, unless it is a scalar. Code that
+    reads it and does not assign it runs once other code has assigned it.
+    """
+    session = sessions.current()
+    _check_name("statistic", name)
+
+    def make(label: tuple[str, ...]) -> Tensor:
+        scopes = session.block.blocks if session.block is not None else ()
+        row = () if is_scalar else None
+        shape = session.environment.fresh_shape(batch=(), input=row, output=row, name=name)
+        return _new_statistic(session, label, shape, scopes, dtype)
+
+    return shared_parameter(session, name, (dtype, is_scalar), make)
+
+
+def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
+    """Return a number that all models of the session share; see `statistic`."""
+    session = sessions.current()
+    if name not in session.applications:
+        shape = session.environment.fresh_shape(batch=(), input=(), output=(), name=name)
+        session.applications[name] = _new_statistic(session, (name,), shape, (), dtype)
+    found: Tensor = session.applications[name]
+    return found
+
+
+def _new_statistic(
+    session: Session,
+    label: tuple[str, ...],
+    shape: Shape,
+    scopes: tuple[ParameterScope, ...],
+    dtype: DType | str | None,
+) -> Tensor:
+    origin = Origin(f"statistic {label[0]}", caller_location())
+    precision = choose_precision(dtype, session.default_dtype)
+    definition = Declared(is_statistic=True, scopes=scopes)
+    return Tensor(session, definition, shape, precision, label, origin)
 
 
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:

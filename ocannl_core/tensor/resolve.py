@@ -124,7 +124,7 @@ def resolve(
         tuple(emitter.loops.with_kept_values(emitter.body)),
         emitter.nodes,
         frozenset(emitter.embedded),
-        frozenset(emitter.fresh - dead_on_entry(emitter.body, {t.node for t in declared})),
+        frozenset(emitter.initially_zero(declared)),
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
@@ -217,6 +217,20 @@ class _AssignmentEmitter:
             if isinstance(tensor.definition, Declared):
                 self.fresh.add(node)
         return node
+
+    def initially_zero(self, declared: AbstractSet[Tensor]) -> set[TensorNode]:
+        """Return the declared nodes that the program keeps between runs, and that it may read
+        before it writes them: not the statistics that it reads only.
+
+        Args:
+            declared: The tensors declared in the code itself.
+        """
+        dead = dead_on_entry(self.body, {tensor.node for tensor in declared})
+        return {
+            node
+            for node in self.fresh - dead
+            if node in self.embedded or not self.tensors[node].is_statistic
+        }
 
     # ----- steps ----------------------------------------------------------------------------------
 

@@ -324,6 +324,9 @@ def _add_results(loop: Loop[Tensor], session: Session, time: Dim) -> None:
     operands = [each.terms for each in (*loop.items, *loop.over)]
     session.environment.derive(stacked, operands, lambda _: [])
     loop.stacked = tuple(map(result, loop.items, stacked))
+    for effect in dict.fromkeys(each for tensor in loop.body for each in tensor.effects):
+        for made in loop.results:
+            made.add_effect(effect)
 
 
 def _stacked(terms: Shape, time: Dim) -> Shape:

@@ -22,6 +22,7 @@ from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
     Definition,
+    Effect,
     Filled,
     GradientOf,
     Literal,
@@ -68,6 +69,7 @@ class Tensor(TypedTensor):
         "__weakref__",
         "_accesses",
         "_applications",
+        "_effects",
         "_grad",
         "_layout",
         "_node",
@@ -112,6 +114,7 @@ class Tensor(TypedTensor):
         is_computed = isinstance(definition, Applied | Filled | ResultOf | ResultOfLoop)
         self.loop: Loop[Tensor] | None = session.loop if is_computed else None
         self._applications: dict[Any, Any] | None = None
+        self._effects: tuple[Effect[Tensor], ...] = ()
         if requires_grad:
             self._grad = Tensor(
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
@@ -301,6 +304,12 @@ class Tensor(TypedTensor):
         return isinstance(self.definition, Placeholder)
 
     @property
+    def is_statistic(self) -> bool:
+        """Return True for state that training follows and evaluation reads."""
+        definition = self.definition
+        return isinstance(definition, Declared) and definition.is_statistic
+
+    @property
     def is_gradient(self) -> bool:
         return isinstance(self.definition, GradientOf)
 
@@ -321,9 +330,19 @@ class Tensor(TypedTensor):
         return Parameters(t for t in ancestors([self]) if t.is_parameter)
 
     @property
+    def statistics(self) -> Parameters[Tensor]:
+        """The statistics that the tensor depends on, or that its gradient updates, oldest first,
+        with their names.
+        """
+        graph = ancestors([self])
+        updated = [t for tensor in graph for effect in tensor.effects for t in effect.targets]
+        return Parameters(t for t in (*graph, *updated) if t.is_statistic)
+
+    @property
     def scopes(self) -> tuple[ParameterScope, ...]:
-        """The blocks around a parameter, outermost first."""
-        return self.definition.scopes if isinstance(self.definition, Parameter) else ()
+        """The blocks around a parameter or a statistic, outermost first."""
+        definition = self.definition
+        return definition.scopes if isinstance(definition, Declared | Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
         """Return the parameters that the tensor depends on, and those that their initialisers
@@ -354,6 +373,17 @@ class Tensor(TypedTensor):
         if self._applications is None:
             self._applications = {}
         return self._applications
+
+    @property
+    def effects(self) -> tuple[Effect[Tensor], ...]:
+        """The code that follows each backpropagation through the tensor."""
+        return self._effects
+
+    def add_effect(self, effect: Effect[Tensor]) -> None:
+        """Let code follow each backpropagation through the tensor; an effect of several tensors
+        follows once.
+        """
+        self._effects += (effect,)
 
     # ----- code -----------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from ocannl_core.dtypes import int32
 from ocannl_core.indexing import FixedIndex, VarIndex, fresh_var
-from ocannl_core.kernel_passes.split_kernels import sink_fills, split_kernels
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.memory_plan import memory_plan
 from ocannl_core.loopir.nodes import Allocate, Binary, Fill, IndexValue, Scope, Stmt
 from ocannl_core.ops import BinaryOp
+from ocannl_core.passes.dead_stores import forward_fills
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import Subject, subject_named
@@ -64,7 +65,7 @@ def relays(draw: st.DrawFn) -> Example:
 def packed(subject: Subject, example: Example) -> np.ndarray:
     """Return the rows after a run of the plan with its memory plan."""
     (rows,) = example.program.params
-    plan = sink_fills(split_kernels(example.program))
+    plan = split_kernels(forward_fills(example.program))
     buffer = subject.upload(example.arrays[rows], example.program.nodes[rows])
     source = subject.backend.generate(plan, subject.target)
     subject.backend.compile(source, subject.target).link({rows: buffer})(())

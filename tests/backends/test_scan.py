@@ -670,3 +670,25 @@ def test_transformer_layers_compile_to_the_same_number_of_kernels_for_any_depth(
             return len(ctx.compile(oc.train.forward(y)).plan.kernels)
 
     assert kernels(2) == kernels(5)
+
+
+def test_dropout_drops_other_cells_in_each_step_and_each_backpropagation(target: str) -> None:
+    with oc.Session(seed=1):
+        start = oc.param("start", init=np.ones(16, np.float32))
+        ys, _ = oc.scan(lambda c, x: (c, oc.nn.dropout(c, rate=0.5)), start, length=3)
+        loss = total(ys)
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        routine = ctx.compile(oc.train.grad_update(loss), keep=[ys, loss, start.grad])
+        seen = []
+        for _ in range(2):
+            routine()
+            seen += list(ctx[ys])
+            np.testing.assert_allclose(ctx[start.grad], ctx[ys].sum(0))
+        assert len({each.tobytes() for each in seen}) == 6
+
+
+def test_running_statistics_are_refused_in_a_step() -> None:
+    xs = oc.placeholder("xs", batch=[3, 4], output=[2])
+    with pytest.raises(oc.UsageError, match="batch_norm in the body of"):
+        oc.scan(lambda c, x: (c + oc.nn.batch_norm(x), None), 0.0, xs)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
-from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plans, plan_kernels
+from ocannl_core.kernel_passes.pipeline import nest_plans, plan_kernels
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest_plan import NestPlan
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
@@ -45,7 +46,7 @@ ANY_PROGRAM = st.one_of(
 
 def plans(program: LoopProgram, target: Target) -> Iterator[Plan | NestPlan]:
     """Yield the plan before the first kernel pass and after each."""
-    cut = cut_kernels(program)
+    cut = split_kernels(program)
     yield cut
     for _, found in nest_plans(cut, target):
         yield found

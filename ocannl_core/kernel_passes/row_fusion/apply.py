@@ -18,11 +18,17 @@ from ocannl_core.indexing import (
     fresh_var,
 )
 from ocannl_core.kernel_passes.fusion import fuse_over_one_domain
+from ocannl_core.kernel_passes.inline_nodes import inline_node
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
-from ocannl_core.kernel_passes.row_fusion.inline_nodes import inline_node
 from ocannl_core.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest import (
+    KernelNest,
+    LoopAxis,
+    Reduction,
+    with_letters,
+    with_value,
+)
 from ocannl_core.kernels.nest_plan import NestKernel, RowGroup
 from ocannl_core.kernels.nodes import Kernel, NodeInfos, kernel_of
 from ocannl_core.kernels.row_fusion import (
@@ -32,7 +38,7 @@ from ocannl_core.kernels.row_fusion import (
     nodes_written_by_rows,
     row_fusion_of,
 )
-from ocannl_core.kernels.transforms import AXIS_LETTERS, Schedule
+from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import (
     Allocate,
     Binary,
@@ -140,11 +146,11 @@ def _map_nest(
     if reduction is not None:
         term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
         reduction = replace(reduction, term=term, initial=initial)
-    finish = tuple(
+    epilogue = tuple(
         replace(each, node=buffers.get(each.node, each.node), value=map_expr(each.value, function))
-        for each in nest.finish
+        for each in nest.epilogue
     )
-    return replace(nest, reduction=reduction, finish=finish)
+    return replace(nest, reduction=reduction, epilogue=epilogue)
 
 
 @dataclass(slots=True)
@@ -306,7 +312,7 @@ class FusedLoops:
         loops: list[KernelNest | None] = []
         for at, nest in enumerate(nests):
             if at not in self.plan.along:
-                loops.append(nest if nest.finish else None)
+                loops.append(nest if nest.epilogue else None)
                 continue
             before = next((place for place in range(len(loops) - 1, -1, -1) if loops[place]), None)
             first = loops[before] if before is not None else None
@@ -330,7 +336,7 @@ class FusedLoops:
         along: set[int] = set()
         loop: KernelNest | None = None
         for at, nest in enumerate(nests):
-            if not nest.finish:
+            if not nest.epilogue:
                 continue
             both = fuse_over_one_domain(loop, nest) if loop is not None else None
             if both is not None:
@@ -376,8 +382,8 @@ class FusedLoops:
                 term=self._rewrite_expr(member, reduction.term),
                 initial=self._rewrite_expr(member, reduction.initial),
             )
-        finish = tuple(self._rewrite_store(member, store) for store in nest.finish)
-        return KernelNest(self._inner_axes(member), reduction, finish)
+        epilogue = tuple(self._rewrite_store(member, store) for store in nest.epilogue)
+        return KernelNest(self._inner_axes(member), reduction, epilogue)
 
     def _inner_axes(self, member: Member) -> tuple[LoopAxis, ...]:
         kept = member.rows[-1] if self.plan.size > 1 else ""
@@ -458,8 +464,8 @@ class FusedLoops:
         if not any(axis.is_reduced for axis in axes):
             value = Binary(reduction.op, cell, term, reduction.dtype)
             return KernelNest(axes, None, (Store(cell.node, cell.indices, value),))
-        finish = (Store(cell.node, cell.indices, LocalRead(reduction.result)),)
-        return KernelNest(axes, replace(reduction, term=term, initial=cell), finish)
+        epilogue = (Store(cell.node, cell.indices, LocalRead(reduction.result)),)
+        return KernelNest(axes, replace(reduction, term=term, initial=cell), epilogue)
 
     def _own_group(self) -> AxisIndex:
         return VarIndex(self._group) if self.plan.groups > 1 else FixedIndex(0)
@@ -492,20 +498,18 @@ class FusedLoops:
             total: Expr = self._partial_cell(at, member, FixedIndex(0))
             if not reduction.starts_neutral:
                 total = Binary(reduction.op, reduction.initial, total, reduction.dtype)
-            finish = tuple(
-                self._substitute_total(member, store, total) for store in member.nest.finish
+            epilogue = tuple(
+                self._substitute_total(member, store, total) for store in member.nest.epilogue
             )
             yield from apply_schedule(
-                KernelNest(self._partial_axes(member), None, finish), ()
+                KernelNest(self._partial_axes(member), None, epilogue), ()
             ).loops
 
     def _substitute_total(self, member: Member, store: Store, total: Expr) -> Store:
         reduction = member.nest.reduction
         assert reduction is not None
-        result = LocalRead(reduction.result)
-        value = map_expr(store.value, lambda each: total if each == result else each)
-        values = self._substitution(member)
-        (rewritten,) = substitute_in_stmt(replace(store, value=value), values).stmts
+        store = with_value(store, LocalRead(reduction.result), total)
+        (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
         assert isinstance(rewritten, Store)
         return rewritten
 
@@ -523,9 +527,8 @@ class FusedLoops:
         var = fresh_var(self._group.hint)
         cell = self._partial_cell(position, member, VarIndex(var))
         axes = (*nest.cells, LoopAxis("", var, 0, self.plan.groups, is_reduced=True))
-        named = tuple(replace(axis, name=AXIS_LETTERS[at]) for at, axis in enumerate(axes))
         combined: Reduction = replace(reduction, term=cell)
-        return KernelNest(named, combined, nest.finish)
+        return KernelNest(with_letters(axes), combined, nest.epilogue)
 
     # ----- statements -----------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ def reuse_buffers(
     found: dict[TensorNode, TensorNode] = {}
     for at, nest in enumerate(nests):
         expiring = [node for node, places in uses.items() if places and places[-1] == at]
-        for store in nest.finish:
+        for store in nest.epilogue:
             new = store.node
             if new not in uses or uses[new][0] != at or new in expiring:
                 continue
@@ -54,16 +54,16 @@ def _can_overwrite(nest: KernelNest, store: Store, old: TensorNode) -> bool:
     """Return True if a store writes every element of a node after the nest has read the same
     element of an older one for the last time.
     """
-    if nest.reduction is not None or sum(s.node is store.node for s in nest.finish) > 1:
+    if nest.reduction is not None or sum(s.node is store.node for s in nest.epilogue) > 1:
         return False
-    at = nest.finish.index(store)
-    if any(old in nodes_of(each) for each in nest.finish[at + 1 :]):
+    at = nest.epilogue.index(store)
+    if any(old in nodes_of(each) for each in nest.epilogue[at + 1 :]):
         return False
-    if any(each.node is old for each in nest.finish):
+    if any(each.node is old for each in nest.epilogue):
         return False
     return all(
         isinstance(each, Load) and each.indices == store.indices
-        for earlier in nest.finish[: at + 1]
+        for earlier in nest.epilogue[: at + 1]
         for each in walk(earlier.value)
         if getattr(each, "node", None) is old
     )

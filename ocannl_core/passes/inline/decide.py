@@ -36,6 +36,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import IndexMap
 from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
+from ocannl_core.machine_model import MAX_BROADCAST_COST
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, analyse_accesses
 from ocannl_core.passes.definite_assignment import assigns_all
@@ -59,8 +60,6 @@ from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 _LEAST_SPREAD = 2
 """The least ratio of a node's size to that of its operands for recomputation at every read."""
-_MOST_SPREAD_COST = 5
-"""Cost limit for a cell of such a node: two operations on three numbers."""
 _MOST_KEPT_ITERATIONS = 16
 """Limit on the iterations that a read tries when the position does not determine the iteration."""
 
@@ -373,7 +372,7 @@ class _InliningPass:
         sizes = [self.program.nodes[operand].size for operand in definition.operands]
         return (
             len(stores) == 1
-            and cost(stores[0].value) <= _MOST_SPREAD_COST
+            and cost(stores[0].value) <= MAX_BROADCAST_COST
             and self.program.nodes[definition.node].size >= _LEAST_SPREAD * sum(sizes)
         )
 

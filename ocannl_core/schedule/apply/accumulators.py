@@ -210,7 +210,7 @@ class Accumulators:
             initial = substitute_in_expr(self.reduction.initial, values)
             total = Binary(self.reduction.op, initial, total, self.dtype)
         result = LocalRead(self.reduction.result)
-        uses = sum(each == result for store in self.nest.finish for each in walk(store.value))
+        uses = sum(each == result for store in self.nest.epilogue for each in walk(store.value))
         if uses <= 1 or total == cell:
             return epilogue_stores(self.nest, region, {result: total})
         return (self._store(cell, total), *epilogue_stores(self.nest, region, {result: cell}))
@@ -235,7 +235,7 @@ def epilogue_stores(
     """Return the stores of one result, with the value of its reduction substituted."""
     values = region.substitution()
     stmts: list[Stmt] = []
-    for store in nest.finish:
+    for store in nest.epilogue:
         # substitute in the store first: the value of the result has its indices substituted already
         for stmt in substitute_in_stmt(store, values).stmts:
             assert isinstance(stmt, Store)
@@ -253,7 +253,7 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
             stored one by one.
     """
     total = 0
-    for store in nest.finish:
+    for store in nest.epilogue:
         for part in walk(store):
             indices = part.indices if isinstance(part, Load | Store) else ()
             scattered = [count for var, count in lanes.items() if _is_scattered(indices, var)]

@@ -248,7 +248,7 @@ class _NestEmitter:
             if isinstance(transform, AccumulateAt):
                 self._expect_leaf(transform.over)
                 self.sum_loop, self.is_fused = transform.over, transform.fused
-                self.prefetches = transform.fetching
+                self.prefetches = transform.prefetch
         outside = self.order[: self.order.index(self.sum_loop)] if self.sum_loop else self.order
         is_partial = any(self.tree.is_reduced(name) for name in outside)
         if is_partial and self.nest.holds_partial_results:
@@ -274,7 +274,7 @@ class _NestEmitter:
         reduction = self.nest.reduction
         if reduction is None or self.nest.is_resumable:
             return
-        (store,) = self.nest.finish
+        (store,) = self.nest.epilogue
         stmts: tuple[Stmt, ...] = (replace(store, value=reduction.initial),)
         for axis in reversed(self.nest.cells):
             var = fresh_var(axis.var.hint)
@@ -575,7 +575,7 @@ class _NestEmitter:
         )
 
     def _has_expensive_epilogue(self) -> bool:
-        return any(cost(store.value) >= FUNCTION_COST for store in self.nest.finish)
+        return any(cost(store.value) >= FUNCTION_COST for store in self.nest.epilogue)
 
     def _has_long_epilogue(self) -> bool:
         vectors = [name for name, kind in self.kinds.items() if kind is AxisKind.VECTOR]

@@ -40,11 +40,11 @@ def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
     for each result of the nest.
     """
     assert nest.reduction is not None
-    roots = (nest.reduction.initial, *(store.value for store in nest.finish))
+    roots = (nest.reduction.initial, *(store.value for store in nest.epilogue))
     loads = [each for root in roots for each in walk(root) if isinstance(each, Load)]
     loads += [
         Load(store.node, store.indices, store.value.dtype)
-        for store in nest.finish
+        for store in nest.epilogue
         if not store.is_streamed
     ]
     own = {axis.var for axis in nest.cells if axis.extent > 1}

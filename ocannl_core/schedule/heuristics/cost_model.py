@@ -121,7 +121,7 @@ class ReductionModel:
             for position, factor in enumerate(reduction.factors)
         )
         self._nodes = nodes
-        self._stores = [strides(nest.axes, (store,), nodes) for store in nest.finish]
+        self._stores = [strides(nest.axes, (store,), nodes) for store in nest.epilogue]
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
         self.is_fused = self.machine.has_fma and is_sum and is_product

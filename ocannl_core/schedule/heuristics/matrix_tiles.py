@@ -149,7 +149,7 @@ class _TileModel:
         self._nodes = nodes
         self._parts = parts
         nest = model.nest
-        self._stores = [strides(nest.axes, (store,), nodes) for store in nest.finish]
+        self._stores = [strides(nest.axes, (store,), nodes) for store in nest.epilogue]
 
     def candidates(self) -> Iterator[_TileAxes]:
         """Yield the axes that tiles may run along."""

@@ -59,7 +59,7 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
 
 def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
     """Return True if a nest has operations that C compilers do not vectorise."""
-    is_streamed = any(store.is_streamed for store in nest.finish)
+    is_streamed = any(store.is_streamed for store in nest.epilogue)
     return is_streamed or _calls_functions(nest) or _has_narrow_formats(nest, nodes)
 
 
@@ -69,7 +69,7 @@ def _calls_functions(nest: KernelNest) -> bool:
         and each.op in _FUNCTIONS
         and each.dtype is float32
         and not is_simple_power(each)
-        for store in nest.finish
+        for store in nest.epilogue
         for each in walk(store)
     )
 
@@ -82,10 +82,10 @@ def _find_vector_axis(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
     """Return the axis along which all stores are contiguous, and all loads contiguous or
     broadcast.
     """
-    read = [each for store in nest.finish for each in walk(store) if isinstance(each, Load)]
-    accesses: list[Load | Store] = [*nest.finish, *read]
+    read = [each for store in nest.epilogue for each in walk(store) if isinstance(each, Load)]
+    accesses: list[Load | Store] = [*nest.epilogue, *read]
     steps = [strides(nest.axes, (each,), nodes) for each in accesses]
-    stored = len(nest.finish)
+    stored = len(nest.epilogue)
     wide = [axis for axis in nest.axes if axis.extent > 1]
     for axis in reversed(wide or nest.axes):
         steps_along = [each[axis.name] for each in steps]

@@ -40,7 +40,7 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
     roots: list[Node] = []
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
-    formats = {nodes[store.node].dtype for store in nest.finish}
+    formats = {nodes[store.node].dtype for store in nest.epilogue}
     ranges: dict[IndexVar, Range] = {
         axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
     }
@@ -58,7 +58,7 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
     return (
         formats <= VECTOR_FORMATS
         and all(_is_vectorisable_value(root, lambda _: False) for root in roots)
-        and all(_is_vectorisable_value(store.value, is_inside) for store in nest.finish)
+        and all(_is_vectorisable_value(store.value, is_inside) for store in nest.epilogue)
     )
 
 
@@ -123,8 +123,8 @@ def is_simple_power(expr: Expr) -> bool:
 
 def widest_lane_bytes(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> int:
     """Return the size of the widest lane of a nest."""
-    roots: list[Node] = list(nest.finish)
-    sizes = [lane_bytes(nodes[store.node].dtype) for store in nest.finish]
+    roots: list[Node] = list(nest.epilogue)
+    sizes = [lane_bytes(nodes[store.node].dtype) for store in nest.epilogue]
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
         sizes.append(lane_bytes(nest.reduction.dtype))

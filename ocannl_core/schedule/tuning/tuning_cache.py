@@ -26,7 +26,7 @@ from ocannl_core.storage.directory import PrivateDirectory, open_private, warn_o
 from ocannl_core.storage.trust import UntrustedError
 from ocannl_core.target import Target
 
-_VERSION = 1
+_VERSION = 2
 """The version of the format; entries of other versions are ignored."""
 
 

@@ -22,7 +22,6 @@ from ocannl_core import settings as core_settings
 from ocannl_core.codegen.helper import EMULATED_TILES
 from ocannl_core.dtypes import DType, bfloat16, float32, round_to
 from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos, Plan
 from ocannl_core.kernels.transforms import Schedule
@@ -37,6 +36,7 @@ from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import amx_permission, compiler, devices
 from tests.support.products import random_products
 from tests.support.reductions import in_format
+from tests.support.schedules import schedule_by_rule
 
 Array = np.ndarray[Any, Any]
 FEW = settings(

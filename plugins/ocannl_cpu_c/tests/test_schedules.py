@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
 from ocannl_core.dtypes import float32, int32, uint32
-from ocannl_core.kernel_passes.pipeline import schedule_by_rule, schedule_for
+from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.target import Target
@@ -25,6 +25,7 @@ from ocannl_core.testing.subject import Scheduler, subject_named
 from tests.support.blocks import random_block_programs
 from tests.support.reductions import fitting_schedules, random_reductions
 from tests.support.rows import random_row_programs
+from tests.support.schedules import schedule_by_rule
 
 LONG = (1, 2, 3, 5, 8, 16, 19, 33)
 REDUCTIONS = random_reductions(int32, LONG, 5000) | random_reductions(float32, LONG, 5000)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,11 @@ import ocannl_cpu_c as backend
 from ocannl_core import settings
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernel_passes.parallelise import mark_parallel
+from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.stream import KernelStream
+from ocannl_core.kernels.stream import KernelStream, map_steps
 from ocannl_core.loopir.nodes import Binary, Block, For, Load, Store
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
@@ -51,7 +52,7 @@ def sums(rows: int = ROWS) -> Plan:
     loop = For(k, 0, DEPTH, Block((Store(Y, cell, total),)))
     loop = For(i, 0, rows, Block((For(j, 0, COLUMNS, Block((loop,))),)))
     plan = Plan("sums", (Kernel(Block((loop,)), (X, Y), ()),), (X, Y), (), (), NODES)
-    return mark_parallel(plan)
+    return map_steps(plan, parallelise_step)
 
 
 def launched(threads: int, plan: Plan | None = None):
@@ -106,7 +107,8 @@ def everything_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shared(plan: Plan, target: Target) -> Plan:
     """Return a plan all of whose kernels are cut into parts, as small as they may be."""
-    return allocate_workspace(mark_parallel(schedule_for(plan, target).plan(), least_work=0))
+    parallel = partial(parallelise_step, least_work=0)
+    return map_steps(schedule_for(plan, target, parallel).plan(), allocate_workspace)
 
 
 @pytest.mark.usefixtures("everything_is_worth_a_thread")

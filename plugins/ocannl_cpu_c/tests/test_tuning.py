@@ -18,7 +18,8 @@ from ocannl_core.compile.bench import Bench, index_values
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plan, schedule_by_rule
+from ocannl_core.kernel_passes.pipeline import nest_plan
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
 from ocannl_core.kernels.transforms import parse_schedule, schedule_text
@@ -31,6 +32,7 @@ from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.support.reductions import random_reductions
 from tests.support.sample_ops import Product
+from tests.support.schedules import schedule_by_rule
 
 REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
 
@@ -56,7 +58,7 @@ def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
 
 def remember(routine: Routine, schedule: str) -> None:
     """Make a search appear to have found a schedule for the first kernel of a routine."""
-    plan = cut_kernels(routine._build.optimised)
+    plan = split_kernels(routine._build.optimised)
     kernel = next(each for each in nest_plan(plan, None).kernels if each.nest.reduction)
     found = TuningResult(parse_schedule(schedule), 1e-6, parse_schedule("unroll k"), 2e-6, 5)
     tuning_cache(routine._build.target).keep(kernel.nest, plan.nodes, found)
@@ -146,7 +148,7 @@ def test_a_finished_search_is_repeated_only_with_again() -> None:
 def test_a_bench_distinguishes_right_from_wrong_results() -> None:
     _, _, routine = layer()
     build = routine._build
-    plan = nest_plan(cut_kernels(build.optimised), None)
+    plan = nest_plan(split_kernels(build.optimised), None)
     (kernel,) = plan.kernels
     reduction = kernel.nest.reduction
     assert reduction is not None

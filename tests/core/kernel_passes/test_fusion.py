@@ -7,7 +7,6 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.loopir.nodes import Binary, Fill, Stmt, Unary
@@ -18,6 +17,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
+from tests.support.schedules import schedule_by_rule
 
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex, affine, fresh_var
-from ocannl_core.kernel_passes.parallelise import mark_parallel, parallel_iterations
+from ocannl_core.kernel_passes.parallelise import parallel_iterations, parallelise_step
 from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.stream import map_steps
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -71,7 +73,7 @@ def sums(target: TensorNode, source: TensorNode) -> For:
 
 def cut(*stmts: Stmt, title: str = "") -> tuple[Plan, tuple[Kernel, ...]]:
     nest = Kernel(Block(stmts), (A, B, C), (), title)
-    plan = mark_parallel(Plan("p", (nest,), (A, B, C), (), (), NODES))
+    plan = map_steps(Plan("p", (nest,), (A, B, C), (), (), NODES), parallelise_step)
     return plan, tuple(step for step in plan.steps if isinstance(step, Kernel))
 
 
@@ -125,8 +127,8 @@ def test_long_vectors_are_shared() -> None:
     i = fresh_var("i")
     value = Binary(BinaryOp.ADD, load(B, VarIndex(i)), load(B, VarIndex(i)), float32)
     loop = For(i, 0, 1 << 20, Block((Store(A, (VarIndex(i),), value),)))
-    plan = mark_parallel(Plan("p", (Kernel(Block((loop,)), (A, B), ()),), (A, B), (), (), vectors))
-    found = parallel_iterations(plan.steps[0], vectors)  # type: ignore[arg-type]
+    steps = parallelise_step(Kernel(Block((loop,)), (A, B), ()), vectors).steps
+    found = parallel_iterations(steps[0], vectors)  # type: ignore[arg-type]
     assert found is not None
     assert found.work > 1 << 18
 
@@ -213,7 +215,7 @@ def product_plan(rows: int, terms: int, columns: int) -> Plan:
     for var, extent in ((k, terms), (j, columns), (i, rows)):
         body = For(var, 0, extent, Block((body,)))
     program = LoopProgram("product", (A, B, C), (), nodes, Block((Fill(C, 0.0), body)))
-    return mark_parallel(schedule_for(split_kernels(program), PROCESSOR).plan())
+    return schedule_for(split_kernels(program), PROCESSOR, parallelise_step).plan()
 
 
 def outline(plan: Plan) -> list[tuple[bool, list[int], list[int]]]:
@@ -269,7 +271,7 @@ def check_every_order(example: Example, interpret: Interpret, plan: Plan) -> int
     """Check that phases give the same bits in another order; return the number of parallel
     phases.
     """
-    marked = mark_parallel(plan, least_work=0)
+    marked = map_steps(plan, partial(parallelise_step, least_work=0))
     program = example.program
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in marked.scratch]
     count = 0

@@ -14,7 +14,8 @@ from inline_snapshot import snapshot
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
+from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
+from ocannl_core.kernel_passes.inline_nodes import initialise_reductions
 from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
 from ocannl_core.kernel_passes.row_fusion.apply import fuse_group, fuse_rows
@@ -86,7 +87,7 @@ def refusal(draft: Draft, nests: Sequence[KernelNest], schedule: str) -> str:
 
 def test_nests_run_one_after_the_other_in_each_row() -> None:
     softmax = Softmax()
-    schedule = "rows i; rows i; rows i; contract 0"
+    schedule = "rows i; rows i; rows i; fold 0"
     assert text_of(softmax.draft, softmax.nests(), schedule) == snapshot("""\
     for i in range(4):
         kernel e_row: float32[6]
@@ -108,7 +109,7 @@ def test_nests_run_one_after_the_other_in_each_row() -> None:
 
 def test_rows_run_several_at_a_time() -> None:
     softmax = Softmax()
-    schedule = "rows i by 2; rows i; rows i; contract 0"
+    schedule = "rows i by 2; rows i; rows i; fold 0"
     assert text_of(softmax.draft, softmax.nests(), schedule) == snapshot("""\
     for i in range(2):
         kernel e_row: float32[2, 6]
@@ -160,7 +161,7 @@ def test_a_node_is_computed_where_it_is_read() -> None:
         nest_of(softmax.over(draft.store(d, I, J, value=double))),
         nest_of(softmax.over(draft.store(y, I, J, value=square))),
     ]
-    assert text_of(draft, nests, "rows i; rows i; contract 0; inline 0") == snapshot("""\
+    assert text_of(draft, nests, "rows i; rows i; fold 0; inline 0") == snapshot("""\
     for i in range(4):
         block:
             for j in range(6):
@@ -230,7 +231,7 @@ def test_a_node_that_has_changed_is_not_computed_again() -> None:
         nest_of(softmax.over(draft.store(x, I, J, value=draft.load(d, I, J)))),
         nest_of(softmax.over(draft.store(y, I, J, value=draft.load(d, I, J)))),
     ]
-    schedule = "rows i; rows i; rows i; contract 0; inline 0"
+    schedule = "rows i; rows i; rows i; fold 0; inline 0"
     assert refusal(draft, nests, schedule) == snapshot(
         "A node is inlined only if its definition has the same value at every read."
     )
@@ -253,7 +254,7 @@ def test_a_schedule_has_the_rows_of_every_nest() -> None:
 
 def test_nodes_are_numbered_in_the_order_in_which_they_are_written() -> None:
     softmax = Softmax()
-    schedule = "rows i; rows i; rows i; contract 7"
+    schedule = "rows i; rows i; rows i; fold 7"
     assert refusal(softmax.draft, softmax.nests(), schedule) == snapshot(
         "These nests write 3 nodes row by row, which are numbered from 0."
     )
@@ -374,7 +375,9 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
             return pointwise_schedule(nest, nodes, target)
         return contraction_schedule(nest, nodes, target)
 
-    nests_of_plan = fuse_neighbours(fuse_distant_kernels(fuse_fills(recognise_nests(plan))))
+    nests_of_plan = fuse_neighbours(
+        fuse_distant_kernels(initialise_reductions(recognise_nests(plan)))
+    )
     for group in group_rows(nests_of_plan, target).steps:
         if isinstance(group, RowGroup):
             fused = fuse_group(group, rule, plan.nodes)

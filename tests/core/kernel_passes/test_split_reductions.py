@@ -69,7 +69,7 @@ def test_the_results_lie_as_those_of_the_whole_do() -> None:
     divided = split_nest(nest)
     assert divided is not None
     assert divided.info.dims == (16, 4, 8)
-    assert divided.nests[0].finish[0].indices[1:] == (VarIndex(k), VarIndex(j))
+    assert divided.nests[0].epilogue[0].indices[1:] == (VarIndex(k), VarIndex(j))
 
 
 def test_partial_reductions_agree_with_the_whole(interpret: Interpret) -> None:

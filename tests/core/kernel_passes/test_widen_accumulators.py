@@ -100,7 +100,7 @@ def test_cells_hold_float32_while_a_long_sum_runs_in_pieces() -> None:
     draft, nest = product(512, 9000, 512)
     found = nests(draft, nest)
     assert len(found) == 3
-    assert [store.value.dtype for each in found for store in each.finish] == [
+    assert [store.value.dtype for each in found for store in each.epilogue] == [
         float32,
         float32,
         bfloat16,

@@ -6,7 +6,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import DType, bfloat16, float8_e4m3fn, float32
 from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums, widen_sums
+from ocannl_core.kernel_passes.widen_accumulators import widen_scoped_sums, widen_sums
 from ocannl_core.kernels.nest_plan import NestPlan
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (

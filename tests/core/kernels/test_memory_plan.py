@@ -8,7 +8,6 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, uint8
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
-from ocannl_core.kernel_passes.split_kernels import sink_fills
 from ocannl_core.kernels.memory_plan import ALIGNMENT, memory_plan
 from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step
 from ocannl_core.loopir.nodes import Block, CallExternal, Fill, For, Load, Store
@@ -121,19 +120,3 @@ def test_no_two_nodes_that_live_together_overlap(program: Plan) -> None:
             apart = place.end <= other.offset or other.end <= place.offset
             together = place.first <= other.last and other.first <= place.last
             assert apart or 0 in (place.nbytes, other.nbytes) or not together
-
-
-def test_fills_of_own_nodes_wait_until_they_are_needed() -> None:
-    first, second = copy(B, A), copy(C, B)
-    steps = (fill(C), fill(D), first, second)
-    assert sink_fills(plan(steps, (B, C))).steps == (steps[1], first, steps[0], second)
-
-
-def test_a_fill_that_nothing_follows_stays_in_the_plan() -> None:
-    steps = (fill(B), copy(C, A))
-    assert set(map(id, sink_fills(plan(steps, (B,))).steps)) == set(map(id, steps))
-
-
-def test_a_second_fill_does_not_overtake_reads_of_the_first_one() -> None:
-    steps = (fill(B), copy(C, B), fill(B), copy(D, B))
-    assert sink_fills(plan(steps, (B,))).steps == steps

@@ -85,7 +85,7 @@ def test_an_inlined_reduction_is_finished_by_its_reader() -> None:
     assert [axis.name for axis in nest.reduced] == ["k"]
     result = LocalRead(nest.reduction.result)
     finished = Binary(BinaryOp.ADD, result, DRAFT.load(V, J), float32)
-    assert nest.finish == (Store(C, at(I, J), Unary(UnaryOp.RELU, finished, float32)),)
+    assert nest.epilogue == (Store(C, at(I, J), Unary(UnaryOp.RELU, finished, float32)),)
     assert not nest.is_resumable
 
 
@@ -101,7 +101,7 @@ def test_an_inlined_reduction_without_outer_loops_is_a_nest_of_one_cell() -> Non
     assert nest.reduction is not None
     assert nest.reduction.term == DRAFT.load(V, K)
     result = LocalRead(nest.reduction.result)
-    assert nest.finish == (Store(C, at(0, 0), Binary(BinaryOp.MUL, result, half, float32)),)
+    assert nest.epilogue == (Store(C, at(0, 0), Binary(BinaryOp.MUL, result, half, float32)),)
     assert kernel_nest(Block((DRAFT.store(C, 0, 0, value=half),))) is None
     assert kernel_nest(Block((DRAFT.accumulate(C, 0, 0, op=BinaryOp.ADD, value=half),))) is None
 
@@ -141,13 +141,13 @@ def test_a_sum_that_numbers_choose_runs_always_and_one_that_positions_guard_does
 def test_stores_without_a_reduction_are_all_finish() -> None:
     store = DRAFT.store(C, I, J, value=DRAFT.load(V, J))
     nest = read(Block((loop(I, 4, loop(J, 5, store)),)))
-    assert (nest.reduction, nest.finish) == (None, (store,))
+    assert (nest.reduction, nest.epilogue) == (None, (store,))
 
 
 def test_one_number_added_to_each_cell_is_no_reduction() -> None:
     store = DRAFT.accumulate(C, I, J, op=BinaryOp.ADD, value=DRAFT.load(V, J))
     nest = read(Block((loop(I, 4, loop(J, 5, store)),)))
-    assert (nest.reduction, nest.finish) == (None, (store,))
+    assert (nest.reduction, nest.epilogue) == (None, (store,))
 
 
 def test_the_shorter_axis_of_a_window_shifts_the_cells() -> None:

@@ -37,7 +37,7 @@ plan demo(a: float32[4, 6], b: float32[6, 5], c: float32[4, 5], k: float32[4, 6]
         c[i, j] = result
         c[i, j] += float32(step)
     rows:
-        contract e
+        fold e
         stream k
         nest:
             rows i by 2 in 3

@@ -149,7 +149,7 @@ def test_a_row_group_has_members_with_their_rows() -> None:
 plan demo(x: float32[4, 6], y: float32[4, 6]):
     scratch e: float32[4, 6]
     rows:
-        contract e
+        fold e
         stream y
         nest e:
             rows i by 2 in 3

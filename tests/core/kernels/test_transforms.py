@@ -36,12 +36,12 @@ def test_every_transform_parses_its_printed_form() -> None:
         Pack(0, "i", ("k",)),
         AccumulateAt("k"),
         AccumulateAt("j0", fused=True),
-        AccumulateAt("j1", fetching=True),
-        AccumulateAt("j1", fused=True, fetching=True),
+        AccumulateAt("j1", prefetch=True),
+        AccumulateAt("j1", fused=True, prefetch=True),
     )
     text = schedule_text(schedule)
     assert text == snapshot(
-        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused; accumulate over j1 fetching; accumulate over j1 fused fetching"
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch"
     )
     assert parse_schedule(text) == schedule
 
@@ -63,7 +63,7 @@ def test_the_refusal_shows_an_example() -> None:
     with pytest.raises(UsageError) as caught:
         parse_schedule("split i 4; cube j 3")
     assert str(caught.value) == snapshot("""\
-A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, pack, accumulate, rows, contract, inline and stream.
+A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, pack, accumulate, rows, fold, inline and stream.
   found  'cube j 3'
   try    for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k\
 """)

@@ -45,13 +45,13 @@ STORE = Draft("d", dict(NODES)).store(C, I, J, value=Load(A, AT, float32))
 FOUND = kernel_nest(Block((loop(I, 4, loop(J, 4, STORE)),)))
 assert FOUND is not None
 NEST = FOUND
-TO_S = replace(NEST, finish=(replace(STORE, node=S),))
+TO_S = replace(NEST, epilogue=(replace(STORE, node=S),))
 FILL = kernel_of(Block((Fill(S, 0.0),)))
 SUM = replace(
     NEST,
     axes=(NEST.axes[0], replace(NEST.axes[1], is_reduced=True)),
     reduction=Reduction(BinaryOp.ADD, Load(A, AT, float32), Const(0.0, float32), Local(0, float32)),
-    finish=(replace(STORE, indices=AT[:1] * 2, value=LocalRead(Local(0, float32))),),
+    epilogue=(replace(STORE, indices=AT[:1] * 2, value=LocalRead(Local(0, float32))),),
 )
 assert SUM.reduction is not None
 
@@ -89,7 +89,7 @@ BROKEN = {
     "neither a parameter nor a scratch node": plan(kernel_of(Block((Fill(T, 0.0),)))),
     "statements outside parallel loops": plan(replace(FILL, is_parallel=True)),
     "is not one of the program": nest(
-        finish=(replace(STORE, value=IndexValue(VarIndex(StaticIndex("other")), float32)),)
+        epilogue=(replace(STORE, value=IndexValue(VarIndex(StaticIndex("other")), float32)),)
     ),
     "two axes have the name i": nest(axes=(I_AXIS, replace(J_AXIS, name="i"))),
     "two axes have the variable": nest(axes=(I_AXIS, replace(J_AXIS, var=I))),
@@ -97,18 +97,18 @@ BROKEN = {
     "has the extent -1": nest(axes=(I_AXIS, replace(J_AXIS, extent=-1))),
     "is shifting, but not reduced": nest(axes=(I_AXIS, replace(J_AXIS, is_shifting=True))),
     "the nest has no reduction": nest(axes=(I_AXIS, replace(J_AXIS, is_reduced=True))),
-    "the nest stores nothing": nest(finish=()),
+    "the nest stores nothing": nest(epilogue=()),
     "an iteration depends on": nest(
-        finish=(replace(STORE, value=Load(C, (AT[1], AT[0]), float32)),)
+        epilogue=(replace(STORE, value=Load(C, (AT[1], AT[0]), float32)),)
     ),
-    "axis 1 reaches 1..4": nest(finish=(replace(STORE, indices=(AT[0], affine([(1, J)], 1))),)),
+    "axis 1 reaches 1..4": nest(epilogue=(replace(STORE, indices=(AT[0], affine([(1, J)], 1))),)),
     "the term of the reduction reads its result": summed(term=LocalRead(Local(0, float32))),
     "is not associative": summed(op=BinaryOp.SUB),
     "are not its nests": group(members=(Member(NEST, ("i",)), Member(TO_S, ("i",)))),
     "has no axis k": group(members=(Member(TO_S, ("k",)), Member(NEST, ("i",)))),
     "a row group of 0 rows": group(size=0),
     "runs along no earlier one": group(along=frozenset({0})),
-    "is contracted, but no scratch node": group(folded=(C,)),
+    "is folded, but no scratch node": group(folded=(C,)),
     "is streamed, but not written row by row": group(streamed=(A,)),
 }
 

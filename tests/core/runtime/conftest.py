@@ -52,6 +52,10 @@ class ToyTensor:
         return self.kind == "placeholder"
 
     @property
+    def is_statistic(self) -> bool:
+        return self.kind == "statistic"
+
+    @property
     def is_gradient(self) -> bool:
         return self.kind == "gradient"
 

@@ -58,15 +58,15 @@ def test_a_schedule_changes_no_result(example: Example, data: st.DataObject) -> 
 
 
 def _with_other_ends(nest: KernelNest, number: float | None, additions: int) -> KernelNest:
-    """Return a nest whose sums start from a number, and with additions in its finish."""
+    """Return a nest whose sums start from a number, and with additions in its epilogue."""
     assert nest.reduction is not None
-    reduction, (store,) = nest.reduction, nest.finish
+    reduction, (store,) = nest.reduction, nest.epilogue
     if number is not None:
         reduction = replace(reduction, initial=Const(number, reduction.dtype))
     value = store.value
     for _ in range(additions):
         value = Binary(BinaryOp.ADD, value, Const(1, value.dtype), value.dtype)
-    return replace(nest, reduction=reduction, finish=(replace(store, value=value),))
+    return replace(nest, reduction=reduction, epilogue=(replace(store, value=value),))
 
 
 @settings(

@@ -14,7 +14,6 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, float64, int32
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, fresh_var
-from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.nodes import Binary, Block, Expr, Stmt
@@ -24,6 +23,7 @@ from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.schedules import schedule_by_rule
 
 WIDE = Target(
     "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
@@ -79,7 +79,7 @@ def test_a_small_product_reads_its_operands_in_place() -> None:
 
 def test_a_large_product_packs_its_columns_and_takes_groups_of_them_to_each_block_of_rows() -> None:
     assert product(512) == snapshot(
-        "split j 256; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused fetching"
+        "split j 256; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused prefetch"
     )
 
 
@@ -87,20 +87,20 @@ def test_a_large_operand_can_be_broadcast_along_the_vector_axis() -> None:
     rows, columns, terms = 100_000, 200, 16
     axes = [(I, rows), (J, columns), (K, terms)]
     assert chosen(axes, ((I, J), (rows, columns)), ((I, K), (rows, terms))) == snapshot(
-        "split j 64; split j1 16; split k 2; order j0 i k0 k1 j10 j11; unroll k1; unroll j10; vectorise j11; accumulate over k0 fetching"
+        "split j 64; split j1 16; split k 2; order j0 i k0 k1 j10 j11; unroll k1; unroll j10; vectorise j11; accumulate over k0 prefetch"
     )
 
 
 def test_columns_that_stay_in_a_cache_are_one_group() -> None:
     roomy = replace(WIDE, cache_bytes=(1 << 15, 1 << 20, 1 << 25))
     assert product(1024, roomy) == snapshot(
-        "split j 64; split j1 16; split i 6; order i0 j0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 as j0 k j1; accumulate over k fused fetching"
+        "split j 64; split j1 16; split i 6; order i0 j0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 as j0 k j1; accumulate over k fused prefetch"
     )
     assert product(2048, roomy) == snapshot(
-        "split j 512; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused fetching"
+        "split j 512; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused prefetch"
     )
     assert product(256, roomy) == snapshot(
-        "split j 64; split j1 16; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused fetching"
+        "split j 64; split j1 16; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused prefetch"
     )
 
 
@@ -137,7 +137,7 @@ def test_a_batch_runs_outside() -> None:
     cube, left, right = (16, 64, 64), (16, 64, 32), (16, 32, 64)
     text = chosen(axes, ((B, I, J), cube), ((B, I, K), left), ((B, K, J), right))
     assert text == snapshot(
-        "split k 16; split j 6; order i j0 m j1 k0 k1; unroll j1; unroll k0; vectorise k1; accumulate over m fused fetching"
+        "split k 16; split j 6; order i j0 m j1 k0 k1; unroll j1; unroll k0; vectorise k1; accumulate over m fused prefetch"
     )
 
 
@@ -151,7 +151,7 @@ def test_a_convolution_packs_its_weights_and_reads_the_image_in_place() -> None:
         ((J, V, U, K), (64, 3, 3, 64)),
     )
     assert text == snapshot(
-        "split m 16; split k 6; order i j k0 n p q k1 m0 m1; unroll k1; unroll m0; vectorise m1; pack 1 as n p q m; accumulate over n fused fetching"
+        "split m 16; split k 6; order i j k0 n p q k1 m0 m1; unroll k1; unroll m0; vectorise m1; pack 1 as n p q m; accumulate over n fused prefetch"
     )
 
 
@@ -292,7 +292,7 @@ def test_the_gradient_of_an_image_is_written_window_by_window() -> None:
         ((J, V, U, K), (64, 3, 3, 64)),
     )
     assert text == snapshot(
-        "split q 16; split k 6; order i j k0 n p m k1 q0 q1; unroll k1; unroll q0; vectorise q1; pack 1 as n p m q; accumulate over m fused fetching"
+        "split q 16; split k 6; order i j k0 n p m k1 q0 q1; unroll k1; unroll q0; vectorise q1; pack 1 as n p m q; accumulate over m fused prefetch"
     )
 
 

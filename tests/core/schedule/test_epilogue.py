@@ -33,7 +33,7 @@ def product(draft: Draft, terms: int, *, turned: bool = False) -> KernelNest:
 
 def with_update(draft: Draft, nest: KernelNest) -> KernelNest:
     """Return a nest that also moves a state along its result, as an optimiser does."""
-    (store,) = nest.finish
+    (store,) = nest.epilogue
     state = draft.node("state", float32, 48, 32)
     place = Load(state, store.indices, float32)
     result = Load(store.node, store.indices, float32)
@@ -43,7 +43,7 @@ def with_update(draft: Draft, nest: KernelNest) -> KernelNest:
     step = Binary(BinaryOp.MUL, Const(0.1, float32), place, float32)
     new = Binary(BinaryOp.SUB, weight, step, float32)
     stepped = Store(weight.node, store.indices, new)
-    return replace(nest, finish=(store, moved, stepped))
+    return replace(nest, epilogue=(store, moved, stepped))
 
 
 def written_out(body: Block, node_name: str) -> bool:

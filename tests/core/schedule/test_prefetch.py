@@ -61,7 +61,7 @@ def fetched(stmt: Stmt, env: Mapping[IndexVar, int]) -> Iterator[tuple[int, ...]
 
 
 def test_each_line_of_the_blocks_after_the_first_ones_is_prefetched_once() -> None:
-    body = scheduled(product(Draft("product"), 48, 12, 64), "fetching")
+    body = scheduled(product(Draft("product"), 48, 12, 64), "prefetch")
     lines = list(fetched(body, {}))
     found = {(row, column // 16) for row, column in lines}
     assert found >= {(row, line) for row in range(6, 48) for line in range(4)}
@@ -71,7 +71,7 @@ def test_each_line_of_the_blocks_after_the_first_ones_is_prefetched_once() -> No
 def test_parts_of_the_sum_begin_with_a_few_lines() -> None:
     draft = Draft("product")
     nest = product(draft, 48, 48, 32)
-    result = apply_schedule(nest, parse_schedule(f"{BLOCKS}accumulate over k fused fetching"))
+    result = apply_schedule(nest, parse_schedule(f"{BLOCKS}accumulate over k fused prefetch"))
     program = replace(draft.program(), nodes={**draft.nodes, **result.nodes}, body=result.body)
     assert to_text(program) == snapshot("""\
 routine product(a: float32[48, 48], b: float32[48, 32], c: float32[48, 32]):
@@ -99,7 +99,7 @@ routine product(a: float32[48, 48], b: float32[48, 32], c: float32[48, 32]):
 
 
 def test_few_blocks_prefetch_their_own_lines() -> None:
-    lines = list(fetched(scheduled(product(Draft("product"), 18, 12, 32), "fetching"), {}))
+    lines = list(fetched(scheduled(product(Draft("product"), 18, 12, 32), "prefetch"), {}))
     assert {(row, column // 16) for row, column in lines} == {
         (row, line) for row in range(18) for line in range(2)
     }
@@ -107,18 +107,18 @@ def test_few_blocks_prefetch_their_own_lines() -> None:
 
 @pytest.mark.parametrize("turned", [True, False])
 def test_cells_that_are_apart_along_the_lanes_are_left_alone(turned: bool) -> None:
-    body = scheduled(product(Draft("product"), 48, 12, 64, turned=turned), "fetching")
+    body = scheduled(product(Draft("product"), 48, 12, 64, turned=turned), "prefetch")
     assert bool(list(fetched(body, {}))) is not turned
 
 
 def test_operands_shared_by_all_rows_are_not_prefetched() -> None:
     draft = Draft("product")
     nest = product(draft, 48, 12, 64)
-    (store,) = nest.finish
+    (store,) = nest.epilogue
     bias, before = draft.node("bias", float32, 64), draft.node("before", float32, 48, 64)
     addends = [Load(bias, store.indices[1:], float32), Load(before, store.indices, float32)]
     value = store.value
     for each in addends:
         value = Binary(BinaryOp.ADD, value, each, float32)
-    nest = replace(nest, finish=(replace(store, value=value),))
+    nest = replace(nest, epilogue=(replace(store, value=value),))
     assert [load.node.name for load in epilogue_loads(nest)] == ["c", "before"]

@@ -13,7 +13,6 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import DType, float32, float64, int32
 from ocannl_core.indexing import IndexVar, StaticIndex, affine, fresh_var
-from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.alpha_equivalence import canonical_text
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
@@ -29,6 +28,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.support.reductions import random_reductions
+from tests.support.schedules import schedule_by_rule
 
 WIDE = Target(
     "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
@@ -113,7 +113,7 @@ def test_groups_of_blocks_agree_with_the_plain_loops() -> None:
     schedule = contraction_schedule(nest, draft.nodes, tiny)
     assert schedule is not None
     assert schedule_text(schedule) == snapshot(
-        "split j 24; split j1 12; split j11 4; split i 8; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fetching"
+        "split j 24; split j1 12; split j11 4; split i 8; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k prefetch"
     )
     program = draft.program(body)
     random = np.random.default_rng(5)

@@ -1,0 +1,21 @@
+"""Plans in which a rule of the test chooses every schedule."""
+
+from __future__ import annotations
+
+from ocannl_core.kernel_passes.pipeline import nest_plan
+from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
+from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.stream import KernelStream
+from ocannl_core.schedule.tuning.tuning_cache import Rule
+from ocannl_core.target import Target
+
+
+def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
+    """Return a plan in which every nest has the schedule that a rule chooses.
+
+    Args:
+        plan: The kernels as the program states them.
+        rule: Chooses the schedules.
+        target: The processor; None for passes that need no cache sizes.
+    """
+    return KernelStream(schedule_kernels(nest_plan(plan, target), rule)).plan()

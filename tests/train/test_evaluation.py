@@ -1,0 +1,165 @@
+"""Training and evaluation as two routines of one model: dropout, and running statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+IMAGES = np.random.default_rng(0).standard_normal((8, 3)) * 2 + 1
+
+
+@oc.op
+def normalised(x: oc.Tensor, *, rate: float = 0.5) -> oc.Tensor:
+    return oc.nn.dropout(oc.param("w", output=[4]) @ oc.nn.batch_norm()(x), rate=rate)
+
+
+class Model:
+    """A model with a training step of eight examples and an evaluation of one."""
+
+    def __init__(self, target: str) -> None:
+        x = oc.placeholder("x", batch=[8], output=[3])
+        one = oc.placeholder("one", batch=[1], output=[3])
+        net = normalised()
+        self.y = net(x)
+        self.loss = oc.einsum("...|...->... => 0", self.y * self.y)
+        with oc.evaluation():
+            self.evaluated = net(one)
+        self.context = oc.Context(target)
+        self.context.init_params(self.loss)
+        self.step = self.context.compile(
+            oc.train.grad_update(self.loss), keep=[self.y, self.loss, *self.loss.params]
+        )
+        self.evaluate = self.context.compile(oc.train.forward(self.evaluated))
+        self.context[x], self.context[one] = IMAGES, IMAGES[:1]
+
+    def statistic(self, name: str) -> Any:
+        return self.context[self.loss.statistics[name]]
+
+
+@pytest.fixture(autouse=True)
+def _session() -> Any:
+    with oc.Session(dtype="float64"):
+        yield
+
+
+def test_running_statistics_follow_batches(target: str) -> None:
+    model = Model(target)
+    mean, variance = np.zeros(3), np.ones(3)
+    for count in range(1, 4):
+        model.step()
+        mean = 0.9 * mean + 0.1 * IMAGES.mean(axis=0)
+        variance = 0.9 * variance + 0.1 * IMAGES.var(axis=0, ddof=1)
+        np.testing.assert_allclose(model.statistic("normalised.batch_norm.running_mean"), mean)
+        found = model.statistic("normalised.batch_norm.running_variance")
+        np.testing.assert_allclose(found, variance)
+        assert model.statistic("normalised.batch_norm.batches") == count
+
+
+def test_evaluation_reads_the_running_statistics_and_drops_nothing(target: str) -> None:
+    model = Model(target)
+    for _ in range(3):
+        model.step()
+    model.evaluate()
+    mean = model.statistic("normalised.batch_norm.running_mean")
+    variance = model.statistic("normalised.batch_norm.running_variance")
+    w = model.context[model.loss.params["normalised.w"]]
+    expected = (IMAGES[:1] - mean) / np.sqrt(variance + 1e-5) @ w.T
+    np.testing.assert_allclose(model.context[model.evaluated], expected, rtol=1e-9)
+
+
+def test_evaluation_shares_the_parameters(target: str) -> None:
+    model = Model(target)
+    assert set(model.evaluated.params) == set(model.loss.params)
+    assert list(model.evaluated.statistics.keys()) == [
+        "normalised.batch_norm.running_mean",
+        "normalised.batch_norm.running_variance",
+    ]
+
+
+def test_an_evaluation_before_training_is_refused(target: str) -> None:
+    model = Model(target)
+    with pytest.raises(oc.LinkError) as error:
+        model.evaluate()
+    assert "statistic running_mean" in str(error.value)
+    assert "run a training step first" in str(error.value)
+    model.step()
+    model.evaluate()
+
+
+def test_each_step_drops_other_cells_at_the_stated_rate(target: str) -> None:
+    x = oc.placeholder("x", batch=[40], output=[25])
+    w = oc.param("w", init=1.0)
+    y = oc.nn.dropout(w * x, rate=0.25)
+    loss = oc.einsum("...|...->... => 0", y)
+    ctx = oc.Context(target)
+    ctx.init_params(loss)
+    step = ctx.compile(oc.train.grad_update(loss), keep=[y, w.grad])
+    ctx[x] = np.ones((40, 25))
+    masks = []
+    for _ in range(3):
+        step()
+        found = ctx[y]
+        assert set(np.unique(found)) == {0.0, 1 / 0.75}
+        masks.append(found > 0)
+        assert masks[-1].mean() == pytest.approx(0.75, abs=0.06)
+        assert ctx[w.grad].sum() == pytest.approx(found.sum())
+    assert not np.array_equal(masks[0], masks[1])
+    assert not np.array_equal(masks[1], masks[2])
+
+
+def test_two_dropouts_drop_different_cells_and_count_one_step() -> None:
+    x = oc.placeholder("x", batch=[40], output=[25])
+    w = oc.param("w", init=1.0)
+    first, second = oc.nn.dropout(w * x), oc.nn.dropout(w * x)
+    loss = oc.einsum("...|...->... => 0", first + second)
+    ctx = oc.Context("cpu_c")
+    ctx.init_params(loss)
+    step = ctx.compile(oc.train.grad_update(loss), keep=[first, second])
+    ctx[x] = np.ones((40, 25))
+    step()
+    step()
+    assert not np.array_equal(ctx[first] > 0, ctx[second] > 0)
+    assert int(ctx.item(loss.statistics["dropout_step"])) == 2
+
+
+def test_a_counter_selects_the_dropped_cells() -> None:
+    index = oc.static_index("i")
+    x = oc.tensor(np.ones((10, 10)), batch_axes=1)
+    y = oc.nn.dropout(x, counter=index)
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(y), bindings=[index])
+    masks = []
+    for number in (0, 1, 0):
+        run(i=number)
+        masks.append(ctx[y].copy())
+    np.testing.assert_array_equal(masks[0], masks[2])
+    assert not np.array_equal(masks[0], masks[1])
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.5, "half", True])
+def test_a_rate_that_is_no_probability_is_refused(rate: Any) -> None:
+    with pytest.raises(oc.UsageError, match="rate="):
+        oc.nn.dropout(oc.param("w", output=[2]), rate=rate)
+
+
+def test_rates_of_zero_and_one_keep_and_drop_everything() -> None:
+    x = oc.tensor([1.0, 2.0])
+    assert oc.nn.dropout(x, rate=0.0) is x
+    y = oc.nn.dropout(x, rate=1.0)
+    ctx = oc.Context("cpu_c")
+    ctx.compile(oc.train.forward(y))()
+    np.testing.assert_array_equal(ctx[y], [0, 0])
+
+
+def test_a_batch_of_one_has_no_variance_to_train_on() -> None:
+    x = oc.tensor([[1.0, 2.0]], batch_axes=1)
+    y = oc.nn.batch_norm()(x)
+    loss = oc.einsum("...|...->... => 0", y * y)
+    ctx = oc.Context("cpu_c")
+    ctx.init_params(loss)
+    with pytest.raises(oc.ShapeError, match="two cells or more"):
+        ctx.compile(oc.train.grad_update(loss))

@@ -1,0 +1,154 @@
+"""Losses and metrics against their formulas in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+RNG = np.random.default_rng(0)
+SCORES = RNG.standard_normal((6, 5))
+IDS = np.array([0, 3, 3, 4, 1, 3], np.int32)
+REAL = RNG.standard_normal((6, 5))
+PARTS = np.exp(REAL) / np.exp(REAL).sum(axis=1, keepdims=True)
+FLAGS = (RNG.random((6, 5)) < 0.5).astype(np.float64)
+LOGARITHMS = SCORES - np.log(np.exp(SCORES).sum(axis=1, keepdims=True))
+OWN = -LOGARITHMS[np.arange(6), IDS]
+
+
+def _run(
+    target: str,
+    loss: Callable[[oc.Tensor], oc.Tensor],
+    scores: Any = SCORES,
+    dtype: str = "float64",
+) -> tuple[Any, Any]:
+    """Return a loss of scores and its gradient."""
+    s = oc.tensor(scores, batch_axes=1, dtype=dtype, requires_grad=True)
+    found = loss(s)
+    ctx = oc.Context(target)
+    ctx.compile(oc.train.grad_update(found), keep=[found, s.grad])()
+    assert s.grad is not None
+    return ctx[found], ctx[s.grad]
+
+
+def _ids(ids: Any = IDS) -> oc.Tensor:
+    return oc.tensor(ids, batch_axes=1, dtype="int32")
+
+
+def _cells(cells: Any) -> oc.Tensor:
+    return oc.tensor(cells, batch_axes=1, dtype="float64")
+
+
+def _size(x: Any) -> Any:
+    return np.minimum(np.abs(x), 0.5) * (np.abs(x) - 0.5 * np.minimum(np.abs(x), 0.5))
+
+
+CASES: dict[str, tuple[Callable[[oc.Tensor], oc.Tensor], Any]] = {
+    "ids": (lambda s: oc.nn.cross_entropy(s, _ids()), OWN.mean()),
+    "sum": (lambda s: oc.nn.cross_entropy(s, _ids(), reduction="sum"), OWN.sum()),
+    "each": (lambda s: oc.nn.cross_entropy(s, _ids(), reduction="none"), OWN),
+    "probabilities": (
+        lambda s: oc.nn.cross_entropy(s, _cells(PARTS)),
+        -(PARTS * LOGARITHMS).sum(axis=1).mean(),
+    ),
+    "smoothing": (
+        lambda s: oc.nn.cross_entropy(s, _ids(), smoothing=0.2),
+        (0.8 * OWN - 0.2 * LOGARITHMS.mean(axis=1)).mean(),
+    ),
+    "ignore": (lambda s: oc.nn.cross_entropy(s, _ids(), ignore=3), OWN[IDS != 3].mean()),
+    "binary": (
+        lambda s: oc.nn.binary_cross_entropy(s, _cells(FLAGS)),
+        (np.log1p(np.exp(SCORES)) - FLAGS * SCORES).mean(),
+    ),
+    "squares": (
+        lambda s: oc.nn.mean_squared_error(s, _cells(REAL)),
+        ((SCORES - REAL) ** 2).mean(),
+    ),
+    "huber": (lambda s: oc.nn.huber(s, _cells(REAL), delta=0.5), _size(SCORES - REAL).mean()),
+    "hinge": (
+        lambda s: oc.nn.hinge(s, _cells(2 * FLAGS - 1)),
+        np.maximum(1 - (2 * FLAGS - 1) * SCORES, 0).mean(),
+    ),
+    "divergence": (
+        lambda s: oc.nn.kl_divergence(s, _cells(PARTS)),
+        (PARTS * (np.log(PARTS) - SCORES)).sum(axis=1).mean(),
+    ),
+    "perplexity": (lambda s: oc.nn.perplexity(s, _ids()), np.exp(OWN.mean())),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_loss_has_its_formula_and_the_slope_of_its_differences(
+    target: str, name: str
+) -> None:
+    loss, expected = CASES[name]
+    with oc.Session(dtype="float64"):
+        found, slopes = _run(target, loss)
+    np.testing.assert_allclose(np.squeeze(found), expected, rtol=1e-12)
+    for cell in ((0, 0), (2, 3), (5, 1)):
+        ends = []
+        for step in (-1e-6, 1e-6):
+            moved = SCORES.copy()
+            moved[cell] += step
+            with oc.Session(dtype="float64"):
+                ends.append(_run("cpu_c:0", loss, moved)[0].sum())
+        assert slopes[cell] == pytest.approx((ends[1] - ends[0]) / 2e-6, rel=1e-5, abs=1e-8)
+
+
+@pytest.mark.parametrize("far", [1e4, -1e4])
+def test_cross_entropy_of_far_scores_is_finite(far: float) -> None:
+    scores = SCORES + far
+    scores[0, 0] = 3e4
+    with oc.Session():
+        found, slopes = _run("cpu_c:0", lambda s: oc.nn.cross_entropy(s, _ids()), scores, "float32")
+    assert np.isfinite(found).all()
+    assert np.isfinite(slopes).all()
+
+
+def test_impossible_classes_do_not_disturb_the_loss_of_others() -> None:
+    scores = SCORES.copy()
+    scores[:, 2] = -np.inf
+    with oc.Session(dtype="float64"):
+        found, slopes = _run("cpu_c:0", lambda s: oc.nn.cross_entropy(s, _ids()), scores)
+    rest = np.delete(SCORES, 2, axis=1)
+    own = np.log(np.exp(rest).sum(axis=1)) - SCORES[np.arange(6), IDS]
+    np.testing.assert_allclose(found, own.mean(), rtol=1e-12)
+    assert np.isfinite(slopes).all()
+
+
+def test_divergence_of_impossible_classes_is_zero() -> None:
+    parts = np.array([[0.5, 0.5, 0.0]])
+    with oc.Session(dtype="float64"):
+        found, _ = _run(
+            "cpu_c:0", lambda s: oc.nn.kl_divergence(s, _cells(parts)), np.log([[0.25, 0.5, 0.25]])
+        )
+    np.testing.assert_allclose(found, 0.5 * np.log(2.0), rtol=1e-12)
+
+
+def test_accuracy_is_the_fraction_of_highest_scores_at_the_true_class(target: str) -> None:
+    with oc.Session(dtype="float64"):
+        s = oc.tensor(SCORES, batch_axes=1)
+        found = oc.nn.accuracy(s, _ids())
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(found))()
+        assert ctx.item(found) == pytest.approx((SCORES.argmax(axis=1) == IDS).mean())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: oc.nn.cross_entropy(s, _ids(), reduction="avg"),
+        lambda s: oc.nn.cross_entropy(s, _ids(), smoothing=1.0),
+        lambda s: oc.nn.cross_entropy(s, _cells(PARTS), ignore=3),
+        lambda s: oc.nn.cross_entropy(s, IDS),
+        lambda s: oc.nn.huber(s, _cells(REAL), delta=0.0),
+        lambda s: oc.nn.accuracy(s, _cells(PARTS)),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(make: Any) -> None:
+    with oc.Session(), pytest.raises(oc.UsageError):
+        make(oc.tensor(SCORES, batch_axes=1))
