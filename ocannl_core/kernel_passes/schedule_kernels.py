@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import field
 from functools import partial
 from itertools import islice
 from typing import assert_never
@@ -75,7 +74,7 @@ def schedule_kernels(
         rule: Chooses the schedules.
         finish: Applied to each scheduled step.
     """
-    scheduler = _Scheduler(rule, finish, dict(plan.nodes), plan.folded)
+    scheduler = _Scheduler(rule, finish, dict(plan.nodes), plan.folded, KernelMemo())
     steps, scratch = yield from scheduler.run(plan.steps, plan.scratch)
     return Plan(plan.name, steps, plan.params, scratch, plan.indices, scheduler.nodes)
 
@@ -96,7 +95,7 @@ class _Scheduler:
     finish: StepRule
     nodes: dict[TensorNode, NodeInfo]
     folded: frozenset[TensorNode]
-    memo: KernelMemo = field(default_factory=KernelMemo)
+    memo: KernelMemo
 
     def run(
         self, before: Sequence[NestStep], own: Sequence[TensorNode]
