@@ -6,7 +6,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernel_passes.pipeline import cut_kernels
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import RepeatedSteps
 from ocannl_core.loopir.nodes import LoopProgram, Repeat
 from ocannl_core.loopir.parse import parse
@@ -149,10 +149,10 @@ def test_limits_of_static_indices_leave_out_those_of_repetitions() -> None:
 
 def test_iterations_become_repeated_steps_with_memory_of_their_own() -> None:
     program = parse(RECURRENCE)
-    (repeated,) = (s for s in cut_kernels(program).steps if isinstance(s, RepeatedSteps))
+    (repeated,) = (s for s in split_kernels(program).steps if isinstance(s, RepeatedSteps))
     assert [node.name for node in repeated.scratch] == ["entry", "new", "unused"]
     assert len(repeated.steps) == 6
-    assert len(cut_kernels(program).kernels) == 8
+    assert len(split_kernels(program).kernels) == 8
 
 
 def test_a_repetition_states_all_of_its_accesses() -> None:
