@@ -35,13 +35,14 @@ from ocannl_core.errors import (
     OpError,
     SettingsError,
     ShapeError,
+    ShapeWarning,
     SpecError,
     SpecWarning,
     TransferError,
     UsageError,
     VerifyError,
 )
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.computation import Computation
@@ -60,6 +61,7 @@ from ocannl_core.tensor.contractions import (
 )
 from ocannl_core.tensor.dimension import Dimension, dim
 from ocannl_core.tensor.evaluation import evaluation
+from ocannl_core.tensor.gradients import gradients
 from ocannl_core.tensor.literals import (
     arange,
     batch,
@@ -72,7 +74,7 @@ from ocannl_core.tensor.literals import (
 )
 from ocannl_core.tensor.network_blocks import Block, op
 from ocannl_core.tensor.operation import Operation, define_operation
-from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
+from ocannl_core.tensor.parameters import declare, param, placeholder, static_extent, static_index
 from ocannl_core.tensor.pointwise_operations import (
     add,
     cast,
@@ -110,6 +112,7 @@ from ocannl_core.tensor.pointwise_operations import (
     tanh,
     trunc,
 )
+from ocannl_core.tensor.positions import scatter_add, take, take_along
 from ocannl_core.tensor.powers import power
 from ocannl_core.tensor.precision_report import precision_report
 from ocannl_core.tensor.random import (
@@ -183,9 +186,11 @@ __all__ = [
     "Session",
     "SettingsError",
     "ShapeError",
+    "ShapeWarning",
     "Size",
     "SpecError",
     "SpecWarning",
+    "StaticExtent",
     "StaticIndex",
     "Tensor",
     "TransferError",
@@ -219,6 +224,7 @@ __all__ = [
     "float64",
     "fma",
     "from_function",
+    "gradients",
     "hookimpl",
     "identity",
     "int32",
@@ -263,16 +269,20 @@ __all__ = [
     "sat01",
     "sat01_gate",
     "scan",
+    "scatter_add",
     "second",
     "section",
     "settings",
     "sin",
     "sqrt",
     "stack",
+    "static_extent",
     "static_index",
     "stop_gradient",
     "sub",
     "table",
+    "take",
+    "take_along",
     "tanh",
     "tensor",
     "testing",

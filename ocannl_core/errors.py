@@ -47,6 +47,10 @@ class SpecWarning(UserWarning):
     """An einsum specification follows the notation, but is probably a mistake."""
 
 
+class ShapeWarning(UserWarning):
+    """Shapes are compatible, but a broadcast is probably a mistake."""
+
+
 class UsageError(OcannlError):
     """An operation was used in a way that its contract excludes."""
 

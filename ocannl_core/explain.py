@@ -12,6 +12,8 @@ from ocannl_core.compile.profile import duration
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import StaticExtent
+from ocannl_core.ir_text import axis_texts
 from ocannl_core.kernel_passes.parallelise import parallel_axes
 from ocannl_core.kernels.memory_plan import MemoryPlan
 from ocannl_core.kernels.nodes import HostCall, TuningResult
@@ -63,6 +65,7 @@ class NodeExplanation:
         reason: The reason for this mode; empty if there is none.
         advice: A change that leads to another mode; empty likewise.
         nbytes: The memory it takes; 0 for nodes that are never stored.
+        extents: The extent at run time of each axis that has one; empty if all sizes are constant.
     """
 
     name: str
@@ -73,6 +76,7 @@ class NodeExplanation:
     reason: str
     advice: str
     nbytes: int
+    extents: tuple[StaticExtent | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +246,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
                 _PASSING if is_passing else sentence,
                 "" if why is None else why.advice,
                 nbytes,
+                info.extents,
             )
         )
     kernels = tuple(
@@ -270,7 +275,7 @@ def _measured_text(found: TuningResult) -> str:
 
 
 def _node_cells(node: NodeExplanation) -> tuple[str, ...]:
-    dims = " x ".join(map(str, node.dims)) or "1 cell"
+    dims = " x ".join(axis_texts(node.dims, node.extents)) or "1 cell"
     if any(margin.left or margin.right for margin in node.padding):
         dims += " with margins " + ", ".join(f"{m.left}+{m.right}" for m in node.padding)
     reason = f"because {node.reason}" if node.reason else ""

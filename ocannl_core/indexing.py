@@ -18,15 +18,23 @@ _ids = count()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopVar:
-    """A loop variable, compared by identity; printers number the variables of a program."""
+    """A loop variable, compared by identity; printers number the variables of a program.
+
+    Attributes:
+        id: Tells variables apart.
+        hint: The name that printers begin with.
+        size: In the domain of an assignment, the extent at run time of the axes that it traverses;
+            None if their size is constant. Loops state it as a bound.
+    """
 
     id: int
     hint: str = "i"
+    size: StaticExtent | None = None
 
 
-def fresh_var(hint: str = "i") -> LoopVar:
+def fresh_var(hint: str = "i", size: StaticExtent | None = None) -> LoopVar:
     """Return a fresh loop variable."""
-    return LoopVar(next(_ids), hint)
+    return LoopVar(next(_ids), hint, size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +48,29 @@ class StaticIndex:
 
     name: str
     extent: int | None = None
+
+
+class StaticExtent(StaticIndex):
+    """The size of axes at run time, an integer argument of a routine from 0 to a maximum.
+
+    The buffers of such axes have the maximum size; cells beyond the value are undefined. `extent`
+    is one more than the maximum, so that values lie in `range(extent)`, as those of every static
+    index do.
+    """
+
+    __slots__ = ()
+
+    @property
+    def maximum(self) -> int:
+        """The greatest value, which is the size of the axes in memory."""
+        assert self.extent is not None
+        return self.extent - 1
+
+    def __str__(self) -> str:
+        return f"{self.name}<={self.maximum}"
+
+    def __repr__(self) -> str:
+        return f"<extent {self}>"
 
 
 IndexVar = LoopVar | StaticIndex
@@ -111,7 +142,22 @@ def _extent(part: IndexVar | int, extents: Mapping[LoopVar, int]) -> int:
     return extents[part] if isinstance(part, LoopVar) else 1
 
 
-AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex
+@dataclass(frozen=True, slots=True)
+class ComputedIndex:
+    """A position that is the value of a cell of another operand; lowering removes it.
+
+    `table[ids[i], j]` has the index map `(ComputedIndex(1, (i,)), j)` where `ids` is operand 1.
+
+    Attributes:
+        operand: The number of the operand that holds the positions.
+        at: The index map of that operand.
+    """
+
+    operand: int
+    at: tuple[AxisIndex, ...]
+
+
+AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex | ComputedIndex
 
 
 def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
@@ -134,7 +180,7 @@ def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
 def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
     """Return the terms and the offset of an index.
 
-    A sub-axis is position 0; a concatenation has no affine form.
+    A sub-axis is position 0; a concatenation and a computed position have no affine form.
     """
     match index:
         case FixedIndex(value):
@@ -145,8 +191,8 @@ def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
             return terms, offset
         case SubAxis():
             return (), 0
-        case ConcatIndex():
-            raise ValueError("a concatenated index has no single affine form")
+        case ConcatIndex() | ComputedIndex():
+            raise ValueError("a concatenated or computed index has no affine form")
         case _:
             assert_never(index)
 
@@ -176,6 +222,8 @@ def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIn
                     raise ValueError("a component of a concatenated index can only be renamed")
                 renamed.append(new.var)
             return ConcatIndex(tuple(renamed))
+        case ComputedIndex(operand, at):
+            return ComputedIndex(operand, tuple(substitute(each, values) for each in at))
         case _:
             assert_never(index)
 
@@ -191,6 +239,8 @@ def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
             return tuple(var for _, var in terms)
         case ConcatIndex():
             return index.variables
+        case ComputedIndex(_, at):
+            return tuple(dict.fromkeys(var for each in at for var in variables(each)))
         case _:
             assert_never(index)
 
@@ -215,6 +265,15 @@ def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
 
 
 IndexMap = tuple[AxisIndex, ...]
+
+
+def position_at(offset: int, dims: Sequence[int]) -> IndexMap:
+    """Return the cell at a row-major offset."""
+    position: list[AxisIndex] = []
+    for dim in reversed(dims):
+        offset, rest = divmod(offset, dim)
+        position.insert(0, FixedIndex(rest))
+    return tuple(position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +350,7 @@ def is_surjective(projections: Projections) -> bool:
         return False
     used: set[IndexVar] = set()
     for index, dim in zip(projections.lhs, projections.lhs_dims, strict=True):
-        if isinstance(index, SubAxis | ConcatIndex):
+        if isinstance(index, SubAxis | ConcatIndex | ComputedIndex):
             return False
         terms, offset = as_affine(index)
         if offset or used.intersection(variables(index)) or _reach(terms, extents) < dim:
@@ -333,7 +392,9 @@ def is_injective(projections: Projections) -> bool:
     open_vars: set[IndexVar] = {var for var, extent in extents.items() if extent > 1}
     open_vars.update(visited)
     pending = [
-        as_affine(index)[0] for index in projections.lhs if not isinstance(index, ConcatIndex)
+        as_affine(index)[0]
+        for index in projections.lhs
+        if not isinstance(index, ConcatIndex | ComputedIndex)
     ]
     progress = True
     while progress:

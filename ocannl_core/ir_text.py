@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import assert_never
 
 import numpy as np
@@ -16,10 +17,12 @@ from ocannl_core.dtypes import DType, float32
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexVar,
     LoopVar,
+    StaticExtent,
     StaticIndex,
     SubAxis,
     VarIndex,
@@ -55,6 +58,14 @@ RESERVED_NAMES = ("inf", "nan", "_")
 
 Text = tuple[str, int]
 """Printed text and the precedence of its outermost operator."""
+
+
+def axis_texts(dims: Iterable[int], extents: Sequence[StaticExtent | None]) -> Iterator[str]:
+    """Yield the sizes of axes as text, `n<=256` for an extent at run time."""
+    return (
+        str(dim if extent is None else extent)
+        for dim, extent in zip_longest(dims, extents, fillvalue=None)
+    )
 
 
 class PrintedNames:
@@ -120,6 +131,8 @@ class PrintedNames:
                 return self._affine(terms, offset)
             case SubAxis():
                 return "_"
+            case ComputedIndex(operand, at):
+                return subscript(f"operand{operand}", map(self.index, at))
             case ConcatIndex(parts):
                 return "^".join(str(p) if isinstance(p, int) else self.variable(p) for p in parts)
             case _:

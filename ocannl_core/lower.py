@@ -13,6 +13,8 @@ store. The rules:
   is filled with the neutral element of the accumulation that reads it, or with the assignment's
   `beyond`.
 - A concatenated index becomes one nest per component; several become one for each choice.
+- A computed position becomes a gather or a scatter. The positions are checked first, before the
+  first statement of the routine if it does not compute them itself.
 """
 
 from __future__ import annotations
@@ -45,22 +47,19 @@ from ocannl_core.assign.nodes import Sequence as AssignSequence
 from ocannl_core.assign.printer import assignment_text
 from ocannl_core.assign.traverse import Leaf, complete_targets, repeat_inputs, static_indices
 from ocannl_core.dtypes import (
-    SHORT_RANGE,
     DType,
-    constant_limit,
     float64,
-    promote,
     round_to,
     uint4x32,
 )
 from ocannl_core.errors import LoweringError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     FixedIndex,
     IndexMap,
     IndexVar,
-    LoopVar,
     Projections,
     SubAxis,
     VarIndex,
@@ -69,38 +68,44 @@ from ocannl_core.indexing import (
     fresh_var,
     is_injective,
     is_surjective,
+    position_at,
     row_major,
-    substitute,
     traversals,
 )
 from ocannl_core.ir_text import PrintedNames
-from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant
+from ocannl_core.loopir.computed_positions import gather_cell, place_checks, scatter_cell
+from ocannl_core.loopir.constants import (
+    constant,
+    index_product,
+    index_value,
+    saturate,
+    select_constant,
+)
+from ocannl_core.loopir.conversions import Conversions
+from ocannl_core.loopir.loop_nests import LoopNest, loops_around, with_fresh_variables
 from ocannl_core.loopir.margins import margin_loops
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     ConstBits,
     Expr,
     Fill,
-    For,
     Load,
     LoadMerge,
     LoopProgram,
     Remark,
     Repeat,
+    Scatter,
     Stmt,
     Store,
     StoreVector,
-    Ternary,
-    Unary,
 )
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import nodes_of, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import (
-    COMPARISONS,
-    HASHES,
     LOGICAL,
     BinaryOp,
     Op,
@@ -116,6 +121,9 @@ from ocannl_core.settings import MOST_FILL_VALUES
 
 _MOST_UNROLLED_STORES = 64
 
+Operands = tuple[Operand, ...]
+"""The operands of an assignment."""
+
 
 def lower(program: AssignProgram) -> LoopProgram:
     """Lower a program to loops.
@@ -125,7 +133,7 @@ def lower(program: AssignProgram) -> LoopProgram:
     """
     state = _Lowering(program.nodes)
     state.assignments(program.body)
-    body = Block(tuple(state.stmts))
+    body = Block(place_checks(state.stmts))
     used = nodes_of(body)
     return LoopProgram(
         program.name,
@@ -134,24 +142,6 @@ def lower(program: AssignProgram) -> LoopProgram:
         {node: program.nodes[node] for node in used},
         body,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Nest:
-    """A nest to be built: its loops, and index maps over their variables, without margins."""
-
-    loops: tuple[tuple[LoopVar, int], ...]
-    lhs: IndexMap
-    rhs: tuple[IndexMap, ...]
-
-    def around(self, innermost: Stmt) -> Stmt:
-        return _loops(self.loops, innermost)
-
-
-def _loops(loops: Sequence[tuple[LoopVar, int]], innermost: Stmt) -> Stmt:
-    for var, extent in reversed(loops):
-        innermost = For(var, 0, extent, Block((innermost,)))
-    return innermost
 
 
 @dataclass(slots=True)
@@ -172,6 +162,11 @@ class _Lowering:
     names: PrintedNames = field(default_factory=PrintedNames)
     origin: Origin | None = None
     merged: TensorNode | None = None
+
+    @property
+    def formats(self) -> Conversions:
+        """The conversions of the current assignment."""
+        return Conversions(self.error)
 
     def error(self, rule: str, found: str = "", fix: str = "") -> LoweringError:
         return LoweringError(rule, found=found, where=str(self.origin or ""), fix=fix)
@@ -207,6 +202,7 @@ class _Lowering:
                 self.remark(assignment)
                 self.fetch(assignment)
             case ExternalCall(op, inputs, targets):
+                self.check_sizes(assignment)
                 self.remark(assignment)
                 self.stmts.append(CallExternal(op, inputs, targets))
             case AssignRepeat():
@@ -221,7 +217,7 @@ class _Lowering:
         """
         inside = _Lowering(self.nodes, names=self.names, merged=self.merged)
         inside.assignments(repeat.body)
-        body = Block(tuple(inside.stmts))
+        body = Block(self.without_outer_checks(repeat, place_checks(inside.stmts)))
         self.merged = inside.merged
         written = [node for node in writes(body) if node not in repeat.private]
         for node in written:
@@ -231,6 +227,41 @@ class _Lowering:
         accessed = repeat_inputs(repeat), tuple(written), complete
         order = repeat.index, repeat.count, repeat.is_reversed
         return Repeat(*order, body, *accessed, private)
+
+    def without_outer_checks(
+        self, repeat: AssignRepeat, stmts: tuple[Stmt, ...]
+    ) -> tuple[Stmt, ...]:
+        """Return the statements of an iteration after emitting those of its checks that are the
+        same in all iterations; one that reads what iterations write remains in place.
+        """
+        changed = {node for stmt in stmts for node in writes(stmt)}
+        inner: list[Stmt] = []
+        for stmt in stmts:
+            if not isinstance(stmt, CheckPositions) or stmt.node in changed:
+                inner.append(stmt)
+            elif repeat.count > 0:
+                self.stmts.append(stmt)
+        return tuple(inner)
+
+    def check_sizes(self, call: ExternalCall) -> None:
+        """Refuse nodes with extents at run time, which an external operation could not find."""
+        for node in (*call.inputs, *call.targets):
+            if found := [extent for extent in self.info(node).extents if extent is not None]:
+                raise self.error(
+                    "External operations work on whole arrays, of constant sizes.",
+                    f"{node.name}, an axis of which has the extent {found[0]}",
+                    "give the axis a constant size",
+                )
+
+    def check_offsets(self, target: TensorNode) -> None:
+        """Refuse row-major offsets that would depend on an extent at run time."""
+        inner = [extent for extent in self.info(target).extents[1:] if extent is not None]
+        if inner:
+            raise self.error(
+                "Cells are numbered where all axes but the first have constant sizes.",
+                f"{target.name}, an inner axis of which has the extent {inner[0]}",
+                "number the positions along that axis alone, and broadcast them",
+            )
 
     def remark(self, assignment: Leaf) -> None:
         """Append the text of an assignment as a comment on the next statement."""
@@ -249,16 +280,16 @@ class _Lowering:
         starts_neutral = resets and is_injective(projections)
         for nest in self.nests(projections):
             self.prepare_margins(assignment, nest)
-            self.remark(assignment)
-            indices = self.shifted(target, nest.lhs)
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
-            value = self.apply(assignment.op, operands, dtype)
+            store = self.store(target, nest.lhs, assignment.args, nest.rhs)
+            self.remark(assignment)
+            value = self.formats.apply(assignment.op, operands, dtype)
             if starts_neutral and not combine.value.keeps_first:
                 start = constant(_neutral_number(combine, dtype), dtype)
                 value = Binary(combine, start, value, dtype)
             elif combine is not BinaryOp.SECOND and not starts_neutral:
-                value = Binary(combine, Load(target, indices, dtype), value, dtype)
-            self.stmts.append(nest.around(Store(target, indices, value)))
+                value = Binary(combine, store.value, value, dtype)
+            self.stmts.append(nest.around(replace(store, value=value)))
             self.forget_margins(target, nest)
 
     def check(self, assignment: Accumulate) -> None:
@@ -294,14 +325,14 @@ class _Lowering:
             self.stmts.append(nest.around(store))
             self.forget_margins(target, nest)
 
-    def nests(self, projections: Projections) -> Iterator[_Nest]:
+    def nests(self, projections: Projections) -> Iterator[LoopNest]:
         """Yield the nests of an assignment: one, or one for each choice of a part of every
         concatenated axis.
         """
         found = False
         for domain, maps in traversals(projections):
             found = True
-            yield _with_fresh_variables(domain, maps)
+            yield with_fresh_variables(domain, maps)
         if not found:
             raise self.error(
                 "Some component of a concatenated axis determines every operand.", "none does"
@@ -319,11 +350,11 @@ class _Lowering:
         for arg, index_map in zip(args, maps, strict=True):
             match arg:
                 case Scalar(value):
-                    self.check_magnitude(value, working)
+                    self.formats.check_magnitude(value, working)
                     fits = not working.is_integer or round_to(value, working) == value
                     exprs.append(constant(value, working if fits or op not in LOGICAL else float64))
                 case Cells(node):
-                    exprs.append(Load(node, self.shifted(node, index_map), self.info(node).dtype))
+                    exprs.append(self.load(node, index_map, args, maps))
                 case Merge(node):
                     self.note_merge(node)
                     indices = self.shifted(node, index_map)
@@ -331,6 +362,66 @@ class _Lowering:
                 case _:
                     assert_never(arg)
         return exprs
+
+    def load(
+        self, node: TensorNode, index_map: IndexMap, args: Operands, maps: tuple[IndexMap, ...]
+    ) -> Expr:
+        """Return the cell of a node at an index map, which may have a computed position."""
+        info, indices = self.info(node), self.shifted(node, index_map)
+        axis = self.computed_axis(index_map)
+        if axis is None:
+            return Load(node, indices, info.dtype)
+        position = self.position(node, axis, index_map[axis], args, maps)
+        return gather_cell(node, info, indices, axis, position)
+
+    def store(
+        self, node: TensorNode, index_map: IndexMap, args: Operands, maps: tuple[IndexMap, ...]
+    ) -> Store | Scatter:
+        """Return a store of a cell's own value, for another value to be put in its place."""
+        info, indices = self.info(node), self.shifted(node, index_map)
+        axis = self.computed_axis(index_map)
+        if axis is None:
+            return Store(node, indices, Load(node, indices, info.dtype))
+        position = self.position(node, axis, index_map[axis], args, maps)
+        return scatter_cell(node, info, indices, axis, position)
+
+    def computed_axis(self, index_map: IndexMap) -> int | None:
+        """Return the axis with a computed position, or None."""
+        axes = [axis for axis, i in enumerate(index_map) if isinstance(i, ComputedIndex)]
+        if len(axes) > 1:
+            raise self.error(
+                "One axis of a tensor has a computed position.",
+                f"axes {', '.join(map(str, axes))}",
+                "flatten these axes into one, and compute the position on it",
+            )
+        return axes[0] if axes else None
+
+    def position(
+        self,
+        node: TensorNode,
+        axis: int,
+        index: AxisIndex,
+        args: Operands,
+        maps: tuple[IndexMap, ...],
+    ) -> Expr:
+        """Return a computed position, after emitting its check."""
+        assert isinstance(index, ComputedIndex)
+        holder = args[index.operand] if index.operand < len(args) else None
+        if not isinstance(holder, Cells):
+            raise self.error(
+                "A computed position is a cell of another operand.", f"operand {index.operand}"
+            )
+        positions = self.info(holder.node)
+        if not positions.dtype.is_integer:
+            raise self.error(
+                "Positions are integers.",
+                f"{holder.node.name}: {positions.dtype}",
+                'convert them: oc.cast(ids, "int32")',
+            )
+        if settings.current().check_positions:
+            extent, described = self.info(node).dims[axis], f"axis {axis} of {node.name}"
+            self.stmts.append(CheckPositions(holder.node, extent, described, self.origin))
+        return Load(holder.node, self.shifted(holder.node, index.at), positions.dtype)
 
     def note_merge(self, node: TensorNode) -> None:
         """Record the node of the merge buffer, and refuse a second one."""
@@ -342,107 +433,12 @@ class _Lowering:
             )
         self.merged = node
 
-    def apply(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
-        """Return a primitive applied to operands, as an expression of the target's format."""
-        match op, args:
-            case BinaryOp.FIRST, [first, _]:
-                return self.convert(first, dtype)
-            case BinaryOp.SECOND, [_, second]:
-                return self.convert(second, dtype)
-            case UnaryOp.IDENTITY, [arg]:
-                return self.convert(arg, dtype)
-            case UnaryOp.WORD, [arg]:
-                self.must_be_word(dtype, op)
-                self.must_be_number(arg.dtype, op)
-                return Unary(UnaryOp.WORD, arg, dtype)
-            case BinaryOp(), [key, counter] if op in HASHES:
-                for each in (dtype, key.dtype, counter.dtype):
-                    self.must_be_word(each, op)
-                return Binary(op, key, counter, dtype)
-            case UnaryOp.UNIFORM, [arg]:
-                self.must_be_word(arg.dtype, op)
-                self.must_be_number(dtype, op)
-                return Unary(UnaryOp.UNIFORM, arg, dtype)
-            case BinaryOp(), [left, right] if op in COMPARISONS:
-                common = promote(left.dtype, right.dtype)
-                self.must_be_number(dtype, op)
-                return Binary(op, self.convert(left, common), self.convert(right, common), dtype)
-            case ((BinaryOp.OR | BinaryOp.AND), [left, right]):
-                common = promote(left.dtype, right.dtype)
-                both = self.convert(left, common), self.convert(right, common)
-                return self.convert(Binary(op, *both, common), dtype)
-            case UnaryOp.NOT, [arg]:
-                return self.convert(Unary(op, arg, arg.dtype), dtype)
-            case TernaryOp.WHERE, [condition, first, second]:
-                self.must_be_number(condition.dtype, op)
-                first, second = self.convert(first, dtype), self.convert(second, dtype)
-                return Ternary(op, condition, first, second, dtype)
-        self.must_be_number(dtype, op)
-        working = working_format(op, [arg.dtype for arg in args], (), dtype)
-        value = self.computed(op, [self.convert(arg, working) for arg in args], working)
-        return self.convert(value, dtype)
-
-    def computed(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
-        """Return a primitive applied to operands in its working format."""
-        match op:
-            case UnaryOp():
-                return Unary(op, args[0], dtype)
-            case BinaryOp():
-                return Binary(op, args[0], args[1], dtype)
-            case TernaryOp():
-                return Ternary(op, args[0], args[1], args[2], dtype)
-            case _:
-                assert_never(op)
-
-    def convert(self, expr: Expr, dtype: DType) -> Expr:
-        if expr.dtype is dtype:
-            return expr
-        if uint4x32 in (expr.dtype, dtype):
-            raise self.error(
-                "Numbers and random words do not convert into each other.",
-                f"{expr.dtype} where {dtype} is needed",
-                "use `uniform` to make a number of a word, and threefry4x32 to make words",
-            )
-        return Unary(UnaryOp.IDENTITY, expr, dtype)
-
-    def must_be_word(self, dtype: DType, op: Op) -> None:
-        if dtype is not uint4x32:
-            raise self.error(
-                f"The primitive {op.value.name} works on random words.",
-                f"{dtype}",
-                "oc.word(x) makes words of the bits of numbers, oc.random_words() random ones",
-            )
-
-    def must_be_number(self, dtype: DType, op: Op) -> None:
-        if dtype is uint4x32:
-            raise self.error(
-                f"The primitive {op.value.name} works on numbers.",
-                f"{dtype}",
-                "oc.uniform_of(words) makes numbers of random words",
-            )
-
-    def check_magnitude(self, value: float, dtype: DType) -> None:
-        """Refuse constants near or beyond the end of a narrow range."""
-        cutoff = settings.current().half_constant_cutoff
-        if dtype not in SHORT_RANGE:
-            return
-        limit = constant_limit(dtype, cutoff)
-        if limit <= abs(value) and not (isinf(value) and dtype.has_infinities):
-            raise self.error(
-                f"A constant in {dtype} is less than {limit:g} in magnitude, far from the end of "
-                "the format's range.",
-                f"{value:g}",
-                'compute with it in a wider format: dtype="bfloat16" or dtype="float32", where '
-                "the tensor beside it is made"
-                + ("; or raise the setting half_constant_cutoff" if limit == cutoff else ""),
-            )
-
     def fetch(self, fetch: Fetch) -> None:
         target, source = fetch.target, fetch.source
         dtype = self.info(target).dtype
         match source:
             case Constant(value) if dtype is not uint4x32:
-                self.check_magnitude(value, dtype)
+                self.formats.check_magnitude(value, dtype)
                 self.fill(target, round_to(value, dtype))
             case Constant(value):
                 if value != int(value) or not 0 <= value < 2**64:
@@ -455,15 +451,21 @@ class _Lowering:
                     )
                 self.everywhere(target, lambda _: ConstBits(bits, dtype))
             case ConstantFill(values):
-                self.must_be_number(dtype, UnaryOp.IDENTITY)
+                self.check_offsets(target)
+                self.formats.must_be_number(dtype, UnaryOp.IDENTITY)
                 for value in values:
-                    self.check_magnitude(value, dtype)
+                    self.formats.check_magnitude(value, dtype)
                 self.constant_fill(target, values)
             case RangeOverOffsets():
+                self.check_offsets(target)
                 dims = self.info(target).dims
                 self.everywhere(target, lambda cell: index_value(row_major(cell, dims), dtype))
-            case EmbedIndex(index):
+            case EmbedIndex(index, ()):
                 self.everywhere(target, lambda _: index_value(index, dtype))
+            case EmbedIndex(index, factors):
+                self.formats.must_be_number(dtype, BinaryOp.MUL)
+                product = index_product((index, *factors))
+                self.everywhere(target, lambda _: self.formats.convert(product, dtype))
             case _:
                 assert_never(source)
 
@@ -472,7 +474,7 @@ class _Lowering:
         loops = tuple((fresh_var(), dim) for dim in self.info(target).dims)
         cell = tuple(VarIndex(var) for var, _ in loops)
         store = Store(target, self.shifted(target, cell), value(cell))
-        self.stmts.append(_loops(loops, store))
+        self.stmts.append(loops_around(loops, store))
 
     def constant_fill(self, target: TensorNode, values: tuple[float, ...]) -> None:
         info = self.info(target)
@@ -489,7 +491,7 @@ class _Lowering:
             )
             return
         for offset in range(prod(info.dims)):
-            cell = self.shifted(target, _position(offset, info.dims))
+            cell = self.shifted(target, position_at(offset, info.dims))
             self.stmts.append(Store(target, cell, constants[offset % len(constants)]))
 
     def fill(self, target: TensorNode, value: float) -> None:
@@ -508,14 +510,19 @@ class _Lowering:
                 f"{len(index_map)} indices for the {len(info.dims)} axes of {node.name}",
             )
         lefts = [margin.left for margin in info.padding] or [0] * len(info.dims)
-        return tuple(_plus(index, left) for index, left in zip(index_map, lefts, strict=True))
+        return tuple(
+            FixedIndex(0) if isinstance(index, ComputedIndex) else _plus(index, left)
+            for index, left in zip(index_map, lefts, strict=True)
+        )
 
-    def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: _Nest) -> bool:
+    def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: LoopNest) -> bool:
         info = self.info(node)
         if not any(margin.left or margin.right for margin in info.padding):
             return False
         ranges: dict[IndexVar, Range] = {var: Range(0, extent - 1) for var, extent in nest.loops}
         for index, dim in zip(index_map, info.dims, strict=True):
+            if isinstance(index, ComputedIndex):
+                continue  # never in a margin
             reach = index_range(index, ranges)
             if reach is None and as_affine(index)[0]:
                 return True
@@ -523,7 +530,7 @@ class _Lowering:
                 return True
         return False
 
-    def prepare_margins(self, assignment: Accumulate | SetVector, nest: _Nest) -> None:
+    def prepare_margins(self, assignment: Accumulate | SetVector, nest: LoopNest) -> None:
         """Append fills of the margins that a nest reads, unless they hold the value already."""
         match assignment:
             case Accumulate(combine=combine, beyond=beyond, args=args, op=op):
@@ -554,7 +561,7 @@ class _Lowering:
                 self.stmts += margin_loops(arg.node, self.info(arg.node), value)
                 self.margins[arg.node] = value
 
-    def forget_margins(self, target: TensorNode, nest: _Nest) -> None:
+    def forget_margins(self, target: TensorNode, nest: LoopNest) -> None:
         if self.reaches_margins(target, nest.lhs, nest):
             self.margins.pop(target, None)
 
@@ -568,30 +575,12 @@ def _writes_each_once(projections: Projections) -> bool:
     return is_surjective(projections) and is_injective(projections)
 
 
-def _with_fresh_variables(
-    domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ...]
-) -> _Nest:
-    """Return a nest with fresh loop variables, because assignments may share domains."""
-    fresh = {var: fresh_var(var.hint) for var, _ in domain}
-    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
-    lhs, *rhs = (tuple(substitute(index, values) for index in index_map) for index_map in maps)
-    return _Nest(tuple((fresh[var], extent) for var, extent in domain), lhs, tuple(rhs))
-
-
 def _plus(index: AxisIndex, offset: int) -> AxisIndex:
     """Add an offset to an index; a sub-axis is at its first position."""
     if offset == 0 and not isinstance(index, SubAxis):
         return index
     terms, own = as_affine(index)
     return affine(terms, own + offset)
-
-
-def _position(offset: int, dims: Sequence[int]) -> IndexMap:
-    position: list[AxisIndex] = []
-    for dim in reversed(dims):
-        offset, rest = divmod(offset, dim)
-        position.insert(0, FixedIndex(rest))
-    return tuple(position)
 
 
 def _neutral_number(op: BinaryOp, dtype: DType) -> float:

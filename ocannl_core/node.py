@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import Margin
+from ocannl_core.indexing import Margin, StaticExtent
 
 __all__ = ["STORED", "Margin", "MemoryMode", "NodeInfo", "Placement", "Reason", "TensorNode"]
 
@@ -113,11 +113,14 @@ class NodeInfo:
         dtype: The number format of its cells.
         dims: Extents of the axes in buffer order (batch, output, input), without margins.
         padding: Margins per axis; empty when there are none.
+        extents: The extent at run time of each axis that has one, which is at most its size in
+            `dims`; cells beyond are undefined. Empty if all sizes are constant.
     """
 
     dtype: DType
     dims: tuple[int, ...]
     padding: tuple[Margin, ...] = ()
+    extents: tuple[StaticExtent | None, ...] = ()
 
     @property
     def buffer_dims(self) -> tuple[int, ...]:
@@ -225,6 +228,7 @@ class Reason(IntEnum):
     LOCAL_MEMORY_DISABLED = 213
     STRIDED_REDUCTION = 215
     INLINING_REQUESTED = 216
+    COMPUTED_POSITION = 217
     WRITTEN_BY_LOOP = 218
 
     @property
@@ -260,7 +264,8 @@ _REASON_TEXT = {
     Reason.OPERAND_OVERWRITTEN: "something that it is computed from is written between its "
     "definition and a read of it",
     Reason.SURVIVING_READ: "code reads it that needs it in memory: an external call, the "
-    "iterations of a loop, a computed position, a merge buffer, or code supplied as text",
+    "iterations of a loop, a computed position, a check of positions, a merge buffer, or code "
+    "supplied as text",
     Reason.DECLARED_VARIABLE: "its definition uses a scalar variable that other code shares",
     Reason.READ_ONLY_KNOWN_STORED: "the routine only reads it, and it has memory already",
     Reason.READ_BEFORE_WRITE: "the routine reads it before writing it",
@@ -290,6 +295,7 @@ _REASON_TEXT = {
     Reason.STRIDED_REDUCTION: "it is a reduction across rows, whose loops can be reordered while "
     "it is in memory",
     Reason.INLINING_REQUESTED: "it was named in inline=",
+    Reason.COMPUTED_POSITION: "its cells are written at computed positions",
     Reason.LOCAL_MEMORY_DISABLED: "everything is kept on the device: enable_device_only is off",
 }
 
@@ -339,6 +345,7 @@ _ADVICE = {
     Reason.INLINING_DISABLED: "set max_visits to 1 or more, or name it in inline=",
     Reason.STRIDED_REDUCTION: "name it in inline= to reduce where it is read",
     Reason.INLINING_REQUESTED: "leave it out of inline=",
+    Reason.COMPUTED_POSITION: "keep it stored, or select its cells by comparing positions",
     Reason.LOCAL_MEMORY_DISABLED: "set enable_device_only to true",
 }
 

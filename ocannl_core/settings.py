@@ -305,6 +305,13 @@ class Settings:
         "whether (k == id) * table[k], summed over k, reads one entry of the table, although any "
         "other that is infinite or NaN would make the sum NaN",
     )
+    check_positions: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether positions in a tensor, as in `oc.take(x, ids)`, are errors beyond their axis; "
+        "without the check, a read there is NaN, or the integer of the greatest magnitude, and a "
+        "write is dropped",
+    )
     seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")
     threefry_rounds: int = _setting(
         20,
@@ -335,8 +342,9 @@ class Settings:
     missing_axes: str = _setting(
         "warn",
         _MISSING_AXES,
-        "the response to an operand without an axis that a specification names, and to an "
-        "axis of the result without a constraint on its size: `warn`, `error` or `allow`",
+        "the response to an operand without an axis that a specification names, to an "
+        "axis of the result without a constraint on its size, and to broadcasts that are probably "
+        "mistakes: `warn`, `error` or `allow`",
     )
     python_ops: bool = _setting(
         False,

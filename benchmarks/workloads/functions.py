@@ -51,6 +51,10 @@ class Function:
     gradients: bool = False
     flops: float | None = None
 
+    def differentiated(self) -> tuple[str, ...]:
+        """Return the names of the arguments that are real numbers; the others are positions."""
+        return tuple(name for name, cells in self.arrays().items() if cells.dtype.kind == "f")
+
     def weights(self) -> Array:
         """Return the weights with which cells of the value are summed up to be differentiated."""
         return np.random.default_rng(2).standard_normal(self.result, dtype=np.float32)

@@ -23,20 +23,22 @@ def contenders(work: Function | TrainingStep) -> Attempts:
 
 def function(work: Function) -> Contender:
     """Return the function, with its gradients if it has any."""
-    arguments = {name: jnp.asarray(cells) for name, cells in work.arrays().items()}
+    everything = {name: jnp.asarray(cells) for name, cells in work.arrays().items()}
+    arguments = {name: everything[name] for name in work.differentiated()}
+    positions = {name: cells for name, cells in everything.items() if name not in arguments}
 
-    def value(arguments: Any) -> Any:
-        return work.jax(**arguments)
+    def value(arguments: Any, positions: Any) -> Any:
+        return work.jax(**arguments, **positions)
 
-    def with_gradients(arguments: Any, weights: Any) -> Any:
-        result, pull = jax.vjp(value, arguments)
+    def with_gradients(arguments: Any, positions: Any, weights: Any) -> Any:
+        result, pull = jax.vjp(lambda arguments: value(arguments, positions), arguments)
         return result, pull(weights)[0]
 
     if work.gradients:
         weights = jnp.asarray(work.weights())
-        once = functools.partial(jax.jit(with_gradients), arguments, weights)
+        once = functools.partial(jax.jit(with_gradients), arguments, positions, weights)
     else:
-        once = functools.partial(jax.jit(value), arguments)
+        once = functools.partial(jax.jit(value), arguments, positions)
 
     def results() -> list[Any]:
         found = once()

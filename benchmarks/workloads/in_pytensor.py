@@ -37,7 +37,8 @@ def function(work: Function, mode: str) -> Contender:
     wanted = [value]
     if work.gradients:
         weights = {value: pt.as_tensor(_shared(work.weights()))}
-        wanted += pt.grad(None, list(arguments.values()), known_grads=weights)
+        reals = [arguments[name] for name in work.differentiated()]
+        wanted += pt.grad(None, reals, known_grads=weights)
     outputs = [pytensor.Out(each, borrow=True) for each in wanted]
     once = pytensor.function([], outputs, mode=mode)
     once.trust_input = True

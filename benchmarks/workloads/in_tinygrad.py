@@ -38,7 +38,8 @@ def function(work: Function) -> Contender:
         value = work.tinygrad(**arguments)
         found = [value.contiguous()]
         if weights is not None:
-            found += value.gradient(*arguments.values(), gradient=weights)
+            wanted = [arguments[name] for name in work.differentiated()]
+            found += value.gradient(*wanted, gradient=weights)
         return Tensor.realize(*found), found
 
     def call() -> Any:

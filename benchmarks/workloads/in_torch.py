@@ -36,8 +36,9 @@ def contenders(work: Function | TrainingStep) -> Attempts:
 def function(work: Function, compiled: Any) -> Contender:
     """Return the function, on tensors whose last axis is next to itself in memory."""
     apply = compiled(work.torch)
+    wanted = work.differentiated() if work.gradients else ()
     arguments = {
-        key: torch.from_numpy(cells).requires_grad_(work.gradients)
+        key: torch.from_numpy(cells).requires_grad_(key in wanted)
         for key, cells in work.arrays().items()
     }
     if not work.gradients:
@@ -58,7 +59,7 @@ def function(work: Function, compiled: Any) -> Contender:
 
     def results() -> list[Any]:
         value = differentiate()
-        tensors = [value.detach(), *(each.grad for each in arguments.values())]
+        tensors = [value.detach(), *(arguments[key].grad for key in wanted)]
         return [each.contiguous().numpy() for each in tensors]
 
     return Contender(repeat(differentiate), results)

@@ -27,6 +27,7 @@ def contenders(work: Function | TrainingStep, backend: str | None) -> Attempts:
 
 def function(work: Function, backend: str | None) -> Contender:
     """Return a compiled function of parameters."""
+    wanted = work.differentiated() if work.gradients else ()
     with oc.Session():
         arguments = {
             name: oc.tensor(
@@ -34,7 +35,7 @@ def function(work: Function, backend: str | None) -> Contender:
                 batch_axes=work.batch_axes.get(name, 0),
                 input_axes=work.input_axes.get(name, 0),
                 label=name,
-                requires_grad=work.gradients,
+                requires_grad=name in wanted,
             )
             for name, cells in work.arrays().items()
         }
@@ -46,7 +47,7 @@ def function(work: Function, backend: str | None) -> Contender:
         else:
             weights = oc.tensor(work.weights(), batch_axes=work.batch_axes.get("result", 0))
             loss = oc.einsum("... => 0", value * weights)
-            kept = [value, *(each.grad for each in arguments.values())]
+            kept = [value, *(arguments[name].grad for name in wanted)]
             routine = context.compile(oc.train.grad_update(loss), keep=kept)
     return Contender(repeat(routine), lambda: [np.array(context[each]) for each in kept])
 

@@ -103,9 +103,15 @@ class RangeOverOffsets:
 
 @dataclass(frozen=True, slots=True)
 class EmbedIndex:
-    """Every cell holds the value of an index, such as a static index."""
+    """Every cell holds the value of an index, such as a static index, or a product of such values.
+
+    Attributes:
+        index: The index, or the first factor.
+        factors: The other factors.
+    """
 
     index: AxisIndex
+    factors: tuple[AxisIndex, ...] = ()
 
 
 FetchSource = Constant | ConstantBits | ConstantFill | RangeOverOffsets | EmbedIndex

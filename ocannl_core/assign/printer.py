@@ -9,6 +9,7 @@ user's line stands above its assignments, once for consecutive ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import assert_never
 
@@ -34,13 +35,14 @@ from ocannl_core.assign.nodes import (
     SetVector,
 )
 from ocannl_core.assign.traverse import Leaf
-from ocannl_core.indexing import IndexMap, Projections
+from ocannl_core.indexing import AxisIndex, ComputedIndex, IndexMap, Projections
 from ocannl_core.ir_text import (
     ATOM,
     PrintedNames,
     Text,
     accumulation_symbol,
     application,
+    axis_texts,
     number_text,
     subscript,
 )
@@ -62,7 +64,7 @@ def to_text(program: AssignProgram) -> str:
         marks += ["input"] * (node not in program.embedded and node not in program.fresh)
         marks += ["result"] * (node in program.results)
         padding = "".join(f" +{m.left}/{m.right}" for m in info.padding)
-        shape = f"{info.dtype}[{', '.join(map(str, info.dims))}]{padding}"
+        shape = f"{info.dtype}[{', '.join(axis_texts(info.dims, info.extents))}]{padding}"
         lines.append(
             f"  {names.node(node)}: {shape}" + (f"  # {', '.join(marks)}" if marks else "")
         )
@@ -111,7 +113,7 @@ def _with_domain(assignment: Leaf, names: PrintedNames) -> str:
         if not isinstance(assignment, Accumulate | SetVector) or not assignment.projections.domain:
             return text
         domain = assignment.projections.domain
-        ranges = ", ".join(f"{names.variable(var)}<{extent}" for var, extent in domain)
+        ranges = ", ".join(f"{names.variable(var)}<{var.size or extent}" for var, extent in domain)
         return f"{text}   # over {ranges}"
 
 
@@ -121,10 +123,27 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
         case Accumulate(target, combine, reset, op, args, projections):
             for var, _ in projections.domain:
                 names.variable(var)
-            value, _ = application(op, _operands(args, projections, names))
+            values = _operands(args, projections, names)
+
+            def index_text(index: AxisIndex) -> str:
+                if isinstance(index, ComputedIndex):
+                    return values[index.operand][0]
+                return names.index(index)
+
+            maps = zip(args, projections.rhs, strict=True)
+            values = [_operand(arg, index_map, names, index_text) for arg, index_map in maps]
+            has_position = any(
+                isinstance(index, ComputedIndex)
+                for index_map in (projections.lhs, *projections.rhs)
+                for index in index_map
+            )
+            if op is BinaryOp.FIRST and has_position:
+                value = values[0][0]  # the other operand is printed inside of an index
+            else:
+                value, _ = application(op, values)
             resets = reset and combine is not BinaryOp.SECOND
             cell = names.node(target) + ("[neutral]" if resets else "")
-            cell = subscript(cell, map(names.index, projections.lhs))
+            cell = subscript(cell, map(index_text, projections.lhs))
             return f"{cell} {accumulation_symbol(combine)} {value}"
         case SetVector(target, arg, projections):
             ((value, _),) = _operands((arg,), projections, names)
@@ -147,13 +166,18 @@ def _operands(
     return [_operand(a, i, names) for a, i in zip(args, projections.rhs, strict=True)]
 
 
-def _operand(operand: Operand, index_map: IndexMap, names: PrintedNames) -> Text:
+def _operand(
+    operand: Operand,
+    index_map: IndexMap,
+    names: PrintedNames,
+    index_text: Callable[[AxisIndex], str] | None = None,
+) -> Text:
+    index_text = index_text or names.index
     match operand:
         case Cells(node):
-            return names.cell(node, index_map), ATOM
+            return subscript(names.node(node), map(index_text, index_map)), ATOM
         case Merge(node):
-            merge = f"{names.node(node)}.merge"
-            return subscript(merge, map(names.index, index_map)), ATOM
+            return subscript(f"{names.node(node)}.merge", map(index_text, index_map)), ATOM
         case Scalar(value):
             return number_text(value), ATOM
         case _:
@@ -170,7 +194,7 @@ def _source(source: FetchSource, names: PrintedNames) -> str:
             return f"repeat({', '.join(map(number_text, values))})"
         case RangeOverOffsets():
             return "offsets()"
-        case EmbedIndex(index):
-            return names.index(index)
+        case EmbedIndex(index, factors):
+            return " * ".join(map(names.index, (index, *factors)))
         case _:
             assert_never(source)

@@ -86,8 +86,8 @@ def substitute_indices(leaf: Leaf, values: Mapping[IndexVar, AxisIndex]) -> Leaf
     match leaf:
         case Accumulate(projections=projections) | SetVector(projections=projections):
             return replace(leaf, projections=substituted(projections))
-        case Fetch(source=EmbedIndex(index)):
-            return replace(leaf, source=EmbedIndex(substitute(index, values)))
+        case Fetch(source=EmbedIndex(index, factors)):
+            return replace(leaf, source=EmbedIndex(substitute(index, values), placed(factors)))
         case Repeat(body=body):
             found = map_leaves(body, lambda each: (substitute_indices(each, values),))
             return replace(leaf, body=tuple(found))

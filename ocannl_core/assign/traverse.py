@@ -24,6 +24,7 @@ from ocannl_core.assign.nodes import (
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
     AxisIndex,
+    StaticExtent,
     StaticIndex,
     VarIndex,
     fresh_var,
@@ -140,12 +141,23 @@ def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
     match assignment:
         case Accumulate(projections=projections) | SetVector(projections=projections):
             return (*(i for index_map in projections.rhs for i in index_map), *projections.lhs)
-        case Fetch(source=EmbedIndex(index)):
-            return (index,)
+        case Fetch(source=EmbedIndex(index, factors)):
+            return (index, *factors)
         case Repeat(body=body):
             return tuple(each for leaf in leaves(body) for each in indices_of(leaf))
         case Fetch() | ExternalCall():
             return ()
+
+
+def _extents_of(assignment: Leaf) -> Iterator[StaticExtent]:
+    """Yield the extents at run time of the loops of an assignment."""
+    match assignment:
+        case Accumulate(projections=projections) | SetVector(projections=projections):
+            yield from (var.size for var, _ in projections.domain if var.size is not None)
+        case Repeat(body=body):
+            yield from (extent for leaf in leaves(body) for extent in _extents_of(leaf))
+        case Fetch() | ExternalCall():
+            return
 
 
 def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
@@ -156,6 +168,7 @@ def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
             for var in variables(index):
                 if isinstance(var, StaticIndex):
                     found[var] = None
+        found.update(dict.fromkeys(_extents_of(assignment)))
     own = set(_repeat_indices(program.body))
     return tuple(index for index in found if index not in own)
 

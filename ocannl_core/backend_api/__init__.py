@@ -42,7 +42,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.host_arrays import interior
 from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.kernels.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
 from ocannl_core.kernels.nodes import (
@@ -112,6 +112,7 @@ __all__ = [
     "PrintedNames",
     "RepeatedSteps",
     "Source",
+    "StaticExtent",
     "StaticIndex",
     "Step",
     "Target",

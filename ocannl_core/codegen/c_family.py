@@ -11,25 +11,27 @@ body mentions, in order of first mention.
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from textwrap import dedent
 from typing import assert_never
 
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
+from ocannl_core.codegen.compound_assignment import compound_symbol
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.float32_math import REPLACED_FUNCTIONS
 from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
+from ocannl_core.codegen.loop_ends import LoopEnds
 from ocannl_core.codegen.loop_partition import partition_loops
 from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
 from ocannl_core.codegen.memset import MemsetRenderer
 from ocannl_core.codegen.names import KernelNames
+from ocannl_core.codegen.position_statements import FAILURE_FLAG, render_check, render_scatter
 from ocannl_core.codegen.precedence import CExpr
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.scalar_replacement import assign_registers
+from ocannl_core.codegen.staged_code import staged_text
 from ocannl_core.codegen.vector_loops import (
     MOST_LANES,
     NotVectorisedError,
@@ -37,7 +39,7 @@ from ocannl_core.codegen.vector_loops import (
 from ocannl_core.codegen.vector_types import ELEMENTS, PARTIAL_VECTORS
 from ocannl_core.codegen.word_stores import render_vector_store
 from ocannl_core.codegen.writer import KernelWriter
-from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
+from ocannl_core.dtypes import DType, int64, uint4x32
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, IndexVar
@@ -49,6 +51,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     Expr,
     Fill,
@@ -59,6 +62,7 @@ from ocannl_core.loopir.nodes import (
     Prefetch,
     Remark,
     Repeat,
+    Scatter,
     Scope,
     SetLocal,
     Staged,
@@ -70,7 +74,6 @@ from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
 from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
 
 CODEGEN_VERSION = 1
 """Incremented when the meaning of generated text changes without the text."""
@@ -78,7 +81,6 @@ CODEGEN_VERSION = 1
 _VECTORS_PER_PLAIN = 16
 """The least number of vector loops per plain loop in a kernel that counts as vector code."""
 
-_COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 _DECLARATIONS = frozenset({Allocate, DeclareLocal})
 _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
@@ -90,7 +92,7 @@ def render_kernel(
 
     Its arguments are the kernel's nodes, then the merge buffers in order of first use, then its
     static indices. If the dialect partitions parallel loops, the buffers and bounds of the thread
-    come last.
+    follow. A kernel that checks positions has an integer last, which it sets to 1 if one is wrong.
 
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
@@ -121,6 +123,7 @@ def render_kernel(
         kernel.private,
         kernel.bounds,
         kernel.vectorisation,
+        checks=kernel.checks,
     )
 
 
@@ -169,7 +172,11 @@ class _KernelRenderer:
         self._ranges: dict[IndexVar, Range] = {
             index: Range(0, index.extent - 1) for index in nest.indices if index.extent
         }
+        self._ends = LoopEnds(
+            self._names, self.writer, self._expressions.positions, dialect.index_type, self._ranges
+        )
         self._written: set[TensorNode] = set()
+        self.checks = False
         self._stack_bytes = 0
         self._innermost = 0
         self._plain_loops = 0
@@ -233,6 +240,8 @@ class _KernelRenderer:
                 KernelParameter(f"first{level}", None),
                 KernelParameter(f"end{level}", None),
             ]
+        if self.checks:
+            indices.append(KernelParameter(FAILURE_FLAG, int64, is_written=True))
         if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
         return arrays + indices
@@ -315,6 +324,11 @@ class _KernelRenderer:
                 self._write_store(node, self._expressions.cell(node, indices), value, stmt)
             case StoreVector():
                 self._write_vector_store(stmt)
+            case Scatter():
+                self._written.add(stmt.node)
+                render_scatter(stmt, self.writer, self._expressions)
+            case CheckPositions():
+                self._write_check(stmt)
             case Fill(node, value):
                 self._written.add(node)
                 self._plain_loops += self._memsets.fill(node, value)
@@ -364,29 +378,30 @@ class _KernelRenderer:
             return
         self._ranges[loop.var] = Range(loop.start, loop.stop - 1)
         bound = self._bound_index(loop.kind)
-        if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1:
+        is_whole = loop.bound is None
+        if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1 and is_whole:
             self._write_vector_loop(loop)
             return
-        if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1:
+        if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1 and is_whole:
             self._innermost += 1
             self._tiles.render(loop)
             return
-        if loop.kind is AxisKind.UNROLLED and self._uses_registers(loop):
+        if loop.kind is AxisKind.UNROLLED and is_whole and self._uses_registers(loop):
             with self.writer.unrolled():
                 for value in range(loop.start, loop.stop):
                     with self._names.bind(loop.var, value):
                         self.write_block(loop.body)
             return
         partition = self._partitions.find(loop)
-        if partition is not None and extent == 1:
-            with self.writer.braces(partition.guard()), self._names.bind(loop.var, loop.start):
-                self.write_block(loop.body)
-            return
         if bound is None and extent == 1:
             with self._names.bind(loop.var, loop.start):
-                self.write_block(loop.body)
+                conditions = [] if partition is None else [partition.condition()]
+                if loop.bound is not None:
+                    conditions.append(self._ends.condition(loop.bound))
+                self._write_guarded(conditions, loop.body)
             return
-        cleared = self._memsets.fill_row(loop) if partition is None else None
+        is_plain = partition is None and loop.bound is None
+        cleared = self._memsets.fill_row(loop) if is_plain else None
         if cleared is not None:
             self._written.add(cleared)
             return
@@ -439,6 +454,8 @@ class _KernelRenderer:
         first, end = (
             (str(loop.start), str(loop.stop)) if partition is None else partition.bounds_of(loop)
         )
+        if loop.bound is not None:
+            end = self._ends.earlier(loop, loop.bound, end, is_part=partition is not None)
         before, around = self._innermost, self.writer.reduced_loop
         if self._has_vectors and around is None and has_reduced_addresses(loop):
             depth = self._names.depth - 1
@@ -455,6 +472,14 @@ class _KernelRenderer:
             self._plain_loops += 1
         self._innermost += 1
 
+    def _write_guarded(self, conditions: Sequence[str], body: Block) -> None:
+        """Write statements that run if all of some conditions hold."""
+        if not conditions:
+            self.write_block(body)
+            return
+        with self.writer.braces(f"if ({' && '.join(conditions)})"):
+            self.write_block(body)
+
     def _write_device_axis(self, loop: For, name: str, bound: str) -> None:
         """Write the body for the iteration that the device runs; idle iterations skip it."""
         extents = self._launch[loop.kind]
@@ -469,7 +494,7 @@ class _KernelRenderer:
         declaration = f"const {self._dialect.index_type} {name} = {start}{bound};"
         with self.writer.braces("" if is_full else f"if ({bound} < {loop.stop - loop.start})"):
             self.writer.line(declaration)
-            self.write_block(loop.body)
+            self._write_guarded([self._ends.condition(loop.bound)] if loop.bound else [], loop.body)
 
     def _bound_index(self, kind: AxisKind) -> str | None:
         if kind not in _LAUNCHED:
@@ -482,7 +507,7 @@ class _KernelRenderer:
             return
         self._written.add(node)
         self.writer.forget()
-        symbol = _compound_symbol(value, Load(node, stmt.indices, value.dtype))
+        symbol = compound_symbol(value, Load(node, stmt.indices, value.dtype))
         if symbol and isinstance(value, Binary):
             self.writer.line(f"{cell} {symbol}= {self._expressions.value(value.right)};")
         else:
@@ -490,7 +515,7 @@ class _KernelRenderer:
 
     def _write_assignment(self, stmt: SetLocal) -> None:
         name = self._names.local(stmt.local)
-        symbol = _compound_symbol(stmt.value, LocalRead(stmt.local))
+        symbol = compound_symbol(stmt.value, LocalRead(stmt.local))
         if symbol and isinstance(stmt.value, Binary):
             self.writer.line(f"{name} {symbol}= {self._expressions.value(stmt.value.right)};")
         else:
@@ -501,6 +526,11 @@ class _KernelRenderer:
         self._note_type(uint4x32)
         dtype = self._info(stmt.node).dtype
         render_vector_store(stmt, dtype, self._dialect, self._names, self.writer, self._expressions)
+
+    def _write_check(self, stmt: CheckPositions) -> None:
+        render_check(stmt, self._info(stmt.node), self._dialect, self.writer, self._expressions)
+        self.checks = True
+        self._plain_loops += 1
 
     def _allocate(self, node: TensorNode, scope: Scope) -> None:
         info = self._info(node)
@@ -554,29 +584,11 @@ class _KernelRenderer:
         if staged.language != self._dialect.language:
             self.write_block(staged.body)
             return
-        mentioned = nodes_of(staged.body)
         # staged code writes the nodes that its body writes
         self._written.update(writes(staged.body))
-        given = {self._names.array(node) for node in mentioned}
-        hidden = sorted(given.intersection(re.findall(r"\w+", staged.text)))
-        if hidden:
-            raise CodegenError(
-                "Staged code must not use the names that the kernel gives to nodes.",
-                found=", ".join(hidden),
-                fix="write $0, $1, ... for the nodes, and call variables by longer names",
-            )
-
-        def name(match: re.Match[str]) -> str:
-            position = int(match[1])
-            if position >= len(mentioned):
-                raise CodegenError(
-                    f"Staged code names nodes from $0 to ${len(mentioned) - 1}.", found=match[0]
-                )
-            return self._names.array(mentioned[position])
-
         self._plain_loops += 1  # unknown, so assume some
         with self.writer.braces(""):
-            self.writer.line(dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n"))
+            self.writer.line(staged_text(staged, self._names.array))
 
     def _note_written(self, node: TensorNode) -> None:
         self._written.add(node)
@@ -584,14 +596,3 @@ class _KernelRenderer:
     def _note_type(self, dtype: DType) -> None:
         if dtype is uint4x32:
             self.writer.helpers.add("uint4x32")
-
-
-def _compound_symbol(value: Expr, left: Load | LocalRead) -> str:
-    """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
-    match value:
-        case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
-            as_is = dtype in (float32, float64)
-            wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
-            return op.value.symbol if as_is or wraps else ""
-        case _:
-            return ""

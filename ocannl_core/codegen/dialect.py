@@ -71,6 +71,8 @@ class Dialect:
     """Limit in bytes on the arrays of a kernel, except the buffers passed to it."""
     partitions_loops: ClassVar[bool] = False
     """True if a parallel kernel is called for parts of its iterations."""
+    reports_failures: ClassVar[bool] = False
+    """True if a kernel that checks positions gets an integer to set, which ends the routine."""
     signed_wraps: ClassVar[bool] = False
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 

@@ -8,7 +8,6 @@ guarded.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import assert_never
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from ocannl_core import dtypes
 from ocannl_core.codegen.addresses import Addresses
+from ocannl_core.codegen.computed_positions import ComputedPositions
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.helper import MATH, headers_for
 from ocannl_core.codegen.horizontal_operations import HORIZONTAL_REDUCTIONS
@@ -48,7 +48,7 @@ from ocannl_core.dtypes import (
 )
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import AxisIndex, row_major
+from ocannl_core.indexing import AxisIndex
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -102,6 +102,14 @@ class Expressions:
         self._run_block = run_block
         self._statement_needs: IdentityMap[Expr, bool] = IdentityMap()
         self.positions = Addresses(names, info, writer)
+        self.computed = ComputedPositions(
+            dialect,
+            names,
+            info,
+            writer,
+            self.positions,
+            lambda dtype, number: self._library("trunc", dtype, number),
+        )
 
     # ----- cells ----------------------------------------------------------------------------
 
@@ -125,6 +133,10 @@ class Expressions:
             return CExpr(registers.cell(self.positions.constant_position(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
         return CExpr(self.positions.cell(array, position, shift))
+
+    def array(self, node: TensorNode) -> str:
+        """Return the name of a node's memory."""
+        return self._names.array(node)
 
     # ----- values ---------------------------------------------------------------------------
 
@@ -221,46 +233,18 @@ class Expressions:
         return self.constant(float(number) if dtype.is_float else int(number), dtype)
 
     def _gather(self, gather: Gather) -> CExpr:
-        """Render the cell at a computed position, or zero out of bounds."""
-        dtype = gather.position.dtype
-        extent = self._info(gather.node).buffer_dims[gather.axis]
-        position = self._name_value(gather.position)
-        integer = position if dtype is int64 else cast(self._dialect.index_type, position)
-        inside = infix(position, "<", self._limit(extent, dtype))
-        if dtype.kind is not Kind.UNSIGNED:
-            inside = infix(infix(position, ">=", _ZERO), "&&", inside)
-        if dtype.is_float:
-            whole = self._library("trunc", dtype, position)
-            inside = infix(inside, "&&", infix(position, "==", whole))
-        if extent == 0:
-            return self.constant(0, gather.dtype)
-        # the load is unconditional, from a cell that exists: see _where
-        is_inside, chosen = self._names.fresh(), self._names.fresh()
-        self._writer.line(f"const int {is_inside} = {inside};")
-        choice = conditional(CExpr(is_inside), integer, _ZERO)
-        self._writer.line(f"const {self._dialect.index_type} {chosen} = {choice};")
-        dims = self._info(gather.node).buffer_dims
-        base = self.positions.index(row_major(gather.indices, dims))
-        stride = 1
-        for extent_after in dims[gather.axis + 1 :]:
-            stride *= extent_after
-        name = CExpr(chosen)
-        moved = name if stride == 1 else infix(CExpr(str(stride)), "*", name)
-        offset = moved if base.code == "0" else infix(moved, "+", base)
-        cell = self.convert_cell(CExpr(f"{self._names.array(gather.node)}[{offset}]"), gather.dtype)
-        return self._choose(CExpr(is_inside), cell, self.constant(0, gather.dtype), gather.dtype)
+        """Render the cell at a computed position, or the value beyond the axis."""
+        known = self.computed.known_cell(gather)
+        if known is not None:
+            return self.convert_cell(known, gather.dtype)
+        found = self.computed.locate(gather, self.name_value(gather.position))
+        beyond = self.constant(gather.beyond, gather.dtype)
+        if found.cell is None:
+            return beyond
+        cell = self.convert_cell(found.cell, gather.dtype)
+        return self._choose(found.is_inside, cell, beyond, gather.dtype)
 
-    def _limit(self, extent: int, dtype: DType) -> CExpr:
-        """Return the constant that bounds the same numbers of the format as `extent` does."""
-        if not dtype.is_float:
-            return CExpr(str(extent))
-        wide = float32 if dtype.is_narrow else dtype
-        limit = round_to(extent, wide)
-        if limit < extent:
-            limit = float(np.nextafter(wide.numpy.type(limit), wide.numpy.type(math.inf)))
-        return self._dialect.constant(limit, wide)
-
-    def _name_value(self, expr: Expr) -> CExpr:
+    def name_value(self, expr: Expr) -> CExpr:
         """Name a value that the text mentions repeatedly."""
         text = self.value(expr)
         if _is_atom(expr):

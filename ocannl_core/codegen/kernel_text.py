@@ -35,6 +35,8 @@ class KernelText:
         bounds: The number of trailing pairs of a first iteration and an end: 0, 1 for its loops, 2
             for the loops directly inside as well.
         vectorisation: Amount of vectorisation that is left for the C compiler.
+        checks: True if the kernel checks positions: an integer to be set to 1 by a failure is its
+            last argument.
         author: The author, for messages, if it is not the compiler; kernels that differ only in
             this are equal.
     """
@@ -47,4 +49,5 @@ class KernelText:
     private: tuple[int, ...] = ()
     bounds: int = 0
     vectorisation: CompilerVectorisation = CompilerVectorisation.PLAIN
+    checks: bool = False
     author: str = field(default="", compare=False)

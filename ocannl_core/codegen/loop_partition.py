@@ -45,9 +45,9 @@ class LoopPartition:
             f"({end} < {past} ? {end} : {past}){moved}",
         )
 
-    def guard(self) -> str:
+    def condition(self) -> str:
         """Return the condition that a single iteration is in the part."""
-        return f"if (first{self.level} <= {self.before} && {self.before} < end{self.level})"
+        return f"first{self.level} <= {self.before} && {self.before} < end{self.level}"
 
 
 def partition_loops(nest: Kernel) -> IdentityMap[For, LoopPartition]:

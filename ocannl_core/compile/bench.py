@@ -16,7 +16,7 @@ import numpy as np
 
 from ocannl_core.dtypes import Kind
 from ocannl_core.host_arrays import Array
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.kernel_passes.pipeline import plan_variants
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.kernels.nodes import Kernel
@@ -147,7 +147,8 @@ def index_values(
 ) -> dict[StaticIndex, int] | None:
     """Return values of static indices for which every access stays in its buffer.
 
-    Return None if no values are found by choosing each index alone, as small as its range allows.
+    Return None if no values are found by choosing each index alone: as small as its range allows,
+    or as large for an extent.
     """
     limits = list(limits)
     values: dict[StaticIndex, int] = {}
@@ -155,6 +156,8 @@ def index_values(
         own = [each.as_range() for each in limits if [var for _, var in each.terms] == [index]]
         own += [range(index.extent)] if index.extent is not None else []
         values[index] = max((each.start for each in own), default=0)
+        if isinstance(index, StaticExtent):
+            values[index] = min(each.stop for each in own) - 1
     for limit in limits:
         place = sum(factor * values.get(var, 0) for factor, var in limit.terms)
         if not limit.low <= place <= limit.high:

@@ -10,8 +10,9 @@ CUDA.
 A call applies an operation: `Sort()(x)` is a tensor like any other.
 """
 
+from ocannl_core.custom.composite import Composite
 from ocannl_core.custom.op import Apply, NoNativeCode, Op
-from ocannl_core.custom.scalar_ops import Broadcast, Composite, Reduce
+from ocannl_core.custom.scalar_ops import Broadcast, Reduce
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variable
 from ocannl_core.target import NativeCode
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from numbers import Real
 from typing import Any
 
@@ -10,6 +10,7 @@ from ocannl_core.custom.protocols import ApplyInterface
 from ocannl_core.errors import MissingGradientError, OpError
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Pointwise
+from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.definitions import Backward, GradientOf, ancestors
 from ocannl_core.tensor.specifications import describe_operands
 from ocannl_core.tensor.tensor import Tensor
@@ -24,13 +25,35 @@ def backward(node: ApplyInterface) -> Backward[Tensor]:
     """
     if not any(variable.requires_grad for variable in node.inputs):
         return Backward()
-    contributions = tuple(_contributions(node, _gradients(node)))
+    given = [output.grad if isinstance(output, Tensor) else None for output in node.outputs]
+    wanted = [variable.requires_grad for variable in node.inputs]
+    terms = _contributions(node, _gradients(node, given), wanted)
+    contributions = tuple((variable, value) for variable, value, _ in terms)
     found = [value for _, value in contributions if isinstance(value, Tensor)]
     code = tuple(ancestors(found))
     return Backward(code, _gradient_dependents(code), contributions)
 
 
-def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
+def gradient_terms(
+    node: ApplyInterface, cotangents: Sequence[Tensor], wanted: Sequence[bool]
+) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
+    """Return the inputs of an application with terms of their gradients, and the common shape.
+
+    Args:
+        node: The application.
+        cotangents: The gradients of the results.
+        wanted: True for the inputs whose gradients are needed.
+
+    Raises:
+        MissingGradientError: if the op does not define `grad`.
+        OpError: if it does not return one entry for each input: an expression, a number, or None.
+    """
+    remaining = iter(cotangents)
+    given = [next(remaining) if isinstance(each, Tensor) else None for each in node.outputs]
+    return tuple(_contributions(node, _gradients(node, given), wanted))
+
+
+def _gradients(node: ApplyInterface, given: Sequence[Tensor | None]) -> list[Any] | tuple[Any, ...]:
     grad = getattr(node.op, "grad", None)
     if grad is None:
         raise MissingGradientError(
@@ -41,12 +64,11 @@ def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
             "input,\nor stop the gradient: oc.stop_gradient(x)",
         )
     session = node.results[0].session
-    given = [output.grad if isinstance(output, Tensor) else None for output in node.outputs]
     recorder, session.recorder = session.recorder, None
     loop, session.loop = session.loop, node.results[0].loop
     try:
         with session:
-            found = grad(list(node.inputs), given)
+            found = grad(list(node.inputs), list(given))
     except Exception as error:
         error.add_note(f"while calling `grad` of {node.origin}")
         raise
@@ -64,13 +86,13 @@ def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
 
 
 def _contributions(
-    node: ApplyInterface, found: list[Any] | tuple[Any, ...]
-) -> Iterator[tuple[Tensor, Tensor | float]]:
+    node: ApplyInterface, found: list[Any] | tuple[Any, ...], wanted: Sequence[bool]
+) -> Iterator[tuple[Tensor, Tensor | float, Shape]]:
     for position, (variable, value) in enumerate(zip(node.inputs, found, strict=True)):
-        if value is None or variable.grad is None:
+        if value is None or not wanted[position]:
             continue
         if isinstance(value, Real):
-            yield variable, float(value)
+            yield variable, float(value), variable.terms
             continue
         if not isinstance(value, Tensor):
             raise _error(node, f"{type(value).__name__} {value!r} for input {position}")
@@ -78,12 +100,13 @@ def _contributions(
         with describe_operands([value], variable):
             environment = variable.session.environment
             if node.op.broadcasts:
-                repeated = environment.fresh_shape()
-                shapes = [variable.grad.terms, value.terms]
-                environment.relate(Pointwise(), repeated, shapes, origin)
+                common = environment.fresh_shape()
+                shapes = [variable.terms, value.terms]
+                environment.relate(Pointwise(), common, shapes, origin)
             else:
-                environment.relate(Pointwise(), variable.grad.terms, [value.terms], origin)
-        yield variable, value
+                common = variable.terms
+                environment.relate(Pointwise(), common, [value.terms], origin)
+        yield variable, value, common
 
 
 def _error(node: ApplyInterface, found: str, fix: str = "") -> OpError:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ocannl_core.assign.nodes import ExternalCall
-from ocannl_core.custom.differentiate import backward
+from ocannl_core.custom.differentiate import backward, gradient_terms
 from ocannl_core.custom.op_call import OpCall
 from ocannl_core.custom.protocols import Aliases, Array, Storage
 from ocannl_core.custom.validation import find_problems
@@ -519,6 +519,18 @@ class Apply:
         if self._backward is None:
             self._backward = backward(self)
         return self._backward
+
+    def gradients(
+        self, cotangents: Sequence[Tensor], wanted: Sequence[bool]
+    ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
+        """Return the contributions of gradients of the results to those of the inputs, as
+        expressions: an input, a term, and the common shape of both.
+
+        Raises:
+            MissingGradientError: if the op does not define `grad`.
+            OpError: if `grad` does not return one entry for each input.
+        """
+        return gradient_terms(self, cotangents, wanted)
 
     def is_equivalent(self, other: Apply) -> bool:
         """Return True for equal ops on inputs of equal types, with outputs of equal types."""

@@ -1,4 +1,4 @@
-"""Ops made from functions of numbers: cell by cell, as reductions, or fused into one."""
+"""Ops made from functions of numbers: cell by cell, or as reductions."""
 
 from __future__ import annotations
 
@@ -11,28 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.assign.nodes import Constant
 from ocannl_core.custom.op import Apply, Op
 from ocannl_core.custom.protocols import Aliases, Array, Storage
 from ocannl_core.custom.variables import TensorType, as_variables
-from ocannl_core.dtypes import DType, promote, round_to
+from ocannl_core.dtypes import promote
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.ops import Op as Primitive
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.constraints import Constraint, RowEqual
 from ocannl_core.shape.logic import Pointwise, constraints_of
 from ocannl_core.shape.terms import FreshVariables, Shape
-from ocannl_core.tensor.definitions import Applied, Filled, ancestors
-from ocannl_core.tensor.parameters import placeholder
-from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
 Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 """As `grad` of an op: from inputs and gradients of outputs to gradients of inputs."""
 
 
-class _Pointwise(Op):
+class PointwiseOp(Op):
     """Base class of ops that treat each cell by itself: operands broadcast."""
 
     gradient: Gradient | None = None
@@ -50,14 +45,18 @@ class _Pointwise(Op):
 
     def apply(self, count: int, inputs: Sequence[Any]) -> Apply:
         """Return the op applied to `count` inputs of any shapes that broadcast."""
+        self.check_count(count, inputs)
+        variables = as_variables(inputs)
+        return Apply(self, variables, [TensorType(promote(*(x.dtype for x in variables)))])
+
+    def check_count(self, count: int, inputs: Sequence[Any]) -> None:
+        """Raise UsageError unless `count` inputs are given."""
         if len(inputs) != count:
             raise UsageError(
                 f"{self!r} takes {count} inputs.",
                 found=f"{len(inputs)} are given",
                 where=str(caller_location() or ""),
             )
-        variables = as_variables(inputs)
-        return Apply(self, variables, [TensorType(promote(*(x.dtype for x in variables)))])
 
     def constraints(
         self,
@@ -82,7 +81,7 @@ class _Pointwise(Op):
 
 
 @dataclass(frozen=True)
-class Broadcast(_Pointwise):
+class Broadcast(PointwiseOp):
     """A function of numbers, applied to every cell of tensors that broadcast.
 
     Attributes:
@@ -121,7 +120,7 @@ class Reduce(Op):
 
     Attributes:
         scalar: The function: a NumPy ufunc, or any function of two Python numbers.
-        axes: The reduced output axes, counted from the right: -1 is the last. One, or several, of
+        axes: The reduced output axes, as in NumPy: 0 is the first, -1 the last. One, or several, of
             which the first is the slowest; kept as a tuple.
         gradient: As `grad` of an op; without it no gradient can flow.
     """
@@ -147,10 +146,14 @@ class Reduce(Op):
 
     @property
     def spec(self) -> str:  # type: ignore[override]
-        known = range(min(self._axes), 0)
-        before = ", ".join(f"a{-axis}" for axis in known)
-        after = ", ".join(f"a{-axis}" for axis in known if axis not in self._axes)
-        return f"...|... -> ..., {before} => ...|... -> ..., {after}"
+        first = range(max(self._axes) + 1)
+        last = range(min((0, *self._axes)), 0)
+        rows = []
+        for dropped in ((), self._axes):
+            left = [f"b{axis}" for axis in first if axis not in dropped]
+            right = [f"a{-axis}" for axis in last if axis not in dropped]
+            rows.append(", ".join([*left, "...", *right]))
+        return f"...|... -> {rows[0]} => ...|... -> {rows[1]}"
 
     @property
     def grad(self) -> Gradient | None:
@@ -158,8 +161,10 @@ class Reduce(Op):
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         shape = node.inputs[0].shape
-        end = len(shape.batch.sizes) + len(shape.output.sizes)
-        array, axes = inputs[0], tuple(end + axis for axis in self._axes)
+        start = len(shape.batch.sizes)
+        end = start + len(shape.output.sizes)
+        array = inputs[0]
+        axes = tuple(axis + (start if axis >= 0 else end) for axis in self._axes)
         if isinstance(self.scalar, np.ufunc):
             found = self.scalar.reduce(array, axis=axes)
         else:
@@ -170,107 +175,22 @@ class Reduce(Op):
 
 
 def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
-    """Return positions of axes from the right, in the order given.
+    """Return positions of axes, in the order given.
 
     Raises:
-        UsageError: for anything but distinct negative integers.
+        UsageError: for anything but distinct integers.
     """
     found: list[int] = []
     with suppress(TypeError):
         found = [operator.index(axis) for axis in np.atleast_1d(np.asarray(axes, object))]
-    if not found or max(found) >= 0 or len(set(found)) < len(found):
+    if not found or len(set(found)) < len(found):
         raise UsageError(
-            "Reduce names output axes by their positions from the right, each once.",
+            "Reduce lists output axes by their positions, each once.",
             found=f"axes={axes!r}",
             where=str(caller_location() or ""),
-            fix="axes=-1 for the last one, axes=(-2, -1) for the last two",
+            fix="axes=-1 for the last one, axes=0 for the first, axes=[-2, -1] for the last two",
         )
     return tuple(found)
-
-
-@dataclass(frozen=True)
-class _ScalarStep:
-    """One number of a composite: an input, a constant, or a primitive of numbers before it."""
-
-    primitive: Primitive | None = None
-    operands: tuple[int, ...] = ()
-    constant: str = ""
-
-
-class Composite(_Pointwise):
-    """One op from a graph of operations on numbers.
-
-        Composite(lambda x, y: oc.exp(x) * y)
-
-    Composites of the same graph are equal.
-
-    Args:
-        function: A function of tensors that consists of pointwise primitives.
-        gradient: As `grad` of an op; without it no gradient can flow.
-    """
-
-    __props__ = ("steps", "gradient")
-
-    def __init__(self, function: Callable[..., Tensor], gradient: Gradient | None = None) -> None:
-        self.gradient = gradient
-        with Session():
-            names = inspect.signature(function).parameters
-            inputs = [placeholder(name) for name in names]
-            self.steps = _steps(function(*inputs), inputs)
-
-    def __repr__(self) -> str:
-        primitives = (each.primitive for each in self.steps)
-        return f"Composite({', '.join(each.value.name for each in primitives if each)})"
-
-    def make_node(self, *inputs: Any) -> Apply:
-        return self.apply(sum(each == _ScalarStep() for each in self.steps), inputs)
-
-    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
-        dtype = node.results[0].dtype
-
-        def value(*numbers: Any) -> Any:
-            return _value(self.steps, [round_to(number, dtype) for number in numbers], dtype)
-
-        arrays = [array.astype(dtype.numpy) for array in self.arrays(node, inputs)]
-        found = np.vectorize(value, otypes=[dtype.numpy])(*(a.astype(object) for a in arrays))
-        output_storage[0][0] = np.asarray(found, dtype.numpy)
-
-
-def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_ScalarStep, ...]:
-    """Return the graph of a result, its inputs first."""
-    steps = [_ScalarStep() for _ in inputs]
-    positions = {tensor: position for position, tensor in enumerate(inputs)}
-    for tensor in ancestors([result]):
-        if tensor in positions:
-            continue
-        positions[tensor] = len(steps)
-        match tensor.definition:
-            case Filled(source) if isinstance(number := source(), Constant):
-                steps.append(_ScalarStep(constant=float(number.value).hex()))
-            case Applied(operation, operands, Pointwise()) if operation.primitive is not None:
-                at = tuple(positions[operand] for operand in operands)
-                steps.append(_ScalarStep(operation.primitive, at))
-            case _:
-                raise UsageError(
-                    "A composite is made of pointwise primitives, its inputs and numbers.",
-                    found=f"{tensor.origin.operation}",
-                    where=str(tensor.origin),
-                )
-    if positions[result] != len(steps) - 1:
-        raise UsageError("A composite computes something from its inputs.", found=repr(result))
-    return tuple(steps)
-
-
-def _value(steps: Sequence[_ScalarStep], numbers: list[Any], dtype: DType) -> Any:
-    """Return the last number of a graph; every step is rounded to the format."""
-    known = list(numbers)
-    for step in steps[len(numbers) :]:
-        if step.primitive is None:
-            known.append(round_to(float.fromhex(step.constant), dtype))
-        else:
-            operands = [known[position] for position in step.operands]
-            known.append(round_to(step.primitive.value.meaning(*operands), dtype))
-    return known[-1]
 
 
 def align_axes(array: Array, shape: Shape, result: Shape) -> Array:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ocannl_core.assign.traverse import static_indices
 from ocannl_core.errors import LinkError, UsageError
 from ocannl_core.host_arrays import Array
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.definitions import (
@@ -109,12 +109,15 @@ def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -
     """
     copy = type(ctx)(ctx.target.backend, device=ctx.target.device)
     graph = ancestors([root])
+    sizes: dict[StaticIndex, int] = {}
     for leaf in graph:
         if (
             not isinstance(leaf.definition, Applied | Filled | Literal | ResultOf | ResultOfLoop)
             and leaf in ctx
         ):
-            copy[leaf] = ctx[leaf]
+            cells = copy[leaf] = ctx[leaf]
+            found = zip(leaf.shape.extents, cells.shape, strict=False)
+            sizes.update((extent, size) for extent, size in found if extent is not None)
     with _compile_aside(root.session):
         code = forward(root) if root.grad is None else gradient_update(root)
         _check_indices(code, indices)
@@ -126,7 +129,8 @@ def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -
             if each in mentioned and not isinstance(each.definition, Literal)
         ]
         routine = copy.compile(code, bindings=list(indices), keep=keep)
-    routine(**{index.name: value for index, value in indices.items()})
+    known = {**{each: n for each, n in sizes.items() if each in routine.bindings}, **indices}
+    routine(**{index.name: value for index, value in known.items()})
     return copy
 
 
@@ -144,7 +148,10 @@ def _compile_aside(session: Session) -> Iterator[None]:
 
 
 def _check_indices(code: Computation, indices: Mapping[StaticIndex, int]) -> None:
-    unbound = [each.name for each in static_indices(code.resolve()) if each not in indices]
+    read = static_indices(code.resolve())
+    unbound = [
+        each.name for each in read if each not in indices and not isinstance(each, StaticExtent)
+    ]
     if unbound:
         raise UsageError(
             "Computing a tensor again needs a value for every static index that its code reads.",

@@ -152,7 +152,7 @@ def table(
         return TensorTable(f"{title} = {numeral(cells, decimals)}", None, None, ())
     if cells.size == 0:
         return TensorTable(f"{title}, no cells", None, None, ())
-    axes = _axes(tensor, edge)
+    axes = _axes(tensor, cells.shape, edge)
     outer = _outer_axes(axes[:-2], cells.shape, edge)
     inner = axes[-2:]
     texts = numerals(cells[np.ix_(*(axis.kept for axis in (*outer, *inner)))], decimals)
@@ -160,15 +160,16 @@ def table(
     return TensorTable(title, down, inner[-1], tuple(_blocks(texts, outer, down, inner[-1])))
 
 
-def _axes(tensor: Tensor, edge: int) -> list[TableAxis]:
-    """Return the axes in buffer order."""
-    axes = []
+def _axes(tensor: Tensor, dims: tuple[int, ...], edge: int) -> list[TableAxis]:
+    """Return the axes in buffer order, of cells with these extents."""
+    axes: list[TableAxis] = []
     for kind, row in tensor.shape.rows():
         count = len(row.trailing)
-        for number, (n, size) in enumerate(zip(row.sizes, row.trailing, strict=True), start=1):
+        for number, size in enumerate(row.trailing, start=1):
             text = kind.value if count == 1 else f"{kind.value} ({number} of {count})"
             basis = size.basis if isinstance(size, Size) else None
-            axes.append(TableAxis(kind, f"{text} {basis}" if basis else text, _positions(n, edge)))
+            positions = _positions(dims[len(axes)], edge)
+            axes.append(TableAxis(kind, f"{text} {basis}" if basis else text, positions))
     return axes
 
 

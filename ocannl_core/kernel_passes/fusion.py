@@ -108,7 +108,7 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
         return None
     if len(first.epilogue) + len(second.epilogue) > MEMORY_STREAMS:
         return None
-    domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (first, second)]
+    domains = [[axis.domain for axis in nest.cells] for nest in (first, second)]
     if domains[0] != domains[1]:
         return None
     names: dict[IndexVar, AxisIndex] = {

@@ -49,6 +49,7 @@ from ocannl_core.loopir.nodes import (
     Fill,
     For,
     Remark,
+    Scatter,
     Scope,
     Stmt,
     Store,
@@ -147,7 +148,7 @@ def _pieces(body: Block, nodes: NodeInfos) -> list[Stmt] | None:
         match stmt:
             case Fill():
                 pieces.append(_as_loops(stmt, nodes[stmt.node]))
-            case For() | Store() | StoreVector() | Block():
+            case For() | Store() | StoreVector() | Scatter() | Block():
                 pieces.append(stmt)
             case Allocate(_, Scope.KERNEL) | Remark():
                 pass

@@ -27,11 +27,13 @@ from ocannl_core.loopir.nodes import (
     Barrier,
     Block,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     For,
     LoopProgram,
     Remark,
     Repeat,
+    Scatter,
     Scope,
     SetLocal,
     Stmt,
@@ -106,6 +108,10 @@ class _KernelSplitter:
                 self.close_scalars()
                 self.steps.append(self.repetition(repeat))
                 self.remarks = []
+            case (CheckPositions(origin=origin),):  # a kernel of its own, before others write
+                self.close_scalars()
+                body = Block(group)
+                self.steps.append(kernel_of(body, f"check positions: {origin}"))
             case _ if _is_loop_free(group):
                 if len(self.scalars) + len(group) > MAX_STRAIGHT_LINE_STATEMENTS:
                     self.close_scalars()
@@ -200,5 +206,6 @@ def _declared(stmt: Stmt) -> object:
 
 def _is_loop_free(group: tuple[Stmt, ...]) -> bool:
     return all(
-        isinstance(s, Store | StoreVector | SetLocal | DeclareLocal | Remark) for s in group
+        isinstance(s, Store | StoreVector | Scatter | SetLocal | DeclareLocal | Remark)
+        for s in group
     ) and not any(isinstance(node, For) for stmt in group for node in walk(stmt))

@@ -94,6 +94,8 @@ def split_nest(
         return None
     if any(axis.is_shifting for axis in nest.axes):
         return None
+    if any(axis.bound is not None for axis in nest.reduced):
+        return None  # the number of terms is known at run time only
     terms = prod(axis.extent for axis in nest.reduced)
     cells = prod(axis.extent for axis in nest.cells)
     parts = next((parts for parts in _PARTS if terms >= least_terms * parts), 0)

@@ -27,6 +27,7 @@ from ocannl_core.loopir.nodes import (
     IndexValue,
     Load,
     LocalRead,
+    LoopBound,
     Ternary,
     Unary,
 )
@@ -62,7 +63,8 @@ class _Text:
     def lines(self) -> Iterator[str]:
         for axis in self._nest.axes:
             kind = " shifting" if axis.is_shifting else " reduced" if axis.is_reduced else ""
-            yield f"axis {axis.name} from {axis.start} of {axis.extent}{kind}"
+            end = "" if axis.bound is None else self._end(axis.bound)
+            yield f"axis {axis.name} from {axis.start} of {axis.extent}{kind}{end}"
         reduction = self._nest.reduction
         if reduction is not None:
             yield f"{reduction.op.name} {reduction.dtype}: {self._expr(reduction.term)}"
@@ -104,6 +106,9 @@ class _Text:
         terms, offset = as_affine(index)
         parts = sorted(f"{factor}*{self._name(var)}" for factor, var in terms)
         return "+".join([*parts, str(offset)])
+
+    def _end(self, bound: LoopBound) -> str:
+        return f" while {self._index(bound.index)} < {self._name(bound.extent)}"
 
     def _name(self, var: IndexVar) -> str:
         if var not in self._vars:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
+from ocannl_core.indexing import AxisIndex, ComputedIndex, ConcatIndex, IndexVar, as_affine
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -15,6 +15,7 @@ from ocannl_core.loopir.nodes import (
     Gather,
     Load,
     LoadMerge,
+    Scatter,
     Scope,
     Stmt,
     Store,
@@ -105,7 +106,7 @@ class _Counter:
                     pass
                 case Load() | LoadMerge() | Gather():
                     total += has_loads
-                case Store() | StoreVector():
+                case Store() | StoreVector() | Scatter():
                     total += 1
                 case Fill(target):
                     total += -(-self._nodes[target].size // NOMINAL_LANES)
@@ -143,7 +144,7 @@ def _cells(access: Access, info: NodeInfo, ranges: Mapping[IndexVar, Range]) -> 
 
 def _positions(index: AxisIndex, dim: int, ranges: Mapping[IndexVar, Range]) -> int:
     """Return an upper bound on the positions of an index along an axis."""
-    if isinstance(index, ConcatIndex):
+    if isinstance(index, ConcatIndex | ComputedIndex):
         return dim
     terms, _ = as_affine(index)
     reach = sum(abs(factor) * (ranges[var].extent - 1) for factor, var in terms if var in ranges)

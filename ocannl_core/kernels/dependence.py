@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     IndexVar,
     LoopVar,
@@ -23,12 +24,14 @@ from ocannl_core.loopir.nodes import (
     AxisKind,
     Barrier,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     For,
     Gather,
     Local,
     LocalRead,
     Repeat,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -82,7 +85,7 @@ def access_set(stmt: Stmt) -> AccessSet | None:
     spans: dict[TensorNode, int] = {}
     for node in walk(stmt):
         match node:
-            case Staged() | Barrier() | CallExternal() | Repeat():
+            case Staged() | Barrier() | CallExternal() | Repeat() | CheckPositions():
                 return None
             case For(var, start, stop, _, kind):
                 if kind in _ON_DEVICES:
@@ -106,7 +109,7 @@ def access_set(stmt: Stmt) -> AccessSet | None:
                 whole.add(access.node)
                 continue
             found: list[AxisIndex | None] = list(access.indices)
-            if isinstance(node, Gather):
+            if isinstance(node, Gather | Scatter):
                 found[node.axis] = None  # computed: it may be anywhere
             places.setdefault(access.node, []).append(tuple(found))
     if not mentioned <= declared:
@@ -189,7 +192,7 @@ def _reach(
     lows: list[int] = []
     highs: list[int] = []
     for place in places:
-        if place is None or isinstance(place, SubAxis | ConcatIndex):
+        if place is None or isinstance(place, SubAxis | ConcatIndex | ComputedIndex):
             return None
         terms, offset = as_affine(place)
         # what no loop inside varies is the same number for all, so it moves them together

@@ -23,12 +23,17 @@ from ocannl_core.dtypes import DType, Kind
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexVar,
     LoopVar,
     Projections,
+    StaticExtent,
     SubAxis,
+    VarIndex,
+    affine,
+    as_affine,
     is_injective,
     substitute,
     variables,
@@ -48,6 +53,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     Local,
     LocalRead,
+    LoopBound,
     Remark,
     Scoped,
     SetLocal,
@@ -84,6 +90,10 @@ class LoopAxis:
         is_reduced: True if its iterations combine into the same cells.
         is_shifting: True of a reduced axis that moves the cells which others run over: one
             iteration after the other adds to cells in memory.
+        bound: The end of the range at run time, if there is one: a position with the coefficient 1
+            for the variable, and the extent that it stays below. Cells beyond are undefined, so
+            that a schedule may compute them, in blocks of several cells; terms beyond are none of
+            the reduction.
     """
 
     name: str
@@ -92,6 +102,29 @@ class LoopAxis:
     extent: int
     is_reduced: bool = False
     is_shifting: bool = False
+    bound: LoopBound | None = None
+
+    @property
+    def domain(self) -> tuple[int, int, tuple[StaticExtent, AxisIndex] | None]:
+        """The range as a value that axes of different variables can have in common."""
+        if self.bound is None:
+            return self.start, self.extent, None
+        rest = substitute(self.bound.index, {self.var: FixedIndex(0)})
+        return self.start, self.extent, (self.bound.extent, rest)
+
+    def loop(self, body: Block) -> For:
+        """Return the loop over the range."""
+        return For(self.var, self.start, self.start + self.extent, body, bound=self.bound)
+
+    def bound_at(self, position: AxisIndex) -> LoopBound | None:
+        """Return the bound with the position of an iteration, counted from the start of the range,
+        in place of the variable.
+        """
+        if self.bound is None:
+            return None
+        terms, offset = as_affine(position)
+        at = affine(terms, offset + self.start)
+        return replace(self.bound, index=substitute(self.bound.index, {self.var: at}))
 
 
 def with_letters(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:
@@ -255,9 +288,16 @@ def kernel_nest(body: Block) -> KernelNest | None:
     all_loops = [*loops, *inner_loops]
     if len(all_loops) > len(AXIS_LETTERS):
         return None
+    if not all(map(_has_plain_bound, all_loops)):
+        return None
     axes = tuple(
         LoopAxis(
-            name, each.var, each.start, max(0, each.stop - each.start), each.var not in cell_vars
+            name,
+            each.var,
+            each.start,
+            max(0, each.stop - each.start),
+            each.var not in cell_vars,
+            bound=each.bound,
         )
         for name, each in zip(AXIS_LETTERS, all_loops, strict=False)
     )
@@ -266,6 +306,11 @@ def kernel_nest(body: Block) -> KernelNest | None:
     if stores is not None and not nest.reduced:
         nest = KernelNest(axes, None, stores[2])  # every cell is combined with one number only
     return nest if is_independent(nest) else None
+
+
+def _has_plain_bound(loop: For) -> bool:
+    """Return True if the end of a loop at run time depends on no other loop."""
+    return loop.bound is None or loop.bound.index == VarIndex(loop.var)
 
 
 def _with_shifts(nest: KernelNest) -> KernelNest:
@@ -485,7 +530,7 @@ def is_independent(nest: KernelNest) -> bool:
     for store in nest.epilogue:
         if places.setdefault(store.node, store.indices) != store.indices:
             return False
-        if any(isinstance(index, SubAxis | ConcatIndex) for index in store.indices):
+        if any(isinstance(i, SubAxis | ConcatIndex | ComputedIndex) for i in store.indices):
             return False
         if not _is_injective(nest, store):
             return False

@@ -168,7 +168,8 @@ class _PlanParser(TextParser):
         cursor.expect(")")
         var = self.names.variables[name] = fresh_var(letter)
         names.append(name)
-        return LoopAxis(letter, var, start, stop - start, is_reduced, is_shifting)
+        end = self.bound(cursor)
+        return LoopAxis(letter, var, start, stop - start, is_reduced, is_shifting, end)
 
     def reduction(self, indent: int, may_pair: bool) -> Reduction:
         """Consume the initial value and the accumulation of a term."""

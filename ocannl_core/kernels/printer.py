@@ -104,7 +104,8 @@ def _axis(printer: TextPrinter, axis: LoopAxis) -> str:
     name = printer.names.of(axis.var, axis.name)
     alias = "" if name == axis.name else f" as {name}"
     start = f"{axis.start}, " if axis.start else ""
-    return f"{kind}{axis.name}{alias} in range({start}{axis.start + axis.extent})"
+    end = "" if axis.bound is None else printer.end(axis.bound)
+    return f"{kind}{axis.name}{alias} in range({start}{axis.start + axis.extent}){end}"
 
 
 def _computation(printer: TextPrinter, nest: KernelNest) -> list[str]:

@@ -216,7 +216,7 @@ class _Checker:
                 self.problem(f"nest {at} of the row group runs along no earlier one")
         if not named:
             return
-        ranges = {tuple((axis.start, axis.extent) for axis in each.axes) for each in members}
+        ranges = {tuple(axis.domain for axis in each.axes) for each in members}
         if len(ranges) != 1:
             self.problem("the nests of the row group share rows of different extents")
         if find_row_dims(members) is None:
@@ -263,5 +263,5 @@ def _loops(nest: KernelNest) -> Block:
 
 def _nested(axes: Sequence[LoopAxis], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     for axis in reversed(axes):
-        stmts = (For(axis.var, axis.start, axis.start + axis.extent, Block(stmts)),)
+        stmts = (axis.loop(Block(stmts)),)
     return stmts

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import reduce
+from math import prod
 
-from ocannl_core.dtypes import DType, extremes, int64, round_to, uint4x32, uint64
-from ocannl_core.indexing import AxisIndex
+from ocannl_core.dtypes import DType, extremes, int32, int64, round_to, uint4x32, uint64
+from ocannl_core.indexing import AxisIndex, StaticExtent, as_affine, variables
 from ocannl_core.loopir.nodes import Binary, Const, ConstBits, Expr, IndexValue, Ternary, Unary
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
@@ -43,3 +46,13 @@ def select_constant(constants: list[Expr], offset: AxisIndex) -> Expr:
         here = Binary(BinaryOp.EQ, position, Const(place, int64), int64)
         value = Ternary(TernaryOp.WHERE, here, each, value, each.dtype)
     return value
+
+
+def index_product(factors: Sequence[AxisIndex]) -> Expr:
+    """Return the product of indices, as an integer that holds it for all values of extents."""
+    extents = (var for index in factors for var in variables(index))
+    most = prod(var.maximum for var in extents if isinstance(var, StaticExtent))
+    most *= prod(coefficient for index in factors for coefficient, _ in as_affine(index)[0])
+    dtype = int32 if most < 2**31 else int64
+    values: list[Expr] = [IndexValue(index, dtype) for index in factors]
+    return reduce(lambda left, right: Binary(BinaryOp.MUL, left, right, dtype), values)

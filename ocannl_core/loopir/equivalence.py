@@ -9,6 +9,7 @@ from ocannl_core.identity import ById
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexVar,
@@ -21,6 +22,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -35,6 +37,7 @@ from ocannl_core.loopir.nodes import (
     Prefetch,
     Remark,
     Repeat,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -95,8 +98,9 @@ class _Namer:
         match node:
             case Load(array, indices, dtype) | LoadMerge(array, indices, dtype):
                 return array, self._version(array), self._indices(indices), dtype
-            case Gather(array, indices, axis, _, dtype):
-                return array, self._version(array), self._indices(indices), axis, dtype
+            case Gather(array, indices, axis, _, dtype, beyond):
+                places = self._indices(indices)
+                return array, self._version(array), places, axis, dtype, float(beyond).hex()
             case LocalRead(local) | SetLocal(local):
                 return self._local(local)
             case Scoped(local) | DeclareLocal(local):
@@ -107,12 +111,18 @@ class _Namer:
                 return node
             case IndexValue(index, dtype):
                 return self._index(index), dtype
-            case For(var, start, stop, _, kind, traced):
-                return self._bind(var), start, stop, kind, traced
+            case For(var, start, stop, _, kind, traced, bound):
+                number = self._bind(var)
+                end = None if bound is None else (self._index(bound.index), bound.extent)
+                return number, start, stop, kind, traced, end
             case Store(array, indices, _, is_streamed):
                 return array, self._indices(indices), is_streamed
             case StoreVector(array, indices, length):
                 return array, self._indices(indices), length
+            case Scatter(array, indices, axis):
+                return array, self._indices(indices), axis
+            case CheckPositions(array, extent, axis):
+                return array, self._version(array), extent, axis
             case Fill(array, value):
                 return array, float(value).hex()
             case Prefetch(array, indices):
@@ -150,6 +160,8 @@ class _Namer:
                 return self._bound.get(var, var)
             case AffineIndex(terms, offset):
                 return tuple([(c, self._bound.get(var, var)) for c, var in terms]), offset
+            case ComputedIndex(operand, at):
+                return operand, self._indices(at)
             case ConcatIndex(parts):
                 return tuple([p if isinstance(p, int) else self._bound.get(p, p) for p in parts])
             case _:

@@ -1,4 +1,4 @@
-"""Loops over the margins of padded nodes."""
+"""Loops over the margins around the cells of a node."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The nodes of the loop language.
 
     Program   = name, params, indices, nodes, Block
-    Stmt      = For | Store | StoreVector | Fill | SetLocal | DeclareLocal | Allocate | Barrier
-              | Prefetch | CallExternal | Repeat | Block | Remark | Staged
+    Stmt      = For | Store | StoreVector | Scatter | Fill | SetLocal | DeclareLocal | Allocate
+              | Barrier | Prefetch | CheckPositions | CallExternal | Repeat | Block | Remark
+              | Staged
     Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const
               | ConstBits | IndexValue
 
@@ -21,7 +22,7 @@ from enum import Enum
 
 from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, LoopVar, StaticIndex
+from ocannl_core.indexing import AxisIndex, LoopVar, StaticExtent, StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin
@@ -113,13 +114,13 @@ class LoadMerge:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The value of a cell at a computed position along one axis; zero if the position is out of
-    bounds.
+    """The value of a cell at a computed position along one axis.
 
     Attributes:
         axis: The position in `indices` that `position` replaces (the entry there is
             `FixedIndex(0)`).
         position: A number; a fractional one is out of bounds.
+        beyond: The value if the position is out of bounds.
     """
 
     node: TensorNode
@@ -127,6 +128,18 @@ class Gather:
     axis: int
     position: Expr
     dtype: DType
+    beyond: float = 0.0
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Gather) and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return hash((self.node, self.indices, self.axis))
+
+    def _key(self) -> tuple[object, ...]:
+        """Return the fields, with `beyond` by bit pattern: a NaN equals itself."""
+        beyond = float(self.beyond).hex()
+        return self.node, self.indices, self.axis, self.position, self.dtype, beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +245,29 @@ Expr = (
 
 
 @dataclass(frozen=True, slots=True)
-class For:
-    """A loop over `var` in `range(start, stop)`.
+class LoopBound:
+    """The end of a loop at run time: it iterates while `index < extent`.
 
     Attributes:
+        index: A position that increases with the variable of the loop, and may depend on those of
+            the loops around.
+        extent: The extent of the axis that the position is on.
+    """
+
+    index: AxisIndex
+    extent: StaticExtent
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """A loop over `var` in `range(start, stop)`, or over the iterations of it inside a bound.
+
+    The cells of a node beyond the extent of an axis are undefined. So a transformation may run
+    iterations beyond the bound of a loop that write those cells only, but none that combine into
+    other cells.
+
+    Attributes:
+        bound: The end at run time, if it is below `stop`; None if all iterations run.
         traced: False limits analyses to the first iteration, and excludes the nodes inside from
             inlining.
     """
@@ -246,6 +278,7 @@ class For:
     body: Block
     kind: AxisKind = AxisKind.SERIAL
     traced: bool = True
+    bound: LoopBound | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +304,29 @@ class StoreVector:
     indices: tuple[AxisIndex, ...]
     length: int
     arg: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """A store to a cell at a computed position along one axis; no store if the position is out of
+    bounds.
+
+    Attributes:
+        axis: The position in `indices` that `position` replaces (the entry there is
+            `FixedIndex(0)`).
+        position: A number; a fractional one is out of bounds.
+    """
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+    axis: int
+    position: Expr
+    value: Expr
+
+    @property
+    def own(self) -> Gather:
+        """The load of the cell that it writes; zero if the position is out of bounds."""
+        return Gather(self.node, self.indices, self.axis, self.position, self.value.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +380,24 @@ class Prefetch:
 
     node: TensorNode
     indices: tuple[AxisIndex, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPositions:
+    """A check that every cell of a node of integers lies in `range(extent)`; otherwise the routine
+    ends with an error.
+
+    Attributes:
+        node: The positions; cells in margins are not checked.
+        extent: The extent of the axis that they index.
+        axis: A description of that axis for the error.
+        origin: The operation that reads or writes at the positions.
+    """
+
+    node: TensorNode
+    extent: int
+    axis: str
+    origin: Origin | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,12 +477,14 @@ Stmt = (
     For
     | Store
     | StoreVector
+    | Scatter
     | Fill
     | DeclareLocal
     | SetLocal
     | Allocate
     | Barrier
     | Prefetch
+    | CheckPositions
     | CallExternal
     | Repeat
     | Remark

@@ -17,7 +17,7 @@ import numpy as np
 from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import StaticIndex, fresh_var
+from ocannl_core.indexing import StaticExtent, StaticIndex, fresh_var
 from ocannl_core.ir_text import accumulation_symbol
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -26,17 +26,21 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     Expr,
     Fill,
     For,
+    Gather,
     Load,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Prefetch,
     Remark,
     Repeat,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -50,6 +54,7 @@ from ocannl_core.loopir.parse_expression import (
     read_constant,
     read_expression,
     read_format,
+    read_index,
     read_indices,
     read_node,
 )
@@ -62,6 +67,7 @@ from ocannl_core.target import ExternalOp
 _ROUTINE = re.compile(r" *routine (?P<name>.*)\((?P<signature>[^()]*)\):\s*$")
 _STAGED = re.compile(r" *staged (?P<language>.*):\s*$")
 _CALL = re.compile(r" *(?P<outputs>[\w, ]*) = call (?P<name>[^\W\d].*)\((?P<inputs>[\w, ]*)\)\s*$")
+_CHECK = re.compile(r" *check (?P<node>\w+) in range\((?P<extent>\d+)\) for (?P<axis>.*)$")
 _KINDS = {("range" if kind is AxisKind.SERIAL else kind.value): kind for kind in AxisKind}
 _SCOPES = {scope.value: scope for scope in Scope}
 _ACCUMULATORS = {
@@ -147,8 +153,11 @@ class TextParser:
             if cursor.peek().text == "static" and cursor.peek(1).kind == "name":
                 cursor.take()
                 name = self.new_name(cursor)
-                extent = cursor.expect_integer() if cursor.accept("<") else None
-                indices.append(StaticIndex(name, extent))
+                if cursor.accept("<="):
+                    indices.append(StaticExtent(name, cursor.expect_integer() + 1))
+                else:
+                    extent = cursor.expect_integer() if cursor.accept("<") else None
+                    indices.append(StaticIndex(name, extent))
                 self.names.variables[name] = indices[-1]
             else:
                 params.append(self.array(cursor))
@@ -231,6 +240,9 @@ class TextParser:
             return self.block(inner)
         if (found := _CALL.match(line.text)) is not None:
             return self.call(line, found)
+        if (found := _CHECK.match(line.text)) is not None:
+            (node,) = self.arrays(line, *found.span("node"))
+            return CheckPositions(node, int(found["extent"]), found["axis"])
         cursor = Cursor(line)
         word, following = cursor.peek().text, cursor.peek(1)
         if word == "for" and following.kind == "name":
@@ -266,6 +278,8 @@ class TextParser:
     def assignment(self, cursor: Cursor, inner: int) -> Stmt:
         inlined = self.inlined(inner)
         names = self.names
+        if cursor.peek().text == "scatter" and cursor.peek(1).text == "(":
+            return self.scatter(cursor, inlined)
         if (local := names.scalars.get(cursor.peek().text)) is not None:
             cursor.take()
             return SetLocal(local, self.value(cursor, LocalRead(local), inlined))
@@ -283,7 +297,16 @@ class TextParser:
         value = self.value(cursor, Load(node, indices, names.infos[node].dtype), inlined)
         return Store(node, indices, value, cursor.accept("streamed"))
 
-    def value(self, cursor: Cursor, own: Load | LocalRead, inlined: _Inlined) -> Expr:
+    def scatter(self, cursor: Cursor, inlined: _Inlined) -> Scatter:
+        """Consume a store to a computed position."""
+        start = cursor.peek()
+        own = read_expression(cursor, self.names, uint4x32, inlined, is_computed_cell=True)
+        if not isinstance(own, Gather):
+            raise cursor.error_at(start, "no cell at a computed position", "write scatter(a[p]) =")
+        value = self.value(cursor, own, inlined)
+        return Scatter(own.node, own.indices, own.axis, own.position, value)
+
+    def value(self, cursor: Cursor, own: Load | LocalRead | Gather, inlined: _Inlined) -> Expr:
         """Consume `= value`, or an accumulation into a target."""
         op = None if cursor.peek().text == "=" else _ACCUMULATORS.get(cursor.peek().text)
         if op is not None:
@@ -320,14 +343,27 @@ class TextParser:
         if cursor.accept(","):
             start, stop = stop, cursor.expect_integer()
         cursor.expect(")")
+        var = fresh_var(name)
+        self.names.variables[name] = var
+        bound = self.bound(cursor)
         is_traced = not cursor.accept("untraced")
         cursor.expect(":")
         cursor.expect_end()
-        var = fresh_var(name)
-        self.names.variables[name] = var
         body = self.block(inner)
         del self.names.variables[name]
-        return For(var, start, stop, body, kind, is_traced)
+        return For(var, start, stop, body, kind, is_traced, bound)
+
+    def bound(self, cursor: Cursor) -> LoopBound | None:
+        """Consume the end of a loop at run time, if there is one."""
+        if not cursor.accept("while"):
+            return None
+        index = read_index(cursor, self.names)
+        cursor.expect("<")
+        extent = self.names.variables.get(cursor.peek().text)
+        if not isinstance(extent, StaticExtent):
+            raise cursor.error("an extent, declared as `static n <= 256`")
+        cursor.take()
+        return LoopBound(index, extent)
 
     def repeat(self, cursor: Cursor, inner: int) -> Repeat:
         cursor.take()

@@ -92,9 +92,9 @@ def read_indices(cursor: Cursor, names: SymbolTable) -> tuple[AxisIndex, ...]:
     """Consume the indices of a cell in brackets, or nothing for an array without axes."""
     if not cursor.accept("["):
         return ()
-    indices = [_read_index(cursor, names)]
+    indices = [read_index(cursor, names)]
     while cursor.accept(","):
-        indices.append(_read_index(cursor, names))
+        indices.append(read_index(cursor, names))
     cursor.expect("]")
     return tuple(indices)
 
@@ -114,6 +114,8 @@ def read_expression(
     names: SymbolTable,
     dtype: DType,
     inlined: Mapping[str, Sequence[Scoped]],
+    *,
+    is_computed_cell: bool = False,
 ) -> Expr:
     """Consume an expression.
 
@@ -123,16 +125,20 @@ def read_expression(
         dtype: The format of the place that the value is stored to.
         inlined: The inlined computations of the statement, by the name of their variable, in the
             order in which the expression mentions them.
+        is_computed_cell: True for a cell at a computed position in front of `=`, read as a gather;
+            it has the format of its array.
     """
     reader = _Reader(cursor, names, {name: list(found) for name, found in inlined.items()})
     reader.read()
+    if is_computed_cell and isinstance(reader.terms[-1].content, _GatherTerm):
+        dtype = reader.terms[-1].content.dtype
     return _with_formats(cursor, reader.terms, dtype)
 
 
 # ----- indices ----------------------------------------------------------------------------------
 
 
-def _read_index(cursor: Cursor, names: SymbolTable) -> AxisIndex:
+def read_index(cursor: Cursor, names: SymbolTable) -> AxisIndex:
     if cursor.accept("_"):
         return SubAxis()
     if cursor.peek(1).text == "^":
@@ -174,7 +180,7 @@ def _try_index(cursor: Cursor, names: SymbolTable, ends: Sequence[str]) -> AxisI
     """Consume an index in front of one of these tokens; consume nothing if there is none."""
     start = cursor.position
     try:
-        index = _read_index(cursor, names)
+        index = read_index(cursor, names)
     except ParseError:
         index = None
     if index is None or cursor.peek().text not in ends:
@@ -207,6 +213,7 @@ class _GatherTerm:
     dtype: DType
     indices: list[AxisIndex] = field(default_factory=list)
     axis: int | None = None
+    beyond: float = 0.0
 
 
 _Leaf = Load | LoadMerge | LocalRead | Scoped | IndexValue | _Number
@@ -332,7 +339,7 @@ class _Reader:
         cursor = self.cursor
         token = cursor.take()
         cursor.expect("(")
-        if token.text == "gather":
+        if token.text in ("gather", "scatter"):
             node = read_node(cursor, self.names)
             cursor.expect("[")
             self.open(token, _GatherTerm(node, self.names.infos[node].dtype))
@@ -377,6 +384,8 @@ class _Reader:
         if gather.axis is None:
             raise self.cursor.error("a position that is computed")
         self.cursor.expect("]")
+        if self.cursor.accept(","):
+            gather.beyond = read_constant(self.cursor, gather.dtype)
         self.cursor.expect(")")
         self.push(self.frames.pop().token, gather, 1)
 
@@ -390,6 +399,8 @@ class _Reader:
             if cursor.accept(":"):
                 self.push(token, _FormatTerm(read_format(cursor), False), 1)
                 continue
+            if not self.frames and cursor.peek(1).text == "=":
+                return False  # an accumulation
             if (level := PRECEDENCE.get(token.text)) is not None:
                 self.reduce(level)
                 self.open(cursor.take(), _INFIX[token.text], level)
@@ -510,9 +521,9 @@ def _build(cursor: Cursor, term: _Term, dtype: DType, operands: Sequence[Expr]) 
             return _constant(cursor, term.token, text, dtype)
         case _FormatTerm(_, is_conversion), (arg,):
             return Unary(UnaryOp.IDENTITY, arg, dtype) if is_conversion else arg
-        case _GatherTerm(node, _, indices, axis), (position,):
+        case _GatherTerm(node, _, indices, axis, beyond), (position,):
             assert axis is not None
-            return Gather(node, tuple(indices), axis, position, dtype)
+            return Gather(node, tuple(indices), axis, position, dtype, beyond)
         case UnaryOp() as op, (arg,):
             return Unary(op, arg, dtype)
         case BinaryOp() as op, (left, right):

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
+from math import copysign
 from typing import assert_never, cast
 
 from ocannl_core.dtypes import DType, float64
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex
+from ocannl_core.indexing import AxisIndex, FixedIndex, StaticExtent, VarIndex
 from ocannl_core.ir_text import (
     ATOM,
     RESERVED_NAMES,
@@ -37,6 +38,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -49,10 +51,12 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Prefetch,
     Remark,
     Repeat,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -111,6 +115,8 @@ class TextPrinter:
         given = [f"{self.names.node(n)}: {self.shape(n)}" for n in self.program.params]
         for index in self.program.indices:
             bound = "" if index.extent is None else f" < {index.extent}"
+            if isinstance(index, StaticExtent):
+                bound = f" <= {index.maximum}"
             given.append(f"static {self.names.variable(index)}{bound}")
         return ", ".join(given)
 
@@ -144,13 +150,16 @@ class TextPrinter:
                 cell = self.cell(self.names.node(node), stmt.indices)
                 text = self.vector(cell, length, self.expr(arg))
                 return self.with_inlined(self.terminated(text), arg)
+            case Scatter(_, _, _, position, value):
+                return self.with_inlined(self.scatter(stmt), position, value)
             case Remark(text):
                 return [self.comment(line) for line in text.splitlines()]
             case _:
                 return [self.terminated(self.simple(stmt))]
 
     def simple(
-        self, stmt: Fill | DeclareLocal | Allocate | Barrier | Prefetch | CallExternal
+        self,
+        stmt: Fill | DeclareLocal | Allocate | Barrier | Prefetch | CheckPositions | CallExternal,
     ) -> str:
         match stmt:
             case Fill(node, value):
@@ -164,6 +173,8 @@ class TextPrinter:
                 return "barrier()"
             case Prefetch(node, indices):
                 return f"prefetch {self.cell(self.names.node(node), indices)}"
+            case CheckPositions(node, extent, axis):
+                return self.check(self.names.node(node), extent, axis)
             case CallExternal(op, inputs, outputs):
                 written = ", ".join(map(self.names.node, outputs))
                 read = ", ".join(map(self.names.node, inputs))
@@ -188,10 +199,22 @@ class TextPrinter:
                 text = f"{target} = {self.expr(value)}"
         return self.terminated(text)
 
-    def with_inlined(self, line: str, value: Expr) -> list[str]:
-        """Return the lines of a statement and of the computations inlined into its value."""
+    def scatter(self, stmt: Scatter) -> str:
+        position, dtype = fold(stmt.position, self.formatted_text, _inside_expression)
+        if dtype is not stmt.position.dtype:
+            position = self.annotated(position, stmt.position.dtype)
+        target = f"scatter({self.computed_place(stmt, position[0])})"
+        match stmt.value:
+            case Binary(op, left, right) if accumulates(op) and left == stmt.own:
+                text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
+            case value:
+                text = f"{target} = {self.expr(value)}"
+        return self.terminated(text)
+
+    def with_inlined(self, line: str, *values: Expr) -> list[str]:
+        """Return the lines of a statement and of the computations inlined into its values."""
         lines = [line]
-        for scoped in _inlined_directly(value):
+        for scoped in _inlined_directly(*values):
             inner = [each for s in scoped.body.stmts for each in self.lines(s)]
             lines.append(
                 f"{INDENT}where {self.declaration(self.local(scoped.local), str(scoped.dtype))}"
@@ -203,6 +226,7 @@ class TextPrinter:
         start = f"{loop.start}, " if loop.start else ""
         kind = "range" if loop.kind is AxisKind.SERIAL else loop.kind.value
         head = f"for {self.names.variable(loop.var)} in {kind}({start}{loop.stop})"
+        head += "" if loop.bound is None else self.end(loop.bound)
         head += "" if loop.traced else " untraced"
         return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
 
@@ -225,6 +249,10 @@ class TextPrinter:
             lines += [inside.terminated(f"private {inside.array(node)}") for node in infos]
             lines += [line for each in stmt.body.stmts for line in inside.lines(each)]
         return self.nested(head, lines)
+
+    def end(self, bound: LoopBound) -> str:
+        """Return the end of a loop at run time."""
+        return f" while {self.names.index(bound.index)} < {self.names.variable(bound.extent)}"
 
     def nested(self, head: str, inner: list[str]) -> list[str]:
         return [f"{head}:", *(INDENT + line for line in inner or ["pass"])]
@@ -252,6 +280,9 @@ class TextPrinter:
 
     def vector(self, cell: str, length: int, word: str) -> str:
         return f"{cell}...{length} = lanes({word})"
+
+    def check(self, name: str, extent: int, axis: str) -> str:
+        return f"check {name} in range({extent}) for {axis}"
 
     def cell(self, name: str, indices: Iterable[AxisIndex]) -> str:
         return self.place(name, map(self.names.index, indices))
@@ -302,10 +333,11 @@ class TextPrinter:
                 return self.cell(self.names.node(node.node), node.indices), ATOM
             case LoadMerge():
                 return self.cell(f"{self.names.node(node.node)}.merge", node.indices), ATOM
-            case Gather(array, indices, axis):
-                inside = [self.names.index(index) for index in indices]
-                inside[axis] = args[0][0]
-                return f"gather({self.place(self.names.node(array), inside)})", ATOM
+            case Gather(beyond=beyond, dtype=dtype):
+                place = self.computed_place(node, args[0][0])
+                value = self.number(beyond, dtype)[0]
+                is_zero = copysign(1.0, beyond) > 0 and beyond == 0
+                return f"gather({place})" if is_zero else f"gather({place}, {value})", ATOM
             case LocalRead(local) | Scoped(local):
                 return self.local(local), ATOM
             case Const(value, dtype):
@@ -325,6 +357,12 @@ class TextPrinter:
                 return application(op, args)
             case _:
                 raise TypeError(f"{type(node).__name__} is no expression")
+
+    def computed_place(self, access: Gather | Scatter, position: str) -> str:
+        """Return the text of a cell at a computed position."""
+        inside = [self.names.index(index) for index in access.indices]
+        inside[access.axis] = position
+        return self.place(self.names.node(access.node), inside)
 
     def number(self, value: float, dtype: DType) -> Text:
         text = number_text(value, dtype)
@@ -352,9 +390,9 @@ class _CLikePrinter(TextPrinter):
         given += [f"int {self.names.variable(index)}" for index in self.program.indices]
         return ", ".join(given)
 
-    def with_inlined(self, line: str, value: Expr) -> list[str]:
+    def with_inlined(self, line: str, *values: Expr) -> list[str]:
         lines: list[str] = []
-        for scoped in _inlined_directly(value):
+        for scoped in _inlined_directly(*values):
             lines.append(
                 self.terminated(self.declaration(self.local(scoped.local), str(scoped.dtype)))
             )
@@ -395,6 +433,9 @@ class _CLikePrinter(TextPrinter):
     def foreign(self, text: str) -> list[str]:
         return []
 
+    def check(self, name: str, extent: int, axis: str) -> str:
+        return f"check({name}, {extent})"
+
     def vector(self, cell: str, length: int, word: str) -> str:
         return f"store_lanes(&{cell}, {length}, {word})"
 
@@ -417,10 +458,10 @@ def _inside_expression(node: Node) -> tuple[Node, ...]:
     return () if isinstance(node, Scoped) else children(node)
 
 
-def _inlined_directly(value: Expr) -> list[Scoped]:
-    """Return the inlined computations of an expression, but not those inside their bodies."""
+def _inlined_directly(*values: Expr) -> list[Scoped]:
+    """Return the inlined computations of expressions, but not those inside their bodies."""
     found: list[Scoped] = []
-    pending: list[Node] = [value]
+    pending: list[Node] = list(reversed(values))
     while pending:
         node = pending.pop()
         if isinstance(node, Scoped):

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
+from ocannl_core.indexing import AxisIndex, ComputedIndex, ConcatIndex, IndexVar, as_affine
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | N
 
     Return None if the range of a variable is unknown or empty.
     """
-    if isinstance(index, ConcatIndex):
+    if isinstance(index, ConcatIndex | ComputedIndex):
         return None
     terms, low = as_affine(index)
     high = low

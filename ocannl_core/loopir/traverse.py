@@ -27,6 +27,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -39,10 +40,11 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
-    LoopProgram,
+    LoopBound,
     Prefetch,
     Remark,
     Repeat,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -72,6 +74,7 @@ def _only(name: str) -> _Inside:
 _INSIDE: dict[type[Node], _Inside | None] = {
     **dict.fromkeys((Load, Const, LocalRead, IndexValue, LoadMerge, ConstBits)),
     **dict.fromkeys((Remark, Fill, DeclareLocal, Allocate, Barrier, Prefetch, CallExternal)),
+    CheckPositions: None,
     Repeat: None,  # a routine of its own
     **dict.fromkeys((For, Scoped, Staged), _only("body")),
     **dict.fromkeys((Store, SetLocal), _only("value")),
@@ -80,6 +83,7 @@ _INSIDE: dict[type[Node], _Inside | None] = {
     Binary: attrgetter("left", "right"),
     Ternary: attrgetter("first", "second", "third"),
     Gather: _only("position"),
+    Scatter: attrgetter("position", "value"),
 }
 """The children of the nodes of a class, in execution order; None for leaves. This is a table and
 not a `match` because it is the hottest query of the compiler.
@@ -279,6 +283,9 @@ def _with_children(node: Node, old: tuple[Node, ...], new: list[_Replacement]) -
             return replace(node, arg=_as_expr(flat))
         case Gather():
             return replace(node, position=_as_expr(flat))
+        case Scatter():
+            position, value = cast(tuple[Expr, Expr], flat)
+            return replace(node, position=position, value=value)
         case Binary(op, _, _, dtype):
             left, right = cast(tuple[Expr, Expr], flat)
             return Binary(op, left, right, dtype)
@@ -316,8 +323,12 @@ def indices_of(node: Node) -> tuple[AxisIndex, ...]:
     match node:
         case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Prefetch() | Scoped():
             return node.indices
+        case Scatter(indices=indices):
+            return indices
         case IndexValue(index):
             return (index,)
+        case For(bound=LoopBound(index, extent)):
+            return (index, VarIndex(extent))
         case _:
             return ()
 
@@ -377,7 +388,7 @@ def clone_stmt(root: Stmt) -> Block:
 
     def rename(stmt: Stmt) -> Stmt:
         if isinstance(stmt, For):
-            return replace(stmt, var=renamed[stmt.var])
+            stmt = replace(stmt, var=renamed[stmt.var])
         return _substitute_stmt(stmt, values)
 
     return rewrite(root, rename, lambda e: _substitute_expr(e, values))
@@ -398,7 +409,7 @@ def clone_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
     def on_stmt(stmt: Stmt) -> Stmt:
         match stmt:
             case For(var):
-                return replace(stmt, var=loops[var])
+                return _substitute_stmt(replace(stmt, var=loops[var]), values)
             case SetLocal(local) | DeclareLocal(local) if local in locals_:
                 return replace(stmt, local=locals_[local])
             case _:
@@ -416,10 +427,19 @@ def clone_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
 
 def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
     match stmt:
-        case Store() | StoreVector() | Prefetch() if _mentions(stmt.indices, values):
+        case Store() | StoreVector() | Scatter() | Prefetch() if _mentions(stmt.indices, values):
             return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
+        case For(bound=LoopBound()) if _mentions(indices_of(stmt), values):
+            return with_bound_at(stmt, values)
         case _:
             return stmt
+
+
+def with_bound_at(loop: For, values: Mapping[IndexVar, AxisIndex]) -> For:
+    """Return a loop with indices substituted for the variables in its bound."""
+    if loop.bound is None:
+        return loop
+    return replace(loop, bound=replace(loop.bound, index=substitute(loop.bound.index, values)))
 
 
 def _substitute_expr(expr: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
@@ -456,7 +476,8 @@ class Access:
     merge: bool = False
 
 
-_ACCESSING = (Load, Store, Gather, LoadMerge, StoreVector, Fill, CallExternal, Repeat)
+_WRITING = (Store, StoreVector, Scatter, Fill)
+_ACCESSING = (Load, Gather, LoadMerge, *_WRITING, CheckPositions, CallExternal, Repeat)
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
@@ -466,8 +487,10 @@ def accesses_at(node: Node) -> tuple[Access, ...]:
             return (Access(node.node, False, node.indices),)
         case LoadMerge():
             return (Access(node.node, False, node.indices, merge=True),)
-        case Store() | StoreVector():
+        case Store() | StoreVector() | Scatter():
             return (Access(node.node, True, node.indices),)
+        case CheckPositions(positions):
+            return (Access(positions, False),)
         case Fill():
             return (Access(node.node, True),)
         case CallExternal(inputs=inputs, outputs=outputs) | Repeat(inputs=inputs, outputs=outputs):
@@ -509,6 +532,8 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
             ):
                 found.update(dict.fromkeys((*inputs, *outputs)))
             case Load() | Store() | Gather() | LoadMerge() | StoreVector() | Fill():
+                found[node.node] = None
+            case Scatter() | CheckPositions():
                 found[node.node] = None
             case _:
                 pass
@@ -559,23 +584,6 @@ def rename_local(root: Stmt, old: Local, new: Local) -> Block:
                 return expr
 
     return rewrite(root, on_stmt, on_expr)
-
-
-def remove_unused_nodes(program: LoopProgram) -> LoopProgram:
-    """Remove unused parameters, nodes and allocations from a program."""
-    used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
-    if used == program.nodes.keys():
-        return program
-
-    def without_unused(stmt: Stmt) -> Replacement:
-        return () if isinstance(stmt, Allocate) and stmt.node not in used else stmt
-
-    return replace(
-        program,
-        params=tuple(node for node in program.params if node in used),
-        nodes={node: info for node, info in program.nodes.items() if node in used},
-        body=map_stmts(program.body, without_unused),
-    )
 
 
 def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:

@@ -9,6 +9,7 @@ from ocannl_core.indexing import (
     AxisIndex,
     FixedIndex,
     IndexVar,
+    LoopVar,
     Margin,
     StaticIndex,
     affine,
@@ -22,6 +23,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     LoopProgram,
     Repeat,
+    Scatter,
     Store,
     StoreVector,
 )
@@ -88,13 +90,15 @@ def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None
             continue
         for access in accesses_at(node):
             if access.writes:
-                if _may_reach_interior(access, program.nodes[access.node], bounds):
+                if _may_reach_interior(access, program.nodes[access.node], bounds) or isinstance(
+                    node, Scatter
+                ):
                     writes.add(access.node)
             elif not access.merge:
                 reads.add(access.node)
                 if access.node not in writes:
                     reads_first.add(access.node)
-        if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector):
+        if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector | Scatter):
             limits.update(_limits(node, program.nodes[node.node], bounds))
     return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
 
@@ -145,7 +149,7 @@ def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar
 
 
 def _limits(
-    access: Load | LoadMerge | Gather | Store | StoreVector,
+    access: Load | LoadMerge | Gather | Store | StoreVector | Scatter,
     info: NodeInfo,
     bounds: Mapping[IndexVar, Range],
 ) -> Iterator[Limit]:
@@ -159,10 +163,19 @@ def _limits(
     indices: list[AxisIndex] = list(access.indices)
     if isinstance(access, StoreVector) and dims:
         spans[-1] = access.length
-    if isinstance(access, Gather):
+    if isinstance(access, Gather | Scatter):
         indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
-    for index, extent, margin, span in zip(indices, dims, margins, spans, strict=True):
+    sizes = info.extents or (None,) * len(dims)
+    for index, extent, margin, span, size in zip(indices, dims, margins, spans, sizes, strict=True):
         terms, offset = as_affine(index)
+        if size is not None and not any(isinstance(var, LoopVar) for _, var in terms):
+            before = [
+                (-c, var) for c, var in terms if isinstance(var, StaticIndex) and var not in bounds
+            ]
+            repeated = index_range(affine([t for t in terms if t[1] in bounds], offset), bounds)
+            if repeated is not None:
+                low = repeated.high + 1
+                yield Limit(((1, size), *before), low, size.maximum, access.node)
         statics = tuple(
             (c, var) for c, var in terms if isinstance(var, StaticIndex) and var not in bounds
         )

@@ -15,10 +15,13 @@ from ocannl_core.errors import VerifyError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     LoopVar,
     StaticIndex,
+    VarIndex,
+    as_affine,
     row_major,
     variables,
 )
@@ -28,6 +31,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -40,10 +44,12 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Prefetch,
     Remark,
     Repeat,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -158,6 +164,19 @@ class _Checker:
             case StoreVector():
                 self.vector(stmt)
                 self.later(*self.inside(stmt))
+            case Scatter(node, indices, axis, position, value):
+                self.access(node, indices, "scatter to")
+                self.computed(node, indices, axis, position, "scatter to")
+                if node in self.program.nodes:
+                    dtype = self.program.nodes[node].dtype
+                    self.expect(value.dtype, dtype, f"value scattered to {node.name}")
+                self.later(*self.inside(stmt))
+            case CheckPositions(node, extent):
+                self.known(node, "check of")
+                if node in self.program.nodes and not self.program.nodes[node].dtype.is_integer:
+                    self.problem(f"a check of positions {node.name} that are no integers")
+                if extent < 0:
+                    self.problem(f"a check of positions {node.name} of a negative extent")
             case Fill(node):
                 self.known(node, "fill of")
                 if node in self.program.nodes and self.program.nodes[node].dtype is uint4x32:
@@ -232,6 +251,8 @@ class _Checker:
             self.problem(f"loop variable {var.hint}#{var.id} is bound again inside its loop")
             return
         self.ranges[var] = Range(loop.start, loop.stop - 1)
+        if loop.bound is not None:
+            self.loop_bound(loop, loop.bound)
         empty = loop.stop <= loop.start
         self.dead += empty
 
@@ -240,6 +261,15 @@ class _Checker:
             self.dead -= empty
 
         self.later(*self.inside(loop), close)
+
+    def loop_bound(self, loop: For, bound: LoopBound) -> None:
+        """Check the end of a loop at run time."""
+        what = f"bound of loop variable {loop.var.hint}#{loop.var.id}"
+        self.bound(bound.index, what)
+        self.bound(VarIndex(bound.extent), what)
+        terms, _ = as_affine(bound.index)
+        if [coefficient > 0 for coefficient, var in terms if var is loop.var] != [True]:
+            self.problem(f"{what}: the position does not increase with it")
 
     def declare(self, local: Local) -> None:
         if local in self.scalars:
@@ -296,9 +326,7 @@ class _Checker:
             case Gather(node, indices, axis, position, dtype):
                 self.access(node, indices, "gather from")
                 self.load_dtype(node, dtype)
-                if not 0 <= axis < len(indices) or indices[axis] != FixedIndex(0):
-                    self.problem(f"a gather from {node.name} has no free place at axis {axis}")
-                self.number(position.dtype, f"position of a gather from {node.name}")
+                self.computed(node, indices, axis, position, "gather from")
             case LocalRead(local):
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is read outside its scope")
@@ -330,6 +358,19 @@ class _Checker:
             case _:
                 assert_never(expr)
         self.later(*self.inside(expr))
+
+    def computed(
+        self,
+        node: TensorNode,
+        indices: tuple[AxisIndex, ...],
+        axis: int,
+        position: Expr,
+        what: str,
+    ) -> None:
+        """Check a computed position and the place that it takes."""
+        if not 0 <= axis < len(indices) or indices[axis] != FixedIndex(0):
+            self.problem(f"a {what} {node.name} has no free place at axis {axis}")
+        self.number(position.dtype, f"position of a {what} {node.name}")
 
     def guard(self, step: int) -> None:
         self.guarded += step
@@ -442,8 +483,9 @@ class _Checker:
                 )
 
     def bound(self, index: AxisIndex, what: str) -> None:
-        if isinstance(index, ConcatIndex):
-            self.problem(f"{what}: a concatenated index, which lowering should have removed")
+        if isinstance(index, ConcatIndex | ComputedIndex):
+            kind = "concatenated" if isinstance(index, ConcatIndex) else "computed"
+            self.problem(f"{what}: a {kind} index, which lowering should have removed")
         for var in variables(index):
             if isinstance(var, StaticIndex) and var not in self.program.indices:
                 self.problem(f"{what}: static index {var.name} is not one of the program")

@@ -5,6 +5,7 @@ inferred.
 from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
 from ocannl_core.nn.convolution import conv2d, max_pool2d
 from ocannl_core.nn.dropout import dropout
+from ocannl_core.nn.embedding import embedding
 from ocannl_core.nn.layers import repeat_layers
 from ocannl_core.nn.losses import (
     accuracy,
@@ -30,6 +31,7 @@ __all__ = [
     "cross_entropy",
     "dense",
     "dropout",
+    "embedding",
     "hinge",
     "huber",
     "kl_divergence",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ocannl_core.assign.nodes import Constant
+from ocannl_core.assign.nodes import Constant, EmbedIndex
 from ocannl_core.errors import ShapeError
 from ocannl_core.indexing import variables
 from ocannl_core.shape.projections import project
@@ -13,6 +13,7 @@ from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import einmax, einsum
 from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.dimension import count
 from ocannl_core.tensor.operands import as_tensor, fill_tensor
 from ocannl_core.tensor.pointwise_operations import equal, exp, maximum, stop_gradient, where
 from ocannl_core.tensor.tensor import Tensor
@@ -26,7 +27,8 @@ def mean(spec: str, x: Tensor) -> Tensor:
 
         mean("...|... => ...|0", x)          # over the output axes: shape b|n --> b|1
 
-    The number of cells is that of the inferred shape; it is a constant of the compiled program.
+    The number of cells is that of the inferred shape: a constant of the compiled program, or for
+    an axis whose extent is known at run time the value of the call.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
     result: Tensor = total / _count_terms(total)
@@ -102,10 +104,21 @@ def _of_count(total: Tensor, function: Callable[[int], float]) -> Tensor:
     assert isinstance(definition, Applied)
     logic, operands, origin = definition.logic, definition.operands, total.origin
 
-    def count() -> Constant:
+    def terms() -> Constant | EmbedIndex:
         found = project(logic, total.shape, [operand.shape for operand in operands], origin)
         kept = {var for index in found.lhs for var in variables(index)}
-        extents = (extent for var, extent in found.domain if var not in kept)
-        return Constant(function(math.prod(extents)))
+        reduced = [(var, extent) for var, extent in found.domain if var not in kept]
+        size = math.prod(extent for _, extent in reduced)
+        extents = [var.size for var, _ in reduced if var.size is not None]
+        if not extents:
+            return Constant(function(size))
+        if function is not float:
+            raise ShapeError(
+                "The correction of a variance is computed for a constant number of cells.",
+                found=f"an axis of the extent {extents[0]}",
+                where=str(origin),
+                fix="give the axis a constant size where running statistics are updated",
+            )
+        return count(size, extents)
 
-    return fill_tensor(total.session, count, closed_shape(), total.dtype, "count")
+    return fill_tensor(total.session, terms, closed_shape(), total.dtype, "count")

@@ -44,7 +44,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, fold, unconditional_subexpressions, walk
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import COMPARISONS
+from ocannl_core.ops import COMPARISONS, UnaryOp
 from ocannl_core.passes.access_counts import (
     MOST_ENUMERATED,
     AccessCount,
@@ -308,6 +308,13 @@ def has_computation(value: Expr, own: TensorNode | None = None) -> bool:
     return fold(value, lambda each, inner: classify_cost(each, inner, own)).has_computation
 
 
+def unconverted(expr: Expr) -> Expr:
+    """Return an expression without the conversions around it."""
+    while isinstance(expr, Unary) and expr.op is UnaryOp.IDENTITY:
+        expr = expr.arg
+    return expr
+
+
 class CostClass(NamedTuple):
     """Cost class of an expression or statement.
 
@@ -335,13 +342,16 @@ def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None
         case Binary(_, Load(loaded), _) if loaded is own:
             return CostClass(reads, computes, loads)
         case Binary(op, left, right) if op in COMPARISONS and (
-            isinstance(left, IndexValue) or isinstance(right, IndexValue)
+            isinstance(unconverted(left), IndexValue) or isinstance(unconverted(right), IndexValue)
         ):
             # a flag costs no more than a load, and a known flag turns a reduction into a selection
-            return CostClass(reads, computes, loads)
+            is_plain = all(
+                isinstance(unconverted(each), Load | IndexValue) for each in (left, right)
+            )
+            return CostClass(reads, computes and not is_plain, loads)
         case Unary() | Binary() | Ternary():
             return CostClass(reads, computes or reads, loads)
-        case For():
+        case For() | Gather():  # a gather at every read would keep schedules from blocks of loads
             return CostClass(reads, True, loads)
         case Scoped(_, body) if not loads and not any(isinstance(n, For) for n in walk(body)):
             return CostClass(False, False, False)  # constant, at any cost of its scalars

@@ -37,6 +37,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     LoopProgram,
     Remark,
+    Scatter,
     Scoped,
     SetLocal,
     Stmt,
@@ -187,6 +188,10 @@ class _ValueNumbering:
             case Store(node, _, value) | StoreVector(node, _, _, value):
                 yield self.number_root(value)
                 self.assign(node)
+            case Scatter(node, _, _, position, value):
+                yield self.number_root(position)
+                yield self.number_root(value)
+                self.assign(node)
             case SetLocal(local, value):
                 first = len(self.occurrences)
                 yield self.number_root(value)
@@ -238,8 +243,9 @@ class _ValueNumbering:
         match node:
             case Load(array, indices) | LoadMerge(array, indices):
                 key = (type(node), array, indices, self.version(array))
-            case Gather(array, indices, axis):
-                key = (type(node), array, indices, axis, self.version(array), *operands)
+            case Gather(array, indices, axis, beyond=beyond):
+                place = (indices, axis, float(beyond).hex())
+                key = (type(node), array, place, self.version(array), *operands)
             case LocalRead(local):
                 key = (local, self.version(local))
             case Binary(op, _, _, dtype) if op in _COMMUTATIVE:
@@ -300,6 +306,12 @@ class _Rewriter:
                 return replace(stmt, value=(yield self.rewrite_expression(value, before)))
             case StoreVector(arg=arg) if is_pure(arg):
                 return replace(stmt, arg=(yield self.rewrite_expression(arg, before)))
+            case Scatter(position=position, value=value):
+                if is_pure(position):
+                    position = yield self.rewrite_expression(position, before)
+                if is_pure(value):
+                    value = yield self.rewrite_expression(value, before)
+                return replace(stmt, position=position, value=value)
             case For(body=body):
                 return replace(stmt, body=Block((yield self.rewrite_statements(body.stmts))))
             case Block(stmts):

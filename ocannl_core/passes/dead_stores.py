@@ -26,6 +26,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Remark,
     Repeat,
+    Scatter,
     Scope,
     Staged,
     Stmt,
@@ -40,11 +41,11 @@ from ocannl_core.loopir.traverse import (
     map_expr,
     nodes_of,
     reads,
-    remove_unused_nodes,
     rewrite,
     statements,
     walk,
 )
+from ocannl_core.loopir.unused_nodes import remove_unused_nodes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.algebraic_rules import apply_rules
 from ocannl_core.passes.definite_assignment import all_cells, assigned_cells
@@ -250,6 +251,8 @@ class _Liveness:
             match each:
                 case Store(node) | StoreVector(node) | Fill(node) if node in dead:
                     return () if self.is_dead(each, analysed.ranges) else each
+                case Scatter(node) if node in dead:
+                    return () if self.is_dead(each, analysed.ranges) else each
                 case For(body=Block(())) | Block(()):
                     return ()
                 case _:
@@ -260,7 +263,9 @@ class _Liveness:
             return None
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
 
-    def is_dead(self, store: Store | StoreVector | Fill, ranges: Mapping[IndexVar, Range]) -> bool:
+    def is_dead(
+        self, store: Store | StoreVector | Scatter | Fill, ranges: Mapping[IndexVar, Range]
+    ) -> bool:
         """Return True if all cells that a store may write are dead."""
         if store.node in self.useless:
             return True

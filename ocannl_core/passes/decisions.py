@@ -10,6 +10,7 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition, Policy, inline
+from ocannl_core.passes.one_hot import gather_one_hot
 from ocannl_core.passes.placement import allocate_scratch, decide_placement
 from ocannl_core.passes.simplify import simplify
 
@@ -71,6 +72,11 @@ class Decisions:
     def simplify(self, program: LoopProgram) -> LoopProgram:
         """Simplify, given the nodes that never hold `-0.0`."""
         return simplify(program, positive=self.positive)
+
+    def read_one_hot(self, program: LoopProgram) -> LoopProgram:
+        """Read and write single entries of tables, given the same nodes."""
+        finite = settings.current().tables_are_finite
+        return gather_one_hot(program, tables_are_finite=finite, positive=self.positive)
 
     def allocate(self, program: LoopProgram) -> LoopProgram:
         """Allocate memory in the routine for the nodes that are local to it."""

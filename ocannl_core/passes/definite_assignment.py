@@ -90,6 +90,8 @@ class _AssignedCells:
             return False
         written = np.zeros(self.info.buffer_dims, bool) if self.cells is None else self.cells
         for site in self.partial:
+            if may_run_never(site):
+                continue
             cells = count_writes(site, self.info)
             if cells is not None:
                 written |= cells > 0
@@ -167,6 +169,16 @@ def ranges_of(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
     return {loop.var: Range(loop.start, loop.stop - 1) for loop in loops}
 
 
+def may_run_never(site: AccessSite) -> bool:
+    """Return True if the cell of an access is not accessed where an extent at run time is 0.
+
+    A loop along an axis of the node itself leaves out no cell, because cells beyond the extent are
+    undefined.
+    """
+    used = {var for index in site.indices or () for var in variables(index)}
+    return any(loop.bound is not None and loop.var not in used for loop in site.loops)
+
+
 def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
     """Count the writes of each cell by an access; return None if unknown."""
     loops, dims = ranges_of(site.loops), info.buffer_dims
@@ -202,6 +214,8 @@ def assigns_all(site: AccessSite, info: NodeInfo) -> bool:
 
 def covers_array(site: AccessSite, info: NodeInfo) -> bool:
     """Return True if a store in its loops assigns every cell by plain indices; False if unknown."""
+    if may_run_never(site):
+        return False
     extents: dict[IndexVar, int] = {loop.var: loop.stop for loop in site.loops if loop.start == 0}
     indices = site.indices or ()
     if len({index.var for index in indices if isinstance(index, VarIndex)}) < len(indices):
@@ -214,7 +228,7 @@ def covers_array(site: AccessSite, info: NodeInfo) -> bool:
 
 def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
     """Return the definitely assigned cells of an access; None if unknown."""
-    if site.never_runs or site.is_staged:
+    if site.never_runs or site.is_staged or may_run_never(site):
         return None
     loops = ranges_of(site.loops)
     match site.access:

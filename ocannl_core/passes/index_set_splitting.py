@@ -27,6 +27,7 @@ from ocannl_core.loopir.nodes import (
     IndexValue,
     LoopProgram,
     Remark,
+    Scatter,
     Scoped,
     Stmt,
     Store,
@@ -98,7 +99,7 @@ def _is_reduction(nest: For) -> bool:
                 loops.append(var)
             case Store(_, indices):
                 written.append({var for index in indices for var in variables(index)})
-            case StoreVector() | Fill():
+            case StoreVector() | Scatter() | Fill():
                 return True
             case _:
                 pass

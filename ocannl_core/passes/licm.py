@@ -27,6 +27,7 @@ from ocannl_core.loopir.nodes import (
     Local,
     LocalRead,
     LoopProgram,
+    Scatter,
     Scoped,
     SetLocal,
     Stmt,
@@ -129,6 +130,10 @@ class _LoopHoister:
                 case StoreVector(arg=arg):
                     moved = self.hoist_from_value(arg)
                     kept.append(stmt if moved is arg else replace(stmt, arg=moved))
+                case Scatter(position=position, value=value):
+                    place, moved = map(self.hoist_from_value, (position, value))
+                    is_same = place is position and moved is value
+                    kept.append(stmt if is_same else replace(stmt, position=place, value=moved))
                 case _:
                     kept.append(stmt)
         if len(kept) == len(stmts) and all(map(is_, kept, stmts)):
@@ -221,5 +226,7 @@ def _is_costly(stmt: Stmt, least: int) -> bool:
     match stmt:
         case Store(value=value) | SetLocal(value=value) | StoreVector(arg=value):
             return cost(value) >= least
+        case Scatter(position=position, value=value):
+            return cost(position) >= least or cost(value) >= least
         case _:
             return False

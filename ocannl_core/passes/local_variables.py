@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import IndexVar, StaticIndex
+from ocannl_core.indexing import IndexVar, LoopVar, StaticIndex
 from ocannl_core.loopir.nodes import (
     Allocate,
     Block,
@@ -19,6 +19,7 @@ from ocannl_core.loopir.nodes import (
     IndexValue,
     Local,
     LocalRead,
+    LoopBound,
     Scoped,
     SetLocal,
     Stmt,
@@ -39,6 +40,8 @@ class Variables:
         copies: Scalars that are copies of a constant, an index or another scalar wherever they can
             be read.
         next_local: A number above those of all scalars.
+        ends: The ends at run time of loops, by their variables; None if several loops that bind a
+            variable end differently.
     """
 
     ranges: dict[IndexVar, Range] = field(default_factory=dict)
@@ -47,6 +50,7 @@ class Variables:
     declared: set[Local] = field(default_factory=set)
     copies: dict[Local, Expr] = field(default_factory=dict)
     next_local: int = 0
+    ends: dict[LoopVar, LoopBound | None] = field(default_factory=dict)
 
     def fresh(self, like: Expr) -> Local:
         """Make a new scalar for a value, as `fresh_locals` does."""
@@ -85,7 +89,8 @@ def collect_variables(root: Node, statics: Iterable[StaticIndex] = ()) -> Variab
     leaves: list[SetLocal] = []
     for node in walk(root):
         match node:
-            case For(var, start, stop):
+            case For(var, start, stop, bound=bound):
+                known.ends[var] = bound if known.ends.setdefault(var, bound) == bound else None
                 before = known.ranges.get(var, Range(start, stop - 1))
                 known.ranges[var] = Range(min(before.low, start), max(before.high, stop - 1))
             case LocalRead(local):

@@ -1,11 +1,12 @@
-"""Conversion of one-hot reductions to gathers.
+"""Conversion of one-hot reductions to gathers, and of one-hot updates to scatters.
 
 for k in range(10): c[i] += where(k == id[i], table[k], 0)   -->   c[i] += gather(table[id[i]])
+for k in range(10): c[k] += where(k == id[i], x[i], 0)       -->   scatter(c[id[i]]) += x[i]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -24,6 +25,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     LoopProgram,
     Remark,
+    Scatter,
     Scoped,
     SetLocal,
     Stmt,
@@ -49,8 +51,14 @@ from ocannl_core.passes.simplify import simplify
 from ocannl_core.passes.value_analysis import fits, is_leaf, is_number
 
 
-def gather_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:
-    """Replace reductions that select one entry of a table by guarded gathers.
+def gather_one_hot(
+    program: LoopProgram,
+    *,
+    tables_are_finite: bool = False,
+    positive: Collection[TensorNode] = (),
+) -> LoopProgram:
+    """Replace reductions that select one entry of a table by guarded gathers, and updates of one
+    entry by scatters.
 
     The reduction must run over a variable `k` that is compared with a number independent of `k`. A
     number that is not a position of the table, or has a fraction, selects nothing.
@@ -59,13 +67,18 @@ def gather_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> 
     gives the same numbers only if no other entry is infinite or NaN, since zero times those is NaN.
     For floats it is therefore rewritten only on request, and the sign of zeros may change then.
 
+    An update of every cell `k` along an axis, by a term that is zero unless `k` equals a number, is
+    an update of one cell, in the same order. Adding zero changes a cell only if it is -0.0.
+
     Args:
         program: The program.
         tables_are_finite: True if all entries that are multiplied by zero are finite.
+        positive: Nodes that never hold -0.0.
     """
     if not any(isinstance(node, IndexValue) for node in walk(program.body)):
         return program  # no loop variable is compared
-    rules = _OneHotRules(program.nodes, fresh_locals(program.body), tables_are_finite)
+    fresh = fresh_locals(program.body)
+    rules = _OneHotRules(program.nodes, fresh, tables_are_finite, frozenset(positive))
     body = rewrite(program.body, on_stmt=rules.rewrite_statement)
     return program if body is program.body else simplify(replace(program, body=body))
 
@@ -83,16 +96,21 @@ class _OneHotRules:
     nodes: Mapping[TensorNode, NodeInfo]
     fresh: Fresh
     tables_are_finite: bool
+    positive: frozenset[TensorNode]
 
     def rewrite_statement(self, stmt: Stmt) -> Replacement:
         if not isinstance(stmt, For) or stmt.kind not in (AxisKind.SERIAL, AxisKind.REDUCTION):
             return stmt
         loops, update = _match_nest(stmt.body)
-        if update is None or stmt.stop - stmt.start < 2:
+        if update is None or stmt.stop - stmt.start < 2 or stmt.bound is not None:
             return stmt
         found = _match_accumulation(update)
         selection = None if found is None else self.match_selection(found[1], stmt)
-        if found is None or selection is None or not _is_independent(selection, update, stmt.var):
+        if found is None or selection is None:
+            return stmt
+        if isinstance(update, Store) and self.updates_one_cell(selection, update, stmt):
+            return self.build_scatter(selection, update, stmt, loops)
+        if not _is_independent(selection, update, stmt.var):
             return stmt
         gathered = self.build_gather(selection, stmt)
         if gathered is None:
@@ -137,7 +155,7 @@ class _OneHotRules:
                 return None
         steps = Range(loop.start, loop.stop - 1)
         is_counter = var == loop.var and fits(steps, counter.dtype)
-        return _Selection(position, value) if is_counter else None
+        return _Selection(_as_integer(position, loop), value) if is_counter else None
 
     def match_product(self, flag: Expr, value: Expr, loop: For) -> _Selection | None:
         """Match a product with a factor that is 1 or 0, or that is itself a selection."""
@@ -157,11 +175,7 @@ class _OneHotRules:
         position, value = selection.position, selection.value
         if isinstance(value, Load) and self.covers(value, loop):
             return (), _replace_load(value, loop.var, position)
-        setup: tuple[Stmt, ...] = ()
-        if not is_leaf(position):
-            local = self.fresh(position)
-            setup = (DeclareLocal(local), SetLocal(local, position))
-            position = LocalRead(local)
+        position, setup = self.named(position)
         at = map_expr(value, partial(_replace_load, var=loop.var, position=position))
         if loop.var in free_variables(at):
             return None
@@ -169,12 +183,47 @@ class _OneHotRules:
         guard = _build_bounds_check(position, loop)
         return setup, Ternary(TernaryOp.WHERE, guard, at, zero, value.dtype)
 
-    def covers(self, load: Load, loop: For) -> bool:
+    def covers(self, access: Load | Store, loop: For) -> bool:
         """Return True if the loop runs over the whole axis of a table that it indexes."""
-        if not _is_column(load, loop.var):
+        if not _is_column(access, loop.var):
             return False
-        axis = load.indices.index(VarIndex(loop.var))
-        return loop.start == 0 and loop.stop == self.nodes[load.node].buffer_dims[axis]
+        axis = access.indices.index(VarIndex(loop.var))
+        return loop.start == 0 and loop.stop == self.nodes[access.node].buffer_dims[axis]
+
+    def updates_one_cell(self, selection: _Selection, update: Store, loop: For) -> bool:
+        """Return True if an update changes only the cell at the selected position of an axis."""
+        dtype = update.value.dtype
+        keeps_others = not dtype.is_float or self.tables_are_finite or update.node in self.positive
+        return (
+            keeps_others
+            and self.covers(update, loop)
+            and not any(
+                loop.var in free_variables(part) or update.node in reads(part)
+                for part in (selection.position, selection.value)
+            )
+        )
+
+    def build_scatter(
+        self, selection: _Selection, update: Store, loop: For, loops: list[For]
+    ) -> Block:
+        """Return the update of one cell, in the loops inside of the removed one."""
+        axis = update.indices.index(VarIndex(loop.var))
+        free = (*update.indices[:axis], FixedIndex(0), *update.indices[axis + 1 :])
+        position, setup = self.named(selection.position)
+        dtype = update.value.dtype
+        own = Gather(update.node, free, axis, position, dtype)
+        total = Binary(BinaryOp.ADD, own, selection.value, dtype)
+        body: tuple[Stmt, ...] = (*setup, Scatter(update.node, free, axis, position, total))
+        for each in reversed(loops):
+            body = (replace(each, body=Block(body)),)
+        return Block(body)
+
+    def named(self, position: Expr) -> tuple[Expr, tuple[Stmt, ...]]:
+        """Return a position that may be repeated, and the statements that compute it."""
+        if is_leaf(position):
+            return position, ()
+        local = self.fresh(position)
+        return LocalRead(local), (DeclareLocal(local), SetLocal(local, position))
 
 
 def _match_nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
@@ -219,9 +268,21 @@ def _is_independent(selection: _Selection, update: Store | SetLocal, var: LoopVa
     return not any(isinstance(part, Scoped) for part in walk(selection.value))
 
 
-def _is_column(expr: Expr, var: LoopVar) -> bool:
-    """Return True if the variable indexes a load by itself, along one axis."""
-    if not isinstance(expr, Load):
+def _as_integer(position: Expr, loop: For) -> Expr:
+    """Return an integer without the conversion to a float that holds all values of the loop
+    exactly: larger integers are not rounded to one of them.
+    """
+    match position:
+        case Unary(UnaryOp.IDENTITY, arg, dtype) if arg.dtype.is_integer and dtype.is_float:
+            is_exact = loop.start >= 0 and loop.stop <= 2**dtype.significand
+            return arg if is_exact and not dtype.is_narrow else position
+        case _:
+            return position
+
+
+def _is_column(expr: Expr | Store, var: LoopVar) -> bool:
+    """Return True if the variable indexes an access by itself, along one axis."""
+    if not isinstance(expr, Load | Store):
         return False
     mentions = [index for index in indices_of(expr) if var in variables(index)]
     return mentions == [VarIndex(var)]

@@ -20,7 +20,6 @@ left to share between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
@@ -31,7 +30,6 @@ from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.fma_contraction import contract_to_fma
 from ocannl_core.passes.index_set_splitting import split_index_sets
 from ocannl_core.passes.licm import hoist_invariants
-from ocannl_core.passes.one_hot import gather_one_hot
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +47,11 @@ def core_passes(decisions: Decisions) -> tuple[NamedPass, ...]:
         decisions: Holds the nodes that the context keeps; the passes store their decisions in it.
     """
     chosen = settings.current()
-    one_hot = partial(gather_one_hot, tables_are_finite=chosen.tables_are_finite)
     algebra = (NamedPass("contract", contract_to_fma),) if chosen.contract else ()
     return (
         NamedPass("inline", decisions.inline),
         NamedPass("simplify", decisions.simplify),
-        NamedPass("read one-hot", one_hot),
+        NamedPass("read one-hot", decisions.read_one_hot),
         NamedPass("forward fills", forward_fills),
         NamedPass("hoist invariants", hoist_invariants),
         NamedPass("share subexpressions", eliminate_common_subexpressions),

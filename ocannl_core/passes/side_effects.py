@@ -8,10 +8,12 @@ from ocannl_core.loopir.nodes import (
     Allocate,
     Barrier,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     Expr,
     Fill,
     Repeat,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -46,7 +48,7 @@ def assigned_memory(root: Stmt) -> IdentityMap[Node, frozenset[Storage]]:
 def assigned_by_node(node: Node) -> frozenset[Storage]:
     """Return the memory and scalars that a node itself assigns, without its children."""
     match node:
-        case Store(array) | StoreVector(array) | Fill(array) | Allocate(array):
+        case Store(array) | StoreVector(array) | Fill(array) | Allocate(array) | Scatter(array):
             return frozenset((array,))
         case SetLocal(local) | DeclareLocal(local) | Scoped(local):
             return frozenset((local,))
@@ -58,7 +60,8 @@ def assigned_by_node(node: Node) -> frozenset[Storage]:
 
 def is_pure(expr: Expr) -> bool:
     """Return True if computing an expression changes only scalars of its own."""
-    impure = Store | StoreVector | Fill | Allocate | CallExternal | Repeat | Barrier | Staged
+    writing = Store | StoreVector | Scatter | Fill | Allocate
+    impure = writing | CheckPositions | CallExternal | Repeat | Barrier | Staged
     own = {node.local for node in walk(expr) if isinstance(node, Scoped | DeclareLocal)}
     return not any(
         isinstance(node, impure) or (isinstance(node, SetLocal) and node.local not in own)

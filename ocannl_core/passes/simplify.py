@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import FixedIndex
+from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, as_affine
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -26,27 +26,31 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     LoopProgram,
     Remark,
+    Scatter,
     Scoped,
     SetLocal,
     Stmt,
     Store,
     Unary,
 )
+from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import (
     Replacement,
     locals_of,
     map_expr,
-    remove_unused_nodes,
     rewrite,
     substitute_in_stmt,
     walk,
     writes,
 )
+from ocannl_core.loopir.unused_nodes import remove_unused_nodes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once
 from ocannl_core.passes.local_variables import Fresh, Variables, assign_local, collect_variables
+from ocannl_core.passes.side_effects import is_pure
 from ocannl_core.passes.value_analysis import (
+    Difference,
     constant,
     difference,
     index_of,
@@ -137,30 +141,32 @@ class _Rules:
         return expand_power(base, int(exponent), self.known.fresh)
 
     def _simplify_gather(self, gather: Gather) -> Expr | None:
-        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], if i is certainly in bounds; or 0."""
+        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], if i is certainly in bounds; or the value
+        beyond the axis.
+        """
         if gather.node not in self.nodes:
             return None
         position = integer_range(gather.position, self.known.ranges)
         if position is None:
             value = value_of(gather.position)
             is_outside = value is not None and (not is_finite(value) or value != int(value))
-            return constant(0, gather.dtype) if is_outside else None
+            return constant(gather.beyond, gather.dtype) if is_outside else None
         extent = self.nodes[gather.node].buffer_dims[gather.axis]
         if position.high < 0 or position.low >= extent:
-            return constant(0, gather.dtype)
+            return constant(gather.beyond, gather.dtype)
         if position.low < 0 or position.high >= extent:
             return None
-        index = index_of(gather.position)
-        before, after = gather.indices[: gather.axis], gather.indices[gather.axis + 1 :]
-        return Load(gather.node, (*before, index, *after), gather.dtype)
+        return Load(gather.node, _with_index(gather), gather.dtype)
 
     def _fold_comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
         """i < 3 --> 1, if i is a loop variable and always less than 3; likewise other comparisons.
 
-        i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, for every i.
+        i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, for every i; i < n --> 1, in a loop while i < n.
         """
         apart = difference(left, right, self.known.ranges)
         verdict = None if apart is None else apart.compare(op)
+        if apart is not None and verdict is None:
+            verdict = _before_ends(apart, self.known).compare(op)
         return None if verdict is None else constant(int(verdict), dtype)
 
     # ----- statements -----
@@ -173,6 +179,8 @@ class _Rules:
                 return self._simplify_block(stmt, stmts)
             case Store(node, indices, Load(loaded, cell)) if loaded is node and cell == indices:
                 return ()  # c[i] = c[i] -->
+            case Scatter():
+                return self._simplify_scatter(stmt)
             case SetLocal(local, LocalRead(source)) if source == local:
                 return ()  # v = v -->
             case SetLocal(local, Scoped(_, body)) if local not in locals_of(body):
@@ -183,6 +191,18 @@ class _Rules:
                 return ()
             case _:
                 return stmt
+
+    def _simplify_scatter(self, scatter: Scatter) -> Replacement:
+        """scatter(a[3]) = x --> a[3] = x, if that is certainly in bounds."""
+        position = integer_range(scatter.position, self.known.ranges)
+        if position is None or scatter.node not in self.nodes:
+            return scatter
+        extent = self.nodes[scatter.node].buffer_dims[scatter.axis]
+        if position.high < 0 or position.low >= extent:
+            return () if is_pure(scatter.value) else scatter
+        if position.low < 0 or position.high >= extent:
+            return scatter
+        return Store(scatter.node, _with_index(scatter), scatter.value)
 
     def _is_unread(self, local: Local) -> bool:
         """Return True if a declared scalar is never read, or only as a copy of another leaf."""
@@ -195,6 +215,8 @@ class _Rules:
             return ()
         if loop.stop - loop.start > 1 or loop.kind in (AxisKind.GRID, AxisKind.BLOCK):
             return loop
+        if loop.bound is not None:
+            return loop  # it may have no iteration
         body = substitute_in_stmt(loop.body, {loop.var: FixedIndex(loop.start)})
         return rewrite(body, self.rewrite_statement, self.rewrite_expression)
 
@@ -243,6 +265,29 @@ class _Rules:
             return before.value if expr == LocalRead(local) else self.rewrite_expression(expr)
 
         return replace(stmt, value=map_expr(stmt.value, substitute, self.rewrite_statement))
+
+
+def _before_ends(apart: Difference, known: Variables) -> Difference:
+    """Return a difference with the range that the ends of loops at run time leave to it."""
+    terms, offset = as_affine(apart.index)
+    low, high = apart.reach.low, apart.reach.high
+    for _, var in terms:
+        bound = known.ends.get(var) if isinstance(var, LoopVar) else None
+        if bound is None:
+            continue
+        position, start = as_affine(bound.index)
+        to_end = {*position, (-1, bound.extent)}  # at most -1 - start
+        if {*terms} == to_end:
+            high = min(high, offset - start - 1)
+        elif {(-coefficient, var) for coefficient, var in terms} == to_end:
+            low = max(low, offset + start + 1)
+    return replace(apart, reach=Range(low, high))
+
+
+def _with_index(access: Gather | Scatter) -> tuple[AxisIndex, ...]:
+    """Return the indices of an access whose computed position is an index."""
+    before, after = access.indices[: access.axis], access.indices[access.axis + 1 :]
+    return (*before, index_of(access.position), *after)
 
 
 def _match_single_value(local: Local, body: Block) -> Expr | None:

@@ -14,6 +14,7 @@ from ocannl_core.loopir.nodes import (
     Allocate,
     Block,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     Fill,
     For,
@@ -23,6 +24,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     LoopProgram,
     Repeat,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -34,7 +36,18 @@ from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, children
 from ocannl_core.node import TensorNode
 
-Accessing = Load | LoadMerge | Gather | Store | StoreVector | Fill | CallExternal | Repeat
+Accessing = (
+    Load
+    | LoadMerge
+    | Gather
+    | Store
+    | StoreVector
+    | Scatter
+    | Fill
+    | CheckPositions
+    | CallExternal
+    | Repeat
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +144,10 @@ def analyse_statement(
                 reads.append(AccessSite(node.node, node, node.indices, loops, store, is_staged))
             case Store() | StoreVector():
                 writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
-            case Fill(filled):
+            case Fill(filled) | Scatter(filled):
                 writes.append(AccessSite(filled, node, None, loops, node, is_staged))
+            case CheckPositions(positions):
+                reads.append(AccessSite(positions, node, None, loops, node, is_staged))
             case (
                 CallExternal(inputs=inputs, outputs=outputs)
                 | Repeat(inputs=inputs, outputs=outputs)
@@ -167,7 +182,7 @@ def _walk_in_order(root: Stmt) -> Iterator[_Visit]:
         match node:
             case For():
                 loops = (*loops, node)
-            case Store() | StoreVector():
+            case Store() | StoreVector() | Scatter():
                 store = node
             case Staged():
                 is_staged = True

@@ -13,7 +13,15 @@ from ocannl_core.dtypes import (
     uint4x32,
 )
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, ConcatIndex, FixedIndex, IndexVar, affine, as_affine
+from ocannl_core.indexing import (
+    AxisIndex,
+    ComputedIndex,
+    ConcatIndex,
+    FixedIndex,
+    IndexVar,
+    affine,
+    as_affine,
+)
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
@@ -167,7 +175,7 @@ def integer_range(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
         ranges: The values of index variables.
     """
     match expr:
-        case IndexValue(index, dtype) if not isinstance(index, ConcatIndex):
+        case IndexValue(index, dtype) if not isinstance(index, ConcatIndex | ComputedIndex):
             reach = index_range(index, ranges)
             return reach if reach is not None and fits(reach, dtype) else None
         case Const():

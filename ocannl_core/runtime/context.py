@@ -98,7 +98,8 @@ class Context:
 
         Args:
             computation: The code.
-            bindings: The static indices that the code uses; calls give them values by name.
+            bindings: The static indices that the code uses; calls give them values by name. The
+                extents of axes in the code are arguments of calls without being listed.
             keep: The tensors to store instead of the results; `()` stores no result.
             name: A name for files and messages, an identifier; by default the computation's.
             inline: Tensors to compute wherever they are read, although that repeats work; they take
@@ -144,6 +145,7 @@ class Context:
             program = replace(program, name=name)
         code = link.Unlinked(program, computation.literals(), computation.tensors())
         lowered = lower(program)
+        bindings = link.with_extents(bindings, lowered)
         link.check_bindings(lowered.indices, bindings, program.name)
         if merged := merge_reads(lowered.body):
             raise LinkError(
@@ -211,7 +213,8 @@ class Context:
     # ----- host access ---------------------------------------------------------------------------
 
     def __getitem__(self, tensor: TensorLike) -> Array:
-        """Return a copy of a tensor's cells: axes batch, output, input, without margins.
+        """Return a copy of a tensor's cells: axes batch, output, input, without margins. An axis
+        with an extent at run time has the size of the last write.
 
         Waits for pending work. Literals can be read in every context.
 
@@ -224,10 +227,11 @@ class Context:
             assert tensor.literal is not None
             return values.cells_of(tensor.literal, info, tensor.describe(), "").copy()
         stored = self._readable(tensor)
-        return values.read(self.backend, stored.buffer)
+        return values.read(self.backend, stored.buffer, stored.sizes())
 
     def __setitem__(self, tensor: TensorLike, value: object) -> None:
         """Copy host data to the device: an array of the tensor's extents, or one number for all.
+        An axis with an extent at run time may have any size up to the maximum.
 
         Integers and wider floats are rounded to a float tensor's format. A tensor without memory
         here gets some.
@@ -237,18 +241,22 @@ class Context:
                 sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
-        node = _checked(tensor).node
+        written = _checked(tensor)
+        written.note_host_write()
+        node = written.node
         stored = self._store.find(node)
         info = stored.info if stored is not None else tensor.info
         found = stored
         if found is None:
             collect_if_due()
             found = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
-        cells = values.cells_of(value, info, tensor.describe(), str(tensor.shape))
+        sizes = values.given_sizes(value, info, tensor.describe())
+        given = values.sized(info, sizes)
+        cells = values.cells_of(value, given, tensor.describe(), str(tensor.shape))
         if stored is None:
             self._store.add(found)
         values.write(self.backend, found.buffer, cells)
-        self._store.history.host_wrote(found)
+        self._store.history.host_wrote(found, sizes)
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """Return True if the tensor has memory here, with or without a value."""

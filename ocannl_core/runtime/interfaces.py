@@ -37,6 +37,10 @@ class TensorLike(Protocol):
     @property
     def is_parameter(self) -> bool: ...
 
+    def note_host_write(self) -> None:
+        """Record that the host writes the cells; raise UsageError if code relies on them."""
+        ...
+
     @property
     def is_placeholder(self) -> bool:
         """Return True if the host provides the cells, and no code computes them."""

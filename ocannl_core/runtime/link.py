@@ -9,9 +9,10 @@ from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.compile.driver import Build
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.kernels.memory_plan import memory_plan, too_large
 from ocannl_core.kernels.nodes import Plan
+from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.usage import Usage
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.runtime import values
@@ -129,6 +130,13 @@ def _reason_to_store(
 
 
 # ----- checks before anything is compiled -------------------------------------------------------
+
+
+def with_extents(bindings: Sequence[StaticIndex], program: LoopProgram) -> Sequence[StaticIndex]:
+    """Return bindings and the extents at run time that a program mentions, each once."""
+    found = [index for index in program.indices if isinstance(index, StaticExtent)]
+    found += [each for info in program.nodes.values() for each in info.extents if each is not None]
+    return [*bindings, *dict.fromkeys(each for each in found if each not in bindings)]
 
 
 def check_bindings(
@@ -354,6 +362,29 @@ def check_values(needed: Sequence[Stored], routine: str) -> None:
         where=f"running {routine}",
         fix="\n".join(fixes),
     )
+
+
+def check_sizes(needed: Sequence[Stored], sizes: Mapping[StaticExtent, int], routine: str) -> None:
+    """Raise UsageError if a routine would read more cells of a node than were written.
+
+    Args:
+        needed: Nodes with extents at run time that the routine reads.
+        sizes: The extents of this run.
+        routine: The name of the routine.
+    """
+    for stored in needed:
+        written = stored.sizes()
+        for extent in dict.fromkeys(stored.info.extents):
+            if extent is None or sizes[extent] <= written.get(extent, extent.maximum):
+                continue
+            raise UsageError(
+                "A routine reads cells that have a value.",
+                found=f"{extent.name} = {sizes[extent]}, and "
+                f"{description(stored.node, stored.tensor)} has {written[extent]} positions along "
+                f"{extent}",
+                where=f"running {routine}",
+                fix=f"give {extent.name}={written[extent]}, or write more of it first",
+            )
 
 
 def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:

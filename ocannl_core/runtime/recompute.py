@@ -18,6 +18,7 @@ from collections.abc import Set as AbstractSet
 
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.loopir.nodes import Block, LoopProgram
 from ocannl_core.loopir.traverse import clone_stmt, static_indices
 from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
@@ -59,8 +60,8 @@ def _check(recipe: Recipe, store: BufferStore, routine: str) -> None:
         problem = f"{Reason.OPERAND_OVERWRITTEN.text}: {name} writes {written} afterwards"
     elif missing := sorted(n.name for n in definition.operands if store.find(n) is None):
         problem = f"it is computed from {', '.join(missing)}, which {name} does not keep"
-    elif indices := [i.name for stmt in definition.body for i in static_indices(stmt)]:
-        problem = f"it depends on the static index {indices[0]} with which {name} was called"
+    elif indices := [i for i in _indices(recipe) if not isinstance(i, StaticExtent)]:
+        problem = f"it depends on the static index {indices[0].name} with which {name} was called"
     elif definition.has_merge:
         problem = "it is computed from a merge buffer, which the next transfer fills anew"
     else:
@@ -72,6 +73,12 @@ def _check(recipe: Recipe, store: BufferStore, routine: str) -> None:
         f"compile {name} with keep=[{recipe.node.name}, ...], which replaces its results, "
         "and run it",
     )
+
+
+def _indices(recipe: Recipe) -> tuple[StaticIndex, ...]:
+    """Return the static indices of a definition, extents at run time among them."""
+    found = (index for stmt in recipe.definition.body for index in static_indices(stmt))
+    return tuple(dict.fromkeys(found))
 
 
 def insert_definitions(
@@ -89,10 +96,12 @@ def insert_definitions(
                 nodes.setdefault(operand, stored.info)
     definitions = (clone_stmt(stmt) for recipe in recipes for stmt in recipe.definition.body)
     stmts = tuple(stmt for block in definitions for stmt in block.stmts)
+    indices = dict.fromkeys((*program.indices, *(i for each in recipes for i in _indices(each))))
     added = sorted(nodes.keys() - set(program.params), key=lambda node: node.id)
     return replace(
         program,
         params=(*program.params, *added),
+        indices=tuple(indices),
         nodes=nodes,
         body=Block((*stmts, *program.body.stmts)),
     )
@@ -124,8 +133,17 @@ def recipes_of(
     }
 
 
-def check_current(recomputed: Sequence[Recomputed], routine: str) -> None:
-    """Raise LinkError if an operand of a recomputed node has changed since it was computed."""
+def check_current(
+    recomputed: Sequence[Recomputed], routine: str, sizes: Mapping[StaticExtent, int]
+) -> None:
+    """Raise LinkError if an operand of a recomputed node has changed since it was computed, or the
+    extent of an axis was another one then.
+
+    Args:
+        recomputed: The recomputed nodes.
+        routine: The name of the routine that is about to run.
+        sizes: The values of its extents.
+    """
     for each in recomputed:
         recipe = each.recipe
         if recipe.run.at == 0:
@@ -135,6 +153,18 @@ def check_current(recomputed: Sequence[Recomputed], routine: str) -> None:
                 f"it is virtual in {recipe.routine}, which has not run",
                 f"run {recipe.routine} first",
             )
+        for extent in _indices(recipe):
+            if not isinstance(extent, StaticExtent):
+                continue
+            before, now = recipe.run.sizes.get(extent, extent.maximum), sizes[extent]
+            if before != now:
+                raise _not_recomputable(
+                    recipe,
+                    f"running {routine}",
+                    f"it is virtual in {recipe.routine}, which ran with {extent.name} = {before}, "
+                    f"and {extent.name} = {now} here",
+                    f"run {recipe.routine} with {extent.name}={now} first",
+                )
         changed = [s.node.name for s in each.operands if s.written_at() > recipe.run.at]
         if changed:
             raise _not_recomputable(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, SupportsIndex
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.compile.driver import Build, compile_again
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex, affine
+from ocannl_core.ir_text import PrintedNames
 from ocannl_core.kernels.memory_plan import MemoryPlan, memory_plan
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
@@ -42,6 +43,7 @@ class Routine:
         "_accepted",
         "_build",
         "_carried",
+        "_extents",
         "_history",
         "_is_ready",
         "_is_repeatable",
@@ -52,6 +54,7 @@ class Routine:
         "_order",
         "_recomputed",
         "_run",
+        "_sized",
         "_written",
         "bindings",
         "name",
@@ -101,23 +104,36 @@ class Routine:
         self._accepted = {
             binding.name: _accepted_range(binding, self._limits) for binding in bindings
         }
+        self._extents = tuple(each for each in bindings if isinstance(each, StaticExtent))
+        run.values = tuple(each.maximum for each in self._extents)
+        # the cells of what it writes itself may have come into being one call after the other
+        self._sized = tuple(
+            stored
+            for node, stored in by_id
+            if stored.info.extents and node in usage.reads_first - usage.writes
+        )
         self._order = tuple(index.name for index in build.plan.indices)
         if all(len(limit.terms) == 1 for limit in self._limits):
             # equal but for the time of a call
-            self.__class__ = callable_class(Routine, tuple(self._accepted.items()), self._order)
+            defaults = tuple((each.name, each.maximum) for each in self._extents)
+            self.__class__ = callable_class(
+                Routine, tuple(self._accepted.items()), self._order, defaults
+            )
 
     def __call__(self, /, **indices: SupportsIndex) -> None:
-        """Run the routine; every binding is a required keyword argument.
+        """Run the routine; every static index is a required keyword argument, and an extent of
+        axes an optional one: its maximum is the default.
 
         Returns when the work is submitted; reading results through the context waits for it.
 
         Raises:
             LinkError: if a node that it reads has no value yet; the message gives the call that
                 provides one.
-            UsageError: if an index is missing, unknown or out of range, or a gradient would be
-                passed on to operands again together with a part passed on before.
+            UsageError: if an index is missing, unknown or out of range, more cells of a tensor
+                would be read than were written, or a gradient would be passed on to operands
+                again together with a part passed on before.
         """
-        self._start(self._values(indices))
+        self._start(*self._values(indices))
 
     def profile(self, seconds: float = 1.0, **indices: SupportsIndex) -> Profile:
         """Measure the time of each kernel; printing the result shows a table.
@@ -134,7 +150,7 @@ class Routine:
         """
         from ocannl_core.compile.profile import profile
 
-        values = self._values(indices)
+        values, _ = self._values(indices)
         link.check_values(self._needed, self.name)
         memory = {node: stored.buffer for node, stored in self._memory.items()}
         build = self._build
@@ -199,26 +215,41 @@ class Routine:
         arguments = ", ".join(binding.name for binding in self.bindings)
         return f"<routine {self.name}({arguments}): {len(self._build.plan.kernels)} kernels>"
 
-    def _start(self, values: Sequence[int]) -> None:
-        """Run the code with checked values after checking the state of the context."""
-        if self._history.last is self._run:
+    def _start(self, values: Sequence[int], extents: tuple[int, ...] = ()) -> None:
+        """Run the code with checked values after checking the state of the context.
+
+        Args:
+            values: The static indices that the code takes.
+            extents: The extents at run time, in the order of the bindings.
+        """
+        if self._history.last is self._run and extents == self._run.values:
             self._launch(values)
             return
+        sizes = dict(zip(self._extents, extents, strict=True))
+        if self._sized:
+            link.check_sizes(self._sized, sizes, self.name)
         if self._recomputed:
-            recompute.check_current(self._recomputed, self.name)
+            recompute.check_current(self._recomputed, self.name, sizes)
         if self._carried:
             link.check_gradients(self._carried, self._run)
         if not self._is_ready:
             link.check_values(self._needed, self.name)
         self._launch(values)
+        self._run.sizes, self._run.values = sizes, extents
         self._history.ran(self._run, is_repeatable=self._is_repeatable)
         if not self._is_ready:
             for stored in self._written:
                 stored.has_value = True
             self._is_ready = True  # for good: a node that has a value never loses it
 
-    def _values(self, indices: Mapping[str, SupportsIndex]) -> Sequence[int]:
-        """Return the checked values of the static indices in the order of the compiled code."""
+    def _values(
+        self, indices: Mapping[str, SupportsIndex]
+    ) -> tuple[Sequence[int], tuple[int, ...]]:
+        """Return the checked values of the static indices in the order of the compiled code, and
+        those of the extents at run time in the order of the bindings.
+        """
+        if self._extents:
+            indices = {**{each.name: each.maximum for each in self._extents}, **indices}
         if indices.keys() != self._accepted.keys():
             raise self._wrong_names(indices)
         numbers: dict[str, int] = {}
@@ -233,7 +264,8 @@ class Routine:
         for limit in self._limits:
             if len(limit.terms) > 1:
                 self._check_jointly(limit, numbers)
-        return tuple(numbers[name] for name in self._order)
+        extents = tuple(numbers[each.name] for each in self._extents)
+        return tuple(numbers[name] for name in self._order), extents
 
     def _wrong_names(self, indices: Mapping[str, SupportsIndex]) -> UsageError:
         missing = [name for name in self._accepted if name not in indices]
@@ -265,6 +297,15 @@ class Routine:
             ),
             None,
         )
+        binding = next(each for each in self.bindings if each.name == name)
+        if isinstance(binding, StaticExtent) and number not in range(binding.maximum + 1):
+            return UsageError(
+                f"An extent is at most the size of its axes in memory: {name} from 0 to "
+                f"{binding.maximum}.",
+                found=f"{name} = {number}",
+                where=f"running {self.name}",
+                fix=f'oc.static_extent("{name}", max={number})' if number > 0 else "",
+            )
         reason = (
             f"other values leave {limit.node.name}"
             if limit is not None
@@ -280,10 +321,7 @@ class Routine:
         value = sum(coefficient * numbers[var.name] for coefficient, var in limit.terms)
         if limit.low <= value <= limit.high:
             return
-        terms = " + ".join(
-            var.name if coefficient == 1 else f"{coefficient}*{var.name}"
-            for coefficient, var in limit.terms
-        )
+        terms = PrintedNames().index(affine(limit.terms))
         raise UsageError(
             f"Static indices that address an axis together stay inside it: "
             f"{terms} in range({limit.low}, {limit.high + 1}).",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING
 
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.garbage import note_memory
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.runtime.interfaces import TensorLike
@@ -29,12 +31,16 @@ class RunRecord:
         routine: The name of the routine in messages.
         passed_on: Gradients that it leaves passed on to operands; it keeps none of them alive.
         owner: The routine, once there is one; None when it is gone.
+        sizes: The extents at run time of its last run.
+        values: Those sizes in the order of the routine's arguments.
     """
 
     at: int = 0
     routine: str = ""
     passed_on: AbstractSet[TensorNode] = frozenset()
     owner: Callable[[], object] | None = None
+    sizes: Mapping[StaticExtent, int] = field(default_factory=dict)
+    values: tuple[int, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -56,10 +62,11 @@ class History:
         self.last: RunRecord | None = None
         self._ordinals = count(1)
 
-    def host_wrote(self, stored: Stored) -> None:
-        """Record that the host has written to a node."""
+    def host_wrote(self, stored: Stored, sizes: Mapping[StaticExtent, int]) -> None:
+        """Record that the host has written to a node whose extents have these sizes."""
         self.last = None
         stored.has_value = True
+        stored.host_sizes = sizes
         stored.host_wrote_at = next(self._ordinals)
 
     def ran(self, run: RunRecord, *, is_repeatable: bool) -> None:
@@ -84,6 +91,7 @@ class Stored:
         writers: Names of the routines that compute it, oldest first.
         runs: The records of the routines that write it.
         host_wrote_at: The time of the host's last write.
+        host_sizes: The extents at run time of the cells that it wrote.
     """
 
     __slots__ = (
@@ -91,6 +99,7 @@ class Stored:
         "_tensor",
         "buffer",
         "has_value",
+        "host_sizes",
         "host_wrote_at",
         "is_linked",
         "node",
@@ -107,6 +116,7 @@ class Stored:
         self.writers: list[str] = []
         self.runs: list[RunRecord] = []
         self.host_wrote_at = 0
+        self.host_sizes: Mapping[StaticExtent, int] = {}
         note_memory(self, buffer.info.nbytes)
 
     @property
@@ -127,6 +137,13 @@ class Stored:
         if last is None or last.at <= self.host_wrote_at or self.node not in last.passed_on:
             return None
         return last
+
+    def sizes(self) -> Mapping[StaticExtent, int]:
+        """Return the extents at run time with which the node was written last; an extent that is
+        missing has its maximum.
+        """
+        last = max(self.runs, key=lambda run: run.at, default=None)
+        return self.host_sizes if last is None or last.at <= self.host_wrote_at else last.sizes
 
     def written_at(self) -> int:
         """Return the time of the last write."""

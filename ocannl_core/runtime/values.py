@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import ShapeError, TransferError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.host_arrays import (
     check_kind,
     convert,
@@ -16,6 +18,7 @@ from ocannl_core.host_arrays import (
     refuse_mask,
     refuse_nan,
 )
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.node import NodeInfo
 from ocannl_core.runtime.interfaces import Array
 from ocannl_core.target import Buffer, HostBuffer
@@ -24,18 +27,34 @@ if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
 
 
-def read(backend: Backend, buffer: Buffer) -> Array:
-    """Return a copy of a buffer's cells without margins; waits for the work that computes them."""
-    return np.array(interior(_read_all(backend, buffer), buffer.info), order="C")
+def read(
+    backend: Backend, buffer: Buffer, sizes: Mapping[StaticExtent, int] | None = None
+) -> Array:
+    """Return a copy of a buffer's cells without margins; waits for the work that computes them.
+
+    Args:
+        backend: The backend.
+        buffer: The buffer.
+        sizes: The extents at run time up to which cells are defined; all cells without.
+    """
+    cells = interior(_read_all(backend, buffer), buffer.info)
+    if sizes and buffer.info.extents:
+        cells = cells[tuple(map(slice, _dims(buffer.info, sizes)))]
+    return np.array(cells, order="C")
 
 
 def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
-    """Copy cells (of the node's dtype and dims) to a device; margins keep their cells."""
+    """Copy cells (of the node's dtype) to a device; margins keep their cells. An axis with an
+    extent at run time may be shorter than in memory.
+    """
     info = buffer.info
     whole = cells
     if info.buffer_dims != info.dims:
         whole = _read_all(backend, buffer)
-        interior(whole, info)[...] = cells
+        interior(whole, info)[tuple(map(slice, cells.shape))] = cells
+    elif cells.shape != info.dims:
+        whole = np.zeros(info.dims, cells.dtype)
+        whole[tuple(map(slice, cells.shape))] = cells
     host = HostBuffer(np.ascontiguousarray(whole).reshape(info.buffer_dims), info)
     backend.transfer(buffer, host).wait()
 
@@ -44,6 +63,44 @@ def _read_all(backend: Backend, buffer: Buffer) -> Array:
     host = HostBuffer(np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy), buffer.info)
     backend.transfer(host, buffer).wait()
     return host.array
+
+
+def _dims(info: NodeInfo, sizes: Mapping[StaticExtent, int]) -> tuple[int, ...]:
+    """Return the extents of the defined cells of a node."""
+    return tuple(
+        dim if extent is None else sizes.get(extent, dim)
+        for dim, extent in zip(info.dims, info.extents, strict=True)
+    )
+
+
+def given_sizes(value: object, info: NodeInfo, name: str) -> Mapping[StaticExtent, int]:
+    """Return the extents at run time that host data states by its shape.
+
+    Raises:
+        ShapeError: if they exceed their maxima, or two axes of one extent differ.
+    """
+    array = _as_array(value, name)
+    found: dict[StaticExtent, int] = {}
+    if not info.extents or array.ndim != len(info.dims):
+        return found
+    for axis, (extent, size) in enumerate(zip(info.extents, array.shape, strict=True)):
+        if extent is None:
+            continue
+        if size > extent.maximum or found.setdefault(extent, size) != size:
+            known = "" if size > extent.maximum else f", and {found[extent]} along another"
+            raise ShapeError(
+                "The cells that the host gives have one size along all axes of an extent, at most "
+                "its maximum.",
+                found=f"{size} along axis {axis}, whose extent is {extent}{known}",
+                where=name,
+                fix=f"give at most {extent.maximum}, the same along each of these axes",
+            )
+    return found
+
+
+def sized(info: NodeInfo, sizes: Mapping[StaticExtent, int]) -> NodeInfo:
+    """Return a node's info with the extents of its defined cells."""
+    return replace(info, dims=_dims(info, sizes)) if sizes else info
 
 
 def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:

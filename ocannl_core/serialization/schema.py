@@ -31,7 +31,7 @@ from typing import Any, assert_never
 
 from ocannl_core import dtypes
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import LoopVar, StaticIndex
+from ocannl_core.indexing import LoopVar, StaticExtent, StaticIndex
 from ocannl_core.node import TensorNode
 
 
@@ -261,7 +261,8 @@ def _plain(kind: Any) -> Form | None:
     if not isinstance(kind, type):
         return None
     if kind in IDENTITY_FIELDS:
-        return IdentityForm(frozenset({kind}))
+        # an extent may stand wherever an index may
+        return IdentityForm(frozenset({kind, StaticExtent} if kind is StaticIndex else {kind}))
     if kind is dtypes.DType or issubclass(kind, Enum):
         return SymbolForm(kind)
     return RecordForm(frozenset({kind})) if is_dataclass(kind) else None
@@ -336,6 +337,7 @@ IDENTITY_FIELDS: Mapping[type, Mapping[str, Form]] = {
     TensorNode: {"id": _INT, "label": SequenceForm(ScalarForm(str))},
     LoopVar: {"hint": ScalarForm(str)},
     StaticIndex: {"name": ScalarForm(str), "extent": _union(_NONE, _INT)},
+    StaticExtent: {"name": ScalarForm(str), "extent": _union(_NONE, _INT)},
 }
 """The forms of the fields of a new identity, other identities excepted."""
 

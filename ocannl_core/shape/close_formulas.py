@@ -11,6 +11,7 @@ from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalEleme
 from ocannl_core.shape.counts import Count
 from ocannl_core.shape.derived import SolutionRole, linear, roles
 from ocannl_core.shape.formula_messages import part_without_cells
+from ocannl_core.shape.selections import selected_rows
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import AffineDim, ConcatDim, DimVar, RowVar, Size
 from ocannl_core.shape.underdetermined import refuse_guesses
@@ -248,8 +249,8 @@ def _scale(state: State, formula: Formula) -> tuple[DimVar, int, DimVar] | None:
 
 
 def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
-    """Return the rows whose number of cells depends on undecided sizes, and the rows that depend on
-    them.
+    """Return the rows whose number of cells depends on undecided sizes, or whose axes on those of
+    other open rows, and the rows that depend on them.
     """
     state = closing.state
     counted = [
@@ -258,6 +259,7 @@ def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
         if isinstance(formula, TotalElements) and (count := Count(state, formula)).var is not None
         for tail in count.tails
     ]
+    counted += selected_rows(state)
     return dict.fromkeys(ranks.reachable_rows(state, counted))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import NamedTuple
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.origin import Origin
 from ocannl_core.shape.terms import Dim, Row
 
@@ -164,8 +164,58 @@ class ReverseEqual:
     origin: Origin = field(compare=False)
 
 
+Rows = tuple[Row, Row, Row]
+"""The rows of a shape in buffer order: batch, output, input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Selection of positions along one axis of a source.
+
+    Attributes:
+        source: The rows with the selected axis.
+        positions: The rows of the positions.
+        result: The rows with the axes of the positions in the place of the selected axis.
+        axis: The selected axis, counted over the source's axes, from the end if negative.
+        extent: The size of the selected axis.
+        origin: The operation that imposes it.
+        is_along: True if source and positions line up with the result along the other axes, as in
+            `numpy.take_along_axis`.
+        is_inserted: True if the result determines the source: the positions have axes of one kind,
+            in whose place the source has the selected axis.
+    """
+
+    source: Rows
+    positions: Rows
+    result: Rows
+    axis: int
+    extent: Dim
+    origin: Origin = field(compare=False)
+    is_along: bool = False
+    is_inserted: bool = False
+
+    def with_rows(self, source: Rows, positions: Rows, result: Rows) -> Selection:
+        """Return the constraint with solutions of row variables substituted."""
+        return replace(self, source=source, positions=positions, result=result)
+
+
+@dataclass(frozen=True, slots=True)
+class RowJoin:
+    """A row that consists of other rows, one after the other.
+
+    Attributes:
+        whole: The row.
+        parts: The others, left to right.
+        origin: The operation that imposes it.
+    """
+
+    whole: Row
+    parts: tuple[Row, ...]
+    origin: Origin = field(compare=False)
+
+
 DimConstraint = DimEqual | DimBelow | AtLeast
-RowConstraint = RowEqual | RowBelow | TotalElements | Exact | ReverseEqual
+RowConstraint = RowEqual | RowBelow | TotalElements | Exact | ReverseEqual | Selection | RowJoin
 Formula = DimEqual | TotalElements
 """A constraint that relates sizes by arithmetic."""
 Constraint = DimConstraint | RowConstraint

@@ -14,7 +14,7 @@ from ocannl_core.shape.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.formula_messages import count_fails, counts_differ
+from ocannl_core.shape.formula_messages import count_fails, counted_extent, counts_differ
 from ocannl_core.shape.state import Known, State
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Size
 
@@ -44,6 +44,8 @@ class Count:
             size = state.size(dim)
             if size is None:
                 self.unknown.append(state.current(dim))
+            elif size.extent is not None:
+                raise counted_extent(constraint, size.extent)
             else:
                 self.known *= size.n
         self.factor, self.var = _split_count(state, count)

@@ -19,6 +19,7 @@ from enum import IntEnum
 from math import gcd
 from typing import NamedTuple, assert_never
 
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.shape import formula_messages as messages
 from ocannl_core.shape.constraints import DimEqual
 from ocannl_core.shape.state import State
@@ -123,6 +124,7 @@ def solve(state: State, equation: DimEqual) -> SolutionOutcome:
     Raises:
         ShapeError: if it has no solution.
     """
+    _refuse_extents(state, equation)
     left, right = linear(state, equation.left), linear(state, equation.right)
     terms, excess = _combine((1, left), (-1, right))
     _check_windows(state, equation)
@@ -151,6 +153,15 @@ def solve(state: State, equation: DimEqual) -> SolutionOutcome:
         if constant < least:
             raise messages.too_short(state, equation, itself=False)
     return SolutionOutcome(waits=True)
+
+
+def _refuse_extents(state: State, equation: DimEqual) -> None:
+    """Refuse windows, strides and concatenation of axes whose extent is known at run time only."""
+    for side in (equation.left, equation.right):
+        for dim in _plain(side):
+            size = state.size(dim)
+            if size is not None and size.extent is not None:
+                raise messages.computed_from_extent(state, equation, size.extent)
 
 
 def _is_from_itself(state: State, equation: DimEqual) -> bool:
@@ -241,5 +252,5 @@ def _propagate_basis(
         for dim in _plain(side):
             size = state.size(dim)
             if isinstance(dim, DimVar) and size is not None and size.basis is None:
-                return state.find(dim), Size(size.n, basis)
+                return state.find(dim), replace(size, basis=basis)
     return None

@@ -372,6 +372,8 @@ def _notify_operands(state: State, var: DimVar) -> None:
 
 def _merge_sizes(one: Size, other: Size) -> Size | None:
     """Return the common size, with the basis of either; None if there is none."""
-    if one.n != other.n or (one.basis and other.basis and one.basis != other.basis):
+    if one.n != other.n or one.extent is not other.extent:
+        return None
+    if one.basis and other.basis and one.basis != other.basis:
         return None
     return one if one.basis or not other.basis else other

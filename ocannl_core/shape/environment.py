@@ -10,6 +10,7 @@ from types import EllipsisType
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.identity import ById
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape import solver
 from ocannl_core.shape.capture import DimRef, bind_captures, equate_captures
@@ -18,7 +19,7 @@ from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, 
 from ocannl_core.shape.counts import count_cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
-from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
+from ocannl_core.shape.logic import Adjoint, Logic, contracted_rows, relation_of
 from ocannl_core.shape.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.state import LeafTensor, State
 from ocannl_core.shape.terms import (
@@ -31,10 +32,17 @@ from ocannl_core.shape.terms import (
     Shape,
     Size,
     exceeds_address_space,
+    extents_in,
 )
-from ocannl_core.shape.unmatched import EinsumApplication, application_of, find_remarks, report
+from ocannl_core.shape.unmatched import (
+    EinsumApplication,
+    Remark,
+    application_of,
+    find_remarks,
+    report,
+)
 
-Axes = Sequence[int | Size | EllipsisType] | None
+Axes = Sequence[int | Size | StaticExtent | EllipsisType] | None
 """The axes of a row; `...` among them is a row variable, and None is an empty row."""
 
 
@@ -233,21 +241,31 @@ class Environment:
         size = self._state.size(ref.captured)
         return size.n if size else None
 
+    def extents_of(self, ref: DimRef) -> tuple[StaticExtent, ...]:
+        """Return the extents at run time among the axes that a reference has captured."""
+        if isinstance(ref.captured, RowVar):
+            return tuple(extents_in(self._current_row(Row(tail=ref.captured)).dims))
+        size = self._state.size(ref.captured)
+        return tuple(extents_in([size])) if size else ()
+
     def with_known_sizes(self, logic: Logic, capture: Mapping[str, DimRef]) -> Logic:
         """Return the logic with the known captured sizes as values.
 
         The size of a padded window, for example, does not always follow from the shapes of one
         operation.
         """
+        if isinstance(logic, Adjoint):
+            known = self.with_known_sizes(logic.logic, capture)
+            return replace(logic, logic=known, shapes=tuple(map(self.view, logic.shapes)))
         if not isinstance(logic, Einsum):
             return logic
         values, rows = dict(logic.values), dict(logic.rows)
         for name, ref in capture.items():
             if isinstance(ref.term, RowVar):
                 row = self._current_row(Row(tail=ref.term))
-                if row.is_closed:
+                if row.is_closed and not any(extents_in(row.trailing)):
                     rows[name] = row.sizes
-            elif (n := self.size_of(ref)) is not None:
+            elif (n := self.size_of(ref)) is not None and not self.extents_of(ref):
                 values[name] = n
         return replace(
             logic, values=tuple(sorted(values.items())), rows=tuple(sorted(rows.items()))
@@ -318,6 +336,14 @@ class Environment:
         """
         return explain(self._state, shape)
 
+    def report(self, remark: Remark) -> None:
+        """Warn about a doubtful broadcast, once for each line; or refuse it.
+
+        Raises:
+            ShapeError: if the setting `missing_axes` is `error`.
+        """
+        report(remark, self._reported, of_spec=False)
+
     # ----- details ------------------------------------------------------------------------------
 
     def _check(self, applied: EinsumApplication) -> bool:
@@ -377,11 +403,7 @@ class Environment:
             return Row(tail=self._state.fresh.row(f"{name}.{kind.value}" if name else ""))
         _check_axes(kind, axes, name)
         cut = [position for position, axis in enumerate(axes) if axis is ...]
-        sizes = tuple(
-            axis if isinstance(axis, Size) else Size(int(axis))
-            for axis in axes
-            if not isinstance(axis, EllipsisType)
-        )
+        sizes = tuple(_size(axis) for axis in axes if not isinstance(axis, EllipsisType))
         if len(cut) > 1:
             raise UsageError(
                 "A row has one stretch of axes that are inferred.",
@@ -421,12 +443,24 @@ def _shape_of(captured: DimVar | RowVar) -> Shape:
     return Shape(output=Row(trailing=(captured,)))
 
 
+def _size(axis: int | Size | StaticExtent) -> Size:
+    match axis:
+        case Size():
+            return axis
+        case StaticExtent():
+            return Size(axis.maximum, extent=axis)
+        case _:
+            return Size(int(axis))
+
+
 def _check_axes(kind: RowKind, axes: object, name: str) -> None:
     """Refuse anything but a list of sizes."""
     given = axes if isinstance(axes, list | tuple) else None
     if given is None or any(
         isinstance(axis, bool)
-        or not isinstance(axis.n if isinstance(axis, Size) else axis, Integral | EllipsisType)
+        or not isinstance(
+            axis.n if isinstance(axis, Size) else axis, Integral | StaticExtent | EllipsisType
+        )
         for axis in given
     ):
         raise UsageError(

@@ -23,6 +23,8 @@ from ocannl_core.shape.constraints import (
     RowBelow,
     RowConstraint,
     RowEqual,
+    RowJoin,
+    Selection,
     TotalElements,
 )
 from ocannl_core.shape.formula_messages import substitute_known
@@ -255,6 +257,10 @@ def _statement(state: State, constraint: RowConstraint) -> str:
             return f"{rows[0]} equals {rows[1]}"
         case ReverseEqual():
             return f"{rows[0]} equals {rows[1]} reversed"
+        case Selection(axis=axis):
+            return f"axis {axis} of {', '.join(rows[:3])} is selected from"
+        case RowJoin():
+            return f"{rows[0]} is {' then '.join(rows[1:])}"
         case Exact(dims=dims):
             axes = ",".join(str(state.current(dim)) for dim in dims) or "none"
             return f"the axes of {' and '.join(rows)} are {axes}"
@@ -366,10 +372,12 @@ def dims_of(cause: Constraint) -> tuple[Dim, ...]:
             return (res, opnd)
         case AtLeast(dim):
             return (dim,)
-        case RowBelow() | RowEqual() | ReverseEqual():
+        case RowBelow() | RowEqual() | ReverseEqual() | RowJoin():
             return ()  # the relation of their axes has constraints of its own
         case Exact(dims=dims):
             return dims
+        case Selection(extent=extent):
+            return (extent,)
         case TotalElements(rows=rows, count=count, divided_by=divided_by):
             counted = () if isinstance(count, int) else (count.dim,)
             return (*(dim for row in rows for dim in row.dims), *counted, *divided_by)

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.fast_dataclass import replace
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.shape.constraints import DimEqual, TotalElements
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.state import State
@@ -48,6 +49,30 @@ def _places(state: State, equation: DimEqual) -> Iterator[str]:
 
 def _where(state: State, equation: DimEqual) -> str:
     return "\n".join(dict.fromkeys(_places(state, equation)))
+
+
+def computed_from_extent(state: State, equation: DimEqual, extent: StaticExtent) -> ShapeError:
+    """Return the error of a size that is computed from an extent at run time."""
+    text, formula = _ends(state, equation)
+    return ShapeError(
+        "An axis with an extent at run time is traversed as a whole: no window or stride runs "
+        "along it, and it is no part of another axis.",
+        found=f"{text} for {formula}, where {extent} is the extent of an axis",
+        where=_where(state, equation),
+        fix=f"give the axis a constant size, such as {extent.maximum}, and mask the positions "
+        "beyond",
+    )
+
+
+def counted_extent(constraint: TotalElements, extent: StaticExtent) -> ShapeError:
+    """Return the error of a number of cells that depends on an extent at run time."""
+    return ShapeError(
+        "Axes are counted or reshaped if their sizes are constant.",
+        found=f"an axis of the extent {extent}",
+        where=str(constraint.origin),
+        fix=f"leave the axis out of the reshaped ones, or give it a constant size, such as "
+        f"{extent.maximum}",
+    )
 
 
 def _ends(state: State, equation: DimEqual) -> tuple[str, str]:

@@ -15,14 +15,25 @@ from ocannl_core.shape.constraints import (
     DimEqual,
     RowBelow,
     RowEqual,
+    Selection,
     Strided,
     TotalElements,
 )
 from ocannl_core.shape.einsum import Einsum, Instance, Relation, operand_name
 from ocannl_core.shape.einsum_parser import parse_spec
-from ocannl_core.shape.terms import Dim, FreshVariables, Row, RowKind, Shape, Size
+from ocannl_core.shape.terms import (
+    BUFFER_ORDER,
+    Dim,
+    FreshVariables,
+    Row,
+    RowKind,
+    Shape,
+    Size,
+    rows_in_buffer_order,
+)
 
 __all__ = [
+    "Adjoint",
     "BatchSlice",
     "Compose",
     "ComposeAccumulate",
@@ -30,9 +41,13 @@ __all__ = [
     "Einsum",
     "Logic",
     "NumbersOfWords",
+    "PlaceRows",
     "Pointwise",
     "Relation",
+    "ScatterRows",
     "Several",
+    "Take",
+    "TakeAlong",
     "Transpose",
     "constraints_of",
     "contracted_rows",
@@ -78,6 +93,48 @@ class NumbersOfWords:
 
 
 @dataclass(frozen=True, slots=True)
+class Take:
+    """Selection of positions along one axis of the first operand, by the second one.
+
+    Attributes:
+        axis: The axis, counted in buffer order, from the end if negative.
+    """
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeAlong:
+    """The same, with the other axes of both operands lined up with those of the result."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterRows:
+    """Addition of the first operand to a new result, at the positions in the second one.
+
+    Attributes:
+        axis: The axis of the result that has the positions, as in `Take`.
+        extent: The size of that axis.
+    """
+
+    axis: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRows:
+    """Assignment of the first operand, which may be broadcast, at positions in the second one.
+
+    Attributes:
+        axis: The axis of the target that has the positions, as in `Take`.
+    """
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConcatPart:
     """The alignment of the tensors of one assignment of a concatenation.
 
@@ -99,6 +156,28 @@ class Several:
     parts: tuple[ConcatPart, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Adjoint:
+    """The index maps of another operation, with the roles of its tensors exchanged.
+
+    The gradient of `result[i, j] += a[i, k] * b[k, j]` with respect to `a` is such an operation:
+    `a'[i, k] += result'[i, j] * b[k, j]`, over the same domain. Shapes are not related: the other
+    operation has done that.
+
+    Attributes:
+        logic: The logic of the other operation.
+        shapes: The shapes of its result and operands, as stated.
+        target: The tensor whose axes the result has: 0 for the other operation's result, 1 for its
+            first operand.
+        sources: The tensors whose axes the operands have, numbered likewise.
+    """
+
+    logic: Logic
+    shapes: tuple[Shape, ...]
+    target: int
+    sources: tuple[int, ...]
+
+
 Logic = (
     Pointwise
     | Compose
@@ -107,7 +186,12 @@ Logic = (
     | Einsum
     | BatchSlice
     | NumbersOfWords
+    | Take
+    | TakeAlong
+    | ScatterRows
+    | PlaceRows
     | Several
+    | Adjoint
 )
 
 
@@ -183,8 +267,12 @@ def relation_of(
             return Relation([])
         case NumbersOfWords(per_word):
             return _numbers_of_words(per_word, result, operands[0], origin, fresh)
+        case Take() | TakeAlong() | ScatterRows() | PlaceRows():
+            return Relation(list(_select(logic, result, operands, origin, fresh)))
         case Several(parts):
             return _several(parts, (result, *operands), origin, fresh)
+        case Adjoint():
+            return Relation([])
         case _:
             assert_never(logic)
 
@@ -208,7 +296,9 @@ def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
                 read = [operands[source - 1] for source in part.sources if source]
                 if len(read) == len(part.sources):  # not the result, which is no parameter
                     yield from contracted_rows(part.logic, read)
-        case Pointwise() | Einsum() | BatchSlice() | NumbersOfWords():
+        case Pointwise() | Einsum() | BatchSlice() | NumbersOfWords() | Adjoint():
+            pass
+        case Take() | TakeAlong() | ScatterRows() | PlaceRows():
             pass
         case _:
             assert_never(logic)
@@ -228,8 +318,14 @@ def _check_operands(logic: Logic, operands: int, where: str) -> None:
             name, wanted = "A slice of the batch", 1
         case NumbersOfWords():
             name, wanted = "Making numbers of words", 1
+        case Take() | TakeAlong():
+            name, wanted = "A selection by positions", 2
+        case ScatterRows() | PlaceRows():
+            name, wanted = "A store at positions", 2
         case Einsum(spec):
             name, wanted = f"The spec {spec.text or spec!s}", len(spec.operands)
+        case Adjoint(sources=sources):
+            name, wanted = "A gradient as an operation", len(sources)
         case _:
             assert_never(logic)
     if wanted != operands:
@@ -302,6 +398,34 @@ def _slice(
         RowEqual(result.output, operand.output, origin.at("output row of the operand")),
     ]
     return relation
+
+
+def _select(
+    logic: Take | TakeAlong | ScatterRows | PlaceRows,
+    result: Shape,
+    operands: Sequence[Shape],
+    origin: Origin,
+    fresh: FreshVariables,
+) -> Iterator[Constraint]:
+    first, positions = map(rows_in_buffer_order, operands)
+    made = rows_in_buffer_order(result)
+    match logic:
+        case Take(axis):
+            yield Selection(first, positions, made, axis, fresh.dim("positions"), origin)
+        case TakeAlong(axis):
+            extent = fresh.dim("positions")
+            yield Selection(first, positions, made, axis, extent, origin, is_along=True)
+        case ScatterRows(axis, extent):
+            yield Selection(made, positions, first, axis, Size(extent), origin, is_inserted=True)
+        case PlaceRows(axis):
+            placed = fresh.row("batch"), fresh.row("output"), fresh.row("input")
+            batch, output, input = (Row(tail=tail) for tail in placed)
+            selected = batch, output, input
+            yield Selection(made, positions, selected, axis, fresh.dim("positions"), origin)
+            for kind, whole, row in zip(BUFFER_ORDER, selected, first, strict=True):
+                yield RowBelow(whole, row, origin.at(f"{kind.value} row of the assigned value"))
+        case _:
+            assert_never(logic)
 
 
 def _numbers_of_words(

@@ -57,6 +57,15 @@ def sizes_differ(
 ) -> ShapeError:
     """Return the error of two sizes, or two bases, that must be equal and differ."""
     where = _places(sources or (one_cause, other_cause))
+    if one.extent is not other.extent:
+        return ShapeError(
+            "An extent at run time equals itself only: no number, and no other extent.",
+            found=f"size {one} and size {other}"
+            + (", two extents of one name" if str(one) == str(other) else ""),
+            where=where,
+            fix="give both axes the same extent; an axis that is 1 or missing is repeated as "
+            "needed",
+        )
     if one.n == other.n:
         return ShapeError(
             "Axes that meet must have the same basis.",

@@ -15,9 +15,11 @@ from itertools import count
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError, VerifyError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexMap,
@@ -44,12 +46,24 @@ from ocannl_core.shape.constraints import (
     ReverseEqual,
     RowBelow,
     RowEqual,
+    RowJoin,
+    Selection,
     TotalElements,
 )
 from ocannl_core.shape.einsum import Relation
-from ocannl_core.shape.logic import Logic, NumbersOfWords, relation_of
+from ocannl_core.shape.logic import (
+    Adjoint,
+    Logic,
+    NumbersOfWords,
+    PlaceRows,
+    ScatterRows,
+    Take,
+    TakeAlong,
+    relation_of,
+)
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.row_order import pairs
+from ocannl_core.shape.selection_maps import project_selection
 from ocannl_core.shape.state import State, sides
 from ocannl_core.shape.terms import (
     AffineDim,
@@ -98,6 +112,11 @@ def project(
     """
     if isinstance(logic, NumbersOfWords):
         return _project_words(logic.per_word, result, operands[0])
+    if isinstance(logic, Adjoint):
+        found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin, sizes)
+        return exchange_roles(found, logic.target, logic.sources)
+    if isinstance(logic, Take | TakeAlong | ScatterRows | PlaceRows):
+        return project_selection(logic, result, operands)
     ids = count()
     result = _with_identities(result, ids)
     operands = [_with_identities(operand, ids) for operand in operands]
@@ -109,6 +128,28 @@ def project(
             where = origin.at(f"the size of {label}")
             relation.constraints.append(DimEqual(dim, Size(n), where))
     return derive(state, relation, result, operands)
+
+
+def exchange_roles(found: Projections, target: int, sources: Sequence[int]) -> Projections:
+    """Return projections over the same domain, with other tensors as the result and the operands.
+
+    Args:
+        found: The projections.
+        target: The new result: 0 for the result so far, 1 for the first operand.
+        sources: The new operands, numbered likewise.
+    """
+    maps, dims = (found.lhs, *found.rhs), (found.lhs_dims, *found.rhs_dims)
+    margins = (found.lhs_margins, *(found.margins or ((),) * len(found.rhs)))
+    read = tuple(margins[each] for each in sources)
+    return Projections(
+        found.domain,
+        maps[target],
+        tuple(maps[each] for each in sources),
+        dims[target],
+        tuple(dims[each] for each in sources),
+        read if any(read) else (),
+        margins[target],
+    )
 
 
 def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:
@@ -162,7 +203,7 @@ def _with_identities(shape: Shape, ids: Iterator[int]) -> Shape:
     if not shape.is_closed:
         raise VerifyError("Projections are derived from closed shapes.", found=str(shape))
     for kind, row in shape.rows():
-        sizes = (Size(d.n, d.basis, next(ids)) for d in row.trailing if isinstance(d, Size))
+        sizes = (replace(d, axis_id=next(ids)) for d in row.trailing if isinstance(d, Size))
         shape = shape.with_row(kind, Row(trailing=tuple(sizes)))
     return shape
 
@@ -177,7 +218,7 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
             return (Row(trailing=(res, opnd)),)
         case AtLeast(dim):
             return (Row(trailing=(dim,)),)
-        case TotalElements() | Exact() | ReverseEqual():
+        case TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin():
             return sides(constraint)
         case _:
             assert_never(constraint)
@@ -195,7 +236,7 @@ def _pair_axes(state: State, constraint: Constraint) -> Iterator[DimBelow | DimE
                 yield DimEqual(one, other, origin, -axis)
         case DimBelow() | DimEqual():
             yield constraint
-        case AtLeast() | TotalElements() | Exact() | ReverseEqual():
+        case AtLeast() | TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin():
             pass
         case _:
             assert_never(constraint)
@@ -303,12 +344,15 @@ class _ProjectionAxes:
         return dim.axis_id if isinstance(dim, Size) else None
 
     def _size(self, dim: Dim) -> int:
+        return self._known_size(dim).n
+
+    def _known_size(self, dim: Dim) -> Size:
         size = self._state.size(dim)
         if size is None:
             raise VerifyError(
                 "Every axis of an operation on closed shapes has a size.", found=str(dim)
             )
-        return size.n
+        return size
 
     def _find(self, axis: Axis) -> Axis:
         while (parent := self._parents.get(axis)) is not None:
@@ -338,9 +382,9 @@ class _ProjectionAxes:
         """Yield loops for the labels without an index, unless they have one position."""
         placed = self._vars.keys() | self._pins.keys() | self._formulas.keys() | self._parts
         for label in labels:
-            root, size = self._find(label), self._size(label)
-            if size != 1 and root not in placed:
-                yield fresh_var(self._hints.get(root, "s")), size
+            root, size = self._find(label), self._known_size(label)
+            if size.n != 1 and root not in placed:
+                yield fresh_var(self._hints.get(root, "s"), size.extent), size.n
 
     def _margins_of(self, shape: Shape) -> tuple[Margin, ...]:
         axes = [self._axis(dim) for _, row in shape.rows() for dim in row.trailing]
@@ -355,7 +399,8 @@ class _ProjectionAxes:
         )
 
     def _index(self, dim: Dim, hint: str, domain: dict[LoopVar, int]) -> AxisIndex:
-        axis, extent = self._axis(dim), self._size(dim)
+        axis, size = self._axis(dim), self._known_size(dim)
+        extent = size.n
         assert axis is not None
         root = self._find(axis)
         pin = self._pins.get(root)
@@ -366,11 +411,11 @@ class _ProjectionAxes:
         if extent == 1 and root not in self._parts:
             return FixedIndex(0)
         if root not in self._vars:
-            self._vars[root] = fresh_var(self._hints.get(root, hint))
+            self._vars[root] = fresh_var(self._hints.get(root, hint), size.extent)
         var = self._vars[root]
-        if domain.setdefault(var, extent) != extent:
+        if domain.setdefault(var, extent) != extent or var.size is not size.extent:
             raise VerifyError(
-                "Axes traversed together have one size.", found=f"{domain[var]} and {extent}"
+                "Axes traversed together have one size.", found=f"{domain[var]} and {size}"
             )
         return VarIndex(var)
 
@@ -500,6 +545,8 @@ def _position(index: AxisIndex) -> str:
             return text + (f" + {offset}" if offset else "")
         case ConcatIndex(parts):
             return "^".join(str(p) if isinstance(p, int) else _variable(p) for p in parts)
+        case ComputedIndex():
+            return "computed"
         case SubAxis():
             return "0"
         case _:

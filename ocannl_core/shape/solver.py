@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.shape import counts, dims, guesses, row_equations, row_order
+from ocannl_core.shape import counts, dims, guesses, row_equations, row_order, selections
 from ocannl_core.shape.constraints import (
     AtLeast,
     DimBelow,
@@ -14,6 +14,8 @@ from ocannl_core.shape.constraints import (
     ReverseEqual,
     RowBelow,
     RowEqual,
+    RowJoin,
+    Selection,
     TotalElements,
 )
 from ocannl_core.shape.messages import out_of_steps
@@ -70,5 +72,9 @@ def step(state: State, work: Work) -> None:
             counts.solve_exact(state, work)
         case ReverseEqual():
             counts.solve_reverse(state, work)
+        case Selection():
+            selections.solve_selection(state, work)
+        case RowJoin():
+            selections.solve_join(state, work)
         case _:
             assert_never(work)

@@ -17,6 +17,8 @@ from ocannl_core.shape.constraints import (
     RowBelow,
     RowConstraint,
     RowEqual,
+    RowJoin,
+    Selection,
     TotalElements,
 )
 from ocannl_core.shape.terms import (
@@ -385,6 +387,10 @@ def sides(constraint: RowConstraint) -> tuple[Row, ...]:
             return left, right
         case TotalElements(rows=rows) | Exact(rows=rows):
             return rows
+        case Selection(source, positions, result):
+            return (*source, *positions, *result)
+        case RowJoin(whole, parts):
+            return (whole, *parts)
         case _:
             assert_never(constraint)
 

@@ -15,6 +15,7 @@ from math import prod
 from typing import assert_never
 
 from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import StaticExtent
 
 
 class RowKind(Enum):
@@ -48,17 +49,21 @@ class Size:
     """A known axis size.
 
     Attributes:
-        n: The number of positions.
+        n: The number of positions; the greatest number for an extent at run time.
         basis: The meaning of the positions, such as `rgb`; None unifies with any basis.
         axis_id: Identifies the axis during projection inference; not part of equality.
+        extent: The number of positions at run time. It is rigid: it equals only itself, and no
+            number.
     """
 
     n: int
     basis: str | None = None
     axis_id: int | None = field(default=None, compare=False)
+    extent: StaticExtent | None = None
 
     def __str__(self) -> str:
-        return f"{self.n}:{self.basis}" if self.basis else str(self.n)
+        text = str(self.n) if self.extent is None else str(self.extent)
+        return f"{text}:{self.basis}" if self.basis else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +299,13 @@ class Shape:
         return self.batch.sizes + self.output.sizes + self.input.sizes
 
     @property
+    def extents(self) -> tuple[StaticExtent | None, ...]:
+        """The extent at run time of each axis in buffer order; empty if all sizes are constant."""
+        sizes = [dim for _, row in self.rows() for dim in row.trailing if isinstance(dim, Size)]
+        found = tuple(size.extent for size in sizes)
+        return found if any(found) else ()
+
+    @property
     def size(self) -> int:
         """The number of cells."""
         return prod(self.dims)
@@ -310,11 +322,24 @@ class Shape:
         return f"<shape {self}>"
 
 
+def rows_in_buffer_order(shape: Shape) -> tuple[Row, Row, Row]:
+    """Return the rows of a shape: batch, output, input."""
+    batch, output, input = (row for _, row in shape.rows())
+    return batch, output, input
+
+
 def closed_shape(
     batch: tuple[int, ...] = (), input: tuple[int, ...] = (), output: tuple[int, ...] = ()
 ) -> Shape:
     """Return a shape of known sizes."""
     return Shape(closed_row(*batch), closed_row(*input), closed_row(*output))
+
+
+def extents_in(dims: Iterable[Dim]) -> Iterator[StaticExtent]:
+    """Yield the extents at run time among sizes."""
+    for dim in dims:
+        if isinstance(dim, Size) and dim.extent is not None:
+            yield dim.extent
 
 
 def broadcast_shape(one: Shape, other: Shape) -> Shape:
@@ -324,7 +349,12 @@ def broadcast_shape(one: Shape, other: Shape) -> Shape:
     """
     rows = {}
     for kind, row in one.rows():
-        left, right = row.sizes[::-1], other.row(kind).sizes[::-1]
-        sizes = [b if a == 1 else a for a, b in zip_longest(left, right, fillvalue=1)]
-        rows[kind] = closed_row(*reversed(sizes))
+        left, right = row.trailing[::-1], other.row(kind).trailing[::-1]
+        axes = [b if _size(a) == 1 else a for a, b in zip_longest(left, right, fillvalue=Size(1))]
+        rows[kind] = Row(trailing=tuple(_without_basis(each) for each in reversed(axes)))
     return Shape(rows[RowKind.BATCH], rows[RowKind.INPUT], rows[RowKind.OUTPUT])
+
+
+def _without_basis(dim: Dim) -> Size:
+    assert isinstance(dim, Size)
+    return Size(dim.n, extent=dim.extent)

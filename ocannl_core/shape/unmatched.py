@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from ocannl_core import settings
-from ocannl_core.errors import SpecError, SpecWarning
+from ocannl_core.errors import ShapeError, ShapeWarning, SpecError, SpecWarning
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape.einsum import operand_name
@@ -39,8 +39,8 @@ class EinsumApplication:
 
 
 @dataclass(frozen=True, slots=True)
-class SpecRemark:
-    """A warning about an application of a spec.
+class Remark:
+    """A warning about a doubtful broadcast.
 
     Attributes:
         rule: What must hold in strict programs.
@@ -83,9 +83,9 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
             yield from axis_names(axis)
 
 
-def find_remarks(state: State, application: EinsumApplication) -> tuple[list[SpecRemark], bool]:
+def find_remarks(state: State, application: EinsumApplication) -> tuple[list[Remark], bool]:
     """Return the remarks on an application, and True if unknown shapes may add others."""
-    found: list[SpecRemark] = []
+    found: list[Remark] = []
     is_open = False
     for position, (written, shape) in enumerate(
         zip(application.spec.operands, application.operands, strict=True)
@@ -128,10 +128,10 @@ def _missing(row: RowSpec, rank: int) -> list[str]:
 
 def _lacking(
     application: EinsumApplication, missing: Sequence[str], position: int, kind: RowKind
-) -> SpecRemark:
+) -> Remark:
     axes = ", ".join(f"`{each}`" for each in missing)
     number = "axis" if len(missing) == 1 else "axes"
-    return SpecRemark(
+    return Remark(
         "An operand has the axes that a specification names.",
         f"{operand_name(position)} of {_text(application)} has no {number} {axes} in its "
         f"{kind.value} row, and is repeated along {'it' if len(missing) == 1 else 'them'}",
@@ -142,8 +142,8 @@ def _lacking(
     )
 
 
-def _unsized(application: EinsumApplication, name: str, size: int) -> SpecRemark:
-    return SpecRemark(
+def _unsized(application: EinsumApplication, name: str, size: int) -> Remark:
+    return Remark(
         "Every axis of a result has a size that something gives.",
         f"the size of `{name}` in {_text(application)} is undetermined, and so it is {size}",
         f"give its size, values={{{name!r}: ...}}, or write 0 in place of it for an axis of size 1",
@@ -159,19 +159,27 @@ _registries: dict[str, dict[Any, Any]] = {}
 """For each file, the warnings that were shown, as `warnings.warn` keeps them in modules."""
 
 
-def report(remark: SpecRemark, reported: set[tuple[Location | None, str]]) -> None:
+def report(
+    remark: Remark, reported: set[tuple[Location | None, str]], *, of_spec: bool = True
+) -> None:
     """Warn about a remark at the line of its operation, once per line; or refuse it, depending on
     the settings.
 
+    Args:
+        remark: The remark.
+        reported: The remarks so far.
+        of_spec: True for a remark about a spec, False for one about shapes.
+
     Raises:
-        SpecError: if the setting `missing_axes` is `error`.
+        SpecError: if the setting `missing_axes` is `error`; a ShapeError for shapes.
     """
     mode = settings.current().missing_axes
     place = remark.origin.location or caller_location()
     if mode == "allow" or (place, remark.found) in reported:
         return
     if mode == "error":
-        raise SpecError(remark.rule, found=remark.found, where=str(remark.origin), fix=remark.fix)
+        error = SpecError if of_spec else ShapeError
+        raise error(remark.rule, found=remark.found, where=str(remark.origin), fix=remark.fix)
     text = (
         f"{remark.found[0].upper()}{remark.found[1:]}.\n"
         f"  where  {remark.origin}\n"
@@ -180,5 +188,6 @@ def report(remark: SpecRemark, reported: set[tuple[Location | None, str]]) -> No
     )
     file, line = (place.file, place.line) if place is not None else ("<unknown>", 1)
     registry = _registries.setdefault(file, {})
-    warnings.warn_explicit(text, SpecWarning, file, line, registry=registry)
+    category = SpecWarning if of_spec else ShapeWarning
+    warnings.warn_explicit(text, category, file, line, registry=registry)
     reported.add((place, remark.found))

@@ -17,6 +17,7 @@ from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic, NumbersOfWords
+from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.parameter_set import ParameterScope
 
 T = TypeVar("T")
@@ -36,6 +37,11 @@ class Differentiable(Protocol):
     def combine(self) -> BinaryOp | None: ...
 
     @property
+    def positions(self) -> int:
+        """The number of operands, the last ones, whose cells are positions and not values."""
+        ...
+
+    @property
     def forward(self) -> Callable[..., None]: ...
 
     @property
@@ -51,6 +57,8 @@ class Applied(Generic[T]):
     logic: Logic
     capture: Mapping[str, DimRef] = field(default_factory=dict)
     """Names of the logic's specification, and the references to their sizes."""
+    like: T | None = None
+    """The tensor whose number format the result has; None where it follows from the operands."""
 
 
 LITERAL = "literal"
@@ -93,6 +101,8 @@ class Parameter(Generic[T]):
     """Return the computation of the first value of a parameter with this definition."""
     scopes: tuple[ParameterScope, ...] = ()
     """The blocks that it was made in, outermost first."""
+    is_unstated_number: bool = False
+    """True if it starts as one number, and no axes were stated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,6 +176,23 @@ class OpApplication(Protocol[T]):
 
     def backward(self) -> Backward[T]:
         """Return the contributions of the outputs' gradients to those of the inputs.
+
+        Raises:
+            MissingGradientError: if the operation has no gradient.
+        """
+        ...
+
+    def gradients(
+        self, cotangents: Sequence[T], wanted: Sequence[bool]
+    ) -> Sequence[tuple[T, T | float, Shape]]:
+        """Return the contributions of gradients of the results to those of the inputs.
+
+        Each is an input, the term that is added to its gradient, and the common shape of both: the
+        term is summed over axes that the input lacks.
+
+        Args:
+            cotangents: The gradients of the results.
+            wanted: True for the inputs whose gradients are needed.
 
         Raises:
             MissingGradientError: if the operation has no gradient.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from ocannl_core.assign.nodes import Constant
+from ocannl_core.assign.nodes import Constant, EmbedIndex
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.indexing import StaticExtent, VarIndex, affine
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.terms import closed_shape
@@ -21,7 +23,7 @@ class Dimension(Tensor):
     """The size of an axis that some specification names, as a tensor of one cell.
 
     For a row variable it is the product of its axes. The cell is a constant of the compiled
-    program.
+    program; for an axis whose extent is known at run time, it is the value in each call.
 
     Attributes:
         reference: The reference to the named axis or row.
@@ -34,7 +36,7 @@ class Dimension(Tensor):
         origin = Origin(f"dim {name}", caller_location())
         terms = closed_shape()
         session.environment.leaf(terms, origin)
-        super().__init__(session, Filled(self._constant), terms, dtype, (name,), origin)
+        super().__init__(session, Filled(self._value), terms, dtype, (name,), origin)
 
     @property
     def name(self) -> str:
@@ -47,7 +49,10 @@ class Dimension(Tensor):
 
     @property
     def size(self) -> int | None:
-        """The size, if it is inferred already; reading it never influences inference."""
+        """The size, if it is inferred already; reading it never influences inference.
+
+        For an extent at run time it is the maximum.
+        """
         if not self.is_captured:
             return None
         return self.session.environment.size_of(self.reference)
@@ -105,7 +110,7 @@ class Dimension(Tensor):
                 "oc.einsum(..., capture=[d])",
             )
 
-    def _constant(self) -> Constant:
+    def _value(self) -> Constant | EmbedIndex:
         self._check_captured()
         size = self.size
         if size is None:
@@ -115,10 +120,25 @@ class Dimension(Tensor):
                 where=str(self.origin),
                 fix=f"state it with {self.name}.require(...), or compile the code that decides it",
             )
-        return Constant(float(size))
+        extents = self.session.environment.extents_of(self.reference)
+        return count(size, extents)
 
     def __repr__(self) -> str:
         return f"<dimension {self.name}: {self.size or '?'}>"
+
+
+def count(size: int, extents: Sequence[StaticExtent]) -> Constant | EmbedIndex:
+    """Return a product of sizes, which depends on extents at run time among them.
+
+    Args:
+        size: The product, with the maxima of extents.
+        extents: The extents among the sizes.
+    """
+    if not extents:
+        return Constant(float(size))
+    first, *others = extents
+    constant = size // math.prod(extent.maximum for extent in extents)
+    return EmbedIndex(affine([(constant, first)]), tuple(map(VarIndex, others)))
 
 
 Capture = Sequence[Dimension] | Mapping[str, Dimension]

@@ -209,6 +209,10 @@ def _merge_sizes(found: Dim, stated: int | Size | None) -> Dim | None:
     if stated is None or not isinstance(found, Size):
         return found
     wanted = stated if isinstance(stated, Size) else Size(stated)
-    if wanted.n != found.n or (wanted.basis and found.basis and wanted.basis != found.basis):
+    if (
+        wanted.n != found.n
+        or wanted.extent is not found.extent
+        or (wanted.basis and found.basis and wanted.basis != found.basis)
+    ):
         return None
     return replace(found, basis=found.basis or wanted.basis)

@@ -31,7 +31,7 @@ from ocannl_core.assign.nodes import (
 )
 from ocannl_core.assign.rewrite import map_leaves, rename_nodes, substitute_indices
 from ocannl_core.assign.traverse import Leaf, leaves, reads, targets
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
@@ -148,9 +148,9 @@ class LoopCode:
         position = (VarIndex(loop.index),)
         for item, stacked in zip(loop.items, loop.stacked, strict=True):
             emitter.constant_result(item)
-            source, dims = emitter.operand(item), item.shape.dims
+            source, cells = emitter.operand(item), _info(item)
             target = emitter.node_of(stacked)
-            self._emit_copy(target, source, dims, count, target_at=position, origin=loop.origin)
+            self._emit_copy(target, source, cells, count, target_at=position, origin=loop.origin)
         for after, final in zip(loop.after, loop.final, strict=True):
             self._assign(emitter.node_of(final), final.shape, after, loop.origin)
         reduced = frozenset(
@@ -204,10 +204,10 @@ class LoopCode:
             if before.grad is not None and final.grad is not None
         ]
         for _, before, _, node, gradient in carried:
-            emitter.nodes[node] = NodeInfo(before.dtype, before.shape.dims)
+            emitter.nodes[node] = _info(before)
             emitter.embedded.add(node)
             source = Cells(emitter.node_of(gradient))
-            self._emit_copy(node, source, before.shape.dims, origin=loop.origin)
+            self._emit_copy(node, source, _info(before), origin=loop.origin)
         outside = [*(node for *_, node, _ in carried), *self._outside(loop)]
         with_step = _Step(self, loop)
         self._body(loop)
@@ -219,10 +219,10 @@ class LoopCode:
         for item, stacked in zip(loop.items, loop.stacked, strict=True):
             if item.grad is not None and stacked.grad is not None:
                 source = Cells(emitter.node_of(stacked.grad))
-                target, dims = emitter.node_of(item.grad), item.shape.dims
+                target, cells = emitter.node_of(item.grad), _info(item)
                 add = BinaryOp.ADD
                 self._emit_copy(
-                    target, source, dims, forward.count, source_at=position, combine=add
+                    target, source, cells, forward.count, source_at=position, combine=add
                 )
                 emitter.embedded.add(target)
                 emitter.changed(item.grad)
@@ -233,7 +233,7 @@ class LoopCode:
         for _, before, _, node, _ in carried:
             assert before.grad is not None
             source = Cells(emitter.node_of(before.grad))
-            self._emit_copy(node, source, before.shape.dims, origin=loop.origin)
+            self._emit_copy(node, source, _info(before), origin=loop.origin)
         # the loops inside keep values for their gradients, which are complete here
         recomputed = list(self.with_kept_values(recomputed))
         emitter.body[:0] = self._without_kept(loop, forward, recomputed, emitter.body)
@@ -265,9 +265,9 @@ class LoopCode:
         position = (VarIndex(loop.index),)
         loads: list[Assignment] = []
         for node in sorted((n for n in needed if n in keeps), key=lambda n: n.id):
-            dims, count = self._emitter.nodes[node].dims, forward.count
+            cells, count = self._emitter.nodes[node], forward.count
             source = Cells(self._keep(node, forward))
-            loads.append(_copy(node, source, dims, count, source_at=position, origin=loop.origin))
+            loads.append(_copy(node, source, cells, count, source_at=position, origin=loop.origin))
         return [*loads, *reversed(code)]
 
     def _kept_nodes(self, loop: Loop[Tensor], forward: _ForwardLoop) -> set[TensorNode]:
@@ -293,11 +293,11 @@ class LoopCode:
         if node not in forward.kept:
             info = emitter.nodes[node]
             stack = TensorNode(node.id, (*node.label, "steps"))
-            emitter.nodes[stack] = NodeInfo(info.dtype, (forward.count, *info.dims))
+            emitter.nodes[stack] = _stacked(info, forward.count)
             emitter.embedded.add(stack)
             forward.kept[node] = stack
             position, source = (VarIndex(forward.index),), Cells(forward.names[node])
-            store = _copy(stack, source, info.dims, forward.count, target_at=position)
+            store = _copy(stack, source, info, forward.count, target_at=position)
             self._stores.setdefault(forward.index, []).append(store)
         return forward.kept[node]
 
@@ -305,14 +305,14 @@ class LoopCode:
 
     def _copy(self, target: Tensor, source: Operand, origin: Origin) -> None:
         node = self._emitter.node_of(target)
-        self._emit_copy(node, source, target.shape.dims, origin=origin)
+        self._emit_copy(node, source, _info(target), origin=origin)
         self._emitter.embedded.add(node)
 
     def _emit_copy(
         self,
         target: TensorNode,
         source: Operand,
-        dims: tuple[int, ...],
+        cells: NodeInfo,
         count: int = 0,
         *,
         target_at: IndexMap = (),
@@ -324,7 +324,7 @@ class LoopCode:
             _copy(
                 target,
                 source,
-                dims,
+                cells,
                 count,
                 target_at=target_at,
                 source_at=source_at,
@@ -429,7 +429,16 @@ def steps_of(loop: Loop[Tensor]) -> int:
     """Return the number of steps of a loop; shapes are closed."""
     if loop.length is not None:
         return loop.length
-    return loop.over[0].shape.dims[0]
+    shape = loop.over[0].shape
+    if shape.extents and shape.extents[0] is not None:
+        raise ShapeError(
+            "The number of steps of a loop is constant: the code of its gradient keeps values of "
+            "all steps.",
+            found=f"the time axis of xs has the extent {shape.extents[0]}, given at each call",
+            where=str(loop.origin),
+            fix="give the time axis a constant size, and mask the steps beyond the extent",
+        )
+    return shape.dims[0]
 
 
 def _check_formats(loop: Loop[Tensor]) -> None:
@@ -461,6 +470,16 @@ def _reduces(assignment: Leaf) -> bool:
             return True
 
 
+def _info(tensor: Tensor) -> NodeInfo:
+    return NodeInfo(tensor.dtype, tensor.shape.dims, extents=tensor.shape.extents)
+
+
+def _stacked(info: NodeInfo, count: int) -> NodeInfo:
+    """Return the format and the axes of the values of all steps."""
+    extents = (None, *info.extents) if info.extents else ()
+    return NodeInfo(info.dtype, (count, *info.dims), extents=extents)
+
+
 def _node(tensor: Tensor, suffix: str) -> TensorNode:
     return TensorNode(tensor.id, (*tensor.label, suffix, "grad"))
 
@@ -473,7 +492,7 @@ def _renamed(node: TensorNode, names: Mapping[TensorNode, TensorNode]) -> Tensor
 def _copy(
     target: TensorNode,
     source: Operand,
-    dims: tuple[int, ...],
+    cells: NodeInfo,
     count: int = 0,
     *,
     target_at: IndexMap = (),
@@ -486,14 +505,16 @@ def _copy(
     Args:
         target: The node assigned.
         source: The value.
-        dims: The extents that both have.
+        cells: The axes that both have.
         count: The extent of the time axis of the one that has one.
         target_at: The position of the target on its time axis; `()` for one without.
         source_at: Likewise of the source.
         combine: The accumulation.
         origin: The operation.
     """
-    domain = tuple((fresh_var(), extent) for extent in dims)
+    dims = cells.dims
+    sizes = cells.extents or (None,) * len(dims)
+    domain = tuple((fresh_var(size=size), n) for n, size in zip(dims, sizes, strict=True))
     cell: IndexMap = tuple(VarIndex(var) for var, _ in domain)
     steps = (count,)
     lhs, lhs_dims = (*target_at, *cell), (*steps[: len(target_at)], *dims)

@@ -123,14 +123,27 @@ def widest(margins: Iterable[Margins]) -> Margins:
 
 
 def node_info(
-    dtype: DType, shape: Shape, margins: Margins, describe: Callable[[], str]
+    dtype: DType,
+    shape: Shape,
+    margins: Margins,
+    describe: Callable[[], str],
+    *,
+    is_parameter: bool = False,
 ) -> NodeInfo:
     """Return the format and the extents of a tensor of closed shape.
 
     Raises:
-        ShapeError: if the cells are more than indices can address.
+        ShapeError: if the cells are more than indices can address, or the tensor is a parameter
+            and an axis has its extent at run time.
     """
-    info = NodeInfo(dtype, shape.dims, margins)
+    info = NodeInfo(dtype, shape.dims, margins, shape.extents)
+    if is_parameter and info.extents:
+        raise ShapeError(
+            "The sizes of a parameter are constant: its cells outlast every call.",
+            found=f"the shape {shape}",
+            where=describe(),
+            fix="reduce the axis, or multiply by the parameter along another one",
+        )
     if exceeds_address_space(info.buffer_dims, dtype.nbytes):
         raise too_many_cells(str(shape), dtype.nbytes, describe())
     return info

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from ocannl_core.assign.nodes import Constant, ConstantBits, FetchSource
+import numpy as np
+
+from ocannl_core.assign.nodes import Constant, ConstantBits, FetchSource, RangeOverOffsets
 from ocannl_core.dtypes import DType, uint4x32
 from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import check_number, plain_number
@@ -16,7 +18,7 @@ from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.definitions import Filled, Recording
+from ocannl_core.tensor.definitions import Filled, Literal, Recording
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import window_accesses
 from ocannl_core.tensor.precision import Precision, format_for_numbers
@@ -106,6 +108,33 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
         as_tensor(value, session, precision(value) if isinstance(value, Real) else None)
         for value in values
     )
+
+
+def with_computed_offsets(operands: Sequence[Tensor], origin: Origin) -> tuple[Tensor, ...]:
+    """Return the operands of a comparison with tensors of offsets in place of literals that hold
+    their own offsets: comparisons with computed positions become reads at these.
+    """
+    return tuple(_offsets_of(each, origin) for each in operands)
+
+
+def _offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
+    """Return a tensor of offsets in place of a literal that holds 0, 1, 2, and so on; others as
+    they are.
+    """
+    definition = tensor.definition
+    if not isinstance(definition, Literal) or tensor.requires_grad or tensor.is_overwritten:
+        return tensor
+    cells = definition.array
+    if isinstance(cells, np.memmap) or cells.size < 2 or not tensor.terms.is_closed:
+        return tensor
+    flat = cells.reshape(-1)
+    if flat[0] != 0 or flat[-1] != cells.size - 1:
+        return tensor
+    if not np.array_equal(np.asarray(flat, np.float64), np.arange(cells.size)):
+        return tensor
+    tensor.fixed_by = tensor.fixed_by or origin
+    shape, precision, name = tensor.terms, tensor.precision, tensor.label[0]
+    return fill_tensor(tensor.session, RangeOverOffsets, shape, precision, name)
 
 
 def assignment_operands(

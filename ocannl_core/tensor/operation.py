@@ -40,6 +40,7 @@ from ocannl_core.tensor.operands import (
     note_accesses,
     session_of,
     suggest_operand,
+    with_computed_offsets,
 )
 from ocannl_core.tensor.precision import (
     Precision,
@@ -93,6 +94,8 @@ class Operation:
         primitive: The scalar primitive it lifts, or None; used bare inside the code of other
             operations.
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
+        positions: The number of operands, the last ones, whose cells are positions and not values;
+            their formats do not influence that of the result.
     """
 
     name: str
@@ -102,6 +105,7 @@ class Operation:
     gradient: Code | None = None
     primitive: Op | None = None
     combine: BinaryOp | None = None
+    positions: int = 0
 
     def __call__(
         self,
@@ -315,6 +319,8 @@ class Operation:
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)
         origin = origin or Origin(composite_name() or self.describe(logic), caller_location())
+        if self.primitive in (BinaryOp.EQ, BinaryOp.NE):
+            operands = with_computed_offsets(operands, origin)
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with describe_operands(operands):
             session.environment.relate(
@@ -362,6 +368,10 @@ class Operation:
         """Return the promotion of the operands' formats, and pass it on to the operands without a
         stated format.
         """
+        positions = operands[len(operands) - self.positions :]
+        operands = operands[: len(operands) - self.positions]
+        for operand in positions:
+            operand.note_use(origin)
         beside = format_for_numbers(self.primitive, operands)
         for operand in operands:
             if beside is not None and operand.free_number is not None:

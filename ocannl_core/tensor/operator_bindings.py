@@ -32,7 +32,9 @@ class Operations:
         "not_equal",
         "power",
         "slice_batch",
+        "store_rows",
         "sub",
+        "take",
         "transpose",
     )
 
@@ -51,7 +53,9 @@ class Operations:
     not_equal: Function
     power: Function
     slice_batch: Function
+    store_rows: Function
     sub: Function
+    take: Function
     transpose: Function
 
 

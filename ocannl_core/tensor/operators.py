@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ocannl_core.tensor import computation, contractions, pointwise_operations, powers, random
+from ocannl_core.tensor import (
+    computation,
+    contractions,
+    pointwise_operations,
+    positions,
+    powers,
+    random,
+)
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.operator_bindings import code, operations
 
@@ -22,6 +29,8 @@ operations.logical_or = pointwise_operations.logical_or
 operations.logical_and = pointwise_operations.logical_and
 operations.identity = pointwise_operations.identity
 operations.transpose = contractions.transpose
+operations.take = positions.take
+operations.store_rows = positions.store_rows
 operations.slice_batch = contractions.slice_batch
 
 code.forward = computation.forward

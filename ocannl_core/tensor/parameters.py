@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 from ocannl_core.assign.nodes import Constant
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import RowKind, Shape, Size
 from ocannl_core.tensor import session as sessions
@@ -29,7 +30,7 @@ from ocannl_core.tensor.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
-Axes = Sequence[int | Size]
+Axes = Sequence[int | Size | StaticExtent]
 
 
 def param(
@@ -157,10 +158,11 @@ def _new(
     if loop is not None:
         _take_out(initial, loop, origin)
     shape = shape.with_row(RowKind.BATCH, rows.batch)  # arrays have none
+    is_unstated_number = isinstance(init, Real) and output is None and input is None
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,
-        Parameter(initial, initialize, scopes),
+        Parameter(initial, initialize, scopes, is_unstated_number),
         shape,
         precision,
         label,
@@ -315,3 +317,36 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
             fix="range=n for the values 0, 1, ..., n-1",
         )
     return StaticIndex(name, range)
+
+
+def static_extent(name: str, *, max: int) -> StaticExtent:
+    """Return the size of axes that a routine takes when it is called: `step(n=17)`.
+
+        n = oc.static_extent("n", max=256)
+        x = oc.placeholder("x", batch=[n], output=[8])
+
+    One routine serves every size from 0 to the maximum. Memory has room for the maximum; cells
+    beyond the value of a call are undefined, sums and means run over the others, and the host reads
+    and writes those only. The extent equals itself only, no number.
+
+    Args:
+        name: The keyword of the call; without it the call runs at the maximum.
+        max: The greatest value, at least 2.
+    """
+    where = str(caller_location() or "")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise UsageError(
+            "An extent is a keyword of the routine's call.",
+            found=repr(name),
+            where=where,
+            fix='an identifier, as in oc.static_extent("n", max=256)',
+        )
+    if isinstance(max, bool) or not isinstance(max, int) or max < 2:
+        raise UsageError(
+            "The maximum of an extent is the room for its axes in memory: at least 2, because axes "
+            "of size 1 are repeated.",
+            found=f"max={max!r}",
+            where=where,
+            fix="max=n for the values 0, 1, ..., n",
+        )
+    return StaticExtent(name, max + 1)

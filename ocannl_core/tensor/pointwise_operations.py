@@ -37,7 +37,19 @@ def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
         case TernaryOp():
             forward = ternary
     operation = define_operation(name, forward=forward, gradient=gradient, primitive=primitive)
+    if gradient is not None:
+        _GRADIENTS[primitive] = gradient
     return operation
+
+
+_GRADIENTS: dict[Op, Code] = {}
+
+
+def primitive_gradient(primitive: Op) -> Code | None:
+    """Return the gradient function of the operation that applies a primitive cell by cell; None
+    where no gradient flows.
+    """
+    return _GRADIENTS.get(primitive)
 
 
 # ----- arithmetic ---------------------------------------------------------------------------------

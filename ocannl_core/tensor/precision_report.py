@@ -79,6 +79,9 @@ def _name(tensor: Tensor) -> str:
 
 def _reason(tensor: Tensor) -> str:
     precision = tensor.precision
+    definition = tensor.definition
+    if isinstance(definition, Applied) and definition.like is not None:
+        return f"that of {_name(definition.like)}"
     match precision.why:
         case Why.STATED:
             return f"stated{_place(tensor.origin)}"

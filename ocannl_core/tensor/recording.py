@@ -19,7 +19,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location, returns_of
-from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise
+from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, PlaceRows, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.computation_steps import (
@@ -45,7 +45,7 @@ from ocannl_core.tensor.definitions import (
 )
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.index_maps import IndexMaps
-from ocannl_core.tensor.operands import check_recorded_here, note_accesses
+from ocannl_core.tensor.operands import as_tensor, check_recorded_here, note_accesses
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.pointwise_operations import identity
 from ocannl_core.tensor.precision import operand_precisions, result_precision
@@ -87,6 +87,21 @@ class RecordedPrimitive(Expression):
         return f"{self.operation.describe(self.logic)} of {', '.join(map(repr, self.operands))}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectionUpdate:
+    """Rows selected by positions, combined with a value.
+
+    Attributes:
+        selection: The selected rows.
+        combine: The operator.
+        value: The value.
+    """
+
+    selection: Tensor
+    combine: BinaryOp
+    value: object
+
+
 @dataclass(slots=True)
 class _Section:
     """Entries under a title."""
@@ -114,6 +129,7 @@ class CodeRecorder:
         """The time of the last assignment to each tensor, counted in assignments and splices."""
         self._spliced = 0
         self._now = 0
+        self._updates: dict[Tensor, SelectionUpdate] = {}
 
     # ----- interface for operators ----------------------------------------------------------------
 
@@ -144,6 +160,53 @@ class CodeRecorder:
 
     def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
         """Record an assignment."""
+        self._check_target(target)
+        origin = _assignment_origin(target)
+        if isinstance(value, RecordedPrimitive):
+            step = self._reduction(target, value, combine, reset, origin)
+        else:
+            argument = self._settle(target, value, reset)
+            step = Assign(
+                target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
+            )
+        self._add_step(step)
+
+    def assign_rows(
+        self, target: Tensor, positions: Tensor, axis: int, value: object, combine: BinaryOp
+    ) -> None:
+        """Record an assignment at computed positions along an axis."""
+        self._check_target(target)
+        argument = (
+            as_tensor(value, self.session, target.dtype) if isinstance(value, Real) else value
+        )
+        if not isinstance(argument, Tensor):
+            raise UsageError(
+                "An assignment at positions takes a tensor or a number.",
+                found=repr(value),
+                where=str(caller_location() or ""),
+                fix="compute it first: t = oc.identity(...), then c[ids] = t",
+            )
+        if argument is target:
+            argument = identity(argument)
+        args, logic = (argument, positions), PlaceRows(axis)
+        origin = _assignment_origin(target)
+        self._add_step(Assign(target, combine, False, BinaryOp.FIRST, args, logic, origin))
+
+    def note_update(
+        self, result: Tensor, selection: Tensor, combine: BinaryOp, value: object
+    ) -> None:
+        """Record that a tensor is a selection of rows combined with a value: in `c[ids] += rows`,
+        it is assigned to the same rows next.
+        """
+        self._updates[result] = SelectionUpdate(selection, combine, value)
+
+    def update_of(self, result: object) -> SelectionUpdate | None:
+        """Return the update that computed a tensor, or None."""
+        return self._updates.get(result) if isinstance(result, Tensor) else None
+
+    # ----- inside ---------------------------------------------------------------------------------
+
+    def _check_target(self, target: Tensor) -> None:
         if not target.is_assignable:
             raise UsageError(
                 "Declared tensors, parameters, placeholders and gradients can be assigned to.",
@@ -158,14 +221,9 @@ class CodeRecorder:
                 where=str(caller_location() or ""),
                 fix="build both inside one `with oc.Session():`, or without any",
             )
-        origin = Origin(f"assignment to {target.label[0]}", caller_location())
-        if isinstance(value, RecordedPrimitive):
-            step = self._reduction(target, value, combine, reset, origin)
-        else:
-            argument = self._settle(target, value, reset)
-            step = Assign(
-                target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
-            )
+
+    def _add_step(self, step: Assign) -> None:
+        target, origin = step.target, step.origin
         operands = _operand_tensors(step)
         self._label(target, operands)
         check_recorded_here(operands, self.recording)
@@ -181,8 +239,6 @@ class CodeRecorder:
         self._writes[target] = self._now
         if not isinstance(target.definition, Declared):
             self.results.add(target)
-
-    # ----- inside ---------------------------------------------------------------------------------
 
     def _settle(self, target: Tensor, value: object, reset: bool) -> Argument:
         """Return the argument of an assignment. A reset must not clear cells that are still to be
@@ -250,8 +306,9 @@ class CodeRecorder:
         """Give a declared tensor without a stated format the number format of the value assigned to
         it.
         """
+        values = operands[:1] if isinstance(step.logic, PlaceRows) else operands
         found = result_precision(
-            step.op, operand_precisions(step.op, operands), self.session.default_dtype
+            step.op, operand_precisions(step.op, values), self.session.default_dtype
         )
         is_declared = isinstance(step.target.definition, Declared)
         step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
@@ -363,6 +420,10 @@ class _StepBuilder:
                     pass
         self.written.update(fresh)
         return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
+
+
+def _assignment_origin(target: Tensor) -> Origin:
+    return Origin(f"assignment to {target.label[0]}", caller_location())
 
 
 def _changes_state(tensor: Tensor) -> bool:

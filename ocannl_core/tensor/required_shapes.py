@@ -64,6 +64,8 @@ def _require(text: str, tensors: Sequence[Tensor], origin: Origin) -> None:
     if "=>" in text:
         raise _no_shape(text, origin)
     statement = parse_statement(f"=>{text}")
+    for tensor in tensors:
+        tensor.note_stated_shape()
     shapes = [tensor.terms for tensor in tensors]
     environment = tensors[0].session.environment
     environment.derive(

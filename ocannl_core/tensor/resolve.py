@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from ocannl_core.assign.nodes import (
     Accumulate,
@@ -19,9 +19,11 @@ from ocannl_core.assign.nodes import (
     Section,
 )
 from ocannl_core.assign.traverse import dead_on_entry
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
+    AxisIndex,
+    ComputedIndex,
     IndexMap,
     Projections,
     variables,
@@ -29,7 +31,9 @@ from ocannl_core.indexing import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin
+from ocannl_core.shape.logic import Adjoint
 from ocannl_core.shape.projections import project
+from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.computation_steps import (
     Argument,
     Assign,
@@ -58,6 +62,7 @@ from ocannl_core.tensor.definitions import (
     ancestors,
 )
 from ocannl_core.tensor.dimension import Dimension
+from ocannl_core.tensor.doubtful_broadcasts import report_broadcasts
 from ocannl_core.tensor.external_calls import (
     ExternalCalls,
     backpropagation_tensors,
@@ -110,10 +115,11 @@ def resolve(
         ]
         for tensor in members:
             tensor.relate_words()
-        shapes = [tensor.terms for tensor in members]
+        shapes = [shape for tensor in members for shape in _shapes_of(tensor)]
         session.environment.close(shapes, captured, f"the code {name}")
         for tensor in members:
             tensor.settle()
+        report_broadcasts(members)
     steps = eliminate_copies(expand_updates(steps), temporaries)
     emitter = _AssignmentEmitter(differentiated_tensors(steps))
     for step in steps:
@@ -132,6 +138,13 @@ def resolve(
     return ResolvedComputation(
         program, {n: t for n, t in emitter.tensors.items() if n in program.nodes}
     )
+
+
+def _shapes_of(tensor: Tensor) -> Iterator[Shape]:
+    """Yield the shapes that the code of a tensor needs."""
+    yield tensor.terms
+    if isinstance(tensor.definition, Applied) and isinstance(tensor.definition.logic, Adjoint):
+        yield from tensor.definition.logic.shapes
 
 
 def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
@@ -200,9 +213,9 @@ class _AssignmentEmitter:
         self._set: set[Tensor] = set()  # gradients
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
         self._carried: set[Tensor] = set()  # gradients passed on before they were set
-        self._sums: set[Tensor] = set()
-        """Gradients of leaves, with contributions of losses since code last read a gradient or
-        assigned a tensor that has one.
+        self._sums: dict[Tensor, set[Tensor]] = {}
+        """Gradients of leaves, with the losses that have contributed since code last read a
+        gradient or assigned a tensor that has one.
         """
         self.calls = ExternalCalls(self)
         self.loops = LoopCode(self)
@@ -212,7 +225,13 @@ class _AssignmentEmitter:
         node = self.calls.node_of(tensor)
         if node not in self.nodes:
             margins = tensor.layout.margins
-            self.nodes[node] = node_info(tensor.dtype, tensor.shape, margins, tensor.describe)
+            self.nodes[node] = node_info(
+                tensor.dtype,
+                tensor.shape,
+                margins,
+                tensor.describe,
+                is_parameter=tensor.is_parameter,
+            )
             self.tensors[node] = tensor
             if isinstance(tensor.definition, Declared):
                 self.fresh.add(node)
@@ -242,9 +261,11 @@ class _AssignmentEmitter:
                 for tensor in tensors:
                     self.forward(tensor, anew=is_written_here)
             case ZeroGradients(roots, keeps_sums):
-                for tensor in with_siblings(ancestors(list(roots))):
+                cleared = with_siblings(ancestors(list(roots)))
+                for tensor in cleared:
                     is_sum = keeps_sums and tensor.grad in self._sums
                     if tensor.grad is not None and not is_sum:
+                        _refuse_loss(self._sums.pop(tensor.grad, set()), cleared, tensor, roots)
                         self.fetch_zero(tensor.grad)
             case Backpropagate(roots):
                 self.calls.begin_backpropagation()
@@ -254,7 +275,7 @@ class _AssignmentEmitter:
                     if tensor.grad is not None and not isinstance(
                         tensor.definition, Applied | ResultOf | ResultOfLoop
                     ):
-                        self._sums.add(tensor.grad)
+                        self._sums.setdefault(tensor.grad, set()).update(roots)
             case UpdateGradients():
                 for each in step.steps:
                     self.step(each)
@@ -271,6 +292,7 @@ class _AssignmentEmitter:
     def assign(self, step: Assign) -> None:
         tensors = [_tensor_of(arg) for arg in step.args if not isinstance(arg, float)]
         if isinstance(step.logic, IndexMaps):
+            _refuse_extents((step.target, *tensors), step.origin)
             found = step.logic.projections(
                 step.target.shape.dims, [tensor.shape.dims for tensor in tensors], step.origin
             )
@@ -282,9 +304,10 @@ class _AssignmentEmitter:
             _refuse_repeated_writes(found, step.origin)
         maps = iter(zip(found.rhs, found.rhs_dims, has_margins(found), strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
-        for arg in step.args:
+        holders = {i.operand for m in (found.lhs, *found.rhs) for i in m if _is_computed(i)}
+        for number, arg in enumerate(step.args):
             index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
-            keeps_format = step.op is UnaryOp.WORD
+            keeps_format = step.op is UnaryOp.WORD or number in holders
             operand = self.operand(arg, is_stored=is_padded or keeps_format)
             operands.append(
                 (operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims)
@@ -455,6 +478,40 @@ class _AssignmentEmitter:
         return node if max(changes) <= time else None
 
 
+def _refuse_loss(
+    losses: AbstractSet[Tensor],
+    cleared: Sequence[Tensor],
+    tensor: Tensor,
+    roots: Sequence[Tensor],
+) -> None:
+    """Refuse to clear contributions to a gradient of which nothing has been read, for the sake of
+    other losses.
+
+    Args:
+        losses: The losses that have contributed.
+        cleared: The tensors whose gradients are cleared.
+        tensor: One of them.
+        roots: The losses for which they are cleared.
+
+    Raises:
+        UsageError: if the gradient of a loss that contributed is not cleared itself.
+    """
+    lost = sorted(set(losses).difference(cleared), key=lambda each: each.id)
+    if not lost:
+        return
+    one, other = lost[0].describe(), " and ".join(each.describe() for each in roots)
+    raise UsageError(
+        "Gradients of several losses in one computation add up; none replaces that of another "
+        "one unread.",
+        found=f"the gradients for {other} are cleared, and with them what {one} has contributed "
+        f"to that of {tensor.describe()}",
+        where=str(roots[0].origin),
+        fix="to add them, write oc.train.grad_update(a) + oc.train.grad_update(b), or "
+        "backpropagate the sum of the losses; to discard the first ones, clear them by name: "
+        "a.zero_grads()",
+    )
+
+
 def selects(tensor: Tensor) -> bool:
     """Return True if the gradient of a tensor flows to cells selected by a maximum or minimum."""
     definition = tensor.definition
@@ -468,6 +525,23 @@ def _constant_value(tensor: Tensor) -> float | None:
         return None
     source = tensor.definition.source()
     return source.value if isinstance(source, Constant) else None
+
+
+def _refuse_extents(tensors: Iterable[Tensor], origin: Origin) -> None:
+    """Refuse stated index maps over axes whose extents are known at run time only."""
+    for tensor in tensors:
+        for extent in tensor.shape.extents:
+            if extent is not None:
+                raise ShapeError(
+                    "Stated projections run over constant sizes.",
+                    found=f"an axis of {tensor.node.name} whose extent is {extent}",
+                    where=str(origin),
+                    fix="state a logic, which runs over the extents of the axes",
+                )
+
+
+def _is_computed(index: AxisIndex) -> TypeGuard[ComputedIndex]:
+    return isinstance(index, ComputedIndex)
 
 
 def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:

@@ -343,6 +343,7 @@ class _StepRecorder:
 
     def __init__(self, loop: Loop[Tensor], outer: Recorder) -> None:
         self._loop = loop
+        self._outer = outer
         self.recording = outer.recording
 
     def add_tensor(self, tensor: Any, *, is_named: bool) -> None:
@@ -364,6 +365,15 @@ class _StepRecorder:
 
     def assign(self, target: Any, value: Any, combine: Any, *, reset: bool) -> None:
         self._refuse(f"an assignment to {target!r}")
+
+    def assign_rows(self, target: Any, positions: Any, axis: int, value: Any, combine: Any) -> None:
+        self._refuse(f"an assignment to rows of {target!r}")
+
+    def note_update(self, result: Any, selection: Any, combine: Any, value: Any) -> None:
+        self._outer.note_update(result, selection, combine, value)
+
+    def update_of(self, result: Any) -> Any:
+        return self._outer.update_of(result)
 
     def _refuse(self, what: str) -> NoReturn:
         raise UsageError(

@@ -46,6 +46,20 @@ class Recorder(Protocol):
         """Record an assignment to a tensor."""
         ...
 
+    def assign_rows(
+        self, target: Any, positions: Any, axis: int, value: Any, combine: BinaryOp
+    ) -> None:
+        """Record an assignment at computed positions along an axis."""
+        ...
+
+    def note_update(self, result: Any, selection: Any, combine: BinaryOp, value: Any) -> None:
+        """Record that a tensor is a selection of rows combined with a value."""
+        ...
+
+    def update_of(self, result: Any) -> Any:
+        """Return the update that computed a tensor, or None."""
+        ...
+
 
 class Notes:
     """Texts about tensors, held weakly: an entry disappears with its tensor."""

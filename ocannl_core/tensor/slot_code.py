@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
 from typing import NoReturn, Protocol
@@ -22,6 +22,7 @@ from ocannl_core.dtypes import DType, int32, int64, promote
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
+    ComputedIndex,
     ConcatIndex,
     IndexMap,
     IndexVar,
@@ -34,9 +35,14 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.origin import Location, Origin, returns_of
 from ocannl_core.shape.einsum import Einsum
-from ocannl_core.shape.logic import Several
-from ocannl_core.shape.projections import project
+from ocannl_core.shape.logic import Adjoint, Several
+from ocannl_core.shape.projections import exchange_roles, project
 from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.derived_operations import (
+    DerivedOperation,
+    extreme_of,
+    position_search,
+)
 from ocannl_core.tensor.margins import Margins, has_margins, margins_of
 from ocannl_core.tensor.operation import Code
 from ocannl_core.tensor.precision import result_dtype
@@ -54,6 +60,7 @@ from ocannl_core.tensor.slots import (
     slot_names,
     slot_of,
     value_variables,
+    with_numbered_positions,
 )
 from ocannl_core.tensor.tensor import Tensor
 
@@ -90,27 +97,30 @@ class SlotCode:
         self._tensor = tensor
         self._definition = tensor.definition
         operands = tensor.definition.operands
+        self._value_count = len(operands) - tensor.definition.operation.positions
         self._has_parts = isinstance(tensor.definition.logic, Several)
         # where each assignment has a logic of its own, these are the projections of the current one
-        self._projections = Projections((), (), (), (), ())
+        self._projections = self._base = Projections((), (), (), (), ())
         if not self._has_parts:
-            self._projections = project(
-                tensor.logic,
-                tensor.shape,
-                [operand.shape for operand in operands],
-                tensor.origin,
-            )
+            self._projections, self._base = _projections_of(tensor)
             check_margins(self._projections, tensor, operands, tensor.origin)
         self._is_padded = has_margins(self._projections)
-        self._beyond: float | None = None
-        if any(self._is_padded):
-            combine = accumulation_of(tensor.definition.operation.forward, len(operands))
-            self._beyond = None if combine is None else neutral(combine)
+        self._beyond = self._margin_value() if any(self._is_padded) else None
         self._writable: set[TensorNode] = set()
         self._blank: set[TensorNode] = set()  # nodes that the code must write before it reads them
         self._gradients: set[TensorNode] = set()
         self._selection = selection
-        self._found: tuple[BinaryOp, Slot, Slot] | None = None
+        self._ramp: Slot | None = None
+
+    def _margin_value(self) -> float | None:
+        """Return the number that windows over values read beyond an axis; None for the default."""
+        operation = self._definition.operation
+        combine = (
+            operation.padding
+            if isinstance(operation, DerivedOperation)
+            else accumulation_of(operation.forward, len(self._definition.operands))
+        )
+        return None if combine is None else neutral(combine)
 
     def forward(self) -> None:
         """Emit the computation of the result.
@@ -153,6 +163,8 @@ class SlotCode:
         stated = slot_of(name)
         if stated.role == "selection":
             return self._select()
+        if stated.role == "position":
+            return self._positions()
         if stated.position != ALL:
             return self._slot_at(name, stated.role, stated.position, emitter)
         count = len(self._definition.operands)
@@ -178,10 +190,20 @@ class SlotCode:
         elif role == "value":
             is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
             keeps_format = self._definition.operation.primitive is UnaryOp.WORD
+            is_padded |= position > self._value_count
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
-        return Slot(name, operand, tensor.dtype, index, dims, emitter or self, position)
+        beyond = self._beyond_at(position) if position > 0 else None
+        return Slot(name, operand, tensor.dtype, index, dims, emitter or self, position, beyond)
+
+    def _beyond_at(self, position: int) -> float | None:
+        """Return the number in the margins of an operand whose windows leave an axis, or None."""
+        if self._has_parts or not self._is_padded[position - 1]:
+            return None
+        operation = self._definition.operation
+        is_gradient = isinstance(operation, DerivedOperation) and operation.is_gradient(position)
+        return 0.0 if is_gradient else self._beyond
 
     def _tensor_at(self, position: int) -> Tensor:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
@@ -226,11 +248,13 @@ class SlotCode:
             number = Constant(float(value))
             self._emitter.body.append(Fetch(node, number, self._tensor.origin))
             return
-        op, args = as_application(value)
+        op, args = self._with_positions(target, *as_application(value))
         for arg in args:
             if isinstance(arg, Slot) and arg.operand is None:
                 self._refuse(f"it reads {arg.name}, the gradient of an operand that has none")
-        settled = [as_operand(self._settle(arg)) for arg in args]
+        target, args = with_numbered_positions(target, args)
+        values, beyond = self._with_one_margin_value(tuple(map(self._settle, args)))
+        settled = list(map(as_operand, values))
         used = {
             var
             for index in (target.index, *(i for _, i, _ in settled))
@@ -259,9 +283,44 @@ class SlotCode:
                 operands,
                 projections,
                 origin,
-                self._beyond,
+                beyond,
             )
         )
+
+    def _with_one_margin_value(
+        self, args: tuple[Slot | int | float, ...]
+    ) -> tuple[tuple[Slot | int | float, ...], float | None]:
+        """Return the operands of an assignment, and the number in the margins that it reads.
+
+        Where they need different numbers, operands are stored in nodes without margins first.
+        """
+        found = [arg.beyond if isinstance(arg, Slot) else None for arg in args]
+        beyond = next((each for each in found if each is not None), None)
+        if beyond is None:
+            return args, self._beyond
+        return tuple(
+            self._store(arg, (arg,), arg.dtype)
+            if isinstance(arg, Slot) and each not in (None, beyond)
+            else arg
+            for arg, each in zip(args, found, strict=True)
+        ), beyond
+
+    def _with_positions(
+        self, target: Slot, op: Op, args: tuple[SlotValue, ...]
+    ) -> tuple[Op, tuple[SlotValue, ...]]:
+        """Return a primitive and its arguments, with the operand that holds computed positions.
+
+        v = v1  -->  v = first(v1, v2), where v1 is read at positions in v2
+        """
+        slots = [target, *(arg for arg in args if isinstance(arg, Slot))]
+        holders = {i.operand for s in slots for i in s.index if isinstance(i, ComputedIndex)}
+        missing = holders - {arg.position - 1 for arg in args if isinstance(arg, Slot)}
+        if not missing:
+            return op, args
+        if op is not UnaryOp.IDENTITY or len(missing) > 1:
+            self._refuse("it computes with cells at positions that it does not read")
+        (number,) = missing
+        return BinaryOp.FIRST, (*args, self._slot_at(f"v{number + 1}", "value", number + 1))
 
     def _align(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
         """Return the target and the value of an assignment; with a logic of its own, under the
@@ -359,7 +418,7 @@ class SlotCode:
             return value
         args = tuple(self._settle(arg) for arg in value.args)
         default = self._tensor.session.default_dtype
-        dtype: DType = result_dtype(
+        dtype: DType = value.dtype or result_dtype(
             value.op, _formats(value.op, args, self._tensor.dtype, default), self._tensor.dtype
         )
         return self._store(SlotApplication(value.op, args), args, dtype)
@@ -368,7 +427,7 @@ class SlotCode:
         """Return a new node that holds a value of settled arguments."""
         name = value.op.value.name if isinstance(value, SlotApplication) else "converted"
         varying = set().union(*(value_variables(arg) for arg in args))
-        axes = self._axes(args, varying)
+        axes = self._axes(_maps(args), varying)
         slot = self._new(name, dtype, tuple(axes), tuple(axes.values()))
         self.accumulate(slot, BinaryOp.SECOND, reset=False, value=value)
         return slot
@@ -389,7 +448,7 @@ class SlotCode:
         return Slot(node.name, Cells(node), dtype, index, dims, self, _NO_POSITION)
 
     def _axes(
-        self, args: tuple[Slot | int | float, ...], varying: AbstractSet[IndexVar]
+        self, maps: Sequence[IndexMap], varying: AbstractSet[IndexVar]
     ) -> dict[VarIndex | ConcatIndex, int]:
         """Return one axis with its extent for each domain variable of a set.
 
@@ -398,7 +457,9 @@ class SlotCode:
         of the other.
         """
         extents = self._projections.extents
-        concatenations = list(dict.fromkeys(_concatenations(args)))
+        concatenations = list(
+            dict.fromkeys(each for index in maps for each in index if isinstance(each, ConcatIndex))
+        )
         axes: dict[VarIndex | ConcatIndex, int] = {}
         for var, extent in self._projections.domain:
             wholes = [each for each in concatenations if var in each.variables]
@@ -412,46 +473,47 @@ class SlotCode:
     def selection(self) -> TensorNode:
         """Emit the search for the cells that a maximum or minimum selects; return the node of their
         positions.
-
-            v[i] max= v1[i, j]
-        -->
-            first[i] = min over j of (v1[i, j] < v[i] ? the number of positions : j)
         """
         result = self._slot_at("v", "value", 0)
-        combine, value, position = self._candidates()
-        is_other = value < result if combine is BinaryOp.MAX else result < value
+        combine, value = self._term()
+        position = self._positions()
         margins = margins_of(self._projections, None)
         first = self._new("first", position.dtype, result.index, result.dims, margins)
-        chosen = SlotApplication(TernaryOp.WHERE, (is_other, prod(position.dims), position))
-        self.accumulate(first, BinaryOp.MIN, reset=True, value=chosen)
+        searched = position_search(combine, result, value, position)
+        self.accumulate(first, BinaryOp.MIN, reset=True, value=searched)
         assert isinstance(first.operand, Cells)
         return first.operand.node
 
     def _select(self) -> SlotApplication:
         """Return the comparison of every position with that of the selected cell."""
-        _, _, position = self._candidates()
         node = self._selection or self.selection()
+        position = self._positions()
         result = self._slot_at("v", "value", 0)
         first = replace(result, name="first", operand=Cells(node), dtype=position.dtype)
         return SlotApplication(BinaryOp.EQ, (first, position))
 
-    def _candidates(self) -> tuple[BinaryOp, Slot, Slot]:
-        """Return the accumulation of the result, its operand, and the positions on the reduced
-        axes.
-        """
-        if self._found is None:
-            combine, value = self._term()
+    def _positions(self) -> Slot:
+        """Return the positions on the reduced axes, in row-major order, as a ramp of its own."""
+        if self._ramp is None:
+            base = self._base
             # include axes along which the value is repeated: the gradient is a sum over them
-            every = self._axes((value,), self._projections.extents.keys())
-            axes = {i: n for i, n in every.items() if i not in self._projections.lhs}
-            is_wide = value.dtype.nbytes == int64.nbytes or prod(axes.values()) >= 2**31
+            every = self._axes(base.rhs, base.extents.keys())
+            axes = {i: n for i, n in every.items() if i not in base.lhs}
+            count = prod(axes.values())
+            is_wide = self._compared_format().nbytes == int64.nbytes or count >= 2**31
             dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
             position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
             assert isinstance(position.operand, Cells)
             origin = self._tensor.origin
             self._emitter.body.append(Fetch(position.operand.node, RangeOverOffsets(), origin))
-            self._found = combine, value, position
-        return self._found
+            self._ramp = position
+        return self._ramp
+
+    def _compared_format(self) -> DType:
+        """Return the number format of the compared values, or of the positions found in them."""
+        operation = self._definition.operation
+        at = operation.selection if isinstance(operation, DerivedOperation) else None
+        return self._tensor.dtype if at is None else self._definition.operands[at].dtype
 
     def _term(self) -> tuple[BinaryOp, Slot]:
         """Return the accumulation of the forward function and its operand, in the number format of
@@ -460,14 +522,13 @@ class SlotCode:
         written = ResultRecorder()
         forward = self._definition.operation.forward
         forward(*(self._slot(name, written) for name in slot_names(forward)))
-        match written.found:
-            case [((BinaryOp.MAX | BinaryOp.MIN) as combine, value)]:
-                return combine, self._settle_as(value, self._tensor.dtype)
-            case _:
-                self._refuse(
-                    "the slot `selected` stands for the selection of a maximum or minimum, and the "
-                    "forward function does not accumulate one into v"
-                )
+        if (extreme := extreme_of(written)) is None:
+            self._refuse(
+                "the slot `selected` stands for the selection of a maximum or minimum, and the "
+                "forward function does not accumulate one into v"
+            )
+        combine, value = extreme
+        return combine, self._settle_as(value, self._tensor.dtype)
 
     def _settle_as(self, value: SlotValue, dtype: DType) -> Slot:
         """Return a slot that holds a value after conversion to a number format."""
@@ -476,6 +537,20 @@ class SlotCode:
         op, args = as_application(value)
         settled = tuple(self._settle(arg) for arg in args)
         return self._store(SlotApplication(op, settled), settled, dtype)
+
+
+def _projections_of(tensor: Tensor) -> tuple[Projections, Projections]:
+    """Return the projections of a tensor's operation, and those of the operation that it is derived
+    from; the same ones where it is none.
+    """
+    assert isinstance(tensor.definition, Applied)
+    logic, origin = tensor.logic, tensor.origin
+    if isinstance(logic, Adjoint):
+        base = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin)
+        return exchange_roles(base, logic.target, logic.sources), base
+    shapes = [operand.shape for operand in tensor.definition.operands]
+    found = project(logic, tensor.shape, shapes, origin)
+    return found, found
 
 
 def check_margins(
@@ -489,11 +564,9 @@ def check_margins(
             tensor.layout.check(needed, tensor.describe(), origin)
 
 
-def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatIndex]:
-    """Yield the concatenated axes in the index maps of values."""
-    for arg in args:
-        if isinstance(arg, Slot):
-            yield from (each for each in arg.index if isinstance(each, ConcatIndex))
+def _maps(args: tuple[Slot | int | float, ...]) -> tuple[IndexMap, ...]:
+    """Return the index maps of slots among values."""
+    return tuple(arg.index for arg in args if isinstance(arg, Slot))
 
 
 def _formats(

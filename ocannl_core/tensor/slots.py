@@ -19,7 +19,7 @@ from ocannl_core.assign.nodes import Cells, Merge, Operand, Scalar
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import IndexMap, IndexVar, variables
+from ocannl_core.indexing import ComputedIndex, IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.logic import ConcatPart, Logic, Pointwise, Several
@@ -35,12 +35,12 @@ class SlotName:
     """The meaning of a parameter name of a defining function.
 
     Attributes:
-        role: The value or the gradient of a tensor, an intermediate tensor with its axes, or the
-            selection of a maximum or minimum.
+        role: The value or the gradient of a tensor, an intermediate tensor with its axes, the
+            selection of a maximum or minimum, or the positions on the reduced axes.
         position: The result (0), an operand (1-3), or all operands.
     """
 
-    role: Literal["value", "gradient", "intermediate", "selection"]
+    role: Literal["value", "gradient", "intermediate", "selection", "position"]
     position: int
 
 
@@ -54,6 +54,9 @@ SLOT_NAMES: dict[str, SlotName] = {
     "selected": SlotName("selection", 0),
 }
 
+POSITION = "position"
+"""The slot of the positions on the reduced axes; in code made by this package only."""
+
 _INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
 
 
@@ -66,6 +69,8 @@ def slot_of(name: str) -> SlotName:
     """
     if name in SLOT_NAMES:
         return SLOT_NAMES[name]
+    if name == POSITION:
+        return SlotName("position", 0)
     match = _INTERMEDIATE.fullmatch(name)
     if match is None:
         raise KeyError(name)
@@ -92,11 +97,13 @@ class SlotApplication(Expression):
         op: The primitive.
         args: Its arguments.
         logic: The logic of the assignment, if it is stated there.
+        dtype: The number format that it is stored in; it follows from the arguments when None.
     """
 
     op: Op
     args: tuple[SlotValue, ...]
     logic: Logic | None = None
+    dtype: DType | None = None
 
     def __repr__(self) -> str:
         return f"{self.op.value.name}({', '.join(map(repr, self.args))})"
@@ -115,6 +122,7 @@ class Slot(Assignable):
         dims: Extents of the axes that the map addresses.
         emitter: The receiver of assignments to the slot.
         position: The tensor whose axes it has: 0 for the result, 1 for the first operand.
+        beyond: The number that windows read in its margins; None where none leaves the axes.
     """
 
     name: str
@@ -124,6 +132,7 @@ class Slot(Assignable):
     dims: tuple[int, ...]
     emitter: SlotEmitter
     position: int = 0
+    beyond: float | None = None
 
     def __repr__(self) -> str:
         return self.name
@@ -205,7 +214,7 @@ def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
         UsageError: if a name is not that of a slot.
     """
     names = tuple(inspect.signature(function).parameters)
-    unknown = [name for name in names if not _is_slot(name)]
+    unknown = [name for name in names if not _is_slot(name) and name != POSITION]
     if unknown:
         raise UsageError(
             "The parameters of a defining function are named after slots.",
@@ -329,3 +338,25 @@ def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
     if isinstance(value, SlotApplication):
         return value.op, value.args
     return UnaryOp.IDENTITY, (value,)
+
+
+def with_numbered_positions(
+    target: Slot, args: tuple[SlotValue, ...]
+) -> tuple[Slot, tuple[SlotValue, ...]]:
+    """Return a target and its arguments with computed positions that refer to the arguments, in
+    place of the operands of the operation.
+    """
+    numbers = {arg.position - 1: number for number, arg in enumerate(args) if isinstance(arg, Slot)}
+
+    def renumbered(slot: Slot) -> Slot:
+        if not any(isinstance(index, ComputedIndex) for index in slot.index):
+            return slot
+        found = tuple(
+            replace(index, operand=numbers[index.operand])
+            if isinstance(index, ComputedIndex)
+            else index
+            for index in slot.index
+        )
+        return replace(slot, index=found)
+
+    return renumbered(target), tuple(renumbered(a) if isinstance(a, Slot) else a for a in args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
@@ -10,14 +11,14 @@ import numpy as np
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import StaticIndex
+from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, NumbersOfWords
+from ocannl_core.shape.logic import Logic, NumbersOfWords, Take
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.assignment import key_text
+from ocannl_core.tensor.assignment import is_everything, key_text
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -63,6 +64,9 @@ class Tensor(TypedTensor):
             needs none.
         recording: The recorded code that it belongs to, or None.
         loop: The loop to whose step it belongs, or None.
+        fixed_by: The operation that relies on the cells of a literal, which the host must not
+            overwrite then.
+        is_overwritten: True once the host has overwritten a literal.
     """
 
     __slots__ = (
@@ -74,7 +78,9 @@ class Tensor(TypedTensor):
         "_layout",
         "_node",
         "_terms",
+        "fixed_by",
         "id",
+        "is_overwritten",
         "label",
         "loop",
         "origin",
@@ -113,6 +119,8 @@ class Tensor(TypedTensor):
         self.recording: Recording | None = None
         is_computed = isinstance(definition, Applied | Filled | ResultOf | ResultOfLoop)
         self.loop: Loop[Tensor] | None = session.loop if is_computed else None
+        self.fixed_by: Origin | None = None
+        self.is_overwritten = False
         self._applications: dict[Any, Any] | None = None
         self._effects: tuple[Effect[Tensor], ...] = ()
         if requires_grad:
@@ -196,7 +204,10 @@ class Tensor(TypedTensor):
         self.relate_words()
         self.session.environment.close([self._terms], subject=f"the shape of {self.node.name}")
         self.settle()
-        return node_info(self.dtype, self.shape, self._needed_margins(), self.describe)
+        margins = self._needed_margins()
+        return node_info(
+            self.dtype, self.shape, margins, self.describe, is_parameter=self.is_parameter
+        )
 
     def relate_words(self) -> None:
         """Relate the shape of packed random numbers to that of their words; do nothing for other
@@ -215,6 +226,11 @@ class Tensor(TypedTensor):
             self.definition = replace(definition, logic=logic)
             words = [operand.terms for operand in definition.operands]
             self.session.environment.relate(logic, self.terms, words, self.origin)
+
+    def note_stated_shape(self) -> None:
+        """Note that the program states the shape of a parameter apart from its creation."""
+        if isinstance(self.definition, Parameter):
+            self.definition = replace(self.definition, is_unstated_number=False)
 
     # ----- margins --------------------------------------------------------------------------------
 
@@ -279,6 +295,24 @@ class Tensor(TypedTensor):
         """The tensor with input and output axes exchanged."""
         transposed: Tensor = operations.transpose(self)
         return transposed
+
+    def note_host_write(self) -> None:
+        """Record that the host writes the cells.
+
+        Raises:
+            UsageError: if compiled code relies on the cells of the literal.
+        """
+        if not isinstance(self.definition, Literal):
+            return
+        if self.fixed_by is not None:
+            raise UsageError(
+                "A literal that holds 0, 1, 2, ... and is compared is a part of the program, as "
+                "oc.arange(n) is.",
+                found=f"an assignment to {self.describe()}, compared by {self.fixed_by}",
+                where=str(caller_location() or ""),
+                fix="compare with a placeholder, oc.placeholder(...), which the host fills",
+            )
+        self.is_overwritten = True
 
     # ----- the graph ------------------------------------------------------------------------------
 
@@ -428,6 +462,8 @@ class Tensor(TypedTensor):
     # ----- assignment and indexing ----------------------------------------------------------------
 
     def __getitem__(self, key: object) -> Any:
+        if (selected := selected_rows(key)) is not None:
+            return operations.take(self, *selected)
         if (target := self.target(key)) is not None:
             return target
         keys = key if isinstance(key, tuple) else (key,)
@@ -441,6 +477,23 @@ class Tensor(TypedTensor):
             fix="select and rearrange axes with a specification: "
             'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',
         )
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if (selected := selected_rows(key)) is not None:
+            operations.store_rows(self, *selected, value)
+        else:
+            super().__setitem__(key, value)
+
+    def _in_place(self, combine: BinaryOp, operation: Callable[..., Any], value: Any) -> Any:
+        """Record an accumulation; note that of selected rows, which an assignment may follow."""
+        result = super()._in_place(combine, operation, value)
+        is_selection = isinstance(self.definition, Applied) and isinstance(
+            self.definition.logic, Take
+        )
+        recorder = self.session.recorder
+        if is_selection and recorder is not None and isinstance(result, Tensor):
+            recorder.note_update(result, self, combine, value)
+        return result
 
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Record an assignment to this tensor.
@@ -489,7 +542,31 @@ class MergeBuffer(Expression):
         return f"{self.tensor!r}.merge"
 
 
+def selected_rows(key: object) -> tuple[Tensor, int] | None:
+    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys.
+
+    Raises:
+        UsageError: for positions along several axes, or beside other keys than `:` and `...`.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    places = [place for place, part in enumerate(parts) if isinstance(part, Tensor)]
+    if not places:
+        return None
+    others = [part for part in parts if not isinstance(part, Tensor)]
+    around = [place for place, part in enumerate(parts) if part is ...]
+    if len(places) > 1 or len(around) > 1 or not all(p is ... or is_everything(p) for p in others):
+        raise UsageError(
+            "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
+            found=f"x[{key_text(key)}]",
+            where=str(caller_location() or ""),
+            fix="select along one axis after the other: oc.take(oc.take(x, i, axis=0), j, axis=1)",
+        )
+    (place,) = places
+    is_from_end = bool(around) and around[0] < place
+    return parts[place], place - len(parts) if is_from_end else place
+
+
 def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:
     if isinstance(key, StaticIndex):
-        return True
+        return not isinstance(key, StaticExtent)
     return isinstance(key, SupportsIndex) and not isinstance(key, bool | Tensor)

@@ -82,11 +82,22 @@ class TypedTensor(Assignable):
     @property
     def precision(self) -> Precision:
         """The number format and its source. A gradient has the format of its tensor."""
-        if not isinstance(self.definition, GradientOf):
+        if (model := self._model) is None:
             return self._precision
-        found = self.definition.tensor.precision
+        found = model.precision
         rests = found.rests_on_default or found.why is Why.DEFAULT
-        return replace(found, why=Why.OPERANDS, rests_on_default=rests)
+        return replace(found, why=Why.OPERANDS, positions=(), rests_on_default=rests)
+
+    @property
+    def _model(self) -> Self | None:
+        """The tensor whose format a gradient has; None for other tensors."""
+        match self.definition:
+            case GradientOf(tensor):
+                return tensor
+            case Applied(like=tensor):
+                return tensor
+            case _:
+                return None
 
     @property
     def free_number(self) -> float | None:
@@ -143,15 +154,18 @@ class TypedTensor(Assignable):
         follow it; return the tensors whose formats have changed.
         """
         assert isinstance(self.definition, Applied)
+        if self.definition.like is not None:
+            return [self]  # after a change of the tensor whose format it has
         primitive = self.definition.operation.primitive
+        values = self.operands[: len(self.operands) - self.definition.operation.positions]
         found = result_precision(
-            primitive, operand_precisions(primitive, self.operands), self.session.default_dtype
+            primitive, operand_precisions(primitive, values), self.session.default_dtype
         )
         before = self._precision
         if before.why is not Why.STATED:
             self._precision = found
         changed: list[Self] = [self] if self._precision.dtype is not before.dtype else []
-        for operand in self.operands[primitive is TernaryOp.WHERE :]:
+        for operand in values[primitive is TernaryOp.WHERE :]:
             if found.positions and operand._take_format(found.dtype, self.origin):
                 changed.append(operand)
         return changed
@@ -177,6 +191,8 @@ class TypedTensor(Assignable):
         if self._is_settled:
             return
         self._is_settled = True
+        if (model := self._model) is not None:
+            model.settle()
         self._dependents.clear()
         self._first_use = self._first_use or self.origin
         if isinstance(self.definition, Literal):

@@ -10,11 +10,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ocannl_core.dtypes import DType, Kind
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
     AxisIndex,
     IndexVar,
     LoopVar,
+    StaticExtent,
     StaticIndex,
+    VarIndex,
     affine,
     as_affine,
     fresh_var,
@@ -34,6 +37,8 @@ from ocannl_core.loopir.nodes import (
     Load,
     Local,
     LocalRead,
+    LoopBound,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -122,7 +127,9 @@ class Author:
         else:
             self.params.append(result)
             self.arrays[result] = random_cells(info, self.count(0, 2**16))
-        form = self.choose([self._pointwise, self._accumulation, self._reduction_in_variable])
+        form = self.choose(
+            [self._pointwise, self._accumulation, self._reduction_in_variable, self._scatter]
+        )
         order = self.draw(st.permutations(loops))
         stmts += form(result, dtype, tuple(indices), order, bounds, depth)
         self.readable.append(result)
@@ -174,6 +181,29 @@ class Author:
         nest = self._looped(order, [update], (AxisKind.SERIAL,))
         return [Fill(result, neutral(op)), nest]
 
+    def _scatter(
+        self,
+        result: TensorNode,
+        dtype: DType,
+        indices: tuple[AxisIndex, ...],
+        loops: Sequence[tuple[LoopVar, int]],
+        bounds: Bounds,
+        depth: int,
+    ) -> list[Stmt]:
+        """Return stores to cells of `result` at computed positions, plain ones or accumulations."""
+        if not indices:
+            return self._pointwise(result, dtype, indices, loops, bounds, depth)
+        axis = self.count(0, len(indices) - 1)
+        kept = (*indices[:axis], affine([], 0), *indices[axis + 1 :])
+        position = self.expr(self.choose(self.dtypes), bounds, depth - 1)
+        value = self.expr(dtype, bounds, depth - 1)
+        scatter = Scatter(result, kept, axis, position, value)
+        if self.draw(st.booleans()):
+            op = self.choose(accumulators(dtype))
+            scatter = replace(scatter, value=Binary(op, scatter.own, value, dtype))
+        nest = self._looped(loops, [scatter], (AxisKind.SERIAL,))
+        return [Fill(result, float(self.count(0, 3))), nest]
+
     def _reduction_in_variable(
         self,
         result: TensorNode,
@@ -199,8 +229,15 @@ class Author:
         var, extent = fresh_var("k"), self.count(0, 3)
         value = self.expr(dtype, bounds | {var: max(extent, 1)}, depth)
         update = SetLocal(total, Binary(op, LocalRead(total), value, dtype))
-        loop = For(var, 0, extent, Block((update,)), AxisKind.SERIAL)
+        bound = LoopBound(VarIndex(var), self._size()) if self.count(0, 5) == 0 else None
+        loop = For(var, 0, extent, Block((update,)), AxisKind.SERIAL, bound=bound)
         return total, [SetLocal(total, Const(neutral(op), dtype)), loop]
+
+    def _size(self) -> StaticExtent:
+        """Return a new extent at run time."""
+        size = StaticExtent(f"s{len(self.statics)}", self.count(1, 3) + 1)
+        self.statics.append(size)
+        return size
 
     def _looped(
         self,
@@ -309,7 +346,8 @@ class Author:
         axis = self.count(0, len(indices) - 1)
         position = self.expr(self.choose(self.dtypes), bounds, depth)
         kept = (*indices[:axis], affine([], 0), *indices[axis + 1 :])
-        return Gather(node, kept, axis, position, dtype)
+        beyond = self.choose([0.0, *special_values(dtype)])
+        return Gather(node, kept, axis, position, dtype, beyond)
 
 
 def _shifted(index: AxisIndex, offset: int) -> AxisIndex:

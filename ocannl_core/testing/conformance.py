@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, given, settings
 
 from ocannl_core import dtypes
 from ocannl_core.dtypes import DType, Kind, float32, float64, int32, uint4x32, uint32
-from ocannl_core.errors import CodegenError
+from ocannl_core.errors import CodegenError, UsageError
 from ocannl_core.indexing import affine, fresh_var
 from ocannl_core.loopir.nodes import Binary, Block, Const, ConstBits, IndexValue, LoopProgram, Unary
 from ocannl_core.node import Margin, NodeInfo, TensorNode
@@ -271,6 +271,30 @@ class BackendConformance:
         self, subject: Subject, oracle: Subject
     ) -> None:
         check(subject, oracle, programs.guarded_load())
+
+    def test_a_position_beyond_its_axis_ends_the_routine(self, subject: Subject) -> None:
+        program, positions, result = programs.check_before_a_store()
+        self._skip_without_checks(subject, program)
+        launch_of = subject.compile(program).link
+        buffers = {
+            positions: subject.upload(np.array([0, 3, -1], np.int32), program.nodes[positions]),
+            result: subject.backend.allocate(program.nodes[result], subject.target),
+        }
+        with pytest.raises(UsageError, match="positions\\[1\\] = 3, the first of 2"):
+            launch_of(buffers)([])
+        assert subject.download(buffers[result]).tolist() == [0, 0]
+
+    def test_positions_in_bounds_pass_a_check(self, subject: Subject, oracle: Subject) -> None:
+        example = programs.checked_positions()
+        self._skip_without_checks(subject, example.program)
+        check(subject, oracle, example)
+
+    @staticmethod
+    def _skip_without_checks(subject: Subject, program: LoopProgram) -> None:
+        try:
+            subject.generate(program)
+        except CodegenError as error:
+            pytest.skip(f"{subject} checks no positions: {error.rule}")
 
     # ----- routines --------------------------------------------------------------------------
 

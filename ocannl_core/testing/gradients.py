@@ -49,7 +49,7 @@ def check_gradients(
             param(f"p{i}", init=tensor(np.asarray(cells, np.float64), input_axes=axes))
             for i, (cells, axes) in enumerate(start, start=1)
         ]
-        loss = _weighted(function(*operands))
+        loss = weighted(function(*operands))
         context = Context(backend)
         gradients = [operand.grad for operand in operands if operand.grad is not None]
         differentiate = context.compile(gradient_update(loss), keep=[loss, *gradients])
@@ -80,7 +80,7 @@ def check_gradients(
             context[operand] = base
 
 
-def _weighted(result: Tensor) -> Tensor:
+def weighted(result: Tensor) -> Tensor:
     """Return the sum of the cells, each with a weight of its own."""
     dims = result.info.dims
     weights = np.random.default_rng(5).uniform(0.5, 1.5, dims)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,21 @@ from ocannl_core.dtypes import (
     float32,
     float64,
     int32,
+    int64,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
-from ocannl_core.indexing import AffineIndex, StaticIndex, affine, fresh_var
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.indexing import AffineIndex, StaticExtent, StaticIndex, VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
     Binary,
     Block,
     CallExternal,
+    CheckPositions,
     Const,
     DeclareLocal,
     Expr,
@@ -34,9 +40,11 @@ from ocannl_core.loopir.nodes import (
     IndexValue,
     Local,
     LocalRead,
+    LoopBound,
     LoopProgram,
     Remark,
     Repeat,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -240,6 +248,54 @@ def gathered_cells() -> Example:
     return Example(draft.program(body), arrays, (), {result: np.array(expected)})
 
 
+def scattered_cells() -> Example:
+    """Rows added and assigned at computed positions; none for a fraction, a NaN, or beyond."""
+    positions = np.array([2.0, 0.0, 3.0, -1.0, 0.5, np.nan, np.inf, 2.0, -0.0, 1e30], np.float32)
+    count, valid = len(positions), [0, 1, 7, 8]
+    draft, i, j = Draft("scatter"), fresh_var("i"), fresh_var("j")
+    rows = draft.node("rows", float32, count, 2)
+    position = draft.node("position", float32, count)
+    sums, last = draft.node("sums", float32, 3, 2), draft.node("last", float32, 3, 2)
+    row, place = draft.load(rows, i, j), draft.load(position, i)
+    plain = Scatter(sums, at(0, j), 0, place, row)
+    added = replace(plain, value=Binary(BinaryOp.ADD, plain.own, row, float32))
+    assigned = Scatter(last, at(0, j), 0, place, row)
+    nests = (loop(i, count, loop(j, 2, each)) for each in (added, assigned))
+    cells = _small_integers(count, 2)
+    expected = np.full((3, 2), 1, np.float32), np.full((3, 2), 7, np.float32)
+    for number in valid:
+        expected[0][int(positions[number])] += cells[number]
+        expected[1][int(positions[number])] = cells[number]
+    program = draft.program(Fill(sums, 1.0), Fill(last, 7.0), *nests)
+    arrays = {rows: cells, position: positions}
+    return Example(program, arrays, (), {sums: expected[0], last: expected[1]})
+
+
+def checked_positions() -> Example:
+    """Checks of positions that are in bounds, in every format, among margins that are not."""
+    draft, i = Draft("checks"), fresh_var("i")
+    result = draft.node("result", int32, 3)
+    table = np.array([0, 4, 2])
+    arrays: dict[TensorNode, Array] = {}
+    checks = []
+    for dtype in (uint8, uint16, int32, uint32, int64, uint64):
+        node = draft.node(str(dtype), dtype, 3, padding=(Margin(1, 2),))
+        arrays[node] = np.pad(table.astype(dtype.numpy), (1, 2), constant_values=99)
+        checks.append(CheckPositions(node, 5, "an axis"))
+    store = draft.store(result, i, value=IndexValue(at(i)[0], int32))
+    return Example(draft.program(*checks, loop(i, 3, store)), arrays, (), {result: [0, 1, 2]})
+
+
+def check_before_a_store() -> tuple[LoopProgram, TensorNode, TensorNode]:
+    """Return a check of three positions on an axis of three cells, and a fill after it; and the
+    nodes of the positions and of the filled cells.
+    """
+    draft = Draft("check")
+    positions, result = draft.node("positions", int32, 3), draft.node("result", int32, 2)
+    check = CheckPositions(positions, 3, "an axis")
+    return draft.program(check, Fill(result, 1.0)), positions, result
+
+
 def fills_of_every_format() -> Example:
     draft, expected = Draft("fills"), {}
     for dtype in (float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int32, uint8):
@@ -410,6 +466,42 @@ def repeated_statements() -> Example:
     return Example(program, {source: cells, carry: start}, (), expected)
 
 
+def ends_at_run_time() -> Example:
+    """Loops that end at an extent: in blocks, around a reduction, and for a single iteration."""
+    draft, n = Draft("ends"), StaticExtent("n", 9)
+    i, j, k, once = fresh_var("i"), fresh_var("j"), fresh_var("k"), fresh_var("once")
+    source = draft.node("source", int32, 8)
+    cells, total, last = (draft.node(each, int32, 8) for each in ("cells", "total", "last"))
+    position = affine([(4, i), (1, j)])
+    doubled = Binary(BinaryOp.ADD, *(draft.load(source, position),) * 2, int32)
+    store = draft.store(cells, position, value=doubled)
+    block = For(j, 0, 4, Block((store,)), bound=LoopBound(position, n))
+    add = draft.accumulate(total, 0, op=BinaryOp.ADD, value=draft.load(source, k))
+    number = IndexValue(VarIndex(n), int32)
+    guarded = (
+        For(
+            once,
+            0,
+            1,
+            Block((draft.store(last, at, value=number),)),
+            bound=LoopBound(affine([(1, once)], at), n),
+        )
+        for at in (4, 5)
+    )
+    program = draft.program(
+        For(i, 0, 2, Block((block,)), bound=LoopBound(affine([(4, i)]), n)),
+        For(k, 2, 8, Block((add,)), bound=LoopBound(VarIndex(k), n)),
+        *guarded,
+        indices=(n,),
+    )
+    expected = {
+        cells: [0, 2, 4, 6, 8, 0, 0, 0],
+        total: [2 + 3 + 4, 0, 0, 0, 0, 0, 0, 0],
+        last: [0, 0, 0, 0, 5, 0, 0, 0],
+    }
+    return Example(program, {source: np.arange(8, dtype=np.int32)}, (5,), expected)
+
+
 HAND_MADE: tuple[Callable[[], Example], ...] = (
     matrix_product,
     einmax_over_a_broadcast_sum,
@@ -421,8 +513,10 @@ HAND_MADE: tuple[Callable[[], Example], ...] = (
     variables_and_inlined_computations,
     memory_of_every_scope,
     gathered_cells,
+    scattered_cells,
     fills_of_every_format,
     staged_code_of_another_language,
     loops_of_every_kind,
     parallel_iterations_with_variables_of_their_own,
+    ends_at_run_time,
 )

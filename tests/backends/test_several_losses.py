@@ -229,3 +229,48 @@ def test_gradients_of_any_losses_are_those_of_their_sum(
 
     for one, other in zip(found(False), found(True), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def pieces(loss: oc.Tensor) -> None:
+    loss.forward()
+    loss.zero_grads()
+    loss.grad[:] = 1.0
+    loss.backprop()
+
+
+def test_a_loss_does_not_clear_the_unread_gradients_of_another_one() -> None:
+    with oc.Session():
+        _p, _, first, second = model()
+
+        @oc.cd
+        def one_after_the_other() -> None:
+            pieces(first)
+            pieces(second)
+
+        with pytest.raises(oc.UsageError, match=r"(?s)add up.*parameter p .*grad_update"):
+            oc.Context("interp").compile(one_after_the_other())
+
+
+def test_gradients_that_were_read_or_are_cleared_by_name_may_be_replaced(target: str) -> None:
+    with oc.Session():
+        p, _, first, second = model()
+        seen = oc.declare("seen", output=[3])
+
+        @oc.cd
+        def read_in_between() -> None:
+            pieces(first)
+            seen[:] = p.grad
+            pieces(second)
+
+        @oc.cd
+        def cleared_by_name() -> None:
+            pieces(first)
+            first.zero_grads()
+            pieces(second)
+
+        for code in (read_in_between, cleared_by_name):
+            ctx = oc.Context(target)
+            step = ctx.compile(code())
+            ctx.init_params(first + second)
+            step()
+            assert ctx[p.grad].tolist() == [6, 12, 18]

@@ -204,6 +204,7 @@ def test_config_shows_values_with_their_sources(
             "threads                      not set  (from default)",
             "host_devices                 1  (from default)",
             "tables_are_finite            false  (from default)",
+            "check_positions              true  (from default)",
             "seed                         7  (from OCANNL_SEED)",
             "threefry_rounds              20  (from default)",
             "default_dtype                float32  (from default)",

@@ -92,7 +92,7 @@ def test_an_evaluation_before_training_is_refused(target: str) -> None:
 
 def test_each_step_drops_other_cells_at_the_stated_rate(target: str) -> None:
     x = oc.placeholder("x", batch=[40], output=[25])
-    w = oc.param("w", init=1.0)
+    w = oc.param("w", output=[...], init=1.0)
     y = oc.nn.dropout(w * x, rate=0.25)
     loss = oc.einsum("...|...->... => 0", y)
     ctx = oc.Context(target)
@@ -113,7 +113,7 @@ def test_each_step_drops_other_cells_at_the_stated_rate(target: str) -> None:
 
 def test_two_dropouts_drop_different_cells_and_count_one_step() -> None:
     x = oc.placeholder("x", batch=[40], output=[25])
-    w = oc.param("w", init=1.0)
+    w = oc.param("w", output=[...], init=1.0)
     first, second = oc.nn.dropout(w * x), oc.nn.dropout(w * x)
     loss = oc.einsum("...|...->... => 0", first + second)
     ctx = oc.Context("cpu_c")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 from ocannl_core.errors import UsageError
@@ -16,11 +16,13 @@ from ocannl_core.indexing import (
     affine,
     as_affine,
     fresh_var,
+    substitute,
 )
 from ocannl_core.kernel_passes.fusion import fuse_over_one_domain
 from ocannl_core.kernel_passes.inline_nodes import inline_node
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
+from ocannl_core.kernel_passes.row_fusion.nest_rewrites import map_nest, nodes_read
 from ocannl_core.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.kernels.nest import (
     KernelNest,
@@ -47,6 +49,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Load,
     LocalRead,
+    LoopBound,
     Scope,
     Stmt,
     Store,
@@ -132,27 +135,6 @@ def fuse_group(
     )
 
 
-def _nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
-    """Return the nodes that a nest reads."""
-    roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
-    return frozenset(node for root in roots for node in nodes_of(root))
-
-
-def _map_nest(
-    nest: KernelNest, function: Callable[[Expr], Expr], buffers: Mapping[TensorNode, TensorNode]
-) -> KernelNest:
-    """Return a nest with its expressions mapped and its stores redirected."""
-    reduction = nest.reduction
-    if reduction is not None:
-        term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
-        reduction = replace(reduction, term=term, initial=initial)
-    epilogue = tuple(
-        replace(each, node=buffers.get(each.node, each.node), value=map_expr(each.value, function))
-        for each in nest.epilogue
-    )
-    return replace(nest, reduction=reduction, epilogue=epilogue)
-
-
 @dataclass(slots=True)
 class FusedLoops:
     """Nests inside of shared loops over rows, before each has its own schedule.
@@ -197,7 +179,7 @@ class FusedLoops:
 
     def _shared_axes(self) -> tuple[LoopAxis, ...]:
         first = self.plan.members[0].axes
-        shapes = [[(a.start, a.extent) for a in member.axes] for member in self.plan.members]
+        shapes = [[axis.domain for axis in member.axes] for member in self.plan.members]
         kinds = [[axis.is_reduced for axis in member.axes] for member in self.plan.members]
         if not first or any(shape != shapes[0] for shape in shapes) or shapes[0][0][1] == 0:
             raise self._misfit("Nests that run together have rows of equal extents.")
@@ -347,9 +329,7 @@ class FusedLoops:
             along=frozenset(along),
             inlined=tuple(inlined),
             streamed=tuple(
-                node
-                for node in self.plan.streamed
-                if not any(node in _nodes_read(n) for n in nests)
+                node for node in self.plan.streamed if not any(node in nodes_read(n) for n in nests)
             ),
         )
 
@@ -362,7 +342,7 @@ class FusedLoops:
         if node in self._buffers:
             row = self._buffers[node]
             return inline_node(nests, row, self.new_nodes[row])
-        if not any(node in _nodes_read(nest) for nest in nests):
+        if not any(node in nodes_read(nest) for nest in nests):
             return None
         return inline_node(nests, node, self.nodes[node], rows=self._row_dims[node], is_kept=True)
 
@@ -387,11 +367,26 @@ class FusedLoops:
 
     def _inner_axes(self, member: Member) -> tuple[LoopAxis, ...]:
         kept = member.rows[-1] if self.plan.size > 1 else ""
+        values = self._substitution(member)
         return tuple(
-            replace(axis, extent=self.plan.size) if axis.name == kept else axis
+            self._row_axis(axis, values) if axis.name == kept else axis
             for axis in member.nest.axes
             if axis.name == kept or axis.name not in member.rows
         )
+
+    def _row_axis(self, axis: LoopAxis, values: Mapping[IndexVar, AxisIndex]) -> LoopAxis:
+        """Return the axis of the rows in a block."""
+        bound = axis.bound
+        if bound is not None:
+            bound = replace(bound, index=substitute(bound.index, values))
+        return replace(axis, extent=self.plan.size, bound=bound)
+
+    def _bound(self, at: int) -> LoopBound | None:
+        """Return the end at run time of a shared loop, in which the first row of a block counts."""
+        size = self.plan.size if at == len(self._loops) - 1 else 1
+        terms, offset = as_affine(self._numbers[at])
+        first = affine([(size * c, var) for c, var in terms], size * offset)
+        return self.plan.members[0].axes[at].bound_at(first)
 
     def _substitution(self, member: Member) -> dict[IndexVar, AxisIndex]:
         values: dict[IndexVar, AxisIndex] = dict(zip(member.vars, self._numbers, strict=True))
@@ -449,7 +444,7 @@ class FusedLoops:
                     return expr
 
         return tuple(
-            _map_nest(nest, redirect, buffers) if nest is not None else None for nest in nests
+            map_nest(nest, redirect, buffers) if nest is not None else None for nest in nests
         )
 
     # ----- sums over rows -------------------------------------------------------------------
@@ -580,9 +575,10 @@ class FusedLoops:
         inner = [each for each in own if each.node not in self.partial]
         before = (*once, *inner, *self._clear_partial(inner=True))
         after = tuple(self._complete_sums())
-        for var, count in reversed(self._loops):
+        for at, (var, count) in reversed(list(enumerate(self._loops))):
             self._check_independent(var, count, Block((*own, *body.stmts)))
-            body = Block((*before, For(var, 0, count, body), *after))
+            loop = For(var, 0, count, body, bound=self._bound(at))
+            body = Block((*before, loop, *after))
             before = after = ()
         if self.plan.groups > 1 or self.partial:
             whole = Block((*self._clear_partial(inner=False), *body.stmts))

@@ -454,7 +454,7 @@ def _align_axes(
         free = [a for a in nest.axes if a.is_reduced == is_reduced and a not in chosen]
         found = tuple(axis or (free.pop(0) if free else None) for axis in chosen)
         axes = tuple(axis for axis in found if axis is not None)
-        if [axis.extent for axis in axes] == [row.extent for row in rows]:
+        if [axis.domain for axis in axes] == [row.domain for row in rows]:
             return axes if len(set(axes)) == len(axes) else None
     return None
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from operator import is_
 
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import ConcatIndex, IndexMap, IndexVar, variables
+from ocannl_core.indexing import ComputedIndex, ConcatIndex, IndexMap, IndexVar, variables
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Block,
@@ -20,6 +20,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoadMerge,
     Repeat,
+    Scatter,
     Scoped,
     Stmt,
     Store,
@@ -29,7 +30,12 @@ from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, fold, locals_of, walk
 from ocannl_core.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.accesses import CostClass, classify_cost
-from ocannl_core.passes.definite_assignment import covers_array, follows_store, ranges_of
+from ocannl_core.passes.definite_assignment import (
+    covers_array,
+    follows_store,
+    may_run_never,
+    ranges_of,
+)
 from ocannl_core.passes.inline.invert_indices import check_definition
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
@@ -128,7 +134,9 @@ def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
         return Reason.WRITTEN_BY_LOOP
     if isinstance(site.access, StoreVector):
         return Reason.VECTOR_STORE
-    if any(isinstance(index, ConcatIndex) for index in site.indices or ()):
+    if isinstance(site.access, Scatter):
+        return Reason.COMPUTED_POSITION
+    if any(isinstance(i, ConcatIndex | ComputedIndex) for i in site.indices or ()):
         return Reason.CONCATENATED_INDEX
     if any(not loop.traced or loop.kind in (AxisKind.GRID, AxisKind.BLOCK) for loop in site.loops):
         return Reason.UNTRACED_LOOP
@@ -205,7 +213,7 @@ def build_definition(
         indices,
         loops,
         frozenset(traits.operands),
-        any(not site.never_runs for site in writes),
+        any(not site.never_runs and not may_run_never(site) for site in writes),
         any(covers_array(site, info) and not site.never_runs for site in writes),
         traits.reads_itself,
         repeats or traits.has_inner_loops,

@@ -20,6 +20,7 @@ from dataclasses import field
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexMap,
@@ -77,7 +78,7 @@ def check_definition(indices: IndexMap, loops: Mapping[IndexVar, Range]) -> Reas
         indices: The index map of the definition.
         loops: The ranges of its loop variables.
     """
-    if any(isinstance(index, ConcatIndex) for index in indices):
+    if any(isinstance(index, ConcatIndex | ComputedIndex) for index in indices):
         return Reason.CONCATENATED_INDEX
     own = [[v for v in variables(index) if v in loops] for index in indices]
     if all(len(each) <= 1 for each in own):

@@ -11,12 +11,14 @@ from ocannl_core.loopir.nodes import (
     Barrier,
     Block,
     CallExternal,
+    CheckPositions,
     DeclareLocal,
     Fill,
     For,
     Local,
     Remark,
     Repeat,
+    Scatter,
     Scoped,
     SetLocal,
     Staged,
@@ -67,13 +69,13 @@ def _only_stores(stmt: Stmt) -> bool:
     """Return True if the only effects of a statement are stores of numbers in nodes."""
     while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
         (stmt,) = stmt.body.stmts
-    if isinstance(stmt, Store | StoreVector | Fill | Remark):
+    if isinstance(stmt, Store | StoreVector | Scatter | Fill | Remark):
         return True
     declared: set[Local] = set()
     assigned: set[Local] = set()
     for each in walk(stmt):
         match each:
-            case CallExternal() | Repeat() | Staged() | Barrier():
+            case CallExternal() | Repeat() | CheckPositions() | Staged() | Barrier():
                 return False
             case DeclareLocal(local) | Scoped(local):
                 declared.add(local)
@@ -111,6 +113,8 @@ def _remove_stores(stmt: Stmt, removed: Collection[TensorNode]) -> tuple[Stmt, .
         kept = tuple(one for group in inner for one in group)
         match each:
             case Store(node) | StoreVector(node) | Fill(node) | Allocate(node) if node in removed:
+                return ()
+            case Scatter(node) if node in removed:
                 return ()
             case For() | Block():
                 empty = all(isinstance(one, Remark | Allocate | DeclareLocal) for one in kept)

@@ -41,7 +41,7 @@ from ocannl_core.loopir.nodes import (
     Store,
     Ternary,
 )
-from ocannl_core.loopir.traverse import Replacement, map_expr, rewrite, walk
+from ocannl_core.loopir.traverse import Replacement, map_expr, rewrite, walk, with_bound_at
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.passes.inline.definition import InlinableDefinition
@@ -134,7 +134,7 @@ class _Renaming:
     def rewrite_statement(self, stmt: Stmt) -> Replacement:
         match stmt:
             case For(var) if var in self.loops:
-                return replace(stmt, var=self.loops[var])
+                return with_bound_at(replace(stmt, var=self.loops[var]), self.values)
             case SetLocal(local) if local in self.locals:
                 return replace(stmt, local=self.locals[local])
             case _:
@@ -163,11 +163,13 @@ class _CopyWriter:
         def statement(stmt: Stmt) -> Replacement:
             match stmt:
                 case For(var) if var in solution.kept:
-                    return replace(stmt, var=solution.kept[var], kind=AxisKind.SERIAL)
+                    kept = replace(stmt, var=solution.kept[var], kind=AxisKind.SERIAL)
+                    return with_bound_at(kept, renaming.values)
                 case For(var, body=body) if var in solution.values:
                     return body.stmts
                 case For():
-                    return replace(stmt, var=renaming.loops[stmt.var], kind=AxisKind.SERIAL)
+                    loop = replace(stmt, var=renaming.loops[stmt.var], kind=AxisKind.SERIAL)
+                    return with_bound_at(loop, renaming.values)
                 case Store(node, _, value) if node is own:
                     return SetLocal(self.local, self.guard(value))
                 case Fill(node, value) if node is own:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import product
+from math import prod
 
-from ocannl_core.dtypes import DType
+from ocannl_core.dtypes import DType, int32, int64
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
@@ -28,16 +29,20 @@ from ocannl_core.loopir.nodes import (
     Block,
     Expr,
     For,
+    IndexValue,
     Load,
     LocalRead,
+    LoopBound,
     Stmt,
     Store,
     Ternary,
 )
 from ocannl_core.loopir.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
+from ocannl_core.machine_model import FUNCTION_COST, MAX_UNROLLED_EPILOGUE, MIN_OUTLINED_TERMS
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
-from ocannl_core.schedule.apply.axis_tree import Region
+from ocannl_core.passes.expression_cost import cost
+from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 
 Loop = Callable[[str, Region, Callable[[Region], tuple[Stmt, ...]]], tuple[Stmt, ...]]
 """Return the loops of an axis from a region, around the statements that a function returns for each
@@ -139,10 +144,24 @@ class Accumulators:
         stmts = self._loop_over(rest, region, {**fixed, name: VarIndex(var)}, body)
         return (For(var, 0, extent, Block(stmts), self.kinds[name]),) if stmts else ()
 
-    def update(self, region: Region, term: Expr) -> Store:
-        """Return the statement that adds one term."""
+    def update(self, region: Region, term: Expr, end: LoopBound | None = None) -> Store:
+        """Return the statement that adds one term.
+
+        Args:
+            region: The region of the term.
+            term: The term.
+            end: The end at run time of terms in lanes: those beyond are left out.
+        """
         cell = self._cell(region)
-        return self._store(cell, self._add_term(cell, term))
+        total = self._add_term(cell, term)
+        if end is not None:
+            counter = int64 if self.dtype.nbytes == int64.nbytes else int32
+            position, extent = (
+                IndexValue(index, counter) for index in (end.index, VarIndex(end.extent))
+            )
+            is_inside = Binary(BinaryOp.LT, position, extent, counter)
+            total = Ternary(TernaryOp.WHERE, is_inside, total, cell, self.dtype)
+        return self._store(cell, total)
 
     def _add_term(self, cell: Load, term: Expr) -> Expr:
         match self.reduction.op, term:
@@ -267,3 +286,16 @@ def _is_scattered(indices: Sequence[AxisIndex], var: LoopVar) -> bool:
     """
     factors = [factor for index in indices for factor, v in as_affine(index)[0] if v == var]
     return bool(factors) and (factors != [1] or var not in variables(indices[-1]))
+
+
+def has_expensive_epilogue(nest: KernelNest) -> bool:
+    """Return True if an epilogue needs many registers."""
+    return any(cost(store.value) >= FUNCTION_COST for store in nest.epilogue)
+
+
+def has_long_epilogue(nest: KernelNest, tree: AxisTree, kinds: Mapping[str, AxisKind]) -> bool:
+    """Return True if an epilogue is long, unrolled for all results of a register tile."""
+    vectors = [name for name, kind in kinds.items() if kind is AxisKind.VECTOR]
+    lanes = {tree.axes[name[0]].var: tree.max_extent(name) for name in vectors}
+    terms = prod(axis.extent for axis in nest.reduced)
+    return terms >= MIN_OUTLINED_TERMS and epilogue_size(nest, lanes) >= MAX_UNROLLED_EPILOGUE

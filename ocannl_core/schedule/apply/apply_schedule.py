@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
-from math import prod
 
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -56,22 +55,26 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.machine_model import (
     CACHE_LINE_BYTES,
-    FUNCTION_COST,
-    MAX_UNROLLED_EPILOGUE,
-    MIN_OUTLINED_TERMS,
     PADDED_STRIDE_BYTES,
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import UnaryOp
-from ocannl_core.passes.expression_cost import cost
 from ocannl_core.schedule.apply.accumulators import (
     Accumulators,
-    epilogue_size,
     epilogue_stores,
+    has_expensive_epilogue,
+    has_long_epilogue,
 )
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
+from ocannl_core.schedule.apply.loop_ends import (
+    WHOLE_KINDS,
+    guarded,
+    joint_terms,
+    lane_end,
+    loop_end,
+)
 from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tiling
-from ocannl_core.schedule.apply.packing import Packer, packing_order
+from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_order
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
 
 
@@ -175,6 +178,8 @@ class _NestEmitter:
         vectors = [name for name in self.order if kinds[name] is AxisKind.VECTOR]
         pairs = [name for name in self.order if kinds[name] is AxisKind.PAIR]
         inner = self.order[: len(self.order) - len(pairs)]
+        if joint := joint_terms(self.tree, kinds):
+            raise self._error("An axis that ends at run time is reduced term by term.", joint)
         if vectors and vectors != [inner[-1]]:
             raise self._error("The innermost axis alone is vectorised.", " ".join(vectors))
         if pairs and self.tiling is None and not self._is_valid_pair(pairs, vectors):
@@ -279,7 +284,8 @@ class _NestEmitter:
         for axis in reversed(self.nest.cells):
             var = fresh_var(axis.var.hint)
             body = substitute_in_stmt(Block(stmts), {axis.var: affine([(1, var)], axis.start)})
-            stmts = (For(var, 0, axis.extent, body),)
+            bound = axis.bound_at(VarIndex(var))
+            stmts = (For(var, 0, axis.extent, body, bound=bound),)
         self.initial_stores = stmts
         cell = Load(store.node, store.indices, reduction.dtype)
         self.nest = replace(self.nest, reduction=replace(reduction, initial=cell))
@@ -316,7 +322,7 @@ class _NestEmitter:
         node = TensorNode(pack.operand, (f"packed{pack.operand}",))
         if self.tiling is not None:
             return self._tile_buffer(self.tiling, pack, node, self.tiling.packed_expr(factor))
-        dtype = self._packed_expr(factor).dtype
+        dtype = packed_expr(factor, self._is_paired(self.order[-1])).dtype
         dims = [self.tree.max_extent(axis) for axis in pack.axes]
         if not self._is_paired(pack.axes[-1]):
             if len(dims) > 1 and dims[-1] * dtype.nbytes % PADDED_STRIDE_BYTES == 0:
@@ -343,16 +349,6 @@ class _NestEmitter:
 
     def _is_paired(self, name: str) -> bool:
         return self.kinds.get(name) is AxisKind.PAIR
-
-    def _packed_expr(self, factor: Expr) -> Expr:
-        """Return the packed expression of a factor; pair products take numbers in narrow
-        formats.
-        """
-        match factor:
-            case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
-                return arg if self._is_paired(self.order[-1]) else factor
-            case _:
-                return factor
 
     def _loops_around(self, inside: str | None) -> tuple[str, ...]:
         """Return the loops in each iteration of which a buffer is filled."""
@@ -411,8 +407,14 @@ class _NestEmitter:
             inner = region.bind(name, run, index)
             packing = self._emit_packing(name, inner) if packs else ()
             stmts = (*packing, *body(inner))
+            bound = loop_end(name, kind, inner)
+            if run.count > 1 and kind in WHOLE_KINDS:
+                stmts = guarded(bound, stmts)
+                bound = None
             if run.count > 1 and stmts:
-                emitted.append(For(var, 0, run.count, Block(stmts), kind))
+                emitted.append(For(var, 0, run.count, Block(stmts), kind, bound=bound))
+            elif bound is not None:
+                emitted += guarded(bound, stmts)
             else:
                 emitted += (Block(stmts),) if packing else stmts
         return tuple(emitted)
@@ -449,7 +451,9 @@ class _NestEmitter:
                 stmts += [Allocate(node, Scope.KERNEL), *packing]
                 continue
             assert self.nest.reduction is not None
-            factor = self._packed_expr(self.nest.reduction.factors[pack.operand])
+            factor = packed_expr(
+                self.nest.reduction.factors[pack.operand], self._is_paired(self.order[-1])
+            )
             leaves = packing_order(self.tree, pack)
 
             def copy(
@@ -487,7 +491,13 @@ class _NestEmitter:
         self.nodes[registers.node] = registers.info
 
         def update(inner: Region) -> tuple[Stmt, ...]:
-            return (registers.update(inner, self._emit_term(reduction, inner)),)
+            return (
+                registers.update(
+                    inner,
+                    self._emit_term(reduction, inner),
+                    lane_end(self.order[-1], self.kinds, inner),
+                ),
+            )
 
         cells = [name for name in registers.axes if not self.tree.is_reduced(name)]
         if self.tiling is None:
@@ -539,7 +549,8 @@ class _NestEmitter:
         update: Callable[[Region], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
         """Return the loops of the reduction, with prefetches of the epilogue's operands."""
-        if self.prefetches and remaining and remaining[0] not in self.packs:
+        is_bounded = bool(remaining) and self.tree.axes[remaining[0][0]].bound is not None
+        if self.prefetches and remaining and remaining[0] not in self.packs and not is_bounded:
             outside = self.order[: len(self.order) - len(remaining)]
             around = outside[-1] if outside else None
             parts = prefetching_loop(self.nest, region, around, remaining[0], cells, self.kinds)
@@ -558,8 +569,8 @@ class _NestEmitter:
         """
         is_direct = (
             self.tiling is None
-            and not self._has_expensive_epilogue()
-            and not self._has_long_epilogue()
+            and not has_expensive_epilogue(self.nest)
+            and not has_long_epilogue(self.nest, self.tree, self.kinds)
         )
         if is_direct or any(
             self.kinds[name] is AxisKind.VECTOR and self.tree.is_reduced(name)
@@ -572,17 +583,6 @@ class _NestEmitter:
             Allocate(copy.node, Scope.KERNEL),
             *self._loops(cells, registers.region, lambda inner: copy.copy_from(registers, inner)),
             *self._loops(cells, region, copy.store_results, unrolls=False),
-        )
-
-    def _has_expensive_epilogue(self) -> bool:
-        return any(cost(store.value) >= FUNCTION_COST for store in self.nest.epilogue)
-
-    def _has_long_epilogue(self) -> bool:
-        vectors = [name for name, kind in self.kinds.items() if kind is AxisKind.VECTOR]
-        lanes = {self.tree.axes[name[0]].var: self.tree.max_extent(name) for name in vectors}
-        terms = prod(axis.extent for axis in self.nest.reduced)
-        return (
-            terms >= MIN_OUTLINED_TERMS and epilogue_size(self.nest, lanes) >= MAX_UNROLLED_EPILOGUE
         )
 
     def _emit_term(self, reduction: Reduction, region: Region) -> Expr:

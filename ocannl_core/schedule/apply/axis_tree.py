@@ -13,13 +13,14 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
+    FixedIndex,
     IndexVar,
     affine,
     as_affine,
 )
 from ocannl_core.kernels.nest import LoopAxis
 from ocannl_core.kernels.transforms import Order, Schedule, Split, schedule_text
-from ocannl_core.loopir.nodes import Expr
+from ocannl_core.loopir.nodes import Expr, LoopBound
 from ocannl_core.loopir.traverse import free_variables
 
 
@@ -195,6 +196,22 @@ class Region:
             return self.numbers[name]
         start, inner = as_affine(self.starts[name]), as_affine(self.position(f"{name}1"))
         return affine([*start[0], *inner[0]], start[1] + inner[1])
+
+    def first_position(self, name: str) -> AxisIndex:
+        """Return the first position along a part of the points in this region."""
+        if name not in self.tree.splits:
+            return self.numbers.get(name, FixedIndex(0))
+        if name not in self.starts:
+            return FixedIndex(0)
+        start, inner = as_affine(self.starts[name]), as_affine(self.first_position(f"{name}1"))
+        return affine([*start[0], *inner[0]], start[1] + inner[1])
+
+    def bound(self, name: str) -> LoopBound | None:
+        """Return the end at run time of the axis that a leaf belongs to, with the first position in
+        this region.
+        """
+        root = name[0]
+        return self.tree.axes[root].bound_at(self.first_position(root))
 
     def substitution(self) -> dict[IndexVar, AxisIndex]:
         """Return the values of the nest's variables whose leaves are all bound."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     IndexVar,
@@ -50,7 +51,9 @@ def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
     own = {axis.var for axis in nest.cells if axis.extent > 1}
     found: dict[tuple[TensorNode, tuple[AxisIndex, ...]], Load] = {}
     for load in loads:
-        is_affine = not any(isinstance(index, ConcatIndex) for index in load.indices)
+        is_affine = not any(
+            isinstance(index, ConcatIndex | ComputedIndex) for index in load.indices
+        )
         if load.indices and is_affine and own <= {*free_variables(load)}:
             found[load.node, load.indices] = load
     return tuple(found.values())

@@ -126,7 +126,10 @@ class ReductionModel:
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
         self.is_fused = self.machine.has_fma and is_sum and is_product
         self.has_pairs = (
-            self.is_fused and reduction.may_pair and _has_pair_product(reduction, self.machine)
+            self.is_fused
+            and reduction.may_pair
+            and _has_pair_product(reduction, self.machine)
+            and all(axis.bound is None for axis in nest.reduced)
         )
 
     def iterations(self, names: Iterable[str]) -> int:

@@ -110,6 +110,8 @@ def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileMod
     reduction = nest.reduction
     if reduction is None or not reduction.may_pair or bfloat16 not in target.tile_products:
         return None
+    if any(axis.bound is not None for axis in nest.axes):
+        return None
     model = model_reduction(nest, nodes, target)
     parts = None if model is None else _parts(nest)
     if model is None or parts is None or not model.is_fused or model.shifting_axes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ocannl_core.dtypes import NARROW, DType, float32, float64, int32, int64, uint8, uint32, uint64
-from ocannl_core.indexing import AxisIndex, IndexVar, variables
+from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, variables
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -106,8 +106,9 @@ def _is_expressible(expr: Expr) -> bool:
             return op in (_FLOAT_BINARY if dtype.is_float else _INTEGER_BINARY)
         case Ternary(TernaryOp.FMA):
             return dtype.is_float
-        case IndexValue():
-            return dtype.is_integer  # floats cannot represent every position
+        case IndexValue(index):
+            # floats cannot represent every position; a static index is the same in all lanes
+            return dtype.is_integer or not any(isinstance(v, LoopVar) for v in variables(index))
         case _:
             return False
 

@@ -165,7 +165,7 @@ def test_broadcasting_is_a_fixed_index() -> None:
 )
 def test_statements_give_the_known_result(make: Any) -> None:
     example = make()
-    found = run(example.program, example.arrays)
+    found = run(example.program, example.arrays, *example.indices)
     for node, expected in example.expected.items():
         np.testing.assert_array_equal(found[node], expected, strict=False)
 
@@ -267,7 +267,7 @@ def test_a_variable_is_undefined_each_time_it_is_declared() -> None:
 @pytest.mark.parametrize("make", group_programs.WITH_BARRIERS, ids=lambda make: make.__name__)
 def test_iterations_of_a_group_meet_at_barriers(make: Any) -> None:
     example = make()
-    found = run(example.program, example.arrays)
+    found = run(example.program, example.arrays, *example.indices)
     for node, expected in example.expected.items():
         np.testing.assert_array_equal(found[node], expected)
 

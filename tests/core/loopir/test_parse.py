@@ -52,7 +52,7 @@ from tests.support.rows import random_row_programs
 RUNNING_SUM = RunningSum()
 
 EVERYTHING = """\
-routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: uint4x32[], static step < 10, static n):
+routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: uint4x32[], k: int32[5], static step < 10, static n):
     # first
     # 
     # third
@@ -76,6 +76,15 @@ routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: 
         v = -s.merge - (-s) ** 2.0
     s = float32(2.5:float16) + float32(3)
     s = gather(a[step, s]) - gather(a[s * gather(a[0, s]), n])
+    s = gather(a[k[0], 1], nan) + gather(c[s], -0.0)
+    check k in range(10) for axis 0 of a
+    for i in range(5):
+        scatter(a[k[i], n]) += s
+        scatter(c[s - v]) = gather(c[s]) * v
+            where v: float32
+                v = 3.0
+            where v: float32
+                v = 3.0
     c[0]...4 = lanes(w)
     w = threefry4x32(0x2a, word(7:int64))
     for i in grid(2):
@@ -301,6 +310,11 @@ A program's text follows the notation of the loop language.
             "    s = gather(a[s, s])",
             snapshot("`s` instead of an index, because only one position is computed | column 21"),
         ),
+        (
+            "    scatter(a[0]) = 1.0",
+            snapshot("`]` instead of a position that is computed | column 16"),
+        ),
+        ("    check b in range(3) for axis 0", snapshot("`b`, which is no array | column 11")),
         (
             "    b = 1.0",
             snapshot("`b` instead of an array or a variable that is declared above | column 5"),

@@ -11,6 +11,7 @@ from ocannl_core.dtypes import DType, float32, float64, int32, uint4x32, uint8
 from ocannl_core.errors import VerifyError
 from ocannl_core.indexing import (
     AxisIndex,
+    ComputedIndex,
     ConcatIndex,
     FixedIndex,
     LoopVar,
@@ -26,6 +27,7 @@ from ocannl_core.loopir.nodes import (
     Barrier,
     Binary,
     Block,
+    CheckPositions,
     Const,
     ConstBits,
     DeclareLocal,
@@ -40,6 +42,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -211,7 +214,12 @@ BROKEN: dict[str, tuple[Stmt, ...]] = {
     "gather without a free place": (
         store(Gather(A, (FixedIndex(1),), 0, Const(0.0, float32), float32)),
     ),
+    "scatter without a free place": (Scatter(C, (FixedIndex(1),), 0, ONE, ONE),),
+    "scatter of another format": (Scatter(C, (FixedIndex(0),), 0, ONE, Const(1.0, float64)),),
+    "check of floats": (CheckPositions(C, 4, "axis 0 of a"),),
+    "check of a negative extent": (CheckPositions(C, -1, "axis 0 of a"),),
     "concatenated index": (loop(I, 2, loop(J, 2, store(ONE, ConcatIndex((I, J))))),),
+    "computed index": (store(ONE, ComputedIndex(1, (FixedIndex(0),))),),
 }
 
 
@@ -272,9 +280,17 @@ def test_every_broken_invariant_is_reported() -> None:
             "vector of numbers": ["word stored to c: float32 where uint4x32 is needed"],
             "fill of words": ["a fill of w, whose cells are words and not numbers"],
             "gather without a free place": ["a gather from a has no free place at axis 0"],
+            "scatter without a free place": ["a scatter to c has no free place at axis 0"],
+            "scatter of another format": ["value scattered to c: float64 where float32 is needed"],
+            "check of floats": ["a check of positions c that are no integers"],
+            "check of a negative extent": [
+                "a check of positions c that are no integers",
+                "a check of positions c of a negative extent",
+            ],
             "concatenated index": [
                 "store to c: a concatenated index, which lowering should have removed"
             ],
+            "computed index": ["store to c: a computed index, which lowering should have removed"],
         }
     )
 

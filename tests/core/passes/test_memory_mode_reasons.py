@@ -37,6 +37,7 @@ from ocannl_core.loopir.nodes import (
     Local,
     LocalRead,
     Repeat,
+    Scatter,
     SetLocal,
     Staged,
     Stmt,
@@ -233,6 +234,11 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
             ),
         ]
 
+    def computed_position(d: Draft) -> list[Stmt]:
+        x, t, c = nodes(d)
+        store = Scatter(t, at(0), 0, Load(x, at(I), float32), IndexValue(at(I)[0], float32))
+        return [Fill(t, 0.0), loop(I, 4, store), read(d, t, c)]
+
     return {
         Reason.VISITED_TOO_OFTEN: visited_too_often,
         Reason.INCONSISTENT_INDICES: inconsistent_indices,
@@ -253,6 +259,7 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
         Reason.READ_BEFORE_WRITE: read_before_write,
         Reason.NOT_INJECTIVE: not_injective,
         Reason.VECTOR_STORE: vector_store,
+        Reason.COMPUTED_POSITION: computed_position,
         Reason.REDUCTION_FOR_OTHER_CELLS: reduction_for_other_cells,
         Reason.TOO_LARGE: too_large,
         Reason.EXTERNAL_CALL: external_call,

@@ -43,6 +43,8 @@ D = Draft("p")
 TABLE, SMALL = D.node("table", float32, 5), D.node("small", int32, 5)
 ID, C, N = D.node("id", float32, 8), D.node("c", float32, 8), D.node("n", int32, 8)
 W = D.node("w", float32, 5, 3)
+X = D.node("x", float32, 8)
+ONE = Const(1.0, float32)
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
 IDS = [0.0, 4.0, -0.0, 2.5, -1.0, 5.0, math.nan, math.inf]
 
@@ -175,6 +177,67 @@ def test_loops_inside_the_reduction_stay() -> None:
             "    for j in range(3):",
             "        c[i] = c[i] + gather(w[id[i], j]) + 0.0",
         ]
+    )
+
+
+@pytest.mark.parametrize("condition", [equals(D.load(ID, I)), D.load(ID, I)])
+def test_an_update_of_one_cell_is_a_scatter(interpret: Run, condition: Expr) -> None:
+    selects = isinstance(condition, Binary)
+    body = loop(
+        K,
+        5,
+        loop(
+            I,
+            8,
+            D.accumulate(TABLE, K, op=BinaryOp.ADD, value=where(condition, D.load(X, I))),
+        ),
+    )
+    program = D.program(body)
+    rewritten = gather_one_hot(program, positive={TABLE})
+    verify(rewritten)
+    assert (rewritten is not program) is selects
+    if not selects:
+        return
+    assert gather_one_hot(rewritten, positive={TABLE}) is rewritten
+    assert lines(rewritten) == snapshot(["for i in range(8):", "    scatter(table[id[i]]) += x[i]"])
+    arrays = {
+        TABLE: [1.5, 0.0, math.nan, -2.0, math.inf],
+        ID: IDS,
+        X: [1.0, -2.5, 3.0, math.nan, math.inf, 1.0, 2.0, 4.0],
+    }
+    np.testing.assert_array_equal(
+        interpret(rewritten, arrays)[TABLE], interpret(program, arrays)[TABLE]
+    )
+
+
+def test_an_update_that_may_turn_a_negative_zero_into_zero_stays() -> None:
+    update = D.accumulate(TABLE, K, op=BinaryOp.ADD, value=where(equals(D.load(ID, I)), ONE))
+    assert stays(loop(I, 8, loop(K, 5, update)))
+    found(loop(I, 8, loop(K, 5, update)), tables_are_finite=True)
+
+
+def test_updates_of_several_cells_stay() -> None:
+    flag = equals(D.load(ID, I))
+    partial = D.accumulate(TABLE, K, op=BinaryOp.ADD, value=where(flag, ONE))
+    assert gather_one_hot(D.program(loop(I, 8, loop(K, 4, partial))), positive={TABLE}).body == (
+        D.program(loop(I, 8, loop(K, 4, partial))).body
+    )
+    for value in (where(flag, D.load(W, K, 0)), where(flag, D.load(TABLE, 1))):
+        update = D.accumulate(TABLE, K, op=BinaryOp.ADD, value=value)
+        program = D.program(loop(I, 8, loop(K, 5, update)))
+        assert gather_one_hot(program, positive={TABLE}) is program
+
+
+def test_a_converted_integer_selects_without_rounding(interpret: Run) -> None:
+    converted = Unary(UnaryOp.IDENTITY, D.load(N, I), float32)
+    body = (Fill(C, 0.0), summed(where(equals(converted), D.load(TABLE, K))))
+    rewritten = found(*body)
+    assert lines(rewritten) == snapshot(
+        ["c[:] = 0.0", "for i in range(8):", "    c[i] = c[i] + gather(table[n[i]]) + 0.0"]
+    )
+    arrays = {TABLE: [1.0, 2.0, 3.0, 4.0, 5.0], N: [0, 4, 5, -1, 2**24 + 1, 3, 2**31 - 1, 1]}
+    np.testing.assert_array_equal(
+        interpret(rewritten, arrays)[C], interpret(D.program(*body), arrays)[C]
     )
 
 

@@ -43,6 +43,9 @@ class ToyTensor:
     def shape(self) -> str:
         return ",".join(map(str, self.info.dims))
 
+    def note_host_write(self) -> None:
+        pass
+
     @property
     def is_parameter(self) -> bool:
         return self.kind == "parameter"

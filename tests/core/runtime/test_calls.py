@@ -87,6 +87,39 @@ def test_calls_take_the_short_way_or_are_the_general_one(
     assert found == ("general", indices)
 
 
+class SizedCallRecorder(CallRecorder):
+    """Recorder of the arguments of a call with extents, after a run with some values."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, *values: int) -> None:
+        super().__init__(ran_last=True)
+        self.values = values
+        self._run = self.last = self
+
+    def _start(self, values: Sequence[int], extents: tuple[int, ...] = ()) -> None:
+        self.found.append(("start", values, extents))
+
+
+def test_extents_have_defaults_and_other_values_take_the_long_way() -> None:
+    accepted = (("i", range(3)), ("n", range(9)), ("m", range(5)))
+    made = callable_class(SizedCallRecorder, accepted, ("n", "i"), (("n", 8), ("m", 4)))
+    routine = made(8, 2)
+    routine(i=1, m=2)
+    routine(i=1, m=3)
+    routine(i=2, n=8, m=2)
+    routine(i=2, n=9)
+    assert routine.found == [
+        ("launch", (8, 1)),
+        ("start", (8, 1), (8, 3)),
+        ("launch", (8, 2)),
+        ("general", {"i": 2, "n": 9, "m": 4}),
+    ]
+    assert str(inspect.signature(routine)) == (
+        "(*, i: 'SupportsIndex', n: 'SupportsIndex' = 8, m: 'SupportsIndex' = 4) -> 'None'"
+    )
+
+
 def test_readers_see_the_class_and_the_indices() -> None:
     made = callable_class(
         CallRecorder, (("first", range(3)), ("second", None)), ("second", "first")

@@ -32,6 +32,8 @@ from ocannl_core.shape.logic import (
     Einsum,
     Logic,
     Pointwise,
+    Take,
+    TakeAlong,
     Transpose,
 )
 from ocannl_core.shape.terms import Dim, DimVar, FreshVariables, Row, RowVar, Shape, Size
@@ -88,6 +90,9 @@ _BINARY: list[Logic] = [
     Einsum(parse_spec("i...;i... => ...")),
     Einsum(parse_spec("i...;j... => ij...")),
     Einsum(parse_spec("i...j;...j => i...")),
+    Take(0),
+    Take(-1),
+    TakeAlong(-1),
 ]
 _TERNARY: list[Logic] = [ComposeAccumulate(), Pointwise()]
 _POOL = [(_UNARY, 1), (_BINARY, 2), (_BINARY, 2), (_TERNARY, 3)]

@@ -199,18 +199,20 @@ def test_a_gradient_that_two_losses_share_is_not_passed_on_twice() -> None:
     losses = [oc.einsum("i=>0", shared), oc.einsum("i=>0", shared * 2.0)]
 
     @oc.cd
-    def code(clears: bool) -> None:
+    def code(cleared: list[oc.Tensor]) -> None:
         for loss in losses:
             loss.forward()
-            if clears:
-                loss.zero_grads()
+            for each in cleared:
+                each.zero_grads()
             loss.grad[:] = 1.0
             loss.backprop()
 
     with pytest.raises(oc.UsageError, match="passed on to operands once") as error:
-        code(clears=False).resolve()
+        code([]).resolve()
     assert "gradient mul_grad" in error.value.found
-    code(clears=True).resolve()
+    with pytest.raises(oc.UsageError, match="none replaces that of another one unread"):
+        code(losses[1:]).resolve()
+    code(losses).resolve()
 
 
 def backpropagating() -> tuple[oc.Context, oc.Tensor, oc.Tensor, Callable[[], None]]:

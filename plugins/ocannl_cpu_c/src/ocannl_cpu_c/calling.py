@@ -36,7 +36,7 @@ def set_python_functions(library: Any) -> None:
 
 
 def launcher(
-    library: Any, routine: Any, name: str, kept: object
+    library: Any, routine: Any, name: str, raise_failure: Callable[[], None], kept: object
 ) -> Callable[[Sequence[int]], None]:
     """Return a function that runs a routine with the values of its static indices. A call during
     another one raises UsageError.
@@ -45,10 +45,11 @@ def launcher(
         library: The compiled code that runs routines.
         routine: A pointer to the routine.
         name: The name of the routine.
+        raise_failure: Raises the error of the check that failed.
         kept: The objects whose addresses the routine has; they live as long as the function.
     """
     method, address = (int(ffi.cast("intptr_t", each)) for each in (library.ocannl_method, routine))
-    refusals = partial(refuse, routine.index_count), partial(raise_overlap, name)
+    refusals = partial(refuse, routine.index_count), partial(raise_overlap, name), raise_failure
     receiver = (address, *refusals, routine, kept)
     made: Callable[[Sequence[int]], None] = _new_function(method, receiver, None)
     return made

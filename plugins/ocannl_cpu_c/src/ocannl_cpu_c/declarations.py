@@ -18,6 +18,7 @@ struct step {
   int64_t private_count;
   int64_t private_at;
   const int64_t *offsets;
+  const int64_t *failed;
   int64_t *index;
   int64_t start;
   int64_t end;

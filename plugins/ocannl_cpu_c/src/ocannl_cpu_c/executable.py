@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 from ocannl_core.backend_api import (
     Buffer,
     CallExternal,
+    IdentityMap,
     Launcher,
     LinkError,
     NodeInfo,
@@ -20,6 +22,7 @@ from ocannl_core.backend_api import (
     memory_plan,
     settings,
 )
+from ocannl_core.backend_api.loops import CheckPositions, check_positions
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loaded_objects import LoadedKernel
@@ -165,19 +168,25 @@ class _Linker:
     def _dispatch(self, launches: Sequence[_Native]) -> Part:
         """Return the one call that runs several kernels; it keeps their memory alive."""
         steps = ffi.new("struct step[]", len(launches))
+        flags = IdentityMap[Launch, Any]()
+        for launch in launches:
+            if isinstance(launch, Launch) and launch.checks:
+                flags[launch] = self._keep(ffi.new("int64_t *"))
         room = 0
         for step, launch in zip(steps, launches, strict=True):
             if isinstance(launch, _Jump):
                 step.index, step.start, step.end = launch.index, launch.start, launch.end
                 step.by, step.jump = launch.by, launch.length
                 continue
-            tables = self._tables(launch)
+            tables = self._tables(launch, flags.find(launch))
             step.kernel = self._keep(self._executable.kernels[launch.kernel]).address
             step.args, step.parts = tables, len(tables)
             step.work = launch.shares.work if launch.shares is not None else 0
             *offsets, end = private_offsets(launch.private)
             step.private_count, step.private_at = len(offsets), self._given(launch)
             step.offsets = self._keep(ffi.new("int64_t[]", offsets))
+            if launch.checks:
+                step.failed = flags[launch]
             room = max(room, end)
         routine = ffi.new("struct routine *")
         routine.steps, routine.count = steps, len(launches)
@@ -189,9 +198,31 @@ class _Linker:
         memory = self._keep(raw(threads * room))
         routine.memory, routine.room = ffi.cast("char *", address(memory)), room
         self._kept.append(steps)
-        return calling.launcher(runtime(), routine, self._name, tuple(self._kept))
+        checked = [
+            (each.checks, flags[each])
+            for each in launches
+            if isinstance(each, Launch) and each.checks
+        ]
+        return calling.launcher(
+            runtime(), routine, self._name, partial(self._raise_failure, checked), tuple(self._kept)
+        )
 
-    def _tables(self, launch: Launch) -> Any:
+    def _raise_failure(self, checked: Sequence[tuple[Sequence[CheckPositions], Any]]) -> None:
+        """Raise the error of a check that set its flag, and clear the flag."""
+        for checks, flag in checked:
+            if flag[0]:
+                flag[0] = 0
+                for check in checks:
+                    node = check.node
+                    check_positions(check, interior(self._arrays[node], self._nodes[node]))
+        raise LinkError(
+            "Positions stay the same while a routine runs.",
+            found="a check that failed, and positions that are in bounds now",
+            where=f"running {self._name}",
+            fix="let nothing else write them meanwhile",
+        )
+
+    def _tables(self, launch: Launch, flag: Any) -> Any:
         """Return the arguments of a kernel: a table for each part of its iterations."""
         pointers = [ffi.cast("void *", address(self._arrays[node])) for node in launch.arguments]
         for node in launch.merges:
@@ -206,7 +237,8 @@ class _Linker:
         for each in bounds:
             cells = self._keep(ffi.new("int64_t[]", each or (0,)))
             limits = [cells + number for number in range(len(each))]
-            tables.append(self._keep(ffi.new("void *[]", [*pointers, *limits])))
+            last = [] if flag is None else [flag]
+            tables.append(self._keep(ffi.new("void *[]", [*pointers, *limits, *last])))
         return self._keep(ffi.new("void **[]", tables))
 
     def _given(self, launch: Launch) -> int:

@@ -24,6 +24,7 @@ struct step {
   int64_t private_count;
   int64_t private_at;
   const int64_t *offsets;
+  const int64_t *failed; /* what its checks set to end the routine; null if it has none */
   /* without a kernel, a jump: the start of a repetition, forwards to its end if there are no
      iterations; or the end, backwards to the start until the index is at its end */
   int64_t *index;
@@ -230,16 +231,22 @@ static void run_together(const struct routine *routine, const struct step *step)
   pthread_mutex_unlock(&pool->owner);
 }
 
-static void run(const struct routine *routine) {
+/* Runs the steps in order, up to one whose checks fail; returns 1 if there is such a step. */
+static int run(const struct routine *routine) {
   const struct step *const end = routine->steps + routine->count;
-  for (const struct step *step = routine->steps; step != end; ++step)
+  for (const struct step *step = routine->steps; step != end; ++step) {
     if (!step->kernel) {
       *step->index = step->jump > 0 ? step->start : *step->index + step->by;
       if ((*step->index == step->end) == (step->jump > 0)) step += step->jump;
-    } else if (step->parts == 1)
+      continue;
+    }
+    if (step->parts == 1)
       run_part(routine, step, 0, 0);
     else
       run_together(routine, step);
+    if (step->failed && *step->failed) return 1;
+  }
+  return 0;
 }
 
 /* What this file calls of Python: functions of its stable interface. Python gives their addresses,
@@ -263,8 +270,8 @@ struct python ocannl_python;
 
 /* A function of Python: runs a routine with the values of its static indices, a sequence. `self` is a
    tuple: the address of the routine, what is called with values that are too few or too many, what is
-   called while the routine runs already, and what lives as long. Calls through a foreign function
-   interface take several times as long. */
+   called while the routine runs already, what is called after a check fails, and what lives as long.
+   Calls through a foreign function interface take several times as long. */
 static void *run_from_python(void *self, void *values) {
   const struct python *const python = &ocannl_python;
   const struct routine *const routine = python->as_pointer(python->member(self, 0));
@@ -284,9 +291,10 @@ static void *run_from_python(void *self, void *values) {
     routine->indices[i] = number;
   }
   void *const state = python->let_others_run();
-  run(routine);
+  const int has_failed = run(routine);
   python->run_again(state);
   *is_running = 0;
+  if (has_failed) return python->call(python->member(self, 3), NULL);
   python->keep(python->none);
   return python->none;
 failed:

@@ -30,6 +30,7 @@ from ocannl_core.backend_api.c_family import (
     render_kernel,
     render_native,
 )
+from ocannl_core.backend_api.loops import Block, CheckPositions, statements
 from ocannl_core.backend_api.parallel import ParallelIterations, parallel_iterations
 
 
@@ -37,6 +38,7 @@ class ThreadedC(Dialect):
     """C whose large kernels several threads share."""
 
     partitions_loops = True
+    reports_failures = True
     signed_wraps = True
 
 
@@ -54,7 +56,8 @@ class Launch:
         indices: The static indices it is given last.
         title: A description of the kernel.
         private: The sizes in bytes of the per-thread buffers that it is given after those.
-        shares: The iterations of a parallel kernel that threads share; their bounds come last.
+        shares: The iterations of a parallel kernel that threads share; their bounds follow.
+        checks: The checks that it runs; an integer for their failure is the last argument.
     """
 
     kernel: str
@@ -64,6 +67,7 @@ class Launch:
     title: str = ""
     private: tuple[int, ...] = ()
     shares: ParallelIterations | None = None
+    checks: tuple[CheckPositions, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +173,21 @@ def _launch(step: LeafStep, kernel: KernelText | None, plan: Plan) -> Launch | C
     match step:
         case Kernel(body, arguments, indices, title) if kernel is not None:
             merges, dealt = merge_reads(body), parallel_iterations(step.like or step, plan.nodes)
-            return Launch(kernel.symbol, arguments, merges, indices, title, kernel.private, dealt)
+            checks = checks_of(body) if kernel.checks else ()
+            return Launch(
+                kernel.symbol, arguments, merges, indices, title, kernel.private, dealt, checks
+            )
         case HostCall(call, title) if kernel is not None:
             return Launch(kernel.symbol, native_arguments(call), (), (), title)
         case HostCall(call):
             return call
         case _:
             raise AssertionError("every nest has a kernel")
+
+
+def checks_of(body: Block) -> tuple[CheckPositions, ...]:
+    """Return the checks of positions in the body of a kernel."""
+    return tuple(stmt for stmt in statements(body) if isinstance(stmt, CheckPositions))
 
 
 def unit(kernels: Iterable[KernelText]) -> str:

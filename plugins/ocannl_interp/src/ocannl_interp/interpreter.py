@@ -40,6 +40,8 @@ from ocannl_core.backend_api.loops import (
     Barrier,
     Binary,
     Block,
+    CheckPositions,
+    ComputedIndex,
     ConcatIndex,
     Const,
     ConstBits,
@@ -57,6 +59,7 @@ from ocannl_core.backend_api.loops import (
     Prefetch,
     Remark,
     Repeat,
+    Scatter,
     Scope,
     Scoped,
     SetLocal,
@@ -66,7 +69,9 @@ from ocannl_core.backend_api.loops import (
     StoreVector,
     Ternary,
     Unary,
+    affine,
     as_affine,
+    check_positions,
 )
 from ocannl_interp.memory import interior, poison, reader, undefined
 
@@ -148,6 +153,11 @@ class Translator:
             case Fill(node, value):
                 slot, number = self._slot(node), constant(value, self.nodes[node].dtype)
                 return lambda frame: frame[slot].__setitem__(slice(None), number)
+            case Scatter():
+                return self._scatter(stmt)
+            case CheckPositions(node):
+                slot, info = self._slot(node), self.nodes[node]
+                return lambda frame: check_positions(stmt, interior(frame[slot], info))
             case DeclareLocal(local):
                 return self._declare(local)
             case SetLocal(local, value):
@@ -179,16 +189,35 @@ class Translator:
     def _loop(self, loop: For) -> Action:
         if loop.kind is AxisKind.BLOCK:
             return self._group(loop)
-        outer, positions = self._scope.copy(), range(loop.start, loop.stop)
-        slot, body = self.bind(loop.var), self.action(loop.body)
+        outer = self._scope.copy()
+        slot, positions = self._positions(loop)
+        body = self.action(loop.body)
         self._scope = outer
 
         def run(frame: Frame) -> None:
-            for position in positions:
+            for position in positions(frame):
                 frame[slot] = position
                 body(frame)
 
         return run
+
+    def _positions(self, loop: For) -> tuple[int, Callable[[Frame], range]]:
+        """Bind the variable of a loop; return its slot, and the iterations in a frame."""
+        slot = self.bind(loop.var)
+        every = range(loop.start, loop.stop)
+        if loop.bound is None:
+            return slot, lambda frame: every
+        extent = self._slot(loop.bound.extent)
+        terms, offset = as_affine(loop.bound.index)
+        (step,) = (coefficient for coefficient, var in terms if var is loop.var)
+        others = affine([term for term in terms if term[1] is not loop.var], offset)
+        first = self._position(others)
+
+        def positions(frame: Frame) -> range:
+            end = -((first(frame) - frame[extent]) // step)
+            return every[: max(0, end - loop.start)]
+
+        return slot, positions
 
     def _group(self, loop: For) -> Action:
         """Return the action of a BLOCK loop; the outermost one allocates the memory of its
@@ -209,8 +238,9 @@ class Translator:
 
     def _members(self, loop: For) -> Steps:
         """Return a BLOCK loop as steps: it pauses when all its iterations wait at a barrier."""
-        outer, private, positions = self._scope.copy(), self._private, range(loop.start, loop.stop)
-        slot, body = self.bind(loop.var), self.steps(loop.body)
+        outer, private = self._scope.copy(), self._private
+        slot, positions = self._positions(loop)
+        body = self.steps(loop.body)
         self._scope = outer
 
         def member(frame: Frame, position: int) -> Iterator[Barrier]:
@@ -220,7 +250,7 @@ class Translator:
                 own[each] = own[each].copy()
             yield from body(own)
 
-        return lambda frame: lockstep([member(frame, position) for position in positions])
+        return lambda frame: lockstep([member(frame, at) for at in positions(frame)])
 
     def steps(self, stmt: Stmt) -> Steps:
         """Return a statement inside a BLOCK loop as a generator that pauses at its barriers."""
@@ -229,11 +259,12 @@ class Translator:
                 return lambda frame: iter((stmt,))
             case For(kind=AxisKind.BLOCK) if contains_barrier(stmt):
                 return self._members(stmt)
-            case For(var, start, stop, body) if contains_barrier(stmt):
+            case For() if contains_barrier(stmt):
                 outer = self._scope.copy()
-                slot, inner = self.bind(var), self.steps(body)
+                slot, positions = self._positions(stmt)
+                inner = self.steps(stmt.body)
                 self._scope = outer
-                return lambda frame: _paused_loop(frame, slot, range(start, stop), inner)
+                return lambda frame: _paused_loop(frame, slot, positions(frame), inner)
             case Block(stmts) if contains_barrier(stmt):
                 outer, private = self._scope.copy(), self._private
                 parts = [self.steps(each) for each in stmts]
@@ -305,6 +336,19 @@ class Translator:
 
         return store
 
+    def _scatter(self, stmt: Scatter) -> Action:
+        info, slot, axis = self.nodes[stmt.node], self._slot(stmt.node), stmt.axis
+        rest, computed = self._offset(stmt.node, stmt.indices), self.value(stmt.position)
+        extent, stride = info.buffer_dims[axis], _strides(info)[axis]
+        value = self.value(stmt.value)
+
+        def scatter(frame: Frame) -> None:
+            position = computed(frame)
+            if 0 <= position < extent and position == int(position):
+                frame[slot][rest(frame) + int(position) * stride] = value(frame)
+
+        return scatter
+
     def _call(self, call: CallExternal) -> Action:
         inputs = [(self._slot(node), self.nodes[node]) for node in call.inputs]
         outputs = [(self._slot(node), self.nodes[node]) for node in call.outputs]
@@ -321,8 +365,9 @@ class Translator:
 
     def _position(self, index: AxisIndex) -> Position:
         """Return the value of an index."""
-        if isinstance(index, ConcatIndex):
-            raise VerifyError("Lowering removes concatenated indices.", found=f"{index!r}")
+        if isinstance(index, ConcatIndex | ComputedIndex):
+            kind = "concatenated" if isinstance(index, ConcatIndex) else "computed"
+            raise VerifyError(f"Lowering removes {kind} indices.", found=f"{index!r}")
         terms, offset = as_affine(index)
         slots = [(coefficient, self._slot(var)) for coefficient, var in terms]
         return lambda frame: offset + sum(c * frame[slot] for c, slot in slots)
@@ -395,12 +440,12 @@ class Translator:
         info, slot, axis = self.nodes[expr.node], self._slot(expr.node), expr.axis
         rest, computed = self._offset(expr.node, expr.indices), self.value(expr.position)
         extent, stride = info.buffer_dims[axis], _strides(info)[axis]
-        read, nothing = reader(info.dtype), constant(0, expr.dtype)
+        read, beyond = reader(info.dtype), constant(expr.beyond, expr.dtype)
 
         def gather(frame: Frame) -> Number:
             position = computed(frame)
             if not 0 <= position < extent or position != int(position):
-                return nothing
+                return beyond
             return read(frame[slot], rest(frame) + int(position) * stride)
 
         return gather

@@ -1,0 +1,68 @@
+"""Ends at run time of the loops of a schedule.
+
+Registers hold whole blocks of results: cells beyond the extent of an axis are undefined, and
+computing them does no harm. So loops over registers and their lanes run as a whole, and the loops
+around end with the block that the extent is in. Terms beyond the end of a reduction are left out,
+lane by lane where lanes run over terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.indexing import FixedIndex, affine, as_affine, fresh_var
+from ocannl_core.loopir.nodes import AxisKind, Block, For, LoopBound, Stmt
+from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
+
+WHOLE_KINDS = frozenset({AxisKind.VECTOR, AxisKind.UNROLLED, AxisKind.PAIR, AxisKind.TILE})
+"""Loops over registers and their lanes, which always run as a whole."""
+
+
+def guarded(bound: LoopBound | None, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Return statements that run unless their position is beyond an end at run time."""
+    if bound is None or not stmts:
+        return stmts
+    once = fresh_var("once")
+    terms, offset = as_affine(bound.index)
+    guard = replace(bound, index=affine([*terms, (1, once)], offset))
+    return (For(once, 0, 1, Block(stmts), bound=guard),)
+
+
+def loop_end(name: str, kind: AxisKind, inside: Region) -> LoopBound | None:
+    """Return the end at run time of a loop; None for one that runs as a whole.
+
+    Args:
+        name: The axis.
+        kind: The kind of the loop.
+        inside: The region inside of the loop.
+    """
+    bound = inside.bound(name)
+    if bound is None or kind is AxisKind.VECTOR:
+        return None
+    is_first = bound.index == FixedIndex(0)
+    if not inside.tree.is_reduced(name):
+        return None if kind in WHOLE_KINDS or is_first else bound
+    has_loop_inside = f"{name[:-1]}1" in inside.extents and name.endswith("0")
+    return None if has_loop_inside and is_first else bound
+
+
+def lane_end(lane: str, kinds: Mapping[str, AxisKind], inside: Region) -> LoopBound | None:
+    """Return the end at run time of the terms in the lanes of a vector, if they have one.
+
+    Args:
+        lane: The innermost loop.
+        kinds: The kind of each loop.
+        inside: The region inside of all loops.
+    """
+    is_lane = kinds[lane] is AxisKind.VECTOR and inside.tree.is_reduced(lane)
+    return inside.bound(lane) if is_lane else None
+
+
+def joint_terms(tree: AxisTree, kinds: Mapping[str, AxisKind]) -> str:
+    """Return the loop over terms that one instruction adds although their axis ends at run time, or
+    "".
+    """
+    joint = (name for name, kind in kinds.items() if kind in (AxisKind.PAIR, AxisKind.TILE))
+    ends = (name for name in joint if tree.axes[name[0]].bound and tree.is_reduced(name))
+    return next(ends, "")

@@ -1,0 +1,123 @@
+"""Broadcasts that are probably mistakes give a warning with the line, once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+Build = Callable[[], oc.Tensor]
+
+
+def warnings_of(build: Build, times: int = 1) -> list[str]:
+    """Return the texts of the warnings about shapes while a loss is compiled."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with oc.Session():
+            loss = build()
+            for _ in range(times):
+                oc.Context("interp").compile(oc.train.forward(loss))
+    return [str(each.message) for each in found if each.category is oc.ShapeWarning]
+
+
+def data(*shape: int, batch: int = 0) -> oc.Tensor:
+    numbers = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    return oc.tensor(numbers, batch_axes=batch)
+
+
+def prediction() -> oc.Tensor:
+    found: oc.Tensor = oc.param("w", output=[1]) @ data(8, 3, batch=1)
+    return found
+
+
+def loss_of(error: oc.Tensor) -> oc.Tensor:
+    found: oc.Tensor = oc.einsum("...|... => 0", error * error)
+    return found
+
+
+MISTAKES: dict[str, Build] = {
+    "a target along an output axis": lambda: loss_of(prediction() - data(8)),
+    "the target first": lambda: loss_of(data(8) - prediction()),
+    "a placeholder": lambda: loss_of(prediction() - oc.placeholder("y", output=[8])),
+    "a product": lambda: loss_of(prediction() * data(8)),
+    "a prediction along an output axis": lambda: loss_of(
+        oc.param("w", output=[8]) @ data(3) - data(8, 1, batch=1)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_all_pairs_of_a_prediction_and_a_target_give_a_warning(case: str) -> None:
+    (text,) = warnings_of(MISTAKES[case])
+    assert "has shape 8|8: all pairs of a batch axis and an output axis" in text
+    assert "test_doubtful_broadcasts.py" in text
+    assert "batch_axes=1" in text
+
+
+MEANT: dict[str, Build] = {
+    "a target along the batch": lambda: loss_of(prediction() - data(8, 1, batch=1)),
+    "a target of the batch without axes": lambda: loss_of(prediction() - data(8, batch=1)),
+    "a target of another length": lambda: loss_of(prediction() - data(5)),
+    "axes that are named": lambda: loss_of(oc.sub(prediction(), data(8), logic="b|0; o => b|o")),
+    "a bias as long as the batch": lambda: loss_of(
+        oc.param("w", output=[8]) @ data(8, 3, batch=1) + oc.param("b")
+    ),
+    "data of two kinds": lambda: loss_of(data(8, 1, batch=1) * data(8) * oc.param("s", output=[])),
+    "weights of cells": lambda: loss_of(prediction() * oc.param("v", output=[8])),
+}
+
+
+@pytest.mark.parametrize("case", MEANT)
+def test_other_broadcasts_give_none(case: str) -> None:
+    assert warnings_of(MEANT[case]) == []
+
+
+def test_the_warning_is_given_once_for_a_line() -> None:
+    assert len(warnings_of(MISTAKES["a product"], times=3)) == 1
+
+
+def test_a_setting_makes_it_an_error_or_ends_it() -> None:
+    with (
+        oc.settings.overrides(missing_axes="error"),
+        pytest.raises(oc.ShapeError, match="all pairs"),
+    ):
+        warnings_of(MISTAKES["a product"])
+    with oc.settings.overrides(missing_axes="allow"):
+        assert warnings_of(MISTAKES["a product"]) == []
+
+
+# ----- parameters that start as one number --------------------------------------------------------
+
+GROWN: dict[str, Build] = {
+    "a factor of data": lambda: oc.param("s", init=1.0) * data(8, 3, batch=1),
+    "a summand of data": lambda: data(8, 3, batch=1) + oc.param("s", init=0.0),
+    "a temperature": lambda: (
+        oc.param("w", output=[3]) @ data(8, 4, batch=1) / oc.param("s", init=1.0)
+    ),
+}
+STATED: dict[str, Build] = {
+    "one number": lambda: oc.param("s", init=1.0, output=[]) * data(8, 3, batch=1),
+    "the axes of its uses": lambda: oc.param("s", init=1.0, output=[...]) * data(8, 3, batch=1),
+    "sizes": lambda: oc.param("s", init=1.0, output=[3]) * data(8, 3, batch=1),
+    "numbers": lambda: oc.param("s", init=[1.0, 2.0, 3.0]) * data(8, 3, batch=1),
+    "a bias": lambda: oc.param("w", output=[3]) @ data(8, 4, batch=1) + oc.param("b", init=0.0),
+    "a normalisation": lambda: oc.nn.layer_norm(data(8, 4, batch=1)),
+    "an operand of one number": lambda: oc.param("s", init=1.0) * data(8, 1, batch=1),
+}
+
+
+@pytest.mark.parametrize("case", GROWN)
+def test_a_number_that_grows_with_its_use_gives_a_warning(case: str) -> None:
+    (text,) = warnings_of(GROWN[case])
+    assert text.startswith("Parameter s (test_doubtful_broadcasts.py")
+    assert "has shape 3, from a " in text
+    assert "output=[] for one number" in text
+
+
+@pytest.mark.parametrize("case", STATED)
+def test_a_parameter_of_stated_shape_gives_none(case: str) -> None:
+    assert warnings_of(STATED[case]) == []

@@ -1,0 +1,174 @@
+"""Operations that users define, as `define_operation` or `Op`, are differentiated again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.errors import MissingGradientError, UsageError
+from ocannl_core.testing.gradients import Point
+from tests.backends.test_every_gradient import cells
+from tests.backends.test_gradients_as_expressions import check_second_gradients, evaluate, squashed
+
+
+def parts_forward(v: Any, v1: Any, v2: Any) -> None:
+    v[oc.neutral] += oc.mul(v1, v2, logic="i;j => ij")
+    v.accumulate(v1, logic="i => ij")
+
+
+def parts_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+    g1 += oc.mul(g, v2, logic="ij;j => i")
+    g1.accumulate(g, logic="ij => i")
+    g2 += oc.mul(g, v1, logic="ij;i => j")
+
+
+def squares_forward(v: Any, v1: Any) -> None:
+    v[oc.neutral] += oc.mul(v1, v1, logic="i;j => ij")
+
+
+def squares_gradient(g: Any, g1: Any, v1: Any) -> None:
+    g1 += oc.mul(g, v1, logic="ij;j => i")
+    g1 += oc.mul(g, v1, logic="ij;i => j")
+
+
+def halves_forward(v: Any, v1: Any) -> None:
+    v[oc.neutral] += v1 * v1 * v1
+
+
+def halves_gradient(g: Any, g1: Any, v1: Any, square_rhs1: Any, scaled_lhs: Any) -> None:
+    square_rhs1[:] = v1 * v1
+    square_rhs1 += square_rhs1
+    scaled_lhs[:] = 1.5 * g
+    g1 += scaled_lhs * square_rhs1
+
+
+def largest_forward(v: Any, v1: Any) -> None:
+    v[oc.neutral, oc.maximum] = v1
+
+
+def largest_gradient(g: Any, g1: Any, v: Any, v1: Any) -> None:
+    g1 += oc.where(v1 == v, g, 0.0)
+
+
+DEFINED: dict[str, tuple[oc.Operation, list[Point]]] = {
+    "a logic for each assignment": (
+        oc.define_operation("parts", forward=parts_forward, gradient=parts_gradient, logic=None),
+        [cells(3), cells(2)],
+    ),
+    "one operand along two axes": (
+        oc.define_operation(
+            "squares", forward=squares_forward, gradient=squares_gradient, logic=None
+        ),
+        [cells(3)],
+    ),
+    "intermediate slots": (
+        oc.define_operation(
+            "halves", forward=halves_forward, gradient=halves_gradient, logic="ij=>i"
+        ),
+        [cells(2, 3)],
+    ),
+    "a maximum of padded windows, compared": (
+        oc.define_operation(
+            "largest", forward=largest_forward, gradient=largest_gradient, logic="i=+k=>i"
+        ),
+        [cells(4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+@pytest.mark.parametrize("case", DEFINED)
+def test_operations_that_users_define_are_differentiated_twice(case: str, backend: str) -> None:
+    operation, points = DEFINED[case]
+    values = {"values": {"k": 3}} if "windows" in case else {}
+    check_second_gradients(lambda *x: squashed(operation(*x, **values)), points, backend)
+
+
+class Cube(oc.custom.Op):
+    """A user-written operation whose gradient is an expression."""
+
+    spec = "... => ..."
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0] ** 3
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        return [3.0 * inputs[0] * inputs[0] * output_gradients[0]]
+
+
+class OpaqueSlope(Cube):
+    """An operation whose gradient is one without a gradient."""
+
+    def grad(self, inputs: Any, output_gradients: Any) -> Any:
+        return [Opaque()(inputs[0]) * output_gradients[0]]
+
+
+class Opaque(oc.custom.Op):
+    """An operation without a gradient."""
+
+    spec = "... => ..."
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = 3 * inputs[0] ** 2
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+def test_user_written_operations_are_differentiated_by_their_grad(backend: str) -> None:
+    check_second_gradients(lambda x: squashed(Cube()(x)), [cells(3)], backend)
+
+
+def test_a_user_written_operation_without_a_second_gradient_is_an_error() -> None:
+    with oc.Session():
+        x = oc.param("x", init=[2.0])
+        (g,) = oc.gradients(OpaqueSlope()(x), [x])
+        assert evaluate("interp", g)[0].tolist() == [12.0]
+        with pytest.raises(MissingGradientError, match="Opaque"):
+            oc.gradients(g, [x])
+
+
+# ----- gradient functions without a derivative ----------------------------------------------------
+
+
+def test_an_accumulation_without_a_derivative_is_named() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def gradient(g: Any, g1: Any, bound_lhs: Any) -> None:
+        bound_lhs[oc.neutral, oc.maximum] = g
+        g1 += bound_lhs
+
+    bounded = oc.define_operation("bounded", forward=forward, gradient=gradient)
+    with oc.Session():
+        x = oc.param("x", init=[1.0, 2.0])
+        with pytest.raises(UsageError, match=r"(?s)max into bound_lhs in the gradient of bounded"):
+            oc.gradients(bounded(x), [x])
+
+
+def test_a_merge_buffer_is_not_differentiated() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def gradient(g: Any, g1: Any, v1: Any) -> None:
+        g1 += g * v1.merge
+
+    with oc.Session():
+        x = oc.param("x", init=[1.0])
+        merging = oc.define_operation("merging", forward=forward, gradient=gradient)
+        with pytest.raises(UsageError, match=r"v1\.merge in the gradient function"):
+            oc.gradients(merging(x), [x])
+
+
+def test_a_read_before_a_write_is_refused() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def gradient(g: Any, g1: Any, mask_rhs1: Any) -> None:
+        g1 += g * mask_rhs1
+
+    with oc.Session():
+        x = oc.param("x", init=[1.0])
+        early = oc.define_operation("early", forward=forward, gradient=gradient)
+        with pytest.raises(UsageError, match="a read of mask_rhs1 in the gradient of early"):
+            oc.gradients(early(x), [x])

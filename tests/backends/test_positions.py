@@ -1,0 +1,496 @@
+"""Reading and writing at positions that a tensor holds: against NumPy, and the errors of wrong
+positions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ocannl_core as oc
+from ocannl_core import dtypes
+from ocannl_core import settings as core_settings
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.loopir.computed_positions import value_beyond
+from ocannl_core.testing.gradients import check_gradients
+
+Array = np.ndarray[Any, Any]
+KINDS = ("batch", "output", "input")
+ID_FORMATS = ("uint8", "uint16", "int32", "uint32", "int64", "uint64")
+VALUE_FORMATS = [each for each in dtypes.ALL if each is not dtypes.uint4x32]
+
+
+def placeholder(name: str, dims: tuple[int, ...], kind: str = "output", **options: Any) -> Any:
+    return oc.placeholder(name, **{each: [] for each in KINDS} | {kind: list(dims)}, **options)
+
+
+def run(target: str, *tensors: tuple[Any, Array], result: Any) -> Array:
+    """Return the cells of a result."""
+    ctx = oc.Context(target)
+    routine = ctx.compile(oc.train.forward(result), keep=[result])
+    for tensor, cells in tensors:
+        ctx[tensor] = cells
+    routine()
+    return ctx[result]
+
+
+def forward(*tensors: Any) -> Any:
+    """Return the code of several tensors."""
+    first, *others = map(oc.train.forward, tensors)
+    return sum(others, first)
+
+
+def small(rng: np.random.Generator, dims: tuple[int, ...], dtype: str = "float32") -> Array:
+    return rng.integers(-9, 9, dims).astype(dtype)
+
+
+extents = st.lists(st.integers(0, 4), max_size=2).map(tuple)
+
+
+@given(data=st.data(), seed=st.integers(0, 9))
+@settings(max_examples=25, deadline=None)
+def test_take_gives_the_cells_that_numpy_takes(target: str, data: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    before, after = data.draw(extents), data.draw(extents)
+    extent = data.draw(st.integers(1, 5))
+    chosen = data.draw(extents)
+    kind = data.draw(st.sampled_from(KINDS))
+    ids_format = data.draw(st.sampled_from(ID_FORMATS))
+    dims, axis = (*before, extent, *after), len(before)
+    with oc.Session():
+        x, ids = placeholder("x", dims, kind), placeholder("ids", chosen, kind, dtype=ids_format)
+        counted = data.draw(st.sampled_from([axis, axis - len(dims)]))
+        result = oc.take(x, ids, counted)
+        cells, positions = small(rng, dims), rng.integers(0, extent, chosen).astype(ids_format)
+        found = run(target, (x, cells), (ids, positions), result=result)
+    assert found.tolist() == np.take(cells, positions, axis).tolist()
+
+
+@pytest.mark.parametrize(
+    ("axis", "kind", "shape"),
+    [
+        (0, "batch", (4, 3, 5)),
+        (0, "output", (4, 3, 5)),
+        (0, "input", (3, 4, 5)),
+        (1, "batch", (2, 4, 5)),
+        (1, "output", (2, 4, 5)),
+        (1, "input", (2, 4, 5)),
+        (2, "batch", (2, 4, 3)),
+        (2, "output", (2, 3, 4)),
+        (2, "input", (2, 3, 4)),
+    ],
+)
+def test_the_axes_of_positions_keep_their_kinds(
+    target: str, axis: int, kind: str, shape: tuple[int, ...]
+) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2], output=[3], input=[5])
+        ids = placeholder("ids", (4,), kind, dtype="int32")
+        result = oc.take(x, ids, axis)
+        cells = np.arange(30, dtype=np.float32).reshape(2, 3, 5)
+        positions = np.array([1, 0, 1, 1], np.int32)
+        found = run(target, (x, cells), (ids, positions), result=result)
+    moved = np.moveaxis(np.take(cells, positions, axis), axis, shape.index(4))
+    assert found.shape == shape
+    assert found.tolist() == moved.tolist()
+
+
+def test_brackets_select_along_one_axis(target: str) -> None:
+    with oc.Session():
+        x = placeholder("x", (3, 4))
+        ids = placeholder("ids", (2,), dtype="int32")
+        results = [x[ids], x[:, ids], x[..., ids], x[..., ids, :]]
+        ctx = oc.Context(target)
+        routine = ctx.compile(forward(*results), keep=results)
+        cells, chosen = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([2, 0], np.int32)
+        ctx[x], ctx[ids] = cells, chosen
+        routine()
+        found = [ctx[each].tolist() for each in results]
+    rows, columns = cells[chosen].tolist(), cells[:, chosen].tolist()
+    assert found == [rows, columns, columns, rows]
+
+
+@given(data=st.data(), seed=st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_take_along_gives_the_cells_that_numpy_takes(target: str, data: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    dims = list(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+    axis = data.draw(st.integers(-len(dims), len(dims) - 1))
+    chosen = [data.draw(st.sampled_from([n, 1])) for n in dims]
+    chosen[axis] = data.draw(st.integers(0, 5))
+    with oc.Session():
+        x, ids = placeholder("x", tuple(dims)), placeholder("ids", tuple(chosen), dtype="int64")
+        result = oc.take_along(x, ids, axis)
+        cells, positions = small(rng, tuple(dims)), rng.integers(0, dims[axis], chosen)
+        found = run(target, (x, cells), (ids, positions), result=result)
+    whole = [m if n == 1 else n for m, n in zip(dims, chosen, strict=True)]
+    whole[axis] = chosen[axis]
+    expected = np.take_along_axis(cells, np.broadcast_to(positions, whole), axis)
+    assert found.tolist() == expected.tolist()
+
+
+@given(data=st.data(), seed=st.integers(0, 9))
+@settings(max_examples=25, deadline=None)
+def test_scatter_add_gives_the_sums_of_numpy(target: str, data: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    before, after, chosen = data.draw(extents), data.draw(extents), data.draw(extents)
+    size, kind = data.draw(st.integers(1, 4)), data.draw(st.sampled_from(KINDS))
+    axis, rank = len(before), len(before) + 1 + len(after)
+    if not chosen:
+        kind = "output"  # positions without axes put the new one among the output axes
+    with oc.Session():
+        updates = placeholder("updates", (*before, *chosen, *after), kind)
+        ids = placeholder("ids", chosen, kind, dtype="int32")
+        counted = data.draw(st.sampled_from([axis, axis - rank]))
+        result = oc.scatter_add(ids, updates, size=size, axis=counted)
+        added = small(rng, (*before, *chosen, *after))
+        positions = rng.integers(0, size, chosen).astype(np.int32)
+        found = run(target, (updates, added), (ids, positions), result=result)
+    expected = np.zeros((*before, size, *after), np.float32)
+    np.add.at(expected, (*[slice(None)] * axis, positions), added)
+    assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("dtype", VALUE_FORMATS, ids=str)
+def test_cells_of_every_format_are_read_and_added_up(target: str, dtype: DType) -> None:
+    with oc.Session():
+        x, ids = placeholder("x", (3, 2), dtype=dtype), placeholder("ids", (4,), dtype="uint8")
+        rows = oc.take(x, ids)
+        sums = oc.scatter_add(ids, rows, size=3)
+        ctx = oc.Context(target)
+        routine = ctx.compile(forward(rows, sums), keep=[rows, sums])
+        cells = np.array([[1, 2], [3, 4], [1, 2]]).astype(dtype.numpy)
+        chosen = np.array([2, 0, 2, 2], np.uint8)
+        ctx[x], ctx[ids] = cells, chosen
+        routine()
+        assert rows.dtype is sums.dtype is dtype
+        assert ctx[rows].tolist() == cells[chosen].tolist()
+        assert ctx[sums].tolist() == [[1, 2], [0, 0], [3, 6]]
+
+
+# ----- gradients ----------------------------------------------------------------------------------
+
+
+def constant_ids(*numbers: Any) -> Any:
+    return oc.tensor(np.array(numbers, np.int32))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: oc.take(x, constant_ids(2, 0, 2, 2)) ** 2,
+        lambda x: oc.take(x, constant_ids([1, 0], [1, 1]), axis=1) ** 2,
+        lambda x: oc.take_along(x, constant_ids([1, 1, 0], [0, 0, 0], [1, 0, 1]), axis=1) ** 2,
+        lambda x: oc.take_along(x, constant_ids([1, 2]), axis=0) ** 2,
+        lambda x: oc.scatter_add(constant_ids(1, 3, 1), x, size=4) ** 2,
+        lambda x: oc.scatter_add(constant_ids(0, 0), x, size=3, axis=1) ** 2,
+        lambda x: oc.take(x * x, constant_ids(1, 1)) * oc.take(x, constant_ids(0, 1)),
+    ],
+)
+def test_gradients_agree_with_central_differences(target: str, function: Any) -> None:
+    point = np.array([[0.5, -1.0], [2.0, 0.25], [1.5, -0.75]])
+    check_gradients(function, point, backend=target)
+
+
+def test_gradients_of_repeated_positions_are_summed_in_their_order(target: str) -> None:
+    rng = np.random.default_rng(3)
+    with oc.Session():
+        table = oc.param("table", init=oc.tensor(rng.normal(size=(3, 5)).astype(np.float32)))
+        ids = placeholder("ids", (40,), "batch", dtype="int32")
+        weights = oc.placeholder("weights", batch=[40], output=[5])
+        loss = oc.einsum("...|... => 0", oc.take(table, ids) * weights)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.grad_update(loss), keep=[table.grad])
+        ctx.init_params(loss)
+        chosen = rng.integers(0, 3, 40).astype(np.int32)
+        added = rng.normal(size=(40, 5)).astype(np.float32)
+        ctx[ids], ctx[weights] = chosen, added
+        step()
+        expected = np.zeros((3, 5), np.float32)
+        np.add.at(expected, chosen, added)
+        assert ctx[table.grad].tobytes() == expected.tobytes()
+
+
+def test_sums_do_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(4)
+    chosen, added = rng.integers(0, 50, 4000), rng.normal(size=(4000, 200)).astype(np.float32)
+    expected = np.zeros((50, 200), np.float32)
+    np.add.at(expected, chosen, added)
+    for threads in (1, 2, 3):
+        with core_settings.overrides(threads=threads), oc.Session():
+            updates = oc.placeholder("updates", batch=[4000], output=[200])
+            ids = placeholder("ids", (4000,), "batch", dtype="int64")
+            result = oc.scatter_add(ids, updates, size=50)
+            found = run("cpu_c", (updates, added), (ids, chosen), result=result)
+        assert found.tobytes() == expected.tobytes()
+
+
+def test_an_embedding_is_a_product_with_one_hot_vectors(target: str) -> None:
+    with oc.Session(seed=5):
+        ids = oc.placeholder("ids", batch=[2, 3], dtype="int32")
+        flags = oc.placeholder("flags", batch=[2, 3], output=[7])
+        read = oc.nn.embedding(ids, entries=7, width=4)
+        (table,) = read.params.values()
+        product = oc.einsum("...|v; |v,n => ...|n", flags, table)
+        loss = oc.einsum("...|... => 0", read**3)
+        dense = oc.einsum("...|... => 0", product**3)
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        chosen = np.array([[0, 6, 3], [3, 3, 1]], np.int32)
+        ctx[ids], ctx[flags] = chosen, np.eye(7, dtype=np.float32)[chosen]
+        gradients = []
+        for each in (loss, dense):
+            ctx.compile(oc.train.grad_update(each), keep=[table.grad])()
+            gradients.append(ctx[table.grad])
+        ctx.compile(forward(read, product), keep=[read, product])()
+        assert ctx[table].shape == (7, 4)
+        assert ctx[read].shape == (2, 3, 4)
+        assert ctx[read].tolist() == ctx[product].tolist()
+        assert np.allclose(*gradients, rtol=1e-6, atol=1e-6)
+
+
+def test_the_sizes_of_an_embedding_follow_from_its_uses(target: str) -> None:
+    with oc.Session():
+        ids = oc.placeholder("ids", batch=None, dtype="int32")
+        read = oc.nn.embedding(ids, label="tokens")
+        (table,) = read.params.values()
+        logits = oc.einsum("...|n; |v,n => ...|v", read, table)
+        oc.require_shape(logits, "5|9")
+        oc.require_shape(read, "5|2")
+        ctx = oc.Context(target)
+        routine = ctx.compile(oc.train.forward(logits))
+        ctx.init_params(logits)
+        ctx[ids] = np.zeros(5, np.int32)
+        routine()
+        assert table.node.name == "table_tokens"
+        assert ctx[table].shape == (9, 2)
+
+
+# ----- recorded code ------------------------------------------------------------------------------
+
+
+def recorded(target: str, code: Any, cells: Array, chosen: Array, rows: Array) -> Array:
+    """Return the cells of `c` after recorded code of `c`, positions and rows."""
+    with oc.Session():
+        c = oc.declare("c", output=list(cells.shape))
+        ids = placeholder("ids", chosen.shape, "batch", dtype="int32")
+        r = oc.placeholder("r", batch=list(rows.shape[:1]), output=list(rows.shape[1:]))
+        ctx = oc.Context(target)
+        routine = ctx.compile(oc.cd(code)(c, ids, r))
+        ctx[c], ctx[ids], ctx[r] = cells, chosen, rows
+        routine()
+        return ctx[c]
+
+
+CHOSEN = np.array([1, 3, 1, 1], np.int32)
+CELLS = np.arange(10, dtype=np.float32).reshape(5, 2)
+ROWS = np.arange(8, dtype=np.float32).reshape(4, 2) + 0.5
+
+
+def test_an_accumulation_at_positions_counts_repeated_ones(target: str) -> None:
+    def code(c: Any, ids: Any, rows: Any) -> None:
+        c[ids] += rows
+        c[ids] -= 1.0
+        c[ids] *= 2.0
+
+    expected = CELLS.copy()
+    np.add.at(expected, CHOSEN, ROWS)
+    np.add.at(expected, CHOSEN, -1.0)
+    np.multiply.at(expected, CHOSEN, 2.0)
+    assert recorded(target, code, CELLS, CHOSEN, ROWS).tolist() == expected.tolist()
+
+
+def test_the_last_of_repeated_positions_is_assigned(target: str) -> None:
+    def code(c: Any, ids: Any, rows: Any) -> None:
+        c[ids] = rows
+
+    expected = CELLS.copy()
+    for position, row in zip(CHOSEN, ROWS, strict=True):
+        expected[position] = row
+    assert recorded(target, code, CELLS, CHOSEN, ROWS).tolist() == expected.tolist()
+
+
+def test_columns_and_numbers_are_assigned(target: str) -> None:
+    def code(c: Any, ids: Any, rows: Any) -> None:
+        c[ids] = 7
+        c[:, oc.take(ids, constant_ids(0))] += 1.0
+
+    expected = CELLS.copy()
+    expected[CHOSEN] = 7
+    expected[:, 1] += 1.0
+    assert recorded(target, code, CELLS, CHOSEN, ROWS).tolist() == expected.tolist()
+
+
+def test_rows_read_before_they_are_written_are_values_and_not_references(target: str) -> None:
+    def code(c: Any, ids: Any, rows: Any) -> None:
+        before = c[ids]
+        before = before + rows
+        c[:] = 0.0
+        c[ids] += before
+
+    expected = np.zeros_like(CELLS)
+    np.add.at(expected, CHOSEN, CELLS[CHOSEN] + ROWS)
+    assert recorded(target, code, CELLS, CHOSEN, ROWS).tolist() == expected.tolist()
+
+
+# ----- wrong positions ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("positions", "found"),
+    [
+        ([[0, 1], [5, 9]], "ids[1, 0] = 5, the first of 2 such positions"),
+        ([[0, 1], [4, -2]], "ids[1, 1] = -2"),
+    ],
+)
+def test_a_position_beyond_its_axis_is_an_error_before_anything_is_written(
+    target: str, positions: list[list[int]], found: str
+) -> None:
+    with oc.Session():
+        x, ids = placeholder("x", (5, 2)), placeholder("ids", (2, 2), dtype="int32")
+        doubled = x * 2.0
+        rows = oc.take(x, ids)
+        ctx = oc.Context(target)
+        routine = ctx.compile(forward(doubled, rows), keep=[doubled, rows])
+        ctx[x], ctx[ids] = CELLS, np.zeros((2, 2), np.int32)
+        routine()
+        before = ctx[doubled], ctx[rows]
+        ctx[x], ctx[ids] = CELLS + 1, np.array(positions, np.int32)
+        for _ in range(2):
+            with pytest.raises(UsageError) as raised:
+                routine()
+            message = str(raised.value)
+            assert "axis 0 of x has the positions range(5)" in message
+            assert f"found  {found}\n" in message
+            assert "rows = oc.take(x, ids)" in message
+        assert [ctx[doubled].tolist(), ctx[rows].tolist()] == [each.tolist() for each in before]
+        ctx[ids] = np.full((2, 2), 4, np.int32)
+        routine()
+        assert ctx[rows].tolist() == [[(CELLS[4] + 1).tolist()] * 2] * 2
+
+
+@pytest.mark.parametrize("dtype", ID_FORMATS)
+def test_the_ends_of_every_format_are_checked(target: str, dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    with oc.Session():
+        x, ids = placeholder("x", (3,)), placeholder("ids", (2,), dtype=dtype)
+        rows = oc.take(x, ids)
+        ctx = oc.Context(target)
+        routine = ctx.compile(oc.train.forward(rows))
+        ctx[x] = np.arange(3, dtype=np.float32)
+        for number in {limits.min, limits.max, 3} - {0}:
+            ctx[ids] = np.array([2, number], dtype)
+            with pytest.raises(UsageError, match=f"ids\\[1\\] = {number}"):
+                routine()
+        ctx[ids] = np.array([2, 0], dtype)
+        routine()
+
+
+def test_positions_computed_by_the_routine_are_checked_before_their_use(target: str) -> None:
+    with oc.Session():
+        x, start = placeholder("x", (4,)), placeholder("start", (2,), dtype="int32")
+        later = start + 2
+        moved = x + 1.0
+        rows = oc.take(moved, later)
+        ctx = oc.Context(target)
+        routine = ctx.compile(oc.train.forward(rows), keep=[rows])
+        ctx[x], ctx[start] = np.arange(4, dtype=np.float32), np.array([0, 1], np.int32)
+        routine()
+        assert ctx[rows].tolist() == [3, 4]
+        ctx[start] = np.array([0, 2], np.int32)
+        with pytest.raises(UsageError, match="range\\(4\\)"):
+            routine()
+        assert ctx[rows].tolist() == [3, 4]
+
+
+def test_writes_at_wrong_positions_are_errors(target: str) -> None:
+    def code(c: Any, ids: Any, rows: Any) -> None:
+        c[ids] += rows
+
+    wrong = np.array([1, 3, 5, 1], np.int32)
+    with pytest.raises(UsageError, match="ids\\[2\\] = 5"):
+        recorded(target, code, CELLS, wrong, ROWS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "uint64"])
+def test_without_checks_reads_are_marked_and_writes_dropped(target: str, dtype: str) -> None:
+    with core_settings.overrides(check_positions=False, allow_nan=True), oc.Session():
+        x, ids = placeholder("x", (3,), dtype=dtype), placeholder("ids", (4,), dtype="int32")
+        updates = placeholder("updates", (4,))
+        rows, sums = oc.take(x, ids), oc.scatter_add(ids, updates, size=3)
+        ctx = oc.Context(target)
+        routine = ctx.compile(forward(rows, sums), keep=[rows, sums])
+        ctx[x], ctx[ids] = np.array([1, 2, 3]).astype(x.dtype.numpy), np.array([2, 3, -1, 0])
+        ctx[updates] = np.array([1, 2, 4, 8], np.float32)
+        routine()
+        marked = value_beyond(x.dtype)
+        expected = np.array([3, marked, marked, 1], dtype=object).astype(x.dtype.numpy)
+        assert np.array_equal(ctx[rows], expected, equal_nan=x.dtype.is_float)
+        assert ctx[sums].tolist() == [8, 0, 1]
+
+
+def test_no_positions_select_nothing_from_anything(target: str) -> None:
+    with oc.Session():
+        x, ids = placeholder("x", (0, 2)), placeholder("ids", (0,), dtype="int32")
+        rows = oc.take(x, ids)
+        empty = np.zeros((0, 2), np.float32)
+        assert run(target, (x, empty), (ids, np.zeros(0, np.int32)), result=rows).shape == (0, 2)
+
+
+def test_positions_on_an_axis_without_cells_are_errors(target: str) -> None:
+    with oc.Session():
+        x, ids = placeholder("x", (0, 2)), placeholder("ids", (1,), dtype="int32")
+        rows = oc.take(x, ids)
+        with pytest.raises(UsageError, match="range\\(0\\)"):
+            run(
+                target, (x, np.zeros((0, 2), np.float32)), (ids, np.zeros(1, np.int32)), result=rows
+            )
+
+
+def test_positions_of_a_padded_tensor_count_its_own_cells(target: str) -> None:
+    with core_settings.overrides(check_positions=False, allow_nan=True), oc.Session():
+        x, ids = placeholder("x", (4,)), placeholder("ids", (6,), dtype="int32")
+        smooth = oc.einsum("i=+k; k => i", x, oc.tensor([1.0, 2.0, 1.0]))
+        rows = oc.take(x, ids)
+        ctx = oc.Context(target)
+        routine = ctx.compile(forward(smooth, rows), keep=[rows])
+        ctx[x], ctx[ids] = np.arange(1.0, 5.0), np.array([-2, -1, 0, 3, 4, 5])
+        routine()
+        expected = np.array([np.nan, np.nan, 1, 4, np.nan, np.nan])
+        assert np.array_equal(ctx[rows], expected, equal_nan=True)
+
+
+# ----- mistakes -----------------------------------------------------------------------------------
+
+
+def test_positions_are_integers_and_an_axis_is_one_of_the_tensor() -> None:
+    with oc.Session():
+        x, ids = placeholder("x", (4, 2)), placeholder("ids", (3,), dtype="int32")
+        for mistake, message in (
+            (lambda: oc.take(x, placeholder("f", (3,))), 'oc.cast(ids, "int32")'),
+            (lambda: oc.take(x, [0, 1]), "wrap arrays and lists"),
+            (lambda: oc.take(x, ids, axis=0.5), "axis is an integer"),
+            (lambda: x[ids, ids], "selects along one axis"),
+            (lambda: x[0, ids], "selects along one axis"),
+            (lambda: oc.scatter_add(ids, x, size=-1), "cannot be negative"),
+            (lambda: oc.nn.embedding(ids, entries=0), "positive integers"),
+        ):
+            with pytest.raises(UsageError) as raised:
+                mistake()
+            assert message in str(raised.value)
+        with pytest.raises(ShapeError, match="axis 2 of a tensor of 2 axes"):
+            oc.take(x, ids, axis=2)
+        with pytest.raises(ShapeError, match="axis -3"):
+            oc.take(x, ids, axis=-3)
+
+
+def test_rows_are_assigned_in_recorded_code_only() -> None:
+    with oc.Session():
+        c, ids = oc.declare("c", output=[4, 2]), placeholder("ids", (3,), dtype="int32")
+        with pytest.raises(UsageError, match=r"oc\.scatter_add"):
+            c[ids] = 0.0
