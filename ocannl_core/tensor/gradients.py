@@ -214,7 +214,7 @@ class _Walk:
                     "backpropagation.",
                     found=f"{tensor.describe()}, on which the differentiated tensor depends",
                     where=f"{tensor.origin}\n{caller_location() or ''}",
-                    fix="loss.grad and p.grad with oc.backprop, or the steps written out",
+                    fix="oc.train.grad_update(loss) and p.grad, or a Python loop over the steps",
                 )
             if isinstance(definition, GradientOf) and self._xs.keys() & ancestors(
                 [definition.tensor]

@@ -329,3 +329,87 @@ def test_running_statistics_are_refused_in_a_step() -> None:
     xs = oc.placeholder("xs", batch=[3, 4], output=[2])
     with pytest.raises(oc.UsageError, match="batch_norm in the body of"):
         oc.scan(lambda c, x: (c + oc.nn.batch_norm(x), None), 0.0, xs)
+
+
+# ----- computed positions and extents at run time -------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", KEEP)
+def test_a_step_takes_rows_at_positions_of_its_entry(target: str, keep: str) -> None:
+    ids = oc.placeholder("ids", batch=[5, 2], output=[], dtype="int32")
+    table = oc.param("table", output=[4, 3], init=normal(4, 3))
+
+    def step(c: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, None]:
+        return c + oc.take(table, x, axis=0), None
+
+    _, last = oc.scan(step, 0.0, ids, keep=keep)
+    loss = oc.einsum("...|... => |", last)
+    cells = np.array([[0, 1], [1, 3], [3, 3], [0, 2], [3, 1]], np.int32)
+    ctx = oc.Context(target)
+    ctx.init_params(loss)
+    update = ctx.compile(oc.train.grad_update(loss), keep=[last, table.grad])
+    ctx[ids] = cells
+    update()
+    rows = ctx[table]
+    np.testing.assert_allclose(ctx[last], rows[cells].sum(axis=0), rtol=1e-6)
+    counts = np.bincount(cells.reshape(-1), minlength=4)
+    assert ctx[table.grad].tolist() == [[count] * 3 for count in counts.tolist()]
+
+
+def test_a_wrong_position_at_a_later_step_is_an_error(target: str) -> None:
+    ids = oc.placeholder("ids", batch=[5, 2], output=[], dtype="int32")
+    table = oc.tensor(normal(4, 3))
+    _, last = oc.scan(lambda c, x: (c + oc.take(table, x, axis=0), None), 0.0, ids)
+    ctx = oc.Context(target)
+    routine = ctx.compile(oc.train.forward(last), keep=[last])
+    good = np.zeros((5, 2), np.int32)
+    bad = good.copy()
+    bad[3, 1] = 4
+    ctx[ids] = bad
+    with pytest.raises(oc.UsageError, match="4"):
+        routine()
+    ctx[ids] = good
+    routine()
+    np.testing.assert_allclose(ctx[last], 5 * ctx[table][good[0]], rtol=1e-6)
+
+
+def test_wrong_positions_that_all_steps_share_are_refused_before_the_first(target: str) -> None:
+    xs = oc.placeholder("xs", batch=[3], output=[2])
+    ids = oc.placeholder("ids", output=[2], batch=[], dtype="int32")
+    ys, _ = oc.scan(lambda c, x: (c + 1.0, oc.take(c + x, ids, axis=0)), oc.tensor([0.0, 0.0]), xs)
+    ctx = oc.Context(target)
+    routine = ctx.compile(oc.train.forward(ys), keep=[ys])
+    ctx[xs], ctx[ids] = np.ones((3, 2), np.float32), np.array([1, 0], np.int32)
+    routine()
+    before = ctx[ys]
+    assert before.tolist() == [[1, 1], [2, 2], [3, 3]]
+    ctx[ids] = np.array([0, 2], np.int32)
+    with pytest.raises(oc.UsageError, match="2"):
+        routine()
+    assert np.array_equal(ctx[ys], before)
+
+
+@pytest.mark.parametrize("size", [6, 2, 0])
+@pytest.mark.parametrize("keep", KEEP)
+def test_entries_have_axes_with_extents_at_run_time(target: str, size: int, keep: str) -> None:
+    n = oc.static_extent("n", max=6)
+    xs = oc.placeholder("xs", batch=[4, n], output=[3])
+    w = oc.param("w", output=[3], init=normal(3))
+    ys, last = oc.scan(lambda c, x: (oc.tanh(c * w + x), c), 0.0, xs, keep=keep)
+    loss = oc.einsum("...|... => |", last) + oc.einsum("...|... => |", ys)
+    ctx = oc.Context(target)
+    ctx.init_params(loss)
+    update = ctx.compile(oc.train.grad_update(loss), keep=[last, w.grad])
+    cells = normal(4, size, 3)
+    ctx[xs] = cells
+    update(n=size)
+    weight = ctx[w].astype(np.float64)
+    carry, slope = np.zeros((size, 3)), np.zeros((size, 3))
+    total_slope = np.zeros(3)
+    for entry in cells:
+        total_slope += slope.sum(axis=0)
+        slope = (carry + slope * weight) * (1 - np.tanh(carry * weight + entry) ** 2)
+        carry = np.tanh(carry * weight + entry)
+    total_slope += slope.sum(axis=0)
+    np.testing.assert_allclose(ctx[last], carry, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(ctx[w.grad], total_slope, rtol=1e-3, atol=1e-5)

@@ -245,3 +245,41 @@ def test_a_structure_is_that_of_its_own_leaves(structure: Any) -> None:
 def test_structures_differ_unless_they_are_equal_but_for_leaves(one: Any, other: Any) -> None:
     zeros = [with_leaves(each, [0] * len(leaves_of(each))) for each in (one, other)]
     assert (difference(one, other) == "") == (zeros[0] == zeros[1])
+
+
+@pytest.mark.parametrize("length", [None, 4])
+def test_the_number_of_steps_is_no_extent_at_run_time(length: int | None) -> None:
+    xs = oc.placeholder("xs", batch=[oc.static_extent("n", max=4)], output=[3])
+
+    def compiled() -> None:
+        ys, _ = oc.scan(lambda c, x: (c + x, c), 0.0, xs, length=length)
+        oc.Context("interp:0").compile(oc.train.forward(ys))
+
+    with pytest.raises(ShapeError, match="n<=4") as caught:
+        compiled()
+    assert "scan of" in str(caught.value)
+
+
+def test_a_length_is_no_extent_at_run_time() -> None:
+    length: Any = oc.static_extent("n", max=4)
+    with pytest.raises(UsageError, match="length of a loop"):
+        oc.scan(lambda c, x: (c, c), oc.tensor(ONES), length=length)
+
+
+def test_gradients_as_expressions_have_no_rule_for_loops() -> None:
+    w = oc.param("w", output=[3])
+    ys, _ = oc.scan(lambda c, x: (c + x * w, c), 0.0, entries())
+    with pytest.raises(UsageError, match=r"oc\.gradients has no rule for oc\.scan"):
+        oc.gradients(oc.einsum("...|... => |", ys), [w])
+
+
+def test_gradients_as_expressions_pass_loops_by_that_do_not_depend_on_the_variables() -> None:
+    w, xs = oc.param("w", output=[3], init=ONES), entries()
+    _, last = oc.scan(lambda c, x: (c + x, None), 0.0, xs)
+    (gradient,) = oc.gradients(oc.einsum("...|... => |", last * w), [w])
+    ctx = oc.Context("interp:0")
+    ctx.init_params(gradient)
+    routine = ctx.compile(oc.train.forward(gradient), keep=[gradient])
+    ctx[xs] = np.ones((4, 3), np.float32)
+    routine()
+    assert ctx[gradient].tolist() == [4, 4, 4]
