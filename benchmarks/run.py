@@ -15,6 +15,7 @@ BENCHMARKS = (
     "inference.py",
     "start.py",
     "compile_latency.py",
+    "recurrent.py",
 )
 
 

@@ -222,6 +222,7 @@ from ocannl_core.tensor.repetition import (
     triu,
 )
 from ocannl_core.tensor.required_shapes import require_shape, require_shapes
+from ocannl_core.tensor.scan import scan
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.version import __version__ as __version__
@@ -431,6 +432,7 @@ __all__ = [
     "sat01",
     "sat01_gate",
     "save",
+    "scan",
     "scatter_add",
     "second",
     "section",

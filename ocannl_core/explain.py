@@ -229,7 +229,7 @@ def _details(report: RowReport | AxisReport) -> Iterator[str]:
 
 def _routine(routine: Routine) -> RoutineExplanation:
     nodes: list[NodeExplanation] = []
-    stored = {*routine.plan.params, *routine.plan.scratch}
+    stored = {*routine.plan.params, *routine.plan.own_nodes}
     for node, placement in sorted(routine.placements.items(), key=lambda item: item[0].id):
         info = routine.nodes[node]
         is_passing = placement.mode is MemoryMode.LOCAL and node not in stored
@@ -259,7 +259,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
             schedule=schedule_text(step.schedule),
             measured=step.measured,
         )
-        for step in routine.plan.steps
+        for step in routine.plan.kernels
     )
     return RoutineExplanation(routine.name, tuple(nodes), kernels, routine.memory_plan)
 

@@ -42,9 +42,10 @@ from ocannl_core.assign.nodes import (
     Section,
     SetVector,
 )
+from ocannl_core.assign.nodes import Repeat as AssignRepeat
 from ocannl_core.assign.nodes import Sequence as AssignSequence
 from ocannl_core.assign.printer import assignment_text
-from ocannl_core.assign.traverse import Leaf, static_indices
+from ocannl_core.assign.traverse import Leaf, complete_targets, repeat_inputs, static_indices
 from ocannl_core.dtypes import (
     DType,
     float64,
@@ -95,13 +96,14 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     LoopProgram,
     Remark,
+    Repeat,
     Scatter,
     Stmt,
     Store,
     StoreVector,
 )
 from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.loopir.traverse import nodes_of, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import (
     LOGICAL,
@@ -186,7 +188,7 @@ class _Lowering:
                 case Section(title, inner):
                     self.stmts.append(Remark(title))
                     pending += reversed(inner)
-                case Accumulate() | SetVector() | Fetch() | ExternalCall():
+                case Accumulate() | SetVector() | Fetch() | ExternalCall() | AssignRepeat():
                     self.assignment(each)
 
     def assignment(self, assignment: Leaf) -> None:
@@ -203,8 +205,43 @@ class _Lowering:
                 self.check_sizes(assignment)
                 self.remark(assignment)
                 self.stmts.append(CallExternal(op, inputs, targets))
+            case AssignRepeat():
+                self.remark(assignment)
+                self.stmts.append(self.repetition(assignment))
             case _:
                 assert_never(assignment)
+
+    def repetition(self, repeat: AssignRepeat) -> Repeat:
+        """Return the statement of a repetition. What margins hold at the start of an iteration
+        follows from none of the assignments alone.
+        """
+        inside = _Lowering(self.nodes, names=self.names, merged=self.merged)
+        inside.assignments(repeat.body)
+        body = Block(self.without_outer_checks(repeat, place_checks(inside.stmts)))
+        self.merged = inside.merged
+        written = [node for node in writes(body) if node not in repeat.private]
+        for node in written:
+            self.margins.pop(node, None)
+        complete = tuple(node for node in complete_targets(repeat) if node in written)
+        private = tuple((n, self.nodes[n]) for n in nodes_of(body) if n in repeat.private)
+        accessed = repeat_inputs(repeat), tuple(written), complete
+        order = repeat.index, repeat.count, repeat.is_reversed
+        return Repeat(*order, body, *accessed, private)
+
+    def without_outer_checks(
+        self, repeat: AssignRepeat, stmts: tuple[Stmt, ...]
+    ) -> tuple[Stmt, ...]:
+        """Return the statements of an iteration after emitting those of its checks that are the
+        same in all iterations; one that reads what iterations write remains in place.
+        """
+        changed = {node for stmt in stmts for node in writes(stmt)}
+        inner: list[Stmt] = []
+        for stmt in stmts:
+            if not isinstance(stmt, CheckPositions) or stmt.node in changed:
+                inner.append(stmt)
+            elif repeat.count > 0:
+                self.stmts.append(stmt)
+        return tuple(inner)
 
     def check_sizes(self, call: ExternalCall) -> None:
         """Refuse nodes with extents at run time, which an external operation could not find."""

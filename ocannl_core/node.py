@@ -235,6 +235,7 @@ class Reason(IntEnum):
     STRIDED_REDUCTION = 215
     INLINING_REQUESTED = 216
     COMPUTED_POSITION = 217
+    WRITTEN_BY_LOOP = 218
 
     @property
     def text(self) -> str:
@@ -268,8 +269,9 @@ _REASON_TEXT = {
     Reason.NO_COMPUTATION: "it is read before the code that computes it",
     Reason.OPERAND_OVERWRITTEN: "something that it is computed from is written between its "
     "definition and a read of it",
-    Reason.SURVIVING_READ: "code reads it that needs it in memory: an external call, a computed "
-    "position, a check of positions, a merge buffer, or code supplied as text",
+    Reason.SURVIVING_READ: "code reads it that needs it in memory: an external call, the "
+    "iterations of a loop, a computed position, a check of positions, a merge buffer, or code "
+    "supplied as text",
     Reason.DECLARED_VARIABLE: "its definition uses a scalar variable that other code shares",
     Reason.READ_ONLY_KNOWN_STORED: "the routine only reads it, and it has memory already",
     Reason.READ_BEFORE_WRITE: "the routine reads it before writing it",
@@ -293,6 +295,7 @@ _REASON_TEXT = {
     "visits the same cells once",
     Reason.TOO_LARGE: "the expression for a cell would get too large",
     Reason.EXTERNAL_CALL: "a call out of the loop language computes it",
+    Reason.WRITTEN_BY_LOOP: "the iterations of a loop compute it",
     Reason.READ_WITHIN_DEFINITION: "it is read inside the loops that compute it",
     Reason.INLINING_DISABLED: "inlining is switched off by max_visits = 0",
     Reason.STRIDED_REDUCTION: "it is a reduction across rows, whose loops can be reordered while "
@@ -343,6 +346,7 @@ _ADVICE = {
     Reason.REDUCTION_FOR_OTHER_CELLS: "name it in inline= to reduce again at every read",
     Reason.TOO_LARGE: "keep it stored, or store other parts of the expression with keep=",
     Reason.EXTERNAL_CALL: "keep it stored, or express it by primitives",
+    Reason.WRITTEN_BY_LOOP: "keep it stored: every step of the loop reads or writes it",
     Reason.READ_WITHIN_DEFINITION: _APART,
     Reason.INLINING_DISABLED: "set max_visits to 1 or more, or name it in inline=",
     Reason.STRIDED_REDUCTION: "name it in inline= to reduce where it is read",

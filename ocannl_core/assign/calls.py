@@ -13,26 +13,21 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 from ocannl_core.assign.nodes import (
     Accumulate,
-    Assignment,
     AssignProgram,
     Cells,
     ExternalCall,
-    Fetch,
-    Merge,
-    Operand,
-    Scalar,
-    Section,
-    Sequence,
-    SetVector,
+    Repeat,
 )
 from ocannl_core.assign.order import reorder_assignments
-from ocannl_core.assign.traverse import Leaf, leaves, targets
+from ocannl_core.assign.rewrite import map_leaves, rename_nodes
+from ocannl_core.assign.traverse import Leaf, leaves, nodes_of, targets
 from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import IndexMap, Projections, VarIndex, fresh_var
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
@@ -57,6 +52,7 @@ def bufferise_calls(program: AssignProgram, outside: LiveNodes) -> AssignProgram
     Raises:
         OpError: if two calls destroy one value, or a destroyed value is read afterwards.
     """
+    program = _bufferise_repetitions(program)
     calls = [leaf for leaf in leaves(program.body) if isinstance(leaf, ExternalCall)]
     if not calls:
         return program
@@ -65,6 +61,28 @@ def bufferise_calls(program: AssignProgram, outside: LiveNodes) -> AssignProgram
             reorder_assignments(program, outside.persistent, outside.kept), outside
         )
     return _remove_margins(program)
+
+
+def _bufferise_repetitions(program: AssignProgram) -> AssignProgram:
+    """Return a program after `bufferise_calls` of the body of each repetition.
+
+    A call inside destroys no node that is not private to an iteration.
+    """
+    repeats = [leaf for leaf in leaves(program.body) if isinstance(leaf, Repeat)]
+    nodes = dict(program.nodes)
+    done: IdentityMap[Leaf, Leaf] = IdentityMap()
+    for each in repeats:
+        every = frozenset(node for leaf in leaves(each.body) for node in nodes_of(leaf))
+        kept = dict.fromkeys(every - each.private, "value from outside a loop")
+        inside = replace(program, body=each.body, embedded=each.private, results=frozenset())
+        inside = bufferise_calls(inside, LiveNodes(frozenset(), kept))
+        if inside.body is not each.body:
+            nodes |= inside.nodes
+            done[each] = replace(each, body=inside.body, private=inside.embedded)
+    if not done:
+        return program
+    body = tuple(map_leaves(program.body, lambda leaf: (done.get(leaf, leaf),)))
+    return replace(program, body=body, nodes=nodes)
 
 
 # ----- shared memory ------------------------------------------------------------------------------
@@ -103,39 +121,11 @@ def _merge_shared(program: AssignProgram, outside: LiveNodes) -> AssignProgram:
         return program
     return replace(
         program,
-        body=tuple(_map_leaves(program.body, lambda leaf: (_rename(leaf, final),))),
+        body=tuple(map_leaves(program.body, lambda leaf: (rename_nodes(leaf, final),))),
         nodes={final(node): info for node, info in program.nodes.items()},
         embedded=frozenset(map(final, program.embedded)),
         results=frozenset(map(final, program.results)),
     )
-
-
-def _rename(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
-    def operand(each: Operand) -> Operand:
-        match each:
-            case Cells(node):
-                return Cells(final(node))
-            case Merge(node):
-                return Merge(final(node))
-            case Scalar():
-                return each
-
-    match leaf:
-        case Accumulate(target=target, args=args):
-            return replace(leaf, target=final(target), args=tuple(map(operand, args)))
-        case SetVector(target=target, arg=arg):
-            return replace(leaf, target=final(target), arg=operand(arg))
-        case Fetch(target=target):
-            return replace(leaf, target=final(target))
-        case ExternalCall():
-            return replace(
-                leaf,
-                inputs=tuple(map(final, leaf.inputs)),
-                targets=tuple(map(final, leaf.targets)),
-                destroyed=tuple(map(final, leaf.destroyed)),
-                shared=tuple((final(t), final(s)) for t, s in leaf.shared),
-                views=tuple((final(t), final(s)) for t, s in leaf.views),
-            )
 
 
 # ----- margins ------------------------------------------------------------------------------------
@@ -163,12 +153,12 @@ def _remove_margins(program: AssignProgram) -> AssignProgram:
         for node in dict.fromkeys(leaf.inputs):
             if node in copies:
                 yield _copy(copies[node], node, program.nodes[node], leaf)
-        yield _rename(leaf, lambda node: copies.get(node, node))
+        yield rename_nodes(leaf, lambda node: copies.get(node, node))
         for node in leaf.targets:
             if node in copies:
                 yield _copy(node, copies[node], program.nodes[node], leaf)
 
-    body = tuple(_map_leaves(program.body, plain))
+    body = tuple(map_leaves(program.body, plain))
     return replace(
         program,
         body=body,
@@ -190,16 +180,3 @@ def _copy(target: TensorNode, source: TensorNode, info: NodeInfo, call: External
         projections,
         call.origin,
     )
-
-
-def _map_leaves(
-    body: tuple[Assignment, ...], change: Callable[[Leaf], tuple[Leaf, ...] | Iterator[Leaf]]
-) -> Iterator[Assignment]:
-    for each in body:
-        match each:
-            case Section(title, inner):
-                yield Section(title, tuple(_map_leaves(inner, change)))
-            case Sequence(inner):
-                yield Sequence(tuple(_map_leaves(inner, change)))
-            case _:
-                yield from change(each)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, Projections
+from ocannl_core.indexing import AxisIndex, Projections, StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Origin
@@ -156,6 +156,30 @@ class ExternalCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat:
+    """Assignments that run several times, each time with another value of a static index.
+
+    To the assignments around, a repetition is one access of its inputs and outputs.
+
+    Attributes:
+        index: The number of the iteration, in `range(count)`.
+        count: The number of iterations.
+        is_reversed: True if they run from the last one to the first.
+        body: The assignments of an iteration, in program order.
+        private: Nodes that no other code accesses, and that an iteration writes before it reads
+            them.
+        origin: The operation that the repetition belongs to.
+    """
+
+    index: StaticIndex
+    count: int
+    is_reversed: bool
+    body: tuple[Assignment, ...]
+    private: frozenset[TensorNode]
+    origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Sequence:
     """Assignments in program order."""
 
@@ -170,7 +194,7 @@ class Section:
     body: tuple[Assignment, ...]
 
 
-Assignment = Accumulate | SetVector | Fetch | ExternalCall | Sequence | Section
+Assignment = Accumulate | SetVector | Fetch | ExternalCall | Repeat | Sequence | Section
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from ocannl_core.assign.nodes import (
     Merge,
     Operand,
     RangeOverOffsets,
+    Repeat,
     Scalar,
     Section,
     Sequence,
@@ -83,6 +84,10 @@ def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
                 pending += [(each, depth) for each in reversed(inner)]
             case Section(title, inner):
                 lines.append(f'{margin}section "{title}":')
+                line_above = ""
+                pending += [(each, depth + 1) for each in reversed(inner)]
+            case Repeat(body=inner):
+                lines.append(f"{margin}{assignment_text(assignment, names)}:")
                 line_above = ""
                 pending += [(each, depth + 1) for each in reversed(inner)]
             case _:
@@ -145,6 +150,9 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
             return f"{names.cell(target, projections.lhs)}... = lanes({value})"
         case Fetch(target, source):
             return f"{names.node(target)}[:] = {_source(source, names)}"
+        case Repeat(index, count, is_reversed):
+            order = " reversed" if is_reversed else ""
+            return f"repeat {names.variable(index)} in range({count}){order}"
         case ExternalCall(op, inputs, targets):
             written = ", ".join(f"{names.node(node)}[:]" for node in targets)
             return f"{written} = {op.name}({', '.join(map(names.node, inputs))})"

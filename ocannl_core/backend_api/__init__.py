@@ -45,7 +45,18 @@ from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.kernels.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
-from ocannl_core.kernels.nodes import FinishedStep, HostCall, Kernel, NodeInfos, Plan, Step
+from ocannl_core.kernels.nodes import (
+    FinishedStep,
+    HostCall,
+    Kernel,
+    LeafStep,
+    NodeInfos,
+    Plan,
+    RepeatedSteps,
+    Step,
+    leaf_steps,
+    private_nodes,
+)
 from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
@@ -88,6 +99,7 @@ __all__ = [
     "Kernel",
     "KernelStream",
     "Launcher",
+    "LeafStep",
     "LinkError",
     "MemoryMode",
     "MemoryPlan",
@@ -98,6 +110,7 @@ __all__ = [
     "OcannlError",
     "Plan",
     "PrintedNames",
+    "RepeatedSteps",
     "Source",
     "StaticExtent",
     "StaticIndex",
@@ -118,9 +131,11 @@ __all__ = [
     "int32",
     "int64",
     "interior",
+    "leaf_steps",
     "make_exclusive",
     "memory_plan",
     "merge_reads",
+    "private_nodes",
     "raise_overlap",
     "replace",
     "settings",

@@ -61,6 +61,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Prefetch,
     Remark,
+    Repeat,
     Scatter,
     Scope,
     SetLocal,
@@ -348,6 +349,10 @@ class _KernelRenderer:
             case CallExternal(op):
                 raise CodegenError(
                     "External calls run between kernels, never inside one.", found=op.name
+                )
+            case Repeat(index):
+                raise CodegenError(
+                    "Repetitions run kernels, never inside one.", found=f"over {index.name}"
                 )
             case Remark():
                 return

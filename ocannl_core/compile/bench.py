@@ -63,7 +63,7 @@ class Bench:
         self._written = sorted(usage.writes, key=lambda node: node.id)
         chosen = index_values(nest.indices, usage.limits)
         self.can_run = chosen is not None
-        self._values = tuple((chosen or {}).get(index, 0) for index in plan.indices)
+        self._values = tuple((chosen or {}).get(index, 0) for index in alone.indices)
         random = np.random.default_rng(0)
         self._cells = {node: _whole_numbers(random, alone.nodes[node]) for node in alone.params}
         self._buffers: dict[TensorNode, Buffer] = {}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
     from ocannl_core.passes.decisions import Decisions
     from ocannl_core.passes.pipeline import NamedPass
+    from ocannl_core.passes.repetitions import OptimisedRepetitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
     with dump.timing("compile generated code"):
         executable = request.backend.compile(code.source, request.target)
     if dump.is_open:
-        dump.finish(request.lowered.nodes, code.placements)
+        dump.finish({**assignments.nodes, **request.lowered.nodes}, code.placements)
     return Build(
         assignments,
         code.optimised,
@@ -115,8 +116,9 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
 
     backend, target = request.backend, request.target
     decisions = Decisions(request.stored, _prefers_device(backend, target), request.inlined)
-    optimised = optimise(request, decisions, dump)
-    placements = decisions.placements(request.lowered.nodes, optimised)
+    found = optimise(request, decisions, dump)
+    optimised = found.program
+    placements = {**found.placements, **decisions.placements(request.lowered.nodes, optimised)}
     chosen = settings.current()
     if chosen.tune == "search":
         from ocannl_core.compile.schedule_search import search_schedules
@@ -131,13 +133,21 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
     return GeneratedCode(optimised, kernels.plan(), source, placements, decisions.definitions)
 
 
-def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> LoopProgram:
-    """Return a program after the passes of the core and of the backend."""
+def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> OptimisedRepetitions:
+    """Return a program after the passes of the core and of the backend; the iterations of its
+    repetitions come first, each as a program.
+    """
     from ocannl_core.passes.pipeline import core_passes, run_passes
+    from ocannl_core.passes.repetitions import optimise_repetitions
 
-    own = (_verified(each) for each in request.backend.passes(request.target))
-    passes = [_timed(each, dump) for each in (*core_passes(decisions), *own)]
-    return run_passes(request.lowered, passes, [dump.program])
+    own = [_verified(each) for each in request.backend.passes(request.target)]
+
+    def run(program: LoopProgram, decided: Decisions) -> LoopProgram:
+        passes = [_timed(each, dump) for each in (*core_passes(decided), *own)]
+        return run_passes(program, passes, [dump.program])
+
+    found = optimise_repetitions(request.lowered, request.stored.keys(), run)
+    return replace(found, program=run(found.program, decisions))
 
 
 def compile_again(built: Build) -> Build:

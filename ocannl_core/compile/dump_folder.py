@@ -70,7 +70,7 @@ class Dump:
         """Record how long a stage takes."""
         start = perf_counter()
         yield
-        self._seconds[stage] = perf_counter() - start
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + perf_counter() - start
 
     def finish(
         self, nodes: Mapping[TensorNode, NodeInfo], placements: Mapping[TensorNode, Placement]

@@ -8,11 +8,12 @@ not change.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.backend import Backend
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernels.nodes import HostCall, Kernel, LeafStep, Plan, RepeatedSteps, Step
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
@@ -29,7 +30,8 @@ class KernelTime:
         position: Its number in the order of execution, from 1.
         title: A description of the step.
         seconds: The least time of all rounds; that of the call from Python, some tenths of a
-            microsecond, is part of it.
+            microsecond, is part of it. For a step that repeats, the first iteration is measured,
+            and multiplied by their number.
         schedule: Its schedule as text; empty for plain loops.
     """
 
@@ -100,45 +102,70 @@ def profile(
         seconds: The time to spend; a few rounds are always made.
     """
     buffers = {
-        node: backend.allocate(plan.nodes[node], target) for node in (*plan.params, *plan.scratch)
+        node: backend.allocate(plan.nodes[node], target) for node in (*plan.params, *plan.own_nodes)
     }
     for node, buffer in memory.items():
         backend.transfer(buffers[node], buffer).wait()
+    steps = tuple(_counted(plan.steps, 1, plan.indices))
     launchers = [
         backend.compile(backend.generate(alone, target), target).link(
             {node: buffers[node] for node in alone.params}
         )
-        for alone in (isolate_step(plan, step) for step in plan.steps)
+        for alone in (isolate_step(plan, each) for each in steps)
     ]
-    least, rounds = _least_times(launchers, backend, target, values, seconds)
+    given = [(*values, *(0 for _ in each.indices[len(values) :])) for each in steps]
+    least, rounds = _least_times(launchers, backend, target, given, seconds)
     kernels = tuple(
         KernelTime(
             position,
-            step.title,
-            found,
-            schedule_text(step.schedule) if isinstance(step, Kernel) else "",
+            each.step.title,
+            found * each.count,
+            schedule_text(each.step.schedule) if isinstance(each.step, Kernel) else "",
         )
-        for position, (step, found) in enumerate(zip(plan.steps, least, strict=True), start=1)
+        for position, (each, found) in enumerate(zip(steps, least, strict=True), start=1)
     )
     return Profile(plan.name, kernels, rounds)
 
 
-def isolate_step(plan: Plan, step: Step) -> Plan:
-    """Return a plan of one step, all memory of which comes from the context."""
-    match step:
+@dataclass(frozen=True, slots=True)
+class _CountedStep:
+    """A step, the number of times that it runs, and the static indices at that place."""
+
+    step: LeafStep
+    count: int
+    indices: tuple[StaticIndex, ...]
+
+
+def _counted(
+    steps: Sequence[Step], count: int, indices: tuple[StaticIndex, ...]
+) -> Iterator[_CountedStep]:
+    for step in steps:
+        if isinstance(step, RepeatedSteps):
+            inside = (*indices, step.index)
+            yield from _counted(step.steps, count * step.count, inside)
+        else:
+            yield _CountedStep(step, count, indices)
+
+
+def isolate_step(plan: Plan, counted: _CountedStep) -> Plan:
+    """Return a plan of one step, all memory of which comes from the context, and so do the indices
+    of the repetitions around it.
+    """
+    match counted.step:
         case HostCall(call):
             mentioned = dict.fromkeys((*call.inputs, *call.outputs))
         case Kernel(body, arguments):
             mentioned = dict.fromkeys((*arguments, *nodes_of(body)))
-    params = tuple(node for node in mentioned if node in {*plan.params, *plan.scratch})
-    return replace(plan, steps=(step,), params=params, scratch=())
+    params = tuple(node for node in mentioned if node in {*plan.params, *plan.own_nodes})
+    steps = (counted.step,)
+    return replace(plan, steps=steps, params=params, scratch=(), indices=counted.indices)
 
 
 def _least_times(
     launchers: Sequence[Launcher],
     backend: Backend,
     target: Target,
-    values: Sequence[int],
+    values: Sequence[Sequence[int]],
     seconds: float,
 ) -> tuple[list[float], int]:
     least = [float("inf")] * len(launchers)
@@ -147,7 +174,7 @@ def _least_times(
     while rounds < _LEAST_ROUNDS or time.perf_counter() - start < seconds:
         for number, launch in enumerate(launchers):
             before = time.perf_counter()
-            launch(values)
+            launch(values[number])
             backend.synchronize(target)
             least[number] = min(least[number], time.perf_counter() - before)
         rounds += 1

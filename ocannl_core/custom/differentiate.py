@@ -65,6 +65,7 @@ def _gradients(node: ApplyInterface, given: Sequence[Tensor | None]) -> list[Any
         )
     session = node.results[0].session
     recorder, session.recorder = session.recorder, None
+    loop, session.loop = session.loop, node.results[0].loop
     try:
         with session:
             found = grad(list(node.inputs), list(given))
@@ -72,7 +73,7 @@ def _gradients(node: ApplyInterface, given: Sequence[Tensor | None]) -> list[Any
         error.add_note(f"while calling `grad` of {node.origin}")
         raise
     finally:
-        session.recorder = recorder
+        session.recorder, session.loop = recorder, loop
     if not isinstance(found, list | tuple):
         raise _error(
             node,

@@ -17,6 +17,7 @@ from ocannl_core.tensor.definitions import (
     Filled,
     Literal,
     ResultOf,
+    ResultOfLoop,
     ancestors,
 )
 from ocannl_core.tensor.session import Session
@@ -110,7 +111,10 @@ def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -
     graph = ancestors([root])
     sizes: dict[StaticIndex, int] = {}
     for leaf in graph:
-        if not isinstance(leaf.definition, Applied | Filled | Literal | ResultOf) and leaf in ctx:
+        if (
+            not isinstance(leaf.definition, Applied | Filled | Literal | ResultOf | ResultOfLoop)
+            and leaf in ctx
+        ):
             cells = copy[leaf] = ctx[leaf]
             found = zip(leaf.shape.extents, cells.shape, strict=False)
             sizes.update((extent, size) for extent, size in found if extent is not None)

@@ -16,6 +16,7 @@ from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
 from ocannl_core.tensor.definitions import (
     LITERAL,
     Applied,
+    CarriedValue,
     Declared,
     Filled,
     GradientOf,
@@ -23,6 +24,7 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ResultOfLoop,
     ancestors,
 )
 from ocannl_core.tensor.tensor import Tensor
@@ -186,6 +188,10 @@ def _kind(tensor: Tensor) -> str:
             spec = getattr(logic, "spec", None)
             text = f' "{spec.text or spec}"' if spec is not None else ""
             return text if operation.name == _name(tensor) else f": {operation.name}{text}"
+        case CarriedValue():
+            return ": carry"
+        case ResultOfLoop(loop):
+            return f": {loop.name}"
         case ResultOf(application):
             return "" if application.op.name == _name(tensor) else f": {application.op.name}"
         case Parameter():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Step
+from ocannl_core.kernels.nodes import Kernel, LeafStep, NodeInfos
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.serialization.decode import decode
 from ocannl_core.serialization.encode import NotDataError, encode
@@ -29,7 +29,7 @@ class ScheduledKernel:
         nodes: Extents and formats of nodes that the plan does not have.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[LeafStep, ...]
     scratch: tuple[TensorNode, ...]
     nodes: Mapping[TensorNode, NodeInfo]
 

@@ -25,7 +25,14 @@ from ocannl_core.kernels.nest import (
     with_flat_computations,
     with_value,
 )
-from ocannl_core.kernels.nodes import Kernel, Plan, Step, kernel_of
+from ocannl_core.kernels.nodes import (
+    Kernel,
+    Plan,
+    RepeatedSteps,
+    Step,
+    kernel_of,
+    private_nodes,
+)
 from ocannl_core.loopir.nodes import Block, For, Load, LocalRead, Scoped, SetLocal, Stmt, Store
 from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
 from ocannl_core.node import NodeInfo, TensorNode
@@ -33,9 +40,24 @@ from ocannl_core.node import NodeInfo, TensorNode
 
 def split_inlined_reductions(plan: Plan) -> Plan:
     """Give inlined reductions kernels of their own where one kernel has several of them."""
+    steps, made = _split_steps(plan.steps)
+    private = set(private_nodes(steps))
+    added = tuple(node for node in made if node not in private)
+    return replace(plan, steps=steps, scratch=(*plan.scratch, *added), nodes={**plan.nodes, **made})
+
+
+def _split_steps(steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], dict[TensorNode, NodeInfo]]:
+    """Return steps after fission, and the new nodes, those of repeated steps included."""
     result: list[Step] = []
     made: dict[TensorNode, NodeInfo] = {}
-    for step in plan.steps:
+    for step in steps:
+        if isinstance(step, RepeatedSteps):
+            inside, private = _split_steps(step.steps)
+            inner = set(private_nodes(inside))
+            added = tuple(node for node in private if node not in inner)
+            result.append(replace(step, steps=inside, scratch=(*step.scratch, *added)))
+            made |= private
+            continue
         loops, stmts = perfect_loops(step.body) if isinstance(step, Kernel) else ([], ())
         reductions = _reductions(stmts)
         if not isinstance(step, Kernel) or len(reductions) < 2:
@@ -51,8 +73,7 @@ def split_inlined_reductions(plan: Plan) -> Plan:
             read = Load(node, cell, each.dtype)
             stores = [with_value(store, each, read) for store in stores]
         result.append(_kernel(step.title, loops, stores))
-    nodes = {**plan.nodes, **made}
-    return replace(plan, steps=tuple(result), scratch=(*plan.scratch, *made), nodes=nodes)
+    return tuple(result), made
 
 
 def _reductions(stmts: tuple[Stmt, ...]) -> tuple[Scoped, ...]:

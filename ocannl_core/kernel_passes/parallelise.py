@@ -35,8 +35,8 @@ from ocannl_core.kernels.dependence import (
 from ocannl_core.kernels.nodes import (
     HostCall,
     Kernel,
+    LeafStep,
     NodeInfos,
-    Step,
     StepReplacement,
     kernel_of,
 )
@@ -68,7 +68,7 @@ _MOST_PIECES = 64
 
 
 def parallelise_step(
-    step: Step, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
+    step: LeafStep, nodes: NodeInfos, least_work: int = MIN_THREAD_CYCLES
 ) -> StepReplacement:
     """Split a large kernel into phases whose iterations several threads share.
 

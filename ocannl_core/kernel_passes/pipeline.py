@@ -36,12 +36,17 @@ from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators, widen_scoped_sums
 from ocannl_core.kernel_passes.workspace import allocate_workspace
-from ocannl_core.kernels.nest_plan import NestKernel, NestPass, NestPlan
+from ocannl_core.kernels.nest_plan import (
+    NestKernel,
+    NestPass,
+    NestPlan,
+    run_in_repetitions,
+)
 from ocannl_core.kernels.nodes import (
     FinishedStep,
+    LeafStep,
     NodeInfos,
     Plan,
-    Step,
     StepReplacement,
     StepRule,
     rewrite_steps,
@@ -108,7 +113,7 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
     nests = recognise_nests(split_inlined_reductions(plan), keeps_order=keeps_order)
     yield "recognise nests", nests
     for each in nest_passes(target):
-        nests = each.run(nests)
+        nests = run_in_repetitions(nests, each.run)
         yield each.name, nests
 
 
@@ -173,7 +178,7 @@ def plan_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedu
     return map_steps(schedule_variants(plan, kernel, schedules), finish_kernel)
 
 
-def finish_kernel(step: Step, nodes: NodeInfos) -> StepReplacement:
+def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     """Parallelise a scheduled step and move its large buffers to the routine."""
     phases = parallelise_step(step, nodes)
     found = [allocate_workspace(each, nodes) for each in phases.steps]

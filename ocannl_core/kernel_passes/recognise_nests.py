@@ -6,8 +6,8 @@ for i: for j: c[i, j] = a[i, j] + b[j]  -->  a nest with axes i and j, and one s
 from __future__ import annotations
 
 from ocannl_core.kernels.nest import kernel_nest
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
-from ocannl_core.kernels.nodes import Kernel, Plan, Step
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests
+from ocannl_core.kernels.nodes import Kernel, Plan, RepeatedSteps, Step
 
 
 def recognise_nests(plan: Plan, *, keeps_order: bool = False) -> NestPlan:
@@ -20,6 +20,10 @@ def recognise_nests(plan: Plan, *, keeps_order: bool = False) -> NestPlan:
     """
 
     def recognised(step: Step) -> NestStep:
+        if isinstance(step, RepeatedSteps):
+            inside = tuple(map(recognised, step.steps))
+            order = step.index, step.count, step.is_reversed
+            return RepeatedNests(*order, inside, step.scratch, step.title)
         nest = kernel_nest(step.body) if isinstance(step, Kernel) else None
         if nest is None or (keeps_order and nest.rounds_often):
             return step

@@ -8,17 +8,26 @@ from itertools import islice
 from typing import assert_never
 
 from ocannl_core import settings
-from ocannl_core.fast_dataclass import replace
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernel_passes.deduplicate import KernelMemo, ScheduledKernel
 from ocannl_core.kernel_passes.row_fusion.apply import fuse_group
 from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
+from ocannl_core.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    RepeatedNests,
+    RowGroup,
+)
 from ocannl_core.kernels.nodes import (
     FinishedStep,
     HostCall,
     Kernel,
+    LeafStep,
     NodeInfos,
     Plan,
+    RepeatedSteps,
+    Rewritten,
     Step,
     StepRule,
     kernel_of,
@@ -65,39 +74,72 @@ def schedule_kernels(
         rule: Chooses the schedules.
         finish: Applied to each scheduled step.
     """
-    nodes = dict(plan.nodes)
-    folded = plan.folded
-    scratch = [node for node in plan.scratch if node not in folded]
-    steps: list[Step] = []
-    memo = KernelMemo()
-    for step in plan.steps:
-        make = partial(_schedule_step, step, rule, nodes, finish)
+    scheduler = _Scheduler(rule, finish, dict(plan.nodes), plan.folded, KernelMemo())
+    steps, scratch = yield from scheduler.run(plan.steps, plan.scratch)
+    return Plan(plan.name, steps, plan.params, scratch, plan.indices, scheduler.nodes)
+
+
+@dataclass(slots=True)
+class _Scheduler:
+    """The scheduling of one plan.
+
+    Attributes:
+        rule: Chooses the schedules.
+        finish: Applied to each scheduled step.
+        nodes: The extents and formats of all nodes so far.
+        folded: Nodes of which row groups store one row at a time.
+        memo: The kernels so far, those of repeated steps included.
+    """
+
+    rule: Rule
+    finish: StepRule
+    nodes: dict[TensorNode, NodeInfo]
+    folded: frozenset[TensorNode]
+    memo: KernelMemo
+
+    def run(
+        self, before: Sequence[NestStep], own: Sequence[TensorNode]
+    ) -> Generator[FinishedStep, None, Rewritten]:
+        """Yield the scheduled steps; return them with the nodes that belong to them."""
+        nodes = self.nodes
+        scratch = [node for node in own if node not in self.folded]
+        steps: list[Step] = []
+        for step in before:
+            if isinstance(step, RepeatedNests):
+                inside, private = yield from self.run(step.steps, step.scratch)
+                order = step.index, step.count, step.is_reversed
+                steps.append(RepeatedSteps(*order, inside, private, step.title))
+                continue
+            made = self._made(step)
+            steps += made.steps
+            scratch += made.scratch
+            nodes.update(made.nodes)
+            for finished in made.steps:
+                yield finished, nodes
+        left = frozenset(node for each in steps for node in nodes_of_step(each))
+        return tuple(steps), tuple(dict.fromkeys(node for node in scratch if node in left))
+
+    def _made(self, step: NestKernel | RowGroup | LeafStep) -> ScheduledKernel:
+        nodes = self.nodes
+        make = partial(_schedule_step, step, self.rule, nodes, self.finish)
         match step:
             case RowGroup(kernels, fusion):
                 key = tuple(each.nest for each in kernels), fusion
-                made = memo.made(key, [each.title for each in kernels], nodes, make)
+                return self.memo.made(key, [each.title for each in kernels], nodes, make)
             case NestKernel(nest, title, body):
-                made = memo.made((nest, body is None), [title], nodes, make)
+                return self.memo.made((nest, body is None), [title], nodes, make)
             case Kernel() | HostCall():
-                made = make()
+                return make()
             case _:
                 assert_never(step)
-        steps += made.steps
-        scratch += made.scratch
-        nodes.update(made.nodes)
-        for finished in made.steps:
-            yield finished, nodes
-    left = frozenset(node for each in steps for node in nodes_of_step(each))
-    scratch = list(dict.fromkeys(node for node in scratch if node in left))
-    return Plan(plan.name, tuple(steps), plan.params, tuple(scratch), plan.indices, nodes)
 
 
 def _schedule_step(
-    step: NestStep, rule: Rule, nodes: NodeInfos, finish: StepRule
+    step: NestKernel | RowGroup | LeafStep, rule: Rule, nodes: NodeInfos, finish: StepRule
 ) -> ScheduledKernel:
     known = dict(nodes)
     scratch: list[TensorNode] = []
-    scheduled: list[Step]
+    scheduled: list[LeafStep]
     match step:
         case RowGroup():
             fused = fuse_group(step, rule, known)
@@ -110,7 +152,7 @@ def _schedule_step(
             scheduled = [step]
         case _:
             assert_never(step)
-    steps: list[Step] = []
+    steps: list[LeafStep] = []
     for each in scheduled:
         found = finish(each, known)
         steps += found.steps
@@ -144,4 +186,6 @@ def schedule_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Sc
     nodes = dict(plan.nodes)
     steps = [_schedule_nest(kernel, lambda *_, chosen=each: chosen, nodes) for each in schedules]
     params = tuple(dict.fromkeys(node for step in steps for node in step.arguments))
-    return Plan(plan.name, tuple(steps), params, (), plan.indices, nodes)
+    around = dict.fromkeys(index for step in steps for index in step.indices)
+    indices = tuple(dict.fromkeys((*plan.indices, *around)))
+    return Plan(plan.name, tuple(steps), params, (), indices, nodes)

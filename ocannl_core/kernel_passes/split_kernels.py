@@ -11,9 +11,17 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from ocannl_core.errors import VerifyError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.ir_text import PrintedNames
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step, kernel_of
+from ocannl_core.kernels.nodes import (
+    HostCall,
+    Kernel,
+    Plan,
+    RepeatedSteps,
+    Step,
+    kernel_of,
+    nodes_of_step,
+)
 from ocannl_core.loopir.nodes import (
     Allocate,
     Barrier,
@@ -24,6 +32,7 @@ from ocannl_core.loopir.nodes import (
     For,
     LoopProgram,
     Remark,
+    Repeat,
     Scatter,
     Scope,
     SetLocal,
@@ -39,7 +48,7 @@ from ocannl_core.loopir.traverse import (
     writes,
 )
 from ocannl_core.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
-from ocannl_core.node import TensorNode
+from ocannl_core.node import NodeInfo, TensorNode
 
 
 def split_kernels(program: LoopProgram) -> Plan:
@@ -61,7 +70,7 @@ def split_kernels(program: LoopProgram) -> Plan:
         program.params,
         tuple(cutter.scratch),
         program.indices,
-        program.nodes,
+        {**program.nodes, **cutter.private},
     )
 
 
@@ -76,6 +85,7 @@ class _KernelSplitter:
     scalars: list[Stmt] = field(default_factory=list)
     scalar_remarks: list[str] = field(default_factory=list)
     names: PrintedNames = field(default_factory=PrintedNames)
+    private: dict[TensorNode, NodeInfo] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node in self.program.nodes:
@@ -94,6 +104,10 @@ class _KernelSplitter:
                 title = self.title(self.remarks, group)
                 self.steps.append(HostCall(call, title))
                 self.remarks = []
+            case (Repeat() as repeat,):
+                self.close_scalars()
+                self.steps.append(self.repetition(repeat))
+                self.remarks = []
             case (CheckPositions(origin=origin),):  # a kernel of its own, before others write
                 self.close_scalars()
                 body = Block(group)
@@ -108,6 +122,17 @@ class _KernelSplitter:
                 self.close_scalars()
                 self.steps.append(self.nest(group, self.remarks))
                 self.remarks = []
+
+    def repetition(self, repeat: Repeat) -> RepeatedSteps:
+        """Return the kernels of an iteration as repeated steps."""
+        nodes = {**self.program.nodes, **dict(repeat.private)}
+        inside = split_kernels(replace(self.program, nodes=nodes, body=repeat.body))
+        self.private |= {n: info for n, info in inside.nodes.items() if n not in self.program.nodes}
+        title = "; ".join(self.remarks)
+        order = repeat.index, repeat.count, repeat.is_reversed
+        used = frozenset(node for step in inside.steps for node in nodes_of_step(step))
+        private = tuple(node for node, _ in repeat.private if node in used)
+        return RepeatedSteps(*order, inside.steps, (*private, *inside.scratch), title)
 
     def finished(self) -> list[Step]:
         self.close_scalars()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Step, StepReplacement
+from ocannl_core.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated_nodes, map_stmts
 from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import TensorNode
 
 
-def allocate_workspace(step: Step, nodes: NodeInfos) -> StepReplacement:
+def allocate_workspace(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     """Move the large buffers of a kernel to the memory of the routine.
 
     The buffers of parallel kernels stay: the backend allocates one for each thread.

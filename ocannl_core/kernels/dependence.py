@@ -30,6 +30,7 @@ from ocannl_core.loopir.nodes import (
     Gather,
     Local,
     LocalRead,
+    Repeat,
     Scatter,
     Scoped,
     SetLocal,
@@ -84,7 +85,7 @@ def access_set(stmt: Stmt) -> AccessSet | None:
     spans: dict[TensorNode, int] = {}
     for node in walk(stmt):
         match node:
-            case Staged() | Barrier() | CallExternal() | CheckPositions():
+            case Staged() | Barrier() | CallExternal() | Repeat() | CheckPositions():
                 return None
             case For(var, start, stop, _, kind):
                 if kind in _ON_DEVICES:

@@ -8,13 +8,13 @@ c, 2048 bytes                 #####     -->  at 0, where a was
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernels.nodes import Plan, nodes_of_step
+from ocannl_core.kernels.nodes import Plan, RepeatedSteps, Step, nodes_of_step
 from ocannl_core.machine_model import CACHE_LINE_BYTES
 from ocannl_core.node import TensorNode
 
@@ -96,7 +96,7 @@ def memory_plan(plan: Plan) -> MemoryPlan:
     except OverflowError as error:
         raise too_large(plan, "2**63 bytes or more") from error
     return MemoryPlan(
-        {node: found[node] for node in plan.scratch},
+        {node: found[node] for node in plan.own_nodes},
         max((_aligned(place.end) for place in found.values()), default=0),
         sum(_aligned(place.nbytes) for place in found.values()),
     )
@@ -149,13 +149,26 @@ class _Arena:
 
 def _lives(plan: Plan) -> dict[TensorNode, range]:
     """Return the live range of each node, as positions of steps."""
-    lives = {node: range(0) for node in plan.scratch}
-    for position, step in enumerate(plan.steps):
+    lives = {node: range(0) for node in plan.own_nodes}
+    _extend(lives, plan.steps, 0)
+    return {node: life or range(1) for node, life in lives.items()}
+
+
+def _extend(lives: dict[TensorNode, range], steps: Iterable[Step], position: int) -> int:
+    """Extend live ranges by steps; return the position after them.
+
+    A node that other iterations of repeated steps access is live during all of them.
+    """
+    for step in steps:
+        start, end = position, position + 1
+        if isinstance(step, RepeatedSteps):
+            end = max(end, _extend(lives, step.steps, position))
         for node in nodes_of_step(step):
             if node in lives:
-                first = lives[node].start if lives[node] else position
-                lives[node] = range(first, position + 1)
-    return {node: life or range(1) for node, life in lives.items()}
+                first = lives[node].start if lives[node] else start
+                lives[node] = range(min(first, start), end)
+        position = end
+    return position
 
 
 def _aligned(nbytes: int) -> int:

@@ -9,7 +9,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -58,7 +58,19 @@ class RowGroup:
         return joint_title(each.title for each in self.kernels)
 
 
-NestStep = NestKernel | RowGroup | Kernel | HostCall
+@dataclass(frozen=True, slots=True)
+class RepeatedNests:
+    """Repeated steps before they have schedules; the attributes are those of `RepeatedSteps`."""
+
+    index: StaticIndex
+    count: int
+    is_reversed: bool
+    steps: tuple[NestStep, ...]
+    scratch: tuple[TensorNode, ...]
+    title: str = ""
+
+
+NestStep = NestKernel | RowGroup | Kernel | HostCall | RepeatedNests
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +95,13 @@ class NestPlan:
 
     @property
     def kernels(self) -> tuple[NestKernel, ...]:
-        """The nests that run alone."""
-        return tuple(step for step in self.steps if isinstance(step, NestKernel))
+        """The nests that run alone, those of repeated steps included."""
+        return tuple(_lone_nests(self.steps))
 
     @property
     def folded(self) -> frozenset[TensorNode]:
         """The nodes of which row groups store one row at a time."""
-        groups = [step.fusion for step in self.steps if isinstance(step, RowGroup)]
-        return frozenset(node for each in groups for node in each.folded)
+        return _folded(self.steps)
 
     def with_steps(
         self, steps: Sequence[NestStep], scratch: Mapping[TensorNode, NodeInfo] | None = None
@@ -109,6 +120,53 @@ class NestPlan:
 NestPass = Callable[[NestPlan], NestPlan]
 
 
+def run_in_repetitions(plan: NestPlan, run: NestPass) -> NestPlan:
+    """Apply a pass to the steps of every iteration, as a plan of their own, and then to the plan.
+
+    To the steps of an iteration, all nodes but the private ones are parameters: other iterations
+    access them.
+    """
+    if not any(isinstance(step, RepeatedNests) for step in plan.steps):
+        return run(plan)
+    nodes = dict(plan.nodes)
+    steps: list[NestStep] = []
+    for step in plan.steps:
+        if isinstance(step, RepeatedNests):
+            used = frozenset[TensorNode]().union(*map(mentioned, step.steps))
+            params = tuple(node for node in nodes if node in used.difference(step.scratch))
+            indices = (*plan.indices, step.index)
+            inside = NestPlan(plan.name, step.steps, params, step.scratch, indices, nodes)
+            inside = run_in_repetitions(inside, run)
+            nodes.update(inside.nodes)
+            step = replace(step, steps=inside.steps, scratch=inside.scratch)
+        steps.append(step)
+    return run(replace(plan, steps=tuple(steps), nodes=nodes))
+
+
+def _lone_nests(steps: Iterable[NestStep]) -> Iterator[NestKernel]:
+    for step in steps:
+        match step:
+            case NestKernel():
+                yield step
+            case RepeatedNests(steps=inside):
+                yield from _lone_nests(inside)
+            case _:
+                pass
+
+
+def _folded(steps: Iterable[NestStep]) -> frozenset[TensorNode]:
+    found: set[TensorNode] = set()
+    for step in steps:
+        match step:
+            case RowGroup(_, fusion):
+                found.update(fusion.folded)
+            case RepeatedNests(steps=inside):
+                found |= _folded(inside)
+            case _:
+                pass
+    return frozenset(found)
+
+
 def joint_title(titles: Iterable[str]) -> str:
     """Return the title of several kernels as one."""
     return "; ".join(filter(None, titles))
@@ -121,6 +179,8 @@ def mentioned(step: NestStep) -> frozenset[TensorNode]:
             return nest.mentioned
         case RowGroup(kernels):
             return frozenset().union(*map(mentioned, kernels))
+        case RepeatedNests(steps=steps, scratch=scratch):
+            return frozenset().union(*map(mentioned, steps)).difference(scratch)
         case Kernel() | HostCall():
             return frozenset(nodes_of_step(step))
         case _:
@@ -134,6 +194,8 @@ def written(step: NestStep) -> frozenset[TensorNode]:
             return frozenset(store.node for store in nest.epilogue)
         case RowGroup(kernels):
             return frozenset().union(*map(written, kernels))
+        case RepeatedNests(steps=steps, scratch=scratch):
+            return frozenset().union(*map(written, steps)).difference(scratch)
         case Kernel() | HostCall():
             return frozenset(nodes_written(step))
         case _:

@@ -5,7 +5,7 @@ A plan is the result of scheduling and the input of code generation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import assert_never
 
@@ -80,7 +80,47 @@ class HostCall:
     title: str = ""
 
 
-Step = Kernel | HostCall
+@dataclass(frozen=True, slots=True)
+class RepeatedSteps:
+    """Steps that run several times, each time with another value of a static index.
+
+    Attributes:
+        index: The static index that has the number of the iteration.
+        count: The number of iterations.
+        is_reversed: True if they run from the last one to the first.
+        steps: The steps of an iteration, in order.
+        scratch: Those nodes of the routine that are private to an iteration: their cells are
+            undefined at its start.
+        title: A description for readers.
+    """
+
+    index: StaticIndex
+    count: int
+    is_reversed: bool
+    steps: tuple[Step, ...]
+    scratch: tuple[TensorNode, ...]
+    title: str = ""
+
+    @property
+    def iterations(self) -> range:
+        """The values of the index, in the order of the iterations."""
+        every = range(self.count)
+        return every[::-1] if self.is_reversed else every
+
+
+Step = Kernel | HostCall | RepeatedSteps
+
+LeafStep = Kernel | HostCall
+"""A step that contains no others."""
+
+
+def leaf_steps(steps: Iterable[Step]) -> Iterator[LeafStep]:
+    """Yield the steps of a plan in order, those of an iteration in place of the repetition."""
+    for step in steps:
+        if isinstance(step, RepeatedSteps):
+            yield from leaf_steps(step.steps)
+        else:
+            yield step
 
 
 def kernel_of(body: Block, title: str = "") -> Kernel:
@@ -97,6 +137,8 @@ def nodes_of_step(step: Step) -> tuple[TensorNode, ...]:
             return arguments
         case HostCall(call):
             return nodes_of(call)
+        case RepeatedSteps(steps=steps):
+            return _visible(step, map(nodes_of_step, steps))
         case _:
             assert_never(step)
 
@@ -108,8 +150,18 @@ def nodes_written(step: Step) -> tuple[TensorNode, ...]:
             return writes(body)
         case HostCall(call):
             return call.outputs
+        case RepeatedSteps(steps=steps):
+            return _visible(step, map(nodes_written, steps))
         case _:
             assert_never(step)
+
+
+def _visible(
+    repeated: RepeatedSteps, found: Iterable[tuple[TensorNode, ...]]
+) -> tuple[TensorNode, ...]:
+    """Return nodes of repeated steps, each once, without those that are private to an iteration."""
+    every = dict.fromkeys(node for nodes in found for node in nodes)
+    return tuple(node for node in every if node not in repeated.scratch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +172,8 @@ class Plan:
         name: The routine's name.
         steps: Kernels and external calls in the order of execution.
         params: Nodes whose memory comes from the context.
-        scratch: Nodes whose memory belongs to the routine.
+        scratch: Nodes whose memory belongs to the routine, but for those that are private to an
+            iteration of repeated steps.
         indices: Static indices, in the order in which the routine takes their values.
         nodes: The extents and formats of every node mentioned.
     """
@@ -132,6 +185,24 @@ class Plan:
     indices: tuple[StaticIndex, ...]
     nodes: Mapping[TensorNode, NodeInfo]
 
+    @property
+    def kernels(self) -> tuple[LeafStep, ...]:
+        """The kernels and host calls, those of repeated steps included."""
+        return tuple(leaf_steps(self.steps))
+
+    @property
+    def own_nodes(self) -> tuple[TensorNode, ...]:
+        """All nodes whose memory belongs to the routine."""
+        return (*self.scratch, *private_nodes(self.steps))
+
+
+def private_nodes(steps: Iterable[Step]) -> Iterator[TensorNode]:
+    """Yield the nodes that are private to an iteration of repeated steps."""
+    for step in steps:
+        if isinstance(step, RepeatedSteps):
+            yield from step.scratch
+            yield from private_nodes(step.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class StepReplacement:
@@ -142,31 +213,46 @@ class StepReplacement:
         scratch: Further nodes whose memory belongs to the routine.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[LeafStep, ...]
     scratch: tuple[TensorNode, ...] = ()
 
 
-StepRule = Callable[[Step, NodeInfos], StepReplacement]
+StepRule = Callable[[LeafStep, NodeInfos], StepReplacement]
 """A rewrite of one step that does not depend on the others."""
 
 
-def unchanged(step: Step, nodes: NodeInfos) -> StepReplacement:
+def unchanged(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     """Return a step as it is."""
     return StepReplacement((step,))
 
 
-FinishedStep = tuple[Step, NodeInfos]
+FinishedStep = tuple[LeafStep, NodeInfos]
 """A step to which no pass applies any more, and the nodes that it mentions, among others."""
 
 
 def rewrite_steps(plan: Plan, rule: StepRule = unchanged) -> Generator[FinishedStep, None, Plan]:
     """Yield the steps of a plan after applying a rule to each; return the whole plan."""
+    steps, scratch = yield from _rewrite(plan.steps, plan.scratch, plan.nodes, rule)
+    return replace(plan, steps=steps, scratch=scratch)
+
+
+Rewritten = tuple[tuple[Step, ...], tuple[TensorNode, ...]]
+"""Steps, and the nodes that belong to them."""
+
+
+def _rewrite(
+    before: tuple[Step, ...], own: tuple[TensorNode, ...], nodes: NodeInfos, rule: StepRule
+) -> Generator[FinishedStep, None, Rewritten]:
     steps: list[Step] = []
-    scratch = dict.fromkeys(plan.scratch)
-    for step in plan.steps:
-        found = rule(step, plan.nodes)
+    scratch = dict.fromkeys(own)
+    for step in before:
+        if isinstance(step, RepeatedSteps):
+            inside, private = yield from _rewrite(step.steps, step.scratch, nodes, rule)
+            steps.append(replace(step, steps=inside, scratch=private))
+            continue
+        found = rule(step, nodes)
         steps += found.steps
         scratch.update(dict.fromkeys(found.scratch))
         for each in found.steps:
-            yield each, plan.nodes
-    return replace(plan, steps=tuple(steps), scratch=tuple(scratch))
+            yield each, nodes
+    return tuple(steps), tuple(scratch)

@@ -10,10 +10,16 @@ import re
 from collections.abc import Mapping
 
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.indexing import fresh_var
+from ocannl_core.indexing import StaticIndex, fresh_var
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step, kernel_of
+from ocannl_core.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    RepeatedNests,
+    RowGroup,
+)
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step, kernel_of
 from ocannl_core.kernels.row_fusion import Member, RowFusion
 from ocannl_core.kernels.transforms import FuseRows, Schedule, parse_schedule
 from ocannl_core.loopir.nodes import Binary, CallExternal, LocalRead, SetLocal, Store
@@ -26,6 +32,9 @@ from ocannl_core.target import ExternalOp
 _PLAN = re.compile(r" *plan (?P<name>.*)\((?P<signature>[^()]*)\):\s*$")
 _STEP = re.compile(
     r" *(?P<kind>parallel kernel|kernel|host|pairing nest|nest|rows)( (?P<title>.*))?:\s*$"
+)
+_REPEAT = re.compile(
+    r" *repeat (?P<index>\w+) in range\((?P<count>\d+)\)(?P<order> reversed)?( (?P<title>.*))?:\s*$"
 )
 _SCHEDULE = re.compile(r" *schedule (?P<text>[a-z].*)$")
 _ROWS = re.compile(r" *(?P<text>rows [a-z].*)$")
@@ -53,6 +62,16 @@ class _PlanParser(TextParser):
 
     def plan(self) -> Plan | NestPlan:
         name, params, indices, indent = self.header(_PLAN, "plan")
+        scratch, steps = self.steps(indent)
+        self.expect_end()
+        tables = params, scratch, indices, self.names.infos
+        plain = [each for step in steps if (each := _scheduled(step)) is not None]
+        if len(plain) == len(steps):
+            return Plan(name, tuple(plain), *tables)
+        return NestPlan(name, steps, *tables)
+
+    def steps(self, indent: int) -> tuple[tuple[TensorNode, ...], tuple[NestStep, ...]]:
+        """Consume scratch nodes, and the steps below."""
         scratch: list[TensorNode] = []
         while self.lines and self.lines[-1].text.startswith("scratch ", indent):
             cursor = Cursor(self.lines.pop())
@@ -65,14 +84,11 @@ class _PlanParser(TextParser):
                 self.lines.pop()
             else:
                 steps.append(self.step(indent))
-        self.expect_end()
-        tables = params, tuple(scratch), indices, self.names.infos
-        plain: list[Step] = [each for each in steps if isinstance(each, Kernel | HostCall)]
-        if len(plain) == len(steps):
-            return Plan(name, tuple(plain), *tables)
-        return NestPlan(name, tuple(steps), *tables)
+        return tuple(scratch), tuple(steps)
 
     def step(self, indent: int) -> NestStep:
+        if (found := self.matched(_REPEAT)) is not None:
+            return self.repetition(found, indent + len(INDENT))
         line, kind, title = self.step_head()
         inner = indent + len(INDENT)
         match kind:
@@ -90,6 +106,14 @@ class _PlanParser(TextParser):
                 schedule: Schedule = () if found is None else parse_schedule(found["text"])
                 kernel = kernel_of(self.block(inner), title)
                 return replace(kernel, schedule=schedule, is_parallel=kind == "parallel kernel")
+
+    def repetition(self, found: re.Match[str], indent: int) -> RepeatedNests:
+        name, count = found["index"], int(found["count"])
+        index = self.names.variables[name] = StaticIndex(name, count)
+        scratch, steps = self.steps(indent)
+        del self.names.variables[name]
+        title = found["title"] or ""
+        return RepeatedNests(index, count, found["order"] is not None, steps, scratch, title)
 
     def step_head(self) -> tuple[TextLine, str, str]:
         """Consume the first line of a step; return it, the kind and the title."""
@@ -188,3 +212,17 @@ class _PlanParser(TextParser):
         first = rows[0]
         nodes = [storage.get(verb, ()) for verb in ("fold", "inline", "stream")]
         return RowGroup(tuple(kernels), RowFusion(members, first.size, first.groups, along, *nodes))
+
+
+def _scheduled(step: NestStep) -> Step | None:
+    """Return a step as one of a scheduled plan; None if it contains nests."""
+    match step:
+        case Kernel() | HostCall():
+            return step
+        case RepeatedNests(index, count, is_reversed, steps, scratch, title):
+            plain = [each for one in steps if (each := _scheduled(one)) is not None]
+            if len(plain) < len(steps):
+                return None
+            return RepeatedSteps(index, count, is_reversed, tuple(plain), scratch, title)
+        case _:
+            return None

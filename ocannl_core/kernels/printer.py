@@ -15,7 +15,7 @@
 A kernel nest is printed as its axes, its reduction (the initial value, then the accumulation of one
 term) and its epilogue. A nest whose sums may be paired is a `pairing nest`, a kernel whose loops
 run on several threads a `parallel kernel`. A row group is printed as `rows` with its nests, each
-with the axes that it shares.
+with the axes that it shares. Repeated steps are printed as `repeat` with the steps of an iteration.
 
 Names are unique within a plan, and the loop variables of separate steps share them. An axis is
 named by the letter that schedules use; `k as k1` where that letter is the name of an array.
@@ -29,8 +29,14 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from ocannl_core.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan
+from ocannl_core.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    RepeatedNests,
+    RowGroup,
+)
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step
 from ocannl_core.kernels.row_fusion import RowFusion
 from ocannl_core.kernels.transforms import FuseRows, schedule_text
 from ocannl_core.loopir.nodes import Block, Local, LoopProgram
@@ -52,7 +58,7 @@ def to_text(plan: Plan | NestPlan) -> str:
     return "\n".join(printer.nested(f"plan {plan.name}({printer.signature()})", lines))
 
 
-def _step(printer: TextPrinter, step: NestStep) -> list[str]:
+def _step(printer: TextPrinter, step: NestStep | Step) -> list[str]:
     match step:
         case Kernel(body, title=title, schedule=schedule, is_parallel=is_parallel):
             head = _head("parallel kernel" if is_parallel else "kernel", title)
@@ -65,6 +71,12 @@ def _step(printer: TextPrinter, step: NestStep) -> list[str]:
             return _nest(printer, step, [])
         case RowGroup(kernels, fusion):
             return _row_group(printer, kernels, fusion)
+        case RepeatedSteps(index, count, is_reversed) | RepeatedNests(index, count, is_reversed):
+            order = " reversed" if is_reversed else ""
+            head = f"repeat {printer.names.variable(index)} in range({count}){order}"
+            lines = [f"scratch {printer.array(node)}" for node in step.scratch]
+            lines += [line for each in step.steps for line in _step(printer, each)]
+            return printer.nested(_head(head, step.title), lines)
         case _:
             assert_never(step)
 

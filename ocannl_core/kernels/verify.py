@@ -12,8 +12,15 @@ from typing import assert_never
 from ocannl_core.errors import VerifyError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernels.nest import REORDERED, KernelNest, LoopAxis, is_independent
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup, mentioned
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, nodes_of_step
+from ocannl_core.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    RepeatedNests,
+    RowGroup,
+    mentioned,
+)
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step, nodes_of_step
 from ocannl_core.kernels.row_fusion import RowFusion, find_row_dims, nodes_written_by_rows
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import AxisKind, Block, DeclareLocal, For, LoopProgram, Stmt
@@ -76,13 +83,15 @@ class _Checker:
                 self.problem(f"{node!r} is both a parameter and a scratch node")
         for index in _repeated(plan.indices):
             self.problem(f"static index {index} is listed twice")
-        used = frozenset[TensorNode]().union(*map(mentioned, plan.steps))
+        used = frozenset[TensorNode]().union(*map(_nodes_of, plan.steps))
         for node in plan.scratch:
             if node not in used:
                 self.problem(f"scratch node {node!r} is mentioned by no step")
 
-    def check(self, step: NestStep) -> None:
+    def check(self, step: NestStep | Step) -> None:
         match step:
+            case RepeatedSteps() | RepeatedNests():
+                self.repetition(step)
             case Kernel():
                 self.kernel(step)
             case HostCall(call):
@@ -96,6 +105,23 @@ class _Checker:
                 self.row_fusion([each.nest for each in kernels], fusion)
             case _:
                 assert_never(step)
+
+    def repetition(self, repeated: RepeatedSteps | RepeatedNests) -> None:
+        """Check the steps of an iteration as a plan; its parameters have memory of this plan."""
+        plan = self.plan
+        if repeated.count < 0 or repeated.index.extent != repeated.count:
+            self.problem(f"the steps over {repeated.index.name} repeat {repeated.count} times")
+        outside = (*plan.params, *plan.scratch)
+        indices = (*plan.indices, repeated.index)
+        tables = outside, repeated.scratch, indices, plan.nodes
+        checker = _Checker(
+            Plan(plan.name, repeated.steps, *tables)
+            if isinstance(repeated, RepeatedSteps)
+            else NestPlan(plan.name, repeated.steps, *tables)
+        )
+        checker.run()
+        for problem in checker.problems:
+            self.problem(problem)
 
     def memory(self, nodes: Iterable[TensorNode]) -> None:
         """Check that nodes have memory of the plan."""
@@ -207,6 +233,10 @@ class _Checker:
         for node in fusion.folded:
             if node not in self.plan.scratch:
                 self.problem(f"{node!r} is folded, but no scratch node")
+
+
+def _nodes_of(step: NestStep | Step) -> frozenset[TensorNode]:
+    return frozenset(nodes_of_step(step)) if isinstance(step, RepeatedSteps) else mentioned(step)
 
 
 def _repeated(found: Iterable[Hashable]) -> list[Hashable]:

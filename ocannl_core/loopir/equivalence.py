@@ -36,6 +36,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Prefetch,
     Remark,
+    Repeat,
     Scatter,
     Scoped,
     SetLocal,
@@ -70,7 +71,10 @@ def canonical_key(root: Node, version: Callable[[Storage], int] = lambda storage
         root: A statement or an expression.
         version: The version of the contents of a node, or of a free scalar, at this point.
     """
-    namer = _Namer(version)
+    return _key(root, _Namer(version))
+
+
+def _key(root: Node, namer: _Namer) -> Key:
     parts: list[Hashable] = []
     pending: list[Node] = [root]
     while pending:
@@ -129,6 +133,9 @@ class _Namer:
                 return ById(op), inputs, outputs
             case Staged(language, text):
                 return language, text
+            case Repeat(index, count, is_reversed, body, inputs, outputs, complete, private):
+                accessed = inputs, outputs, complete, private
+                return self._bind(index), count, is_reversed, accessed, _key(body, self)
             case Block() | Barrier() | Remark():
                 return None
             case _:

@@ -2,7 +2,8 @@
 
     Program   = name, params, indices, nodes, Block
     Stmt      = For | Store | StoreVector | Scatter | Fill | SetLocal | DeclareLocal | Allocate
-              | Barrier | Prefetch | CheckPositions | CallExternal | Block | Remark | Staged
+              | Barrier | Prefetch | CheckPositions | CallExternal | Repeat | Block | Remark
+              | Staged
     Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const
               | ConstBits | IndexValue
 
@@ -409,6 +410,42 @@ class CallExternal:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat:
+    """A loop over whole statements: each iteration runs the body as a routine of its own.
+
+    The iterations run one after the other, each on the memory that its predecessor left. A static
+    index of the body has the number of the iteration. To the statements around, a repetition is one
+    access of its inputs and outputs, as an external call is; passes optimise its body as a program.
+
+    Attributes:
+        index: The number of the iteration, in `range(count)`.
+        count: The number of iterations.
+        is_reversed: True if they run from the last one to the first.
+        body: The statements of an iteration.
+        inputs: The nodes that an iteration may read before it writes them.
+        outputs: The nodes that an iteration writes and that others read.
+        complete: Those of the outputs of which the iterations together assign all cells.
+        private: The other nodes of the body, with their extents: their cells are undefined at the
+            start of an iteration.
+    """
+
+    index: StaticIndex
+    count: int
+    is_reversed: bool
+    body: Block
+    inputs: tuple[TensorNode, ...]
+    outputs: tuple[TensorNode, ...]
+    complete: tuple[TensorNode, ...]
+    private: tuple[tuple[TensorNode, NodeInfo], ...] = ()
+
+    @property
+    def iterations(self) -> range:
+        """The values of the index, in the order of the iterations."""
+        every = range(self.count)
+        return every[::-1] if self.is_reversed else every
+
+
+@dataclass(frozen=True, slots=True)
 class Remark:
     """A comment, which is carried into generated code."""
 
@@ -449,6 +486,7 @@ Stmt = (
     | Prefetch
     | CheckPositions
     | CallExternal
+    | Repeat
     | Remark
     | Staged
     | Block

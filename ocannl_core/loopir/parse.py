@@ -39,6 +39,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Repeat,
     Scatter,
     Scope,
     Scoped,
@@ -246,6 +247,8 @@ class TextParser:
         word, following = cursor.peek().text, cursor.peek(1)
         if word == "for" and following.kind == "name":
             return self.loop(cursor, inner)
+        if word == "repeat" and following.kind == "name":
+            return self.repeat(cursor, inner)
         stmt = self.simple(cursor, word, following, inner)
         cursor.expect_end()
         return stmt
@@ -361,6 +364,36 @@ class TextParser:
             raise cursor.error("an extent, declared as `static n <= 256`")
         cursor.take()
         return LoopBound(index, extent)
+
+    def repeat(self, cursor: Cursor, inner: int) -> Repeat:
+        cursor.take()
+        name = self.new_name(cursor)
+        for word in ("in", "range", "("):
+            cursor.expect(word)
+        count = cursor.expect_integer()
+        cursor.expect(")")
+        is_reversed = cursor.accept("reversed")
+        cursor.expect(":")
+        cursor.expect_end()
+        accessed = {role: self.role(role, inner) for role in ("inputs", "outputs", "complete")}
+        private: list[TensorNode] = []
+        while self.lines and self.lines[-1].text.startswith("private ", inner):
+            line = Cursor(self.lines.pop())
+            line.take()
+            private.append(self.array(line))
+            line.expect_end()
+        index = self.names.variables[name] = StaticIndex(name, count)
+        body = self.block(inner)
+        del self.names.variables[name]
+        infos = tuple((node, self.names.infos.pop(node)) for node in private)
+        return Repeat(index, count, is_reversed, body, **accessed, private=infos)
+
+    def role(self, role: str, indent: int) -> tuple[TensorNode, ...]:
+        """Consume the line with the nodes of a role in a repetition, if there is one."""
+        if not (self.lines and self.lines[-1].text.startswith(f"{role} ", indent)):
+            return ()
+        line = self.lines.pop()
+        return self.arrays(line, indent + len(role), len(line.text))
 
     def call(self, line: TextLine, found: re.Match[str]) -> CallExternal:
         op = self.externals.get(found["name"]) or NamedOp(found["name"])

@@ -17,7 +17,7 @@ from math import copysign
 from typing import assert_never, cast
 
 from ocannl_core.dtypes import DType, float64
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import AxisIndex, FixedIndex, StaticExtent, VarIndex
 from ocannl_core.ir_text import (
     ATOM,
@@ -55,6 +55,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Repeat,
     Scatter,
     Scoped,
     SetLocal,
@@ -138,6 +139,8 @@ class TextPrinter:
                     return self.loop(stmt)
             case Block(stmts):
                 return self.nested("block", [line for s in stmts for line in self.lines(s)])
+            case Repeat():
+                return self.repeat(stmt)
             case Staged(language, text, body):
                 inner = [line for s in body.stmts for line in self.lines(s)]
                 return self.nested(f"staged {language}", self.foreign(text) + inner)
@@ -226,6 +229,26 @@ class TextPrinter:
         head += "" if loop.bound is None else self.end(loop.bound)
         head += "" if loop.traced else " untraced"
         return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
+
+    def repeat(self, stmt: Repeat) -> list[str]:
+        """Return a repetition: its accesses and its private nodes, then an iteration."""
+        infos = dict(stmt.private)
+        inside = replace(self, program=replace(self.program, nodes={**self.program.nodes, **infos}))
+        with self.names.scope():
+            order = " reversed" if stmt.is_reversed else ""
+            head = f"repeat {self.names.variable(stmt.index)} in range({stmt.count}){order}"
+            lines = [
+                self.terminated(f"{role} {', '.join(map(self.names.node, nodes))}")
+                for role, nodes in (
+                    ("inputs", stmt.inputs),
+                    ("outputs", stmt.outputs),
+                    ("complete", stmt.complete),
+                )
+                if nodes
+            ]
+            lines += [inside.terminated(f"private {inside.array(node)}") for node in infos]
+            lines += [line for each in stmt.body.stmts for line in inside.lines(each)]
+        return self.nested(head, lines)
 
     def end(self, bound: LoopBound) -> str:
         """Return the end of a loop at run time."""
@@ -384,7 +407,7 @@ class _CLikePrinter(TextPrinter):
         return [first + remark, *rest]
 
     def nested(self, head: str, inner: list[str]) -> list[str]:
-        opening = f"{head} {{" if head.startswith("for") else "{"
+        opening = f"{head} {{" if head.startswith("for (") else "{"
         opening += f"  // {head}" if opening == "{" and head else ""
         return [opening, *(INDENT + line for line in inner), "}"]
 

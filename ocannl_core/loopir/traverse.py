@@ -43,6 +43,7 @@ from ocannl_core.loopir.nodes import (
     LoopBound,
     Prefetch,
     Remark,
+    Repeat,
     Scatter,
     Scoped,
     SetLocal,
@@ -74,6 +75,7 @@ _INSIDE: dict[type[Node], _Inside | None] = {
     **dict.fromkeys((Load, Const, LocalRead, IndexValue, LoadMerge, ConstBits)),
     **dict.fromkeys((Remark, Fill, DeclareLocal, Allocate, Barrier, Prefetch, CallExternal)),
     CheckPositions: None,
+    Repeat: None,  # a routine of its own
     **dict.fromkeys((For, Scoped, Staged), _only("body")),
     **dict.fromkeys((Store, SetLocal), _only("value")),
     **dict.fromkeys((StoreVector, Unary), _only("arg")),
@@ -352,6 +354,9 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
     """Return the static indices of a node, in order of first use."""
     found: dict[StaticIndex, None] = {}
     for node in walk_up(root):
+        if isinstance(node, Repeat):
+            inside = static_indices(node.body)
+            found.update(dict.fromkeys(each for each in inside if each is not node.index))
         for index in indices_of(node):
             for var in variables(index):
                 if isinstance(var, StaticIndex):
@@ -471,17 +476,8 @@ class Access:
     merge: bool = False
 
 
-_ACCESSING = (
-    Load,
-    Store,
-    Gather,
-    LoadMerge,
-    StoreVector,
-    Scatter,
-    Fill,
-    CheckPositions,
-    CallExternal,
-)
+_WRITING = (Store, StoreVector, Scatter, Fill)
+_ACCESSING = (Load, Gather, LoadMerge, *_WRITING, CheckPositions, CallExternal, Repeat)
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
@@ -497,7 +493,7 @@ def accesses_at(node: Node) -> tuple[Access, ...]:
             return (Access(positions, False),)
         case Fill():
             return (Access(node.node, True),)
-        case CallExternal(_, inputs, outputs):
+        case CallExternal(inputs=inputs, outputs=outputs) | Repeat(inputs=inputs, outputs=outputs):
             return (*(Access(n, False) for n in inputs), *(Access(n, True) for n in outputs))
         case _:
             return ()
@@ -530,7 +526,10 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     found: dict[TensorNode, None] = {}
     for node in walk_up(root):
         match node:
-            case CallExternal(_, inputs, outputs):
+            case (
+                CallExternal(inputs=inputs, outputs=outputs)
+                | Repeat(inputs=inputs, outputs=outputs)
+            ):
                 found.update(dict.fromkeys((*inputs, *outputs)))
             case Load() | Store() | Gather() | LoadMerge() | StoreVector() | Fill():
                 found[node.node] = None

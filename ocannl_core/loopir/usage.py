@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 
-from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
     FixedIndex,
@@ -17,7 +17,6 @@ from ocannl_core.indexing import (
     as_affine,
 )
 from ocannl_core.loopir.nodes import (
-    Allocate,
     Block,
     For,
     Gather,
@@ -25,8 +24,8 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     LoopProgram,
     Remark,
+    Repeat,
     Scatter,
-    Stmt,
     Store,
     StoreVector,
 )
@@ -34,11 +33,8 @@ from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import (
     Access,
     Node,
-    Replacement,
     accesses_at,
     children,
-    map_stmts,
-    walk,
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.origin import Origin
@@ -95,17 +91,30 @@ class Usage:
     limits: frozenset[Limit]
 
 
-def usage_of(program: LoopProgram) -> Usage:
-    """Return the reads and writes of a program's parameters, and the limits of its indices."""
+def usage_of(program: LoopProgram, known: Mapping[IndexVar, Range] | None = None) -> Usage:
+    """Return the reads and writes of a program's parameters, and the limits of its indices.
+
+    Args:
+        program: The program.
+        known: The ranges of static indices that no caller gives.
+    """
     reads: set[TensorNode] = set()
     reads_first: set[TensorNode] = set()
     writes: set[TensorNode] = set()
     limits: set[Limit] = set()
-    bounds: dict[IndexVar, Range] = {}
+    bounds: dict[IndexVar, Range] = dict(known or {})
+    params = frozenset(program.params)
     origin: Origin | None = None
     for node in _in_order(program.body, bounds):
         if isinstance(node, Remark) and node.origin is not None:
             origin = node.origin
+        if isinstance(node, Repeat):
+            inside = _usage_inside(node, program, bounds)
+            limits |= inside.limits
+            reads |= inside.reads & params
+            reads_first |= (inside.reads_first & params).difference(writes)
+            writes |= inside.writes & params
+            continue
         for access in accesses_at(node):
             if access.writes:
                 if _may_reach_interior(access, program.nodes[access.node], bounds) or isinstance(
@@ -118,7 +127,6 @@ def usage_of(program: LoopProgram) -> Usage:
                     reads_first.add(access.node)
         if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector | Scatter):
             limits.update(_limits(node, program.nodes[node.node], bounds, origin))
-    params = frozenset(program.params)
     return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
 
 
@@ -141,6 +149,15 @@ def _in_order(body: Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
             pending.extend((child, False) for child in reversed(inner))
         else:
             yield node
+
+
+def _usage_inside(stmt: Repeat, program: LoopProgram, bounds: Mapping[IndexVar, Range]) -> Usage:
+    """Return the reads and writes of a repetition; none if it has no iterations."""
+    if stmt.count == 0:
+        return Usage(frozenset(), frozenset(), frozenset(), frozenset())
+    nodes = {**program.nodes, **dict(stmt.private)}
+    inside = LoopProgram(program.name, tuple(nodes), program.indices, nodes, stmt.body)
+    return usage_of(inside, {**bounds, stmt.index: Range(0, stmt.count - 1)})
 
 
 def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar, Range]) -> bool:
@@ -181,31 +198,21 @@ def _limits(
     for axis, (index, extent, margin, span, size) in enumerate(axes):
         terms, offset = as_affine(index)
         if size is not None and not any(isinstance(var, LoopVar) for _, var in terms):
-            before = [(-c, var) for c, var in terms if isinstance(var, StaticIndex)]
-            yield Limit(((1, size), *before), offset + 1, size.maximum, access.node, axis, origin)
-        statics = tuple((c, var) for c, var in terms if isinstance(var, StaticIndex))
+            before = [
+                (-c, var) for c, var in terms if isinstance(var, StaticIndex) and var not in bounds
+            ]
+            repeated = index_range(affine([t for t in terms if t[1] in bounds], offset), bounds)
+            if repeated is not None:
+                low = repeated.high + 1
+                yield Limit(((1, size), *before), low, size.maximum, access.node, axis, origin)
+        statics = tuple(
+            (c, var) for c, var in terms if isinstance(var, StaticIndex) and var not in bounds
+        )
         if statics:
-            rest = affine([(c, var) for c, var in terms if isinstance(var, LoopVar)], offset)
+            rest = affine([each for each in terms if each not in statics], offset)
             reached = index_range(rest, bounds)
             if reached is not None:
                 low, high = -reached.low, extent - span - reached.high
                 if len(statics) == len(terms):
                     low, high = low + margin.left, high - margin.right
                 yield Limit(statics, low, high, access.node, axis, origin)
-
-
-def remove_unused_nodes(program: LoopProgram) -> LoopProgram:
-    """Remove unused parameters, nodes and allocations from a program."""
-    used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
-    if used == program.nodes.keys():
-        return program
-
-    def without_unused(stmt: Stmt) -> Replacement:
-        return () if isinstance(stmt, Allocate) and stmt.node not in used else stmt
-
-    return replace(
-        program,
-        params=tuple(node for node in program.params if node in used),
-        nodes={node: info for node, info in program.nodes.items() if node in used},
-        body=map_stmts(program.body, without_unused),
-    )

@@ -48,6 +48,7 @@ from ocannl_core.loopir.nodes import (
     LoopProgram,
     Prefetch,
     Remark,
+    Repeat,
     Scatter,
     Scoped,
     SetLocal,
@@ -59,7 +60,7 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import Node, children, walk
+from ocannl_core.loopir.traverse import Node, accesses, children, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
 
@@ -194,6 +195,8 @@ class _Checker:
             case CallExternal(_, inputs, outputs):
                 for node in (*inputs, *outputs):
                     self.known(node, "external call with")
+            case Repeat():
+                self.repeat(stmt)
             case Staged():
                 self.later(*self.inside(stmt))
             case Barrier() | Remark():
@@ -203,6 +206,44 @@ class _Checker:
 
     def leave(self, memory: set[TensorNode], scalars: set[Local]) -> None:
         self.memory, self.scalars = memory, scalars
+
+    def repeat(self, stmt: Repeat) -> None:
+        """Check the body of a repetition as a program, and its accesses."""
+        program = self.program
+        for node in (*stmt.inputs, *stmt.outputs):
+            self.known(node, "repetition with")
+        if stmt.index.extent != stmt.count or stmt.count < 0:
+            self.problem(f"the repetition over {stmt.index.name} runs {stmt.count} times")
+        if stmt.index in program.indices:
+            self.problem(f"static index {stmt.index.name} is bound again by a repetition")
+        if self.scalars or len(self.ranges) > len(program.indices):
+            self.problem("a repetition stands inside another statement")
+        if not set(stmt.complete) <= set(stmt.outputs):
+            self.problem("a repetition assigns all cells of a node that is no output")
+        accessed = tuple(dict.fromkeys((*stmt.inputs, *stmt.outputs)))
+        private = dict(stmt.private)
+        for node in private:
+            if node in program.nodes:
+                self.problem(f"{node!r} is private to a repetition, and in the table of nodes")
+        body = LoopProgram(
+            program.name,
+            (*accessed, *private),
+            (*program.indices, stmt.index),
+            {
+                **{node: program.nodes[node] for node in accessed if node in program.nodes},
+                **private,
+            },
+            stmt.body,
+        )
+        inner = _Checker(body)
+        inner.run()
+        self.problems += inner.problems
+        for access in accesses(stmt.body):
+            if access.node in private or access.node not in program.nodes:
+                continue
+            role, nodes = ("output", stmt.outputs) if access.writes else ("input", stmt.inputs)
+            if access.node not in nodes and (access.writes or access.node not in stmt.outputs):
+                self.problem(f"{access.node!r} is no {role} of the repetition that accesses it")
 
     def loop(self, loop: For) -> None:
         var = loop.var

@@ -6,6 +6,7 @@ from ocannl_core.nn.attention import attention, causal_mask, multi_head_attentio
 from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
 from ocannl_core.nn.embedding import embedding
+from ocannl_core.nn.layers import repeat_layers
 from ocannl_core.nn.losses import (
     accuracy,
     binary_cross_entropy,
@@ -44,6 +45,7 @@ __all__ = [
     "mlp",
     "multi_head_attention",
     "perplexity",
+    "repeat_layers",
     "resize",
     "softmax",
     "variance",

@@ -63,7 +63,11 @@ def _count(session: sessions.Session, steps: Tensor) -> Effect[Tensor]:
     """Return the effect that counts a step, the same one for all calls of a session."""
     key = "dropout_step", "effect"
     if key not in session.applications:
-        session.applications[key] = Effect(_increment(steps).steps, (steps,))
+        loop, session.loop = session.loop, None  # it follows the backpropagation of all its steps
+        try:
+            session.applications[key] = Effect(_increment(steps).steps, (steps,))
+        finally:
+            session.loop = loop
     found: Effect[Tensor] = session.applications[key]
     return found
 

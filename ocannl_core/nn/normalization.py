@@ -95,6 +95,14 @@ def batch_norm(
         batch_variance, correction = mean_and_correction(statistics, squares)
         scale = recip_sqrt(batch_variance + epsilon)
         count = statistic("batches", dtype=int32, is_scalar=True)
+        if x.session.loop is not None:
+            raise UsageError(
+                "Running statistics follow one batch for each backpropagation; a step of a loop "
+                "has one batch for each of many steps.",
+                found=f"oc.nn.batch_norm in the body of {x.session.loop.name}",
+                where=str(caller_location() or ""),
+                fix="use oc.nn.layer_norm there, or build it inside `with oc.evaluation():`",
+            )
         if x.session.recorder is None:
             unbiased = batch_variance * correction
             follow = _follow(running_mean, running_variance, count, center, unbiased, momentum)

@@ -25,6 +25,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoopProgram,
     Remark,
+    Repeat,
     Scatter,
     Scope,
     Staged,
@@ -44,7 +45,7 @@ from ocannl_core.loopir.traverse import (
     statements,
     walk,
 )
-from ocannl_core.loopir.usage import remove_unused_nodes
+from ocannl_core.loopir.unused_nodes import remove_unused_nodes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.algebraic_rules import apply_rules
 from ocannl_core.passes.definite_assignment import all_cells, assigned_cells
@@ -195,7 +196,7 @@ def _remove_overwritten(stmt: Stmt) -> Replacement:
             if each.indices in cells:
                 continue
             cells.add(each.indices)
-        elif isinstance(each, Barrier | CallExternal):
+        elif isinstance(each, Barrier | CallExternal | Repeat):
             overwritten.clear()
         for node in reads(each):
             overwritten.pop(node, None)

@@ -25,7 +25,16 @@ from ocannl_core.indexing import (
     row_major,
     variables,
 )
-from ocannl_core.loopir.nodes import CallExternal, Fill, For, Load, LoadMerge, Store, StoreVector
+from ocannl_core.loopir.nodes import (
+    CallExternal,
+    Fill,
+    For,
+    Load,
+    LoadMerge,
+    Repeat,
+    Store,
+    StoreVector,
+)
 from ocannl_core.loopir.ranges import Box, Range, boxes_cover, covered_box
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.access_counts import Counts, count_accesses_per_cell
@@ -187,7 +196,7 @@ def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
             cells, lane = _lanes(indices, length, info)
             found = count_accesses_per_cell((cells,), {**loops, **lane}, (info.size,))
             return None if found is None else found.reshape(dims)
-        case CallExternal():
+        case CallExternal() | Repeat() if _is_whole(site):
             found = np.zeros(dims, dtype=np.int64)
             found[tuple(slice(axis.low, axis.high + 1) for axis in _interior(info))] = 1
             return found
@@ -237,10 +246,15 @@ def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
             box = covered_box((cells,), {**loops, **lane})
             is_all = box is not None and box[0].low <= 0 and box[0].high >= info.size - 1
             return all_cells(info) if is_all else None
-        case CallExternal():
+        case CallExternal() | Repeat() if _is_whole(site):
             return _interior(info)
         case _:
             return None
+
+
+def _is_whole(site: AccessSite) -> bool:
+    """Return True if an access without indices certainly assigns all cells."""
+    return not isinstance(site.access, Repeat) or site.node in site.access.complete
 
 
 def all_cells(info: NodeInfo) -> Box:

@@ -12,6 +12,7 @@ from ocannl_core.loopir.nodes import (
     DeclareLocal,
     Expr,
     Fill,
+    Repeat,
     Scatter,
     Scoped,
     SetLocal,
@@ -51,7 +52,7 @@ def assigned_by_node(node: Node) -> frozenset[Storage]:
             return frozenset((array,))
         case SetLocal(local) | DeclareLocal(local) | Scoped(local):
             return frozenset((local,))
-        case CallExternal(_, _, outputs):
+        case CallExternal(outputs=outputs) | Repeat(outputs=outputs):
             return frozenset(outputs)
         case _:
             return _NOTHING
@@ -60,7 +61,7 @@ def assigned_by_node(node: Node) -> frozenset[Storage]:
 def is_pure(expr: Expr) -> bool:
     """Return True if computing an expression changes only scalars of its own."""
     writing = Store | StoreVector | Scatter | Fill | Allocate
-    impure = writing | CheckPositions | CallExternal | Barrier | Staged
+    impure = writing | CheckPositions | CallExternal | Repeat | Barrier | Staged
     own = {node.local for node in walk(expr) if isinstance(node, Scoped | DeclareLocal)}
     return not any(
         isinstance(node, impure) or (isinstance(node, SetLocal) and node.local not in own)

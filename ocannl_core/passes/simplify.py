@@ -43,7 +43,7 @@ from ocannl_core.loopir.traverse import (
     walk,
     writes,
 )
-from ocannl_core.loopir.usage import remove_unused_nodes
+from ocannl_core.loopir.unused_nodes import remove_unused_nodes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once

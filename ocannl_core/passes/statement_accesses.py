@@ -23,6 +23,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     LocalRead,
     LoopProgram,
+    Repeat,
     Scatter,
     Scoped,
     SetLocal,
@@ -36,7 +37,16 @@ from ocannl_core.loopir.traverse import Node, children
 from ocannl_core.node import TensorNode
 
 Accessing = (
-    Load | LoadMerge | Gather | Store | StoreVector | Scatter | Fill | CheckPositions | CallExternal
+    Load
+    | LoadMerge
+    | Gather
+    | Store
+    | StoreVector
+    | Scatter
+    | Fill
+    | CheckPositions
+    | CallExternal
+    | Repeat
 )
 
 
@@ -138,7 +148,10 @@ def analyse_statement(
                 writes.append(AccessSite(filled, node, None, loops, node, is_staged))
             case CheckPositions(positions):
                 reads.append(AccessSite(positions, node, None, loops, node, is_staged))
-            case CallExternal(_, inputs, outputs):
+            case (
+                CallExternal(inputs=inputs, outputs=outputs)
+                | Repeat(inputs=inputs, outputs=outputs)
+            ):
                 reads += [AccessSite(each, node, None, loops, node, is_staged) for each in inputs]
                 writes += [AccessSite(each, node, None, loops, node, is_staged) for each in outputs]
             case For(var, start, stop):

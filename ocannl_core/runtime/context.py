@@ -182,7 +182,7 @@ class Context:
         made = Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
         made.context = self
         run.owner = weakref.ref(made)
-        note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.scratch))
+        note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.own_nodes))
         return made
 
     def init_params(self, tensor: TensorLike, *, reinitialize: bool = False) -> None:

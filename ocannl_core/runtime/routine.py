@@ -216,7 +216,7 @@ class Routine:
 
     def __repr__(self) -> str:
         arguments = ", ".join(binding.name for binding in self.bindings)
-        return f"<routine {self.name}({arguments}): {len(self._build.plan.steps)} kernels>"
+        return f"<routine {self.name}({arguments}): {len(self._build.plan.kernels)} kernels>"
 
     def _start(self, values: Sequence[int], extents: tuple[int, ...] = ()) -> None:
         """Run the code with checked values after checking the state of the context.

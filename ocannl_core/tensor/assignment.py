@@ -13,7 +13,7 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.operator_bindings import operations
-from ocannl_core.tensor.subscripts import key_text, parts_of
+from ocannl_core.tensor.subscripts import is_everything, key_text, parts_of
 
 
 class Neutral:
@@ -214,11 +214,6 @@ class LeftHandSide:
             )
         self._owner.assign_with(value, combine, reset=True, at=self._at)
         return RecordedAssignment()
-
-
-def is_everything(key: object) -> bool:
-    """Return True for the key of `c[:]`."""
-    return isinstance(key, slice) and key == slice(None)
 
 
 def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:

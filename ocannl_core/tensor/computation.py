@@ -34,6 +34,7 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ResultOfLoop,
     ancestors,
 )
 from ocannl_core.tensor.external_calls import backpropagation_tensors
@@ -235,7 +236,7 @@ def _refuse_stopped_gradient(loss: Tensor) -> None:
     stops = [
         tensor
         for tensor in graph
-        if isinstance(tensor.definition, Applied | ResultOf)
+        if isinstance(tensor.definition, Applied | ResultOf | ResultOfLoop)
         and tensor.grad is None
         and any(operand.grad is not None for operand in tensor.operands)
     ]
@@ -266,7 +267,7 @@ def consume_forward(tensor: Tensor) -> Computation:
     """
     step = forward_step(tensor)
     consumed = tensor.session.consumed
-    own = [each for each in step.tensors if isinstance(each.definition, Applied | ResultOf)]
+    own = [t for t in step.tensors if isinstance(t.definition, Applied | ResultOf | ResultOfLoop)]
     taken = [each for each in own if each in consumed]
     if taken:
         raise UsageError(
@@ -293,7 +294,7 @@ def consume_backprop(tensor: Tensor) -> Computation:
     taken = [
         t
         for t in ancestors([tensor])
-        if t in before and isinstance(t.definition, Applied | ResultOf)
+        if t in before and isinstance(t.definition, Applied | ResultOf | ResultOfLoop)
     ]
     if taken:
         raise UsageError(

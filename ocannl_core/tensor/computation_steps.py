@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
@@ -158,3 +159,26 @@ def depends_on_gradients(tensor: Tensor) -> bool:
     definition = tensor.definition
     changes = isinstance(definition, ResultOf) and definition.application.changes_state
     return changes or any(map(is_gradient, tensor.operands))
+
+
+def computed_tensors(step: Step) -> Iterator[Tensor]:
+    """Yield the tensors whose forward code a step contains."""
+    match step:
+        case Forward(tensors):
+            yield from tensors
+        case Titled(_, inner):
+            for each in inner:
+                yield from computed_tensors(each)
+        case UpdateGradients(losses):
+            yield from ancestors(list(losses))
+        case Assign() | ZeroGradients() | Backpropagate():
+            pass
+
+
+def operand_tensors(step: Assign) -> list[Tensor]:
+    """Return the tensors that an assignment reads."""
+    return [
+        arg.tensor if isinstance(arg, MergeBuffer) else arg
+        for arg in step.args
+        if isinstance(arg, Tensor | MergeBuffer)
+    ]

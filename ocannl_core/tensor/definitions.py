@@ -11,9 +11,10 @@ import numpy as np
 from ocannl_core.assign.nodes import ExternalCall, FetchSource
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
-from ocannl_core.origin import Location, caller_location
+from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.shape.terms import Shape
@@ -228,6 +229,79 @@ class ResultOf(Generic[T]):
     updated: T | None = None
 
 
+@dataclass(slots=True, eq=False)
+class Loop(Generic[T]):
+    """A loop over a time axis, of which one step was traced.
+
+    Attributes:
+        name: The name of the body, for labels and messages.
+        index: The position of a step on the time axis.
+        is_reversed: True if the steps run from the last position to the first.
+        keep: The values of a step that its gradient reads from memory and does not recompute:
+            `"carry"`, `"reductions"` or `"all"`.
+        outer: The loop whose body contains this one; None outside of any.
+        origin: The operation and the user's line.
+        length: The stated number of steps, or None.
+        over: The tensors with a time axis that the steps read.
+        entries: Their entries for a step.
+        initial: The carry before the first step.
+        before: The carry that a step receives.
+        after: The carry that it returns; as many as `before`.
+        final: The carry after the last step: results.
+        items: The values that a step returns beside the carry.
+        stacked: Those of all steps along the time axis: results.
+        body: The tensors that a step computes, oldest first.
+        inputs: Tensors from outside that the steps read.
+        positions: Tensors that hold the position of the step.
+        layers: The parameters with an entry for each step; None where all steps share parameters.
+    """
+
+    name: str
+    index: StaticIndex
+    is_reversed: bool
+    keep: str
+    outer: Loop[T] | None
+    origin: Origin
+    length: int | None = None
+    over: tuple[T, ...] = ()
+    entries: tuple[T, ...] = ()
+    initial: tuple[T, ...] = ()
+    before: tuple[T, ...] = ()
+    after: tuple[T, ...] = ()
+    final: tuple[T, ...] = ()
+    items: tuple[T, ...] = ()
+    stacked: tuple[T, ...] = ()
+    body: tuple[T, ...] = ()
+    inputs: tuple[T, ...] = ()
+    positions: set[T] = field(default_factory=set)
+    layers: dict[T, T] | None = None
+
+    @property
+    def results(self) -> tuple[T, ...]:
+        """The results of the loop."""
+        return (*self.final, *self.stacked)
+
+    def contains(self, other: Loop[T] | None) -> bool:
+        """Return True if the body of this loop contains another one, or is that one."""
+        while other is not None and other is not self:
+            other = other.outer
+        return other is self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CarriedValue(Generic[T]):
+    """A value that a step of a loop receives from the step before."""
+
+    loop: Loop[T]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResultOfLoop(Generic[T]):
+    """A result of a loop: a carry after the last step, or values of all steps."""
+
+    loop: Loop[T]
+
+
 Definition = (
     Applied[T]
     | Literal
@@ -237,6 +311,8 @@ Definition = (
     | Declared
     | GradientOf[T]
     | ResultOf[T]
+    | CarriedValue[T]
+    | ResultOfLoop[T]
 )
 """The closed union of definitions."""
 
@@ -252,9 +328,11 @@ def kind_of(definition: Definition[T]) -> str:
             return "gradient"
         case Literal():
             return "literal"
+        case CarriedValue():
+            return "carry"
         case Declared(is_statistic=True):
             return "statistic"
-        case Applied() | Filled() | Declared() | ResultOf():
+        case Applied() | Filled() | Declared() | ResultOf() | ResultOfLoop():
             return "tensor"
         case _:
             assert_never(definition)

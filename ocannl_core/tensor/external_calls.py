@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from ocannl_core.assign.calls import LiveNodes, bufferise_calls
@@ -20,6 +20,7 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ResultOfLoop,
     ancestors,
 )
 from ocannl_core.tensor.tensor import Tensor
@@ -29,17 +30,37 @@ _KEPT = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
 
 
 def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors and the other outputs of the user-written operations that compute them."""
+    """Return the tensors and the other results of the operations and loops that compute them."""
     found = dict.fromkeys(tensors)
     for tensor in tensors:
-        if isinstance(tensor.definition, ResultOf):
-            found.update(dict.fromkeys(tensor.definition.application.results))
+        match tensor.definition:
+            case ResultOf(application):
+                found.update(dict.fromkeys(application.results))
+            case ResultOfLoop(loop):
+                found.update(dict.fromkeys(loop.results))
+            case _:
+                pass
     return list(found)
+
+
+def with_steps(tensors: Iterable[Tensor]) -> set[Tensor]:
+    """Return the tensors and those that the steps of the loops among them compute."""
+    found = set(tensors)
+    pending = [t.definition.loop for t in found if isinstance(t.definition, ResultOfLoop)]
+    seen = set(pending)
+    while pending:
+        loop = pending.pop()
+        every = {*loop.body, *loop.results, *loop.before, *loop.inputs}
+        found |= every
+        inner = {t.definition.loop for t in every if isinstance(t.definition, ResultOfLoop)}
+        pending += inner - seen
+        seen |= inner
+    return found
 
 
 def backpropagation_tensors(root: Tensor) -> set[Tensor]:
     """Return every tensor whose shape backpropagation from a tensor needs."""
-    found = set(ancestors([root]))
+    found = with_steps(ancestors([root]))
     for tensor in list(found):
         if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
             found.update(with_siblings(tensor.definition.application.backward().code))
@@ -89,6 +110,11 @@ class ExternalCalls:
             emitter.constant_result(tensor)
         emitter.body.append(application.call(emitter.node_of))
         emitter.embedded.update(map(emitter.node_of, application.results))
+
+    def forget(self, application: OpApplication[Tensor]) -> None:
+        """Emit a call again at its next use: in another step of a loop its inputs differ."""
+        self._applied.discard(application)
+        self._passed.discard(application)
 
     def begin_backpropagation(self) -> None:
         """Start a backpropagation, in which every application passes its gradients on again."""

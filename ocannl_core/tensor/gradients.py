@@ -21,7 +21,14 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.constraints import RowEqual
 from ocannl_core.shape.logic import Adjoint, Logic, Pointwise, Several
-from ocannl_core.tensor.definitions import Applied, Filled, GradientOf, ResultOf, ancestors
+from ocannl_core.tensor.definitions import (
+    Applied,
+    Filled,
+    GradientOf,
+    ResultOf,
+    ResultOfLoop,
+    ancestors,
+)
 from ocannl_core.tensor.derived_operations import (
     DerivedOperation,
     search_operation,
@@ -201,6 +208,14 @@ class _Walk:
             if tensor in self._xs or any(operand in found for operand in tensor.operands):
                 found.add(tensor)
             definition = tensor.definition
+            if isinstance(definition, ResultOfLoop) and tensor in found and tensor.dtype.is_float:
+                raise UsageError(
+                    "oc.gradients has no rule for oc.scan: the gradient of a loop is code, made by "
+                    "backpropagation.",
+                    found=f"{tensor.describe()}, on which the differentiated tensor depends",
+                    where=f"{tensor.origin}\n{caller_location() or ''}",
+                    fix="oc.train.grad_update(loss) and p.grad, or a Python loop over the steps",
+                )
             if isinstance(definition, GradientOf) and self._xs.keys() & ancestors(
                 [definition.tensor]
             ):

@@ -184,8 +184,19 @@ def suggest_operand(operand: object) -> str:
 
 
 def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
-    """Raise UsageError if a tensor belongs to other recorded code than the given one."""
+    """Raise UsageError if a tensor belongs to other recorded code than the given one, or to a step
+    of a loop that is not being traced.
+    """
     for tensor in tensors:
+        if tensor.loop is not None and not tensor.loop.contains(tensor.session.loop):
+            raise UsageError(
+                "A tensor of a step of a loop has a value for each step: it is no part of code "
+                "outside.",
+                found=f"{tensor!r}, made in the body of {tensor.loop.name}",
+                where=str(caller_location() or ""),
+                fix="return it from the body: as the carry, for its value after the last step, or "
+                "beside the carry, for those of all steps",
+            )
         if tensor.recording is not None and tensor.recording is not recording:
             raise UsageError(
                 "A tensor made in recorded code has its value there: it is no part of other code.",

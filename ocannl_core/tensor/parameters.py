@@ -8,14 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core.assign.nodes import Constant
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.terms import Shape, Size
+from ocannl_core.shape.terms import RowKind, Shape, Size
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import initialize
-from ocannl_core.tensor.definitions import Declared, Parameter, Placeholder
+from ocannl_core.tensor.definitions import (
+    CarriedValue,
+    Declared,
+    Filled,
+    Loop,
+    Parameter,
+    Placeholder,
+    ancestors,
+)
 from ocannl_core.tensor.initial_values import OpenAxes, StatedShape, initial_value
 from ocannl_core.tensor.network_blocks import shared_parameter
 from ocannl_core.tensor.parameter_set import ParameterScope
@@ -72,13 +81,34 @@ def param(
     _check_name("parameter", name)
     rows: tuple[OpenAxes | None, OpenAxes | None] = (_row(output), _row(input))
     _check_cells(name, output=rows[0], input=rows[1])
-    arguments = (_hashable(rows[0]), _hashable(rows[1]), dtype, requires_grad)
-    return shared_parameter(
+    layers = _layers_around(session)
+    count = None if layers is None else layers.length
+    arguments = (_hashable(rows[0]), _hashable(rows[1]), dtype, requires_grad, count)
+    found = shared_parameter(
         session,
         name,
         arguments,
-        lambda label: _new(session, label, *rows, init, dtype, requires_grad),
+        lambda label: _new(session, label, *rows, init, dtype, requires_grad, count),
     )
+    return found if layers is None else _entry_of_layer(found, layers)
+
+
+def _layers_around(session: Session) -> Loop[Tensor] | None:
+    """Return the innermost loop whose steps have parameters of their own; None outside of any."""
+    loop: Loop[Tensor] | None = session.loop
+    while loop is not None and loop.layers is None:
+        loop = loop.outer
+    return loop
+
+
+def _entry_of_layer(parameter: Tensor, loop: Loop[Tensor]) -> Tensor:
+    """Return the entry of a parameter with a layer axis for the step of a loop over layers."""
+    assert loop.layers is not None
+    if parameter not in loop.layers:
+        entry: Tensor = parameter[loop.index]
+        loop.layers[parameter] = entry
+        loop.over, loop.entries = (*loop.over, parameter), (*loop.entries, entry)
+    return loop.layers[parameter]
 
 
 def _hashable(axes: OpenAxes | None) -> object:
@@ -116,15 +146,18 @@ def _new(
     init: Any,
     dtype: DType | str | None,
     requires_grad: bool | None,
+    layers: int | None,
 ) -> Tensor:
     origin = Origin(f"parameter {label[0]}", caller_location())
     environment = session.environment
-    rows = environment.fresh_shape(batch=(), input=input, output=output, name=label[0])
+    batch = () if layers is None else (layers,)
+    rows = environment.fresh_shape(batch=batch, input=input, output=output, name=label[0])
     environment.leaf(rows, origin, parameter=True)
     recorder, session.recorder = (
         session.recorder,
         None,
     )  # an initialiser is no part of code being recorded
+    loop, session.loop = session.loop, None  # nor of a step of a loop
     stored = session.param_dtype if dtype is None else None
     precision = (
         Precision(stored, Why.STORED) if stored else choose_precision(dtype, session.default_dtype)
@@ -133,7 +166,10 @@ def _new(
     try:
         initial, shape = initial_value(session, init, said, precision.dtype)
     finally:
-        session.recorder = recorder
+        session.recorder, session.loop = recorder, loop
+    if loop is not None:
+        _take_out(initial, loop, origin)
+    shape = shape.with_row(RowKind.BATCH, rows.batch)  # arrays have none
     is_unstated_number = isinstance(init, Real) and output is None and input is None
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
@@ -145,6 +181,31 @@ def _new(
         origin,
         requires_grad=precision.dtype.is_float if requires_grad is None else requires_grad,
     )
+
+
+def _take_out(initial: Tensor, loop: Loop[Tensor], origin: Origin) -> None:
+    """Take an initialiser out of the step of a loop that was being traced when it was made.
+
+    Its random numbers are those of the first step.
+
+    Raises:
+        UsageError: if it depends on the step.
+    """
+    for tensor in ancestors([initial]):
+        around = tensor.loop
+        if around is None:
+            continue
+        if tensor in around.positions:
+            around.positions.remove(tensor)
+            tensor.definition = Filled(lambda: Constant(0.0), 0)
+        elif isinstance(tensor.definition, CarriedValue) or tensor in set(around.entries):
+            raise UsageError(
+                "The initial value of a parameter is computed once, before any step of a loop.",
+                found=f"an initialiser that reads {tensor!r} of a step of {loop.name}",
+                where=str(origin),
+                fix="make the parameter outside of the loop, or give it another init=",
+            )
+        tensor.loop = None
 
 
 def placeholder(

@@ -105,6 +105,12 @@ def random_words(*, counter: Counter | None = None, label: str | None = None) ->
     key = hashed(word_constant(session, lambda: offsets.id, "identity"), _seed(session))
     if counter is not None:
         key = hashed(key, _counter(counter))
+    loop = session.loop
+    while loop is not None:  # other numbers in each step
+        position = number(loop.index, dtype=int64)
+        loop.positions.add(position)
+        key = hashed(key, word(position))
+        loop = loop.outer
     result: Tensor = hashed(key, word(offsets), label=label or "words")
     return result
 

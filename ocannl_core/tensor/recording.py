@@ -39,6 +39,8 @@ from ocannl_core.tensor.computation_steps import (
     Titled,
     UpdateGradients,
     ZeroGradients,
+    computed_tensors,
+    operand_tensors,
 )
 from ocannl_core.tensor.definitions import (
     Applied,
@@ -47,6 +49,7 @@ from ocannl_core.tensor.definitions import (
     GradientOf,
     Recording,
     ResultOf,
+    ResultOfLoop,
     ancestors,
     has_name,
 )
@@ -244,7 +247,7 @@ class CodeRecorder:
 
     def _add_step(self, step: Assign) -> None:
         target, origin = step.target, step.origin
-        operands = _operand_tensors(step)
+        operands = operand_tensors(step)
         self._label(target, operands)
         check_recorded_here(operands, self.recording)
         if not isinstance(step.logic, IndexMaps):
@@ -422,12 +425,12 @@ class _StepBuilder:
                         steps += self.outside(entry.operands)
                         steps.append(Forward((entry,), is_written_here=True))
                 case Assign():
-                    steps += self.outside(_operand_tensors(entry))
+                    steps += self.outside(operand_tensors(entry))
                     steps.append(entry)
                 case _Section(title, inner):
                     steps.append(Titled(title, self.of(inner)))
                 case _:
-                    self.written.update(_computed_tensors(entry))
+                    self.written.update(computed_tensors(entry))
                     steps.append(entry)
         return tuple(steps)
 
@@ -441,7 +444,7 @@ class _StepBuilder:
             tensor = pending.pop()
             is_contained = tensor in self.made or tensor in self.written or tensor in fresh
             match tensor.definition:
-                case Applied() | ResultOf():
+                case Applied() | ResultOf() | ResultOfLoop():
                     if not is_contained and tensor not in self.session.consumed:
                         fresh.add(tensor)
                         pending += tensor.operands
@@ -479,7 +482,7 @@ def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
     for entry in entries:
         match entry:
             case Assign():
-                yield from _operand_tensors(entry)
+                yield from operand_tensors(entry)
             case Forward(tensors):
                 yield from tensors
             case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
@@ -488,29 +491,6 @@ def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
                 yield from _read_tensors(inner)
             case Tensor():
                 pass
-
-
-def _computed_tensors(step: Step) -> Iterator[Tensor]:
-    """Yield the tensors whose forward code a step contains."""
-    match step:
-        case Forward(tensors):
-            yield from tensors
-        case Titled(_, inner):
-            for each in inner:
-                yield from _computed_tensors(each)
-        case UpdateGradients(losses):
-            yield from ancestors(list(losses))
-        case Assign() | ZeroGradients() | Backpropagate():
-            pass
-
-
-def _operand_tensors(step: Assign) -> list[Tensor]:
-    """Return the tensors that an assignment reads."""
-    return [
-        arg.tensor if isinstance(arg, MergeBuffer) else arg
-        for arg in step.args
-        if isinstance(arg, Tensor | MergeBuffer)
-    ]
 
 
 def cd(function: Callable[P, None]) -> Callable[P, Computation]:
@@ -531,6 +511,13 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
     @functools.wraps(function)
     def recorded(*args: P.args, **kwargs: P.kwargs) -> Computation:
         session = sessions.current()
+        if session.loop is not None:
+            raise UsageError(
+                "A step of a loop computes tensors and assigns none.",
+                found=f"code of {function.__name__} in the body of {session.loop.name}",
+                where=str(caller_location() or ""),
+                fix="return the new value as the carry, or as a value of the step",
+            )
         if isinstance(session.recorder, CodeRecorder):
             about = [arg for arg in args if isinstance(arg, Tensor)][:1]
             with session.recorder.all_or_nothing(), section(function.__name__, *about):

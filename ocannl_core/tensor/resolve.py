@@ -51,6 +51,7 @@ from ocannl_core.tensor.computation_steps import (
 from ocannl_core.tensor.copy_elimination import eliminate_copies
 from ocannl_core.tensor.definitions import (
     Applied,
+    CarriedValue,
     Declared,
     Filled,
     GradientOf,
@@ -58,12 +59,19 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ResultOfLoop,
     ancestors,
 )
 from ocannl_core.tensor.dimension import Dimension
 from ocannl_core.tensor.doubtful_broadcasts import report_broadcasts
-from ocannl_core.tensor.external_calls import ExternalCalls, backpropagation_tensors, with_siblings
+from ocannl_core.tensor.external_calls import (
+    ExternalCalls,
+    backpropagation_tensors,
+    with_siblings,
+    with_steps,
+)
 from ocannl_core.tensor.index_maps import IndexMaps
+from ocannl_core.tensor.loop_code import LoopCode
 from ocannl_core.tensor.margins import has_margins, node_info
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slot_code import SlotCode, check_margins
@@ -120,7 +128,7 @@ def resolve(
     for tensor in results:
         emitter.constant_result(tensor)
     program = AssignProgram(
-        tuple(emitter.body),
+        tuple(emitter.loops.with_kept_values(emitter.body)),
         emitter.nodes,
         frozenset(emitter.embedded),
         frozenset(emitter.initially_zero(declared)),
@@ -149,7 +157,7 @@ def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
                 found.add(target)
                 found.update(_tensor_of(arg) for arg in args if not isinstance(arg, float))
             case Forward(tensors):
-                found.update(with_siblings(tensors))
+                found |= with_steps(with_siblings(tensors))
                 found.update(operand for tensor in tensors for operand in tensor.operands)
             case ZeroGradients(roots):
                 found.update(with_siblings(ancestors(list(roots))))
@@ -211,6 +219,7 @@ class _AssignmentEmitter:
         gradient or assigned a tensor that has one.
         """
         self.calls = ExternalCalls(self)
+        self.loops = LoopCode(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
         """Return a tensor's node, and list it among the program's nodes."""
@@ -261,10 +270,11 @@ class _AssignmentEmitter:
                         self.fetch_zero(tensor.grad)
             case Backpropagate(roots):
                 self.calls.begin_backpropagation()
+                self.loops.begin_backpropagation()
                 for tensor in reversed(ancestors(list(roots))):
                     self.backpropagate(tensor)
                     if tensor.grad is not None and not isinstance(
-                        tensor.definition, Applied | ResultOf
+                        tensor.definition, Applied | ResultOf | ResultOfLoop
                     ):
                         self._sums.setdefault(tensor.grad, set()).update(roots)
             case UpdateGradients():
@@ -328,7 +338,7 @@ class _AssignmentEmitter:
             )
         )
         self.embedded.add(target)
-        self._changed(step.target)
+        self.changed(step.target)
         if (step.reset or step.combine is BinaryOp.SECOND) and not is_part:
             self._note_set(step.target)
 
@@ -344,7 +354,11 @@ class _AssignmentEmitter:
             Accumulate(target, BinaryOp.SECOND, False, copy, value, at_start, step.origin)
         )
 
-    def _changed(self, tensor: Tensor) -> None:
+    def last_change(self, tensors: Sequence[Tensor]) -> int:
+        """Return the time of the last change of any of some tensors."""
+        return max((self._changes.get(each, 0) for each in tensors), default=0)
+
+    def changed(self, tensor: Tensor) -> None:
         self._now += 1
         self._changes[tensor] = self._now
 
@@ -387,11 +401,15 @@ class _AssignmentEmitter:
                     code = SlotCode(self, tensor)
                     code.forward()
                     self.embedded.add(self.node_of(tensor))
-                    self._changed(tensor)
+                    self.changed(tensor)
                     if tensor in self._differentiated and selects(tensor):
                         self._selections[tensor] = code.selection(), self._now
             case ResultOf(application):
                 self.calls.forward(application)
+            case ResultOfLoop(loop):
+                self.loops.forward(loop)
+            case CarriedValue():
+                raise AssertionError("the code of a loop assigns what its steps carry")
             case Filled(source):
                 if _constant_value(tensor) is None and tensor.node not in self.embedded:
                     node = self.node_of(tensor)
@@ -413,7 +431,7 @@ class _AssignmentEmitter:
         node = self.node_of(gradient)
         self.body.append(Fetch(node, Constant(0.0), gradient.origin))
         self.embedded.add(node)
-        self._changed(gradient)
+        self.changed(gradient)
         self._note_set(gradient)
 
     def _note_set(self, gradient: Tensor) -> None:
@@ -433,12 +451,28 @@ class _AssignmentEmitter:
         definition = tensor.definition
         if isinstance(definition, ResultOf) and tensor.grad is not None:
             self.calls.backpropagate(definition.application)
+        if isinstance(definition, ResultOfLoop) and tensor.grad is not None:
+            self.loops.backpropagate(definition.loop)
         if (
             tensor.grad is None
             or not isinstance(definition, Applied)
             or definition.operation.gradient is None
         ):
             return
+        self.pass_on(tensor)
+        selection = self._selection_of(tensor)
+        SlotCode(self, tensor, selection).gradient(definition.operation.gradient)
+        for operand in definition.operands:
+            if operand.grad is not None:
+                self.changed(operand.grad)
+
+    def pass_on(self, tensor: Tensor) -> None:
+        """Record that a gradient is passed on to operands.
+
+        Raises:
+            UsageError: if it was passed on before, and not set since.
+        """
+        assert tensor.grad is not None
         if tensor.grad in self._passed_on:
             raise UsageError(
                 "A gradient is passed on to operands once, when it is complete.",
@@ -450,11 +484,6 @@ class _AssignmentEmitter:
         self._passed_on.add(tensor.grad)
         if tensor.grad not in self._set:
             self._carried.add(tensor.grad)
-        selection = self._selection_of(tensor)
-        SlotCode(self, tensor, selection).gradient(definition.operation.gradient)
-        for operand in definition.operands:
-            if operand.grad is not None:
-                self._changed(operand.grad)
 
     def _selection_of(self, tensor: Tensor) -> TensorNode | None:
         """Return the positions of selected cells, from the search at the tensor's computation; None

@@ -127,6 +127,8 @@ class Session:
         """The tensor of the seed, created with the first random numbers."""
         self.environment = Environment()
         self.recorder: Recorder | None = None
+        self.loop: Any = None
+        """The innermost loop whose body is being traced."""
         self.block: Any = None
         """The innermost running application of a block."""
         self.consumed = Notes()

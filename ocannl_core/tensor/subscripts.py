@@ -60,6 +60,35 @@ def parts_of(key: object) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
+def is_everything(key: object) -> bool:
+    """Return True for the key of `c[:]`."""
+    return isinstance(key, slice) and key == slice(None)
+
+
+def selected_rows(key: object) -> tuple[Any, int] | None:
+    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys.
+
+    Raises:
+        UsageError: for positions along several axes, or beside other keys than `:` and `...`.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    places = [place for place, part in enumerate(parts) if isinstance(part, Expression)]
+    if not places:
+        return None
+    others = [part for part in parts if not isinstance(part, Expression)]
+    around = [place for place, part in enumerate(parts) if part is ...]
+    if len(places) > 1 or len(around) > 1 or not all(p is ... or is_everything(p) for p in others):
+        raise UsageError(
+            "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
+            found=f"x[{key_text(key)}]",
+            where=str(caller_location() or ""),
+            fix="select along one axis after the other: oc.take(oc.take(x, i, axis=0), j, axis=1)",
+        )
+    (place,) = places
+    is_from_end = bool(around) and around[0] < place
+    return parts[place], place - len(parts) if is_from_end else place
+
+
 def parse_keys(parts: Sequence[object], text: str) -> Keys:
     """Return the keys of a subscript.
 

@@ -17,18 +17,20 @@ from ocannl_core.shape.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.shape.subscripts import Keys
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.assignment import is_everything
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
     Definition,
     Effect,
+    Filled,
     GradientOf,
     Literal,
+    Loop,
     Parameter,
     Placeholder,
     Recording,
     ResultOf,
+    ResultOfLoop,
     ancestors,
     check_label,
     kind_of,
@@ -42,7 +44,7 @@ from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.precision import Precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.shape_previews import preview
-from ocannl_core.tensor.subscripts import key_text, parse_keys
+from ocannl_core.tensor.subscripts import is_everything, key_text, parse_keys, selected_rows
 from ocannl_core.tensor.typed_tensor import TypedTensor
 
 
@@ -61,6 +63,7 @@ class Tensor(TensorMethods, TypedTensor):
         grad: The gradient of the backpropagated loss with respect to this tensor; None when it
             needs none.
         recording: The recorded code that it belongs to, or None.
+        loop: The loop to whose step it belongs, or None.
         fixed_by: The operation that relies on the cells of a literal, which the host must not
             overwrite then.
         is_overwritten: True once the host has overwritten a literal.
@@ -79,6 +82,7 @@ class Tensor(TensorMethods, TypedTensor):
         "id",
         "is_overwritten",
         "label",
+        "loop",
         "origin",
         "recording",
         "session",
@@ -113,6 +117,8 @@ class Tensor(TensorMethods, TypedTensor):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
         self.recording: Recording | None = None
+        is_computed = isinstance(definition, Applied | Filled | ResultOf | ResultOfLoop)
+        self.loop: Loop[Tensor] | None = session.loop if is_computed else None
         self.fixed_by: Origin | None = None
         self.is_overwritten = False
         self._applications: dict[Any, Any] | None = None
@@ -365,6 +371,8 @@ class Tensor(TensorMethods, TypedTensor):
                 return operands
             case ResultOf(application):
                 return tuple(application.inputs)
+            case ResultOfLoop(loop):
+                return loop.inputs
             case _:
                 return ()
 
@@ -535,6 +543,13 @@ class Tensor(TensorMethods, TypedTensor):
                 assigned to.
         """
         recorder = sessions.current().recorder or self.session.recorder
+        if recorder is None and self.session.loop is not None:
+            raise UsageError(
+                "A step of a loop computes tensors and assigns none.",
+                found=f"an assignment to {self!r} in the body of {self.session.loop.name}",
+                where=str(caller_location() or ""),
+                fix="return the new value as the carry, or as a value of the step",
+            )
         if recorder is None:
             raise UsageError(
                 "Assignments are recorded inside functions decorated with @oc.cd.",
@@ -566,27 +581,3 @@ class MergeBuffer(Expression):
 
     def __repr__(self) -> str:
         return f"{self.tensor!r}.merge"
-
-
-def selected_rows(key: object) -> tuple[Tensor, int] | None:
-    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys.
-
-    Raises:
-        UsageError: for positions along several axes, or beside other keys than `:` and `...`.
-    """
-    parts = key if isinstance(key, tuple) else (key,)
-    places = [place for place, part in enumerate(parts) if isinstance(part, Tensor)]
-    if not places:
-        return None
-    others = [part for part in parts if not isinstance(part, Tensor)]
-    around = [place for place, part in enumerate(parts) if part is ...]
-    if len(places) > 1 or len(around) > 1 or not all(p is ... or is_everything(p) for p in others):
-        raise UsageError(
-            "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
-            found=f"x[{key_text(key)}]",
-            where=str(caller_location() or ""),
-            fix="select along one axis after the other: oc.take(oc.take(x, i, axis=0), j, axis=1)",
-        )
-    (place,) = places
-    is_from_end = bool(around) and around[0] < place
-    return parts[place], place - len(parts) if is_from_end else place

@@ -243,7 +243,13 @@ class BackendConformance:
     def test_hand_made_programs_give_the_known_result(
         self, subject: Subject, oracle: Subject, make: Any
     ) -> None:
-        check(subject, oracle, make())
+        example = make()
+        if make is programs.repeated_statements:
+            try:
+                subject.generate(example.program)
+            except CodegenError as error:
+                pytest.skip(f"{subject} has no repetitions: {error.rule}")
+        check(subject, oracle, example)
 
     @pytest.mark.parametrize("make", group_programs.WITH_BARRIERS, ids=lambda make: make.__name__)
     def test_iterations_of_a_group_meet_at_barriers(

@@ -43,6 +43,7 @@ from ocannl_core.loopir.nodes import (
     LoopBound,
     LoopProgram,
     Remark,
+    Repeat,
     Scatter,
     Scope,
     Scoped,
@@ -425,6 +426,46 @@ def external_call() -> Example:
     return Example(draft.program(*body), {source: cells}, (), expected)
 
 
+def repeated_statements() -> Example:
+    """A repetition inside another, in both orders, with a node that is private to an iteration."""
+    draft, i = Draft("repeated"), fresh_var("i")
+    outer, inner = StaticIndex("outer", 2), StaticIndex("inner", 3)
+    source, carry = draft.node("source", float32, 2, 3), draft.node("carry", float32, 4)
+    kept, result = draft.node("kept", float32, 2, 3, 4), draft.node("result", float32, 2, 4)
+    own = draft.scratch("own", float32, 4)
+    entry = Binary(BinaryOp.ADD, draft.load(carry, i), draft.load(source, outer, inner), float32)
+    step = (
+        loop(i, 4, draft.store(own, i, value=entry)),
+        loop(i, 4, draft.store(kept, outer, inner, i, value=draft.load(own, i))),
+        loop(i, 4, draft.store(carry, i, value=draft.load(own, i))),
+    )
+    info = draft.nodes.pop(own)
+    steps = Repeat(
+        inner, 3, True, Block(step), (carry, source), (kept, carry), (carry,), ((own, info),)
+    )
+    finish = loop(i, 4, draft.store(result, outer, i, value=draft.load(carry, i)))
+    double = draft.accumulate(carry, i, op=BinaryOp.MUL, value=Const(2.0, float32))
+    body = Block((steps, finish, loop(i, 4, double)))
+    written = (kept, carry, result)
+    rows = Repeat(outer, 2, False, body, (carry, source), written, written)
+    never = replace(rows, index=StaticIndex("never", 0), count=0, body=Block(), complete=())
+    cells = np.arange(6, dtype=np.float32).reshape(2, 3)
+    start = np.array([0, 10, 20, 30], np.float32)
+    expected = {
+        kept: np.zeros((2, 3, 4), np.float32),
+        result: np.zeros((2, 4), np.float32),
+        carry: start.copy(),
+    }
+    for row in range(2):
+        for step_number in (2, 1, 0):
+            expected[carry] += cells[row, step_number]
+            expected[kept][row, step_number] = expected[carry]
+        expected[result][row] = expected[carry]
+        expected[carry] *= 2
+    program = draft.program(rows, never)
+    return Example(program, {source: cells, carry: start}, (), expected)
+
+
 def ends_at_run_time() -> Example:
     """Loops that end at an extent: in blocks, around a reduction, and for a single iteration."""
     draft, n = Draft("ends"), StaticExtent("n", 9)
@@ -467,6 +508,7 @@ HAND_MADE: tuple[Callable[[], Example], ...] = (
     convolution_with_margins,
     reversed_and_strided_cells,
     cells_read_after_they_are_written,
+    repeated_statements,
     loops_that_do_not_start_at_zero_or_do_not_run,
     variables_and_inlined_computations,
     memory_of_every_scope,

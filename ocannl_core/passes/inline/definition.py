@@ -19,6 +19,7 @@ from ocannl_core.loopir.nodes import (
     IndexValue,
     Load,
     LoadMerge,
+    Repeat,
     Scatter,
     Scoped,
     Stmt,
@@ -129,6 +130,8 @@ def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
         return Reason.STAGED_CODE
     if isinstance(site.access, CallExternal):
         return Reason.EXTERNAL_CALL
+    if isinstance(site.access, Repeat):
+        return Reason.WRITTEN_BY_LOOP
     if isinstance(site.access, StoreVector):
         return Reason.VECTOR_STORE
     if isinstance(site.access, Scatter):

@@ -17,6 +17,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Local,
     Remark,
+    Repeat,
     Scatter,
     Scoped,
     SetLocal,
@@ -74,7 +75,7 @@ def _only_stores(stmt: Stmt) -> bool:
     assigned: set[Local] = set()
     for each in walk(stmt):
         match each:
-            case CallExternal() | CheckPositions() | Staged() | Barrier():
+            case CallExternal() | Repeat() | CheckPositions() | Staged() | Barrier():
                 return False
             case DeclareLocal(local) | Scoped(local):
                 declared.add(local)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, uint8
-from ocannl_core.indexing import FixedIndex, VarIndex, fresh_var
+from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
 from ocannl_core.kernels.memory_plan import ALIGNMENT, memory_plan
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step
 from ocannl_core.loopir.nodes import Block, CallExternal, Fill, For, Load, Store
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from tests.support.external_calls import CopyCall
@@ -54,6 +54,19 @@ def test_external_calls_keep_their_operands_alive() -> None:
     places = memory_plan(plan((copy(B, A), call, copy(D, C)), (B, C))).places
     assert (places[B].first, places[B].last) == (0, 1)
     assert (places[C].first, places[C].last) == (1, 2)
+
+
+def test_nodes_that_steps_hand_to_later_iterations_live_as_long_as_the_repetition() -> None:
+    t = StaticIndex("t", 3)
+    inside = RepeatedSteps(t, 3, False, (copy(C, B), copy(D, C), copy(B, D)), (C, D))
+    found = memory_plan(plan((copy(B, A), inside, copy(A, B)), (B,)))
+    places = found.places
+    assert [(places[node].first, places[node].last) for node in (B, C, D)] == [
+        (0, 4),
+        (1, 2),
+        (2, 3),
+    ]
+    assert found.nbytes == 3 * 4096
 
 
 def test_margins_count_and_every_node_is_aligned() -> None:

@@ -57,7 +57,7 @@ from ocannl_core.loopir.traverse import (
     with_children,
     writes,
 )
-from ocannl_core.loopir.usage import remove_unused_nodes
+from ocannl_core.loopir.unused_nodes import remove_unused_nodes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 

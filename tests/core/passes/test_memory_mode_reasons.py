@@ -15,7 +15,14 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.dtypes import float32, uint4x32
-from ocannl_core.indexing import AxisIndex, ConcatIndex, affine, fresh_var
+from ocannl_core.indexing import (
+    AxisIndex,
+    ConcatIndex,
+    StaticIndex,
+    VarIndex,
+    affine,
+    fresh_var,
+)
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -29,6 +36,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     Local,
     LocalRead,
+    Repeat,
     Scatter,
     SetLocal,
     Staged,
@@ -207,6 +215,13 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
         x, t, c = nodes(d)
         return [CallExternal(CopyCall(), (x,), (t,)), read(d, t, c)]
 
+    def written_by_loop(d: Draft) -> list[Stmt]:
+        x, t, c = nodes(d)
+        step = StaticIndex("step", 4)
+        cell = VarIndex(step)
+        body = Block((Store(t, (cell,), Load(x, (cell,), float32)),))
+        return [Repeat(step, 4, False, body, (x,), (t,), (t,)), read(d, t, c)]
+
     def read_within_definition(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)
         return [
@@ -248,6 +263,7 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
         Reason.REDUCTION_FOR_OTHER_CELLS: reduction_for_other_cells,
         Reason.TOO_LARGE: too_large,
         Reason.EXTERNAL_CALL: external_call,
+        Reason.WRITTEN_BY_LOOP: written_by_loop,
         Reason.READ_WITHIN_DEFINITION: read_within_definition,
     }
 

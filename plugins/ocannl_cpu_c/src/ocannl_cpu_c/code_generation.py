@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.backend_api import IdentityMap, Kernel, KernelStream, Step
+from ocannl_core.backend_api import IdentityMap, Kernel, KernelStream, LeafStep
 from ocannl_core.backend_api.c_family import KernelText
 from ocannl_cpu_c import background_compilation
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
@@ -27,7 +27,7 @@ def generate(kernels: KernelStream) -> CSource:
 
 
 def _generate(kernels: KernelStream, compilation: BackgroundCompilation | None) -> CSource:
-    rendered: IdentityMap[Step, KernelText | None] = IdentityMap()
+    rendered: IdentityMap[LeafStep, KernelText | None] = IdentityMap()
     texts: list[KernelText | None] = []
     for step, nodes in kernels:
         first = step.like if isinstance(step, Kernel) and step.like is not None else step

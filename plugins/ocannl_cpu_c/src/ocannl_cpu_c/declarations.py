@@ -19,6 +19,11 @@ struct step {
   int64_t private_at;
   const int64_t *offsets;
   const int64_t *failed;
+  int64_t *index;
+  int64_t start;
+  int64_t end;
+  int64_t by;
+  int64_t jump;
 };
 struct routine {
   const struct step *steps;

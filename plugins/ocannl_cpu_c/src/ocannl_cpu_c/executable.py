@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from ocannl_core.backend_api import (
     Buffer,
@@ -13,6 +13,7 @@ from ocannl_core.backend_api import (
     Launcher,
     LinkError,
     NodeInfo,
+    StaticIndex,
     Target,
     TensorNode,
     dataclass,
@@ -28,7 +29,7 @@ from ocannl_cpu_c.loaded_objects import LoadedKernel
 from ocannl_cpu_c.loader import load, pool, runtime
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
 from ocannl_cpu_c.partition import partition, private_offsets
-from ocannl_cpu_c.source import CSource, Launch
+from ocannl_cpu_c.source import CSource, Launch, RepeatedLaunches, RunStep
 
 Buffers = Mapping[TensorNode, Buffer]
 Part = Callable[[Sequence[int]], None]
@@ -85,15 +86,21 @@ class _Linker:
         self._arrays = {node: self._array(node, buffers, "buffer") for node in plan.params}
         self._arrays |= arena(memory_plan(plan), plan.nodes)
         self._count = len(plan.indices)
-        self._cells = ffi.new("int64_t[]", self._count + 1)  # the last one is 1 during a call
+        repeated = list(_repeated_indices(executable.source.steps))
+        # behind those of the routine, one that is 1 during a call, then those of repetitions
+        self._cells = ffi.new("int64_t[]", self._count + 1 + len(repeated))
         self._index_cells = {index: self._cells + k for k, index in enumerate(plan.indices)}
+        for k, index in enumerate(repeated, self._count + 1):
+            self._index_cells[index] = self._cells + k
         # C holds addresses of all these; the launcher keeps them alive
         self._kept: list[object] = [self._arrays, self._cells]
 
     def launcher(self) -> Launcher:
-        count, parts = self._count, self._parts()
-        if len(parts) == 1 and isinstance(self._executable.source.steps[0], Launch):
-            return parts[0]
+        steps = self._executable.source.steps
+        count, parts = self._count, self._parts(steps)
+        if steps and not any(map(_calls_python, steps)):
+            (part,) = parts
+            return part
 
         def launch(values: Sequence[int]) -> None:
             if len(values) != count:
@@ -103,31 +110,74 @@ class _Linker:
 
         return make_exclusive(launch, self._name)
 
-    def _parts(self) -> list[Part]:
+    def _parts(self, steps: Sequence[RunStep]) -> list[Part]:
         """Return calls of kernels and calls into Python, in turn."""
         parts: list[Part] = []
-        pending: list[Launch] = []
-        for step in self._executable.source.steps:
-            if isinstance(step, Launch):
-                pending.append(step)
+        pending: list[_Native] = []
+        for step in steps:
+            if not _calls_python(step):
+                pending += self._native(step)
                 continue
             if pending:
                 parts.append(self._dispatch(pending))
                 pending = []
-            parts.append(self._external(step))
+            match step:
+                case CallExternal():
+                    parts.append(self._external(step))
+                case RepeatedLaunches():
+                    parts.append(self._repetition(step))
+                case Launch():
+                    raise AssertionError("a launch calls C")
+                case _:
+                    assert_never(step)
         if pending:
             parts.append(self._dispatch(pending))
         return parts
 
-    def _dispatch(self, launches: Sequence[Launch]) -> Part:
+    def _native(self, step: RunStep) -> Iterator[_Native]:
+        """Yield the launches of a step, those of a repetition between two jumps."""
+        match step:
+            case Launch():
+                yield step
+            case RepeatedLaunches(count=count, is_reversed=is_reversed):
+                inside = [each for one in step.steps for each in self._native(one)]
+                index, length = self._index_cells[step.index], len(inside) + 1
+                start, end, by = (count - 1, -1, -1) if is_reversed else (0, count, 1)
+                yield _Jump(index, start, end, by, length)
+                yield from inside
+                yield _Jump(index, start, end, by, -length)
+            case CallExternal():
+                raise AssertionError("a call of Python is no launch")
+            case _:
+                assert_never(step)
+
+    def _repetition(self, repeated: RepeatedLaunches) -> Part:
+        """Return a loop in Python around calls of which some are calls of Python."""
+        cell, parts = self._index_cells[repeated.index], self._parts(repeated.steps)
+        iterations = range(repeated.count)
+        order = iterations[::-1] if repeated.is_reversed else iterations
+
+        def run(values: Sequence[int]) -> None:
+            for position in order:
+                cell[0] = position
+                for part in parts:
+                    part(values)
+
+        return run
+
+    def _dispatch(self, launches: Sequence[_Native]) -> Part:
         """Return the one call that runs several kernels; it keeps their memory alive."""
         steps = ffi.new("struct step[]", len(launches))
         flags = IdentityMap[Launch, Any]()
         for launch in launches:
-            if launch.checks:
+            if isinstance(launch, Launch) and launch.checks:
                 flags[launch] = self._keep(ffi.new("int64_t *"))
         room = 0
         for step, launch in zip(steps, launches, strict=True):
+            if isinstance(launch, _Jump):
+                step.index, step.start, step.end = launch.index, launch.start, launch.end
+                step.by, step.jump = launch.by, launch.length
+                continue
             tables = self._tables(launch, flags.find(launch))
             step.kernel = self._keep(self._executable.kernels[launch.kernel]).address
             step.args, step.parts = tables, len(tables)
@@ -148,7 +198,11 @@ class _Linker:
         memory = self._keep(raw(threads * room))
         routine.memory, routine.room = ffi.cast("char *", address(memory)), room
         self._kept.append(steps)
-        checked = [(launch.checks, flags[launch]) for launch in launches if launch.checks]
+        checked = [
+            (each.checks, flags[each])
+            for each in launches
+            if isinstance(each, Launch) and each.checks
+        ]
         return calling.launcher(
             runtime(), routine, self._name, partial(self._raise_failure, checked), tuple(self._kept)
         )
@@ -212,6 +266,42 @@ class _Linker:
             )
         _check_fit(node, buffer.info, self._nodes[node], what)
         return buffer.array
+
+
+@dataclass(frozen=True, slots=True)
+class _Jump:
+    """The start or the end of a repetition among launches.
+
+    Attributes:
+        index: The address of its index.
+        start: The first value of the index.
+        end: The value after the last one.
+        by: The difference of two consecutive values.
+        length: The distance of the other jump, negative at the end.
+    """
+
+    index: Any
+    start: int
+    end: int
+    by: int
+    length: int
+
+
+_Native = Launch | _Jump
+
+
+def _calls_python(step: RunStep) -> bool:
+    return isinstance(step, CallExternal) or (
+        isinstance(step, RepeatedLaunches) and step.calls_python
+    )
+
+
+def _repeated_indices(steps: Sequence[RunStep]) -> Iterator[StaticIndex]:
+    """Yield the indices of repetitions."""
+    for step in steps:
+        if isinstance(step, RepeatedLaunches):
+            yield step.index
+            yield from _repeated_indices(step.steps)
 
 
 def _check_fit(node: TensorNode, given: NodeInfo, needed: NodeInfo, what: str) -> None:

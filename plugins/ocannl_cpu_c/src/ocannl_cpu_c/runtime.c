@@ -25,6 +25,13 @@ struct step {
   int64_t private_at;
   const int64_t *offsets;
   const int64_t *failed; /* what its checks set to end the routine; null if it has none */
+  /* without a kernel, a jump: the start of a repetition, forwards to its end if there are no
+     iterations; or the end, backwards to the start until the index is at its end */
+  int64_t *index;
+  int64_t start;
+  int64_t end;
+  int64_t by;
+  int64_t jump;
 };
 
 struct routine {
@@ -228,6 +235,11 @@ static void run_together(const struct routine *routine, const struct step *step)
 static int run(const struct routine *routine) {
   const struct step *const end = routine->steps + routine->count;
   for (const struct step *step = routine->steps; step != end; ++step) {
+    if (!step->kernel) {
+      *step->index = step->jump > 0 ? step->start : *step->index + step->by;
+      if ((*step->index == step->end) == (step->jump > 0)) step += step->jump;
+      continue;
+    }
     if (step->parts == 1)
       run_part(routine, step, 0, 0);
     else

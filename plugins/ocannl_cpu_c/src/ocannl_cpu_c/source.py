@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
+from itertools import count
 from typing import assert_never
 
 from ocannl_core.backend_api import (
     CallExternal,
     HostCall,
     Kernel,
+    LeafStep,
     NodeInfos,
     Plan,
     PrintedNames,
+    RepeatedSteps,
     StaticIndex,
     Step,
     TensorNode,
@@ -68,6 +71,36 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatedLaunches:
+    """Calls that run several times.
+
+    Attributes:
+        index: The static index that has the number of the iteration.
+        count: The number of iterations.
+        is_reversed: True if they run from the last one to the first.
+        steps: The calls of an iteration.
+    """
+
+    index: StaticIndex
+    count: int
+    is_reversed: bool
+    steps: tuple[RunStep, ...]
+
+    @property
+    def calls_python(self) -> bool:
+        """Return True if an iteration calls code that is not C."""
+        return any(
+            isinstance(step, CallExternal)
+            or (isinstance(step, RepeatedLaunches) and step.calls_python)
+            for step in self.steps
+        )
+
+
+RunStep = Launch | CallExternal | RepeatedLaunches
+"""One step of the execution of a routine."""
+
+
+@dataclass(frozen=True, slots=True)
 class CSource:
     """The code of one routine.
 
@@ -80,7 +113,7 @@ class CSource:
 
     plan: Plan
     kernels: tuple[KernelText, ...]
-    steps: tuple[Launch | CallExternal, ...]
+    steps: tuple[RunStep, ...]
     text: str = field(repr=False)
 
     @property
@@ -93,21 +126,34 @@ def assemble(plan: Plan, rendered: Sequence[KernelText | None]) -> CSource:
 
     Args:
         plan: The plan.
-        rendered: The kernel of each step, as `kernel_of` returns it.
+        rendered: The kernel of each of `plan.kernels`, as `kernel_of` returns it.
     """
     kernels: dict[str, KernelText] = {}
-    steps: list[Launch | CallExternal] = []
-    for step, kernel in zip(plan.steps, rendered, strict=True):
+    launches: list[Launch | CallExternal] = []
+    for step, kernel in zip(plan.kernels, rendered, strict=True):
         if kernel is not None:
             kernels.setdefault(kernel.symbol, kernel)
-        steps.append(_launch(step, kernel, plan))
+        launches.append(_launch(step, kernel, plan))
+    steps = _repeated(plan.steps, iter(launches))
     table = "\n".join(_launch_table(plan, steps))
-    return CSource(
-        plan, tuple(kernels.values()), tuple(steps), f"{unit(kernels.values())}\n{table}\n"
-    )
+    return CSource(plan, tuple(kernels.values()), steps, f"{unit(kernels.values())}\n{table}\n")
 
 
-def kernel_of(step: Step, nodes: NodeInfos) -> KernelText | None:
+def _repeated(
+    steps: Iterable[Step], launches: Iterator[Launch | CallExternal]
+) -> tuple[RunStep, ...]:
+    """Return the steps of a plan with the launches of its kernels, in order."""
+    found: list[RunStep] = []
+    for step in steps:
+        if isinstance(step, RepeatedSteps):
+            order = step.index, step.count, step.is_reversed
+            found.append(RepeatedLaunches(*order, _repeated(step.steps, launches)))
+        else:
+            found.append(next(launches))
+    return tuple(found)
+
+
+def kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
     """Return the kernel of a step; None for a call of code that is not C.
 
     Raises:
@@ -122,7 +168,7 @@ def kernel_of(step: Step, nodes: NodeInfos) -> KernelText | None:
             assert_never(step)
 
 
-def _launch(step: Step, kernel: KernelText | None, plan: Plan) -> Launch | CallExternal:
+def _launch(step: LeafStep, kernel: KernelText | None, plan: Plan) -> Launch | CallExternal:
     """Return the call of a step's kernel."""
     match step:
         case Kernel(body, arguments, indices, title) if kernel is not None:
@@ -151,13 +197,26 @@ def unit(kernels: Iterable[KernelText]) -> str:
     return "\n".join([DIALECT.prelude(helpers), *(kernel.text for kernel in kernels)])
 
 
-def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterator[str]:
+def _launch_table(plan: Plan, steps: Iterable[RunStep]) -> Iterator[str]:
     """Yield comment lines with the arguments of each launch."""
     names = PrintedNames()
     for node in plan.nodes:  # in the order in which titles name them
         names.node(node)
     yield f"// {_comment(plan.name)} runs:"
-    for number, step in enumerate(steps, 1):
+    yield from _launch_rows(steps, names, count(1))
+
+
+def _launch_rows(
+    steps: Iterable[RunStep], names: PrintedNames, numbers: Iterator[int]
+) -> Iterator[str]:
+    for step in steps:
+        if isinstance(step, RepeatedLaunches):
+            order = ", from the last one" if step.is_reversed else ""
+            yield f"//   {step.count} times, as {names.variable(step.index)}{order}:"
+            yield from _launch_rows(step.steps, names, numbers)
+            yield "//   end"
+            continue
+        number = next(numbers)
         if isinstance(step, CallExternal):
             inputs, outputs = (
                 ", ".join(map(names.node, nodes)) for nodes in (step.inputs, step.outputs)
@@ -173,7 +232,7 @@ def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterato
             for position, node in enumerate(step.merges)
         ]
         given += [
-            f"{NameRole.STATIC.name_of(position)} = {index.name}"
+            f"{NameRole.STATIC.name_of(position)} = {names.variable(index)}"
             for position, index in enumerate(step.indices)
         ]
         given += [

@@ -58,6 +58,7 @@ from ocannl_core.backend_api.loops import (
     LocalRead,
     Prefetch,
     Remark,
+    Repeat,
     Scatter,
     Scope,
     Scoped,
@@ -165,6 +166,8 @@ class Translator:
                 return self._allocate(stmt)
             case CallExternal():
                 return self._call(stmt)
+            case Repeat():
+                return self._repeat(stmt)
             case Staged(_, _, body):
                 return self.action(body)
             case Barrier() | Prefetch() | Remark():
@@ -271,6 +274,15 @@ class Translator:
                 return self.steps(body)
             case _:
                 return _unpaused(self.action(stmt))
+
+    def _repeat(self, stmt: Repeat) -> Action:
+        outer, infos = self._scope.copy(), self.nodes
+        self.nodes = {**infos, **dict(stmt.private)}
+        private = [(self.bind(node), info) for node, info in stmt.private]
+        slot = self.bind(stmt.index)
+        body = self.action(stmt.body)
+        self._scope, self.nodes = outer, infos
+        return repetition(slot, stmt.iterations, private, [body])
 
     def _allocate(self, stmt: Allocate) -> Action:
         info, name = self.nodes[stmt.node], stmt.node
@@ -461,6 +473,29 @@ class Translator:
         ):  # only the chosen operand: the other one may read outside its node
             return lambda frame: round_to(b(frame) if a(frame) != 0 else c(frame), dtype)
         return lambda frame: round_to(meaning(a(frame), b(frame), c(frame)), dtype)
+
+
+def repetition(
+    slot: int, values: range, private: Sequence[tuple[int, NodeInfo]], actions: Sequence[Action]
+) -> Action:
+    """Return an action that runs others for every value of a static index.
+
+    Args:
+        slot: The slot of the index.
+        values: Its values, in order.
+        private: The slots of nodes whose cells are undefined at the start of an iteration.
+        actions: The actions of an iteration, in order.
+    """
+
+    def repeat(frame: Frame) -> None:
+        for value in values:
+            frame[slot] = value
+            for each, info in private:
+                frame[each] = undefined(info)
+            for action in actions:
+                action(frame)
+
+    return repeat
 
 
 def constant(value: float, dtype: DType) -> Number:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
 from ocannl_core.backend_api import (
@@ -12,15 +12,28 @@ from ocannl_core.backend_api import (
     Launcher,
     LinkError,
     NodeInfo,
+    NodeInfos,
     Plan,
+    RepeatedSteps,
     Step,
     TensorNode,
     dataclass,
     make_exclusive,
     merge_reads,
+    private_nodes,
 )
-from ocannl_core.backend_api.loops import Allocate, Block, LoopProgram, Scope, Stmt, to_text
-from ocannl_interp.interpreter import Action, Frame, MergeOf, Translator
+from ocannl_core.backend_api.loops import (
+    Allocate,
+    Block,
+    LoopProgram,
+    Repeat,
+    Scope,
+    Stmt,
+    reads,
+    to_text,
+    writes,
+)
+from ocannl_interp.interpreter import Action, Frame, MergeOf, Translator, repetition
 from ocannl_interp.memory import Array, ArrayBuffer, undefined
 
 
@@ -42,9 +55,28 @@ class LoopSource:
 def as_program(plan: Plan) -> LoopProgram:
     """Return a plan as one loop program: the routine's own memory, then the steps in order."""
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in plan.scratch]
-    for step in plan.steps:
-        stmts += (step.call,) if isinstance(step, HostCall) else step.body.stmts
-    return LoopProgram(plan.name, plan.params, plan.indices, plan.nodes, Block(tuple(stmts)))
+    stmts += _statements(plan.steps, plan.nodes)
+    private = set(private_nodes(plan.steps))
+    nodes = {node: info for node, info in plan.nodes.items() if node not in private}
+    return LoopProgram(plan.name, plan.params, plan.indices, nodes, Block(tuple(stmts)))
+
+
+def _statements(steps: Sequence[Step], nodes: NodeInfos) -> Iterator[Stmt]:
+    for step in steps:
+        match step:
+            case HostCall(call):
+                yield call
+            case Kernel(body):
+                yield from body.stmts
+            case RepeatedSteps(index, count, is_reversed, inside, scratch):
+                body = Block(tuple(_statements(inside, nodes)))
+                seen = [node for node in reads(body) if node not in scratch]
+                written = [node for node in writes(body) if node not in scratch]
+                private = tuple((node, nodes[node]) for node in scratch)
+                accessed = tuple(seen), tuple(written), ()
+                yield Repeat(index, count, is_reversed, body, *accessed, private)
+            case _:
+                assert_never(step)
 
 
 class Interpretation:
@@ -54,7 +86,7 @@ class Interpretation:
         self._plan = plan
         self._translator = translator = Translator(plan.nodes)
         self._index_slots = [translator.bind(index) for index in plan.indices]
-        self._slots = {node: translator.bind(node) for node in (*plan.params, *plan.scratch)}
+        self._slots = {node: translator.bind(node) for node in (*plan.params, *plan.own_nodes)}
         self._merge_slots = {node: translator.bind(MergeOf(node)) for node in plan.nodes}
         self._actions = [self._action(step) for step in plan.steps]
 
@@ -65,6 +97,10 @@ class Interpretation:
                 return self._translator.kernel(body, (*arguments, *indices, *merges))
             case HostCall(call):
                 return self._translator.kernel(Block((call,)), (*call.inputs, *call.outputs))
+            case RepeatedSteps(index, steps=steps, scratch=scratch):
+                slot = self._translator.bind(index)
+                private = [(self._slots[node], self._plan.nodes[node]) for node in scratch]
+                return repetition(slot, step.iterations, private, list(map(self._action, steps)))
             case _:
                 assert_never(step)
 

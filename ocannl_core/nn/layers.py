@@ -1,0 +1,38 @@
+"""Stacks of equal layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ocannl_core.tensor.scan import run_steps
+
+
+def repeat_layers(
+    layer: Callable[[Any], Any], x: Any, *, layers: int, keep: str = "reductions"
+) -> Any:
+    """Return the result of equal layers one after the other, each with parameters of its own.
+
+        y = oc.nn.repeat_layers(lambda x: oc.relu(dense(x)), x, layers=128)
+
+    The code of a layer is compiled once: the time to compile does not depend on their number. Each
+    parameter that the function makes gets a leading batch axis, the layer. The result has the shape
+    and the number format of `x`.
+
+    Args:
+        layer: A function of what the layer before returned; a block, or one that applies blocks.
+        x: The input of the first layer: a tensor, or a structure of tensors as in `oc.scan`.
+        layers: The number of layers.
+        keep: The values of each layer that gradients read from memory, as in `oc.scan`.
+
+    Raises:
+        UsageError: if the layer returns another structure, or another number format.
+        ShapeError: if it changes the shape.
+    """
+
+    def step(carry: Any, nothing: None) -> tuple[Any, None]:
+        return layer(carry), None
+
+    step.__name__ = getattr(layer, "__name__", "layer")
+    _, result = run_steps(step, x, None, layers, is_reversed=False, keep=keep, has_layers=True)
+    return result
