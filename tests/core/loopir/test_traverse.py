@@ -47,7 +47,6 @@ from ocannl_core.loopir.traverse import (
     nodes_of,
     operands_with_certainty,
     reads,
-    remove_unused_nodes,
     rename_local,
     statements,
     static_indices,
@@ -58,6 +57,7 @@ from ocannl_core.loopir.traverse import (
     with_children,
     writes,
 )
+from ocannl_core.loopir.unused_nodes import remove_unused_nodes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
