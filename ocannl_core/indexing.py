@@ -519,7 +519,8 @@ def exchange_roles(found: Projections, target: int, sources: Sequence[int]) -> P
         target: The new result: 0 for the result so far, 1 for the first operand.
         sources: The new operands, numbered likewise.
     """
-    maps, dims = (found.lhs, *found.rhs), (found.lhs_dims, *found.rhs_dims)
+    maps = tuple(_renumbered(each, sources) for each in (found.lhs, *found.rhs))
+    dims = (found.lhs_dims, *found.rhs_dims)
     margins = (found.lhs_margins, *(found.margins or ((),) * len(found.rhs)))
     read = tuple(margins[each] for each in sources)
     return Projections(
@@ -530,4 +531,14 @@ def exchange_roles(found: Projections, target: int, sources: Sequence[int]) -> P
         tuple(dims[each] for each in sources),
         read if any(read) else (),
         margins[target],
+    )
+
+
+def _renumbered(index_map: IndexMap, sources: Sequence[int]) -> IndexMap:
+    """Return an index map whose computed positions refer to the operands with new numbers."""
+    return tuple(
+        ComputedIndex(sources.index(index.operand + 1), index.at)
+        if isinstance(index, ComputedIndex) and index.operand + 1 in sources
+        else index
+        for index in index_map
     )

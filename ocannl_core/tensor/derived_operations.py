@@ -62,7 +62,11 @@ class DerivedOperation(Operation):
 
 @lru_cache(maxsize=4096)
 def term_operation(
-    name: str, formula: Formula, roles: tuple[Variable, ...], padding: BinaryOp | None
+    name: str,
+    formula: Formula,
+    roles: tuple[Variable, ...],
+    padding: BinaryOp | None,
+    positions: int = 0,
 ) -> DerivedOperation:
     """Return the operation that sums a formula over the cells of its domain.
 
@@ -71,6 +75,7 @@ def term_operation(
         formula: The summand.
         roles: The variables of the formula that are operands.
         padding: As in `DerivedOperation`.
+        positions: As in `Operation`.
     """
     has_positions = POSITION in variables_in(formula)
 
@@ -103,6 +108,7 @@ def term_operation(
         gradient=gradient_of_positions if has_positions else gradient,
         roles=roles,
         padding=padding,
+        positions=positions,
     )
 
 

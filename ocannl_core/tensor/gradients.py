@@ -419,6 +419,9 @@ class _Code:
         if self._has_parts:
             value = _numbered(value)
         variables = [v for v in dict.fromkeys(variables_in(value)) if v != POSITION]
+        count = len(self._definition.operands)
+        places = range(count - self._definition.operation.positions + 1, count + 1)
+        variables += [Variable("value", place) for place in places]  # computed positions
         operands = tuple(map(self._tensor_of, occurrences or variables))
         model = self._tensor_at(target.position)
         if isinstance(logic, Several):
@@ -432,6 +435,7 @@ class _Code:
             substitute(value, roles),
             tuple(roles.values()),
             self._padding,
+            self._definition.operation.positions,
         )
         capture = self._definition.capture
         return derived_tensor(operation, operands, adjoint, model, self._origin, capture)

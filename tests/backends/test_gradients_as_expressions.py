@@ -451,3 +451,31 @@ def test_a_gradient_is_inlined_into_its_reader() -> None:
             if line.startswith("        ") and " = " in line
         ]
         assert len(stored) == 2  # the last loop, and a product that two of its terms share
+
+
+@pytest.mark.parametrize("operation", ["take", "take_along", "scatter_add"])
+def test_reads_and_writes_at_positions_have_second_derivatives(target: str, operation: str) -> None:
+    cells = np.arange(1.0, 13.0).reshape(4, 3)
+    with oc.Session(dtype="float64"):
+        w = oc.param("w", init=oc.tensor(cells, dtype="float64"))
+        ids = np.array([1, 3, 1, 0], np.int32)
+        if operation == "take":
+            y = oc.take(w, oc.tensor(ids, dtype="int32"), axis=0)
+            counts = np.bincount(ids, minlength=4)[:, None] * np.ones((4, 3))
+        elif operation == "take_along":
+            y = oc.take_along(w, oc.tensor(np.stack([ids] * 3, axis=1), dtype="int32"), axis=0)
+            counts = np.bincount(ids, minlength=4)[:, None] * np.ones((4, 3))
+        else:
+            unique = np.array([1, 3, 2, 0], np.int32)
+            y = oc.scatter_add(oc.tensor(unique, dtype="int32"), w, size=5)
+            counts = np.ones((4, 3))
+        loss = oc.einsum("...|...->... => 0", y * y * y)
+        (first,) = oc.gradients(loss, [w])
+        (second,) = oc.gradients(oc.einsum("...|...->... => 0", first * first), [w])
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        code = oc.train.forward(first) + oc.train.forward(second)
+        ctx.compile(code, keep=[first, second])()
+        slope = 3 * cells**2 * counts
+        np.testing.assert_allclose(ctx[first], slope)
+        np.testing.assert_allclose(ctx[second], 2 * slope * 6 * cells * counts)
