@@ -308,6 +308,9 @@ class PutAlong(_AlongAxis):
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [given[0]]
 
+    def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
+        return [None, None, TakeAlong(self.axis, self.ranks)(output_gradients[0], inputs[1])]
+
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         x, positions, cells = inputs
         found = np.zeros(x.shape, _wide(x).dtype)

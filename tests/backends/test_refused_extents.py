@@ -188,7 +188,7 @@ def test_an_extent_is_no_position() -> None:
     oc.reset()
     n = oc.static_extent("n", max=6)
     x = oc.placeholder("x", batch=[n], output=[2])
-    with pytest.raises(oc.UsageError, match="Indexing takes static indices or integers"):
+    with pytest.raises(oc.UsageError, match="positions are integers and static indices"):
         x[n]
 
 

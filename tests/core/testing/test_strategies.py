@@ -48,7 +48,7 @@ def test_random_programs_reach_every_kind_of_loop_and_nested_values() -> None:
     reached: set[object] = set()
 
     @settings(
-        max_examples=60,
+        max_examples=120,
         deadline=None,
         database=None,
         derandomize=True,
@@ -67,7 +67,7 @@ def test_programs_for_passes_overwrite_nodes_and_repeat_expressions() -> None:
     reached: set[str] = set()
 
     @settings(
-        max_examples=200,
+        max_examples=400,
         deadline=None,
         database=None,
         derandomize=True,
