@@ -19,7 +19,8 @@ from ocannl_core.tensor.pointwise_operations import (
 )
 from ocannl_core.tensor.tensor import Tensor
 
-_SUM = "...|...->... => 0"
+SUM = "...|...->... => 0"
+"""The sum of all cells."""
 
 
 class Scalars(Protocol):
@@ -86,9 +87,9 @@ class ZScore:
         """Record the judgement of a norm; return 1 if it is accepted."""
         history = state.vector("norms", self.window, norm.dtype)
         seen = state.scalar("norms_seen", int32)
-        mean = einsum(_SUM, history) / self.window
+        mean = einsum(SUM, history) / self.window
         distance = history - mean
-        deviation = sqrt(einsum(_SUM, distance * distance) / self.window)
+        deviation = sqrt(einsum(SUM, distance * distance) / self.window)
         is_full = cast(seen, float32) >= float(self.window)
         is_finite = equal(norm - norm, 0.0)
         is_usual = logical_or(logical_not(is_full), norm - mean <= self.limit * deviation)

@@ -42,14 +42,11 @@ from ocannl_core.tensor.pointwise_operations import (
 )
 from ocannl_core.tensor.recording import cd
 from ocannl_core.tensor.tensor import Tensor
-from ocannl_core.train.guards import DynamicScale, ZScore
+from ocannl_core.train.guards import SUM, DynamicScale, ZScore
 from ocannl_core.train.schedules import Schedule
 
 Rate = float | Tensor | Schedule
 """A number, a tensor of one cell that the host may change between calls, or a schedule."""
-
-SUM = "...|...->... => 0"
-"""The sum of all cells."""
 
 
 class State:

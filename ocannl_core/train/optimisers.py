@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.tensor.contractions import einsum, where
-from ocannl_core.tensor.pointwise_operations import equal, maximum, minimum, sqrt
+from ocannl_core.tensor.pointwise_operations import equal, maximum, minimum, sign, sqrt
 from ocannl_core.tensor.tensor import Tensor
-from ocannl_core.train.optimiser import SUM, Optimiser, Update
+from ocannl_core.train.guards import SUM
+from ocannl_core.train.optimiser import Optimiser, Update
 
 __all__ = [
     "LAMB",
@@ -272,7 +273,7 @@ class Rprop(Optimiser):
         smallest, largest = self.step_sizes
         size = update.keep("step_size", minimum(maximum(size, smallest), largest))
         kept = update.keep("previous", where(agreement < 0.0, 0.0, g))
-        return _sign(kept) * size / update.rate
+        return sign(kept) * size / update.rate
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -290,7 +291,7 @@ class Lion(Optimiser):
 
     def direction(self, update: Update) -> Any:
         first, second = self.betas
-        step = _sign(first * update.state("momentum") + (1.0 - first) * update.g)
+        step = sign(first * update.state("momentum") + (1.0 - first) * update.g)
         update.average("momentum", update.g, second)
         return step
 
@@ -435,7 +436,3 @@ def matrix_sizes(p: Tensor) -> tuple[int | None, int | None]:
     _ = p.info
     output, inputs = (row.sizes for row in (p.shape.output, p.shape.input))
     return prod(output) if output else None, prod(inputs) if inputs else None
-
-
-def _sign(x: Any) -> Any:
-    return where(x > 0.0, 1.0, where(x < 0.0, -1.0, 0.0))

@@ -89,14 +89,19 @@ class _Linear(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
-class _Cosine(Schedule):
+class _HalfWave(Schedule):
+    """Half a wave of the cosine between two positions that need not be whole."""
+
     first: float
     last: float
-    steps: int
+    length: float
+    start: float
 
     def value(self, step: Number) -> Number:
-        half_wave = 0.5 * (1.0 + _cos(math.pi * _progress(step, self.steps)))
-        return self.last + (self.first - self.last) * half_wave
+        if self.length <= 0:
+            return self.last + 0.0 * step
+        progress = _minimum(_maximum((step - self.start) / self.length, 0.0), 1.0)
+        return self.last + (self.first - self.last) * (0.5 * (1.0 + _cos(math.pi * progress)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,7 @@ def cosine(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> S
     The arguments are those of `linear`.
     """
     _check_numbers(rate=rate, final=final)
-    return _with_warmup(_Cosine(rate, final, _rest(steps, warmup)), warmup)
+    return _with_warmup(_HalfWave(rate, final, _rest(steps, warmup), 0.0), warmup)
 
 
 def wsd(rate: float, *, steps: int, decay: int, final: float = 0.0, warmup: int = 0) -> Schedule:
@@ -257,25 +262,9 @@ def one_cycle(
         )
     first = rate / first_divisor
     top = rise * steps - 1.0
-    up = _RealCosine(first, rate, top, 0.0)
-    down = _RealCosine(rate, first / last_divisor, steps - 1.0 - top, top)
+    up = _HalfWave(first, rate, top, 0.0)
+    down = _HalfWave(rate, first / last_divisor, steps - 1.0 - top, top)
     return _Peak(up, down, top)
-
-
-@dataclass(frozen=True, slots=True)
-class _RealCosine(Schedule):
-    """Half a wave of the cosine between two positions that need not be whole."""
-
-    first: float
-    last: float
-    length: float
-    start: float
-
-    def value(self, step: Number) -> Number:
-        if self.length <= 0:
-            return self.last + 0.0 * step
-        progress = _minimum(_maximum((step - self.start) / self.length, 0.0), 1.0)
-        return self.last + (self.first - self.last) * (0.5 * (1.0 + _cos(math.pi * progress)))
 
 
 @dataclass(frozen=True, slots=True)
