@@ -17,9 +17,9 @@ from ocannl_core import dtypes
 from ocannl_core.codegen.addresses import Addresses
 from ocannl_core.codegen.computed_positions import ComputedPositions
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.elementary_functions import WHOLE_FUNCTIONS
 from ocannl_core.codegen.helper import MATH, headers_for
 from ocannl_core.codegen.horizontal_operations import HORIZONTAL_REDUCTIONS
-from ocannl_core.codegen.library_functions import WHOLE_FUNCTIONS
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.narrow_floats import is_exact
 from ocannl_core.codegen.precedence import (

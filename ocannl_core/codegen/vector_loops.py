@@ -13,8 +13,8 @@ from functools import cache
 from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.elementary_functions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS
 from ocannl_core.codegen.expressions import Expressions
-from ocannl_core.codegen.library_functions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.narrow_floats import is_arithmetic, is_exact, match_narrow_load
 from ocannl_core.codegen.precedence import CExpr, call, cast, infix, negate
