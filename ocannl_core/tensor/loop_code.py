@@ -150,7 +150,9 @@ class LoopCode:
             emitter.constant_result(item)
             source, cells = emitter.operand(item), _info(item)
             target = emitter.node_of(stacked)
-            self._emit_copy(target, source, cells, count, target_at=position, origin=loop.origin)
+            self._emitter.body.append(
+                _copy(target, source, cells, count, target_at=position, origin=loop.origin)
+            )
         for after, final in zip(loop.after, loop.final, strict=True):
             self._assign(emitter.node_of(final), final.shape, after, loop.origin)
         reduced = frozenset(
@@ -207,7 +209,7 @@ class LoopCode:
             emitter.nodes[node] = _info(before)
             emitter.embedded.add(node)
             source = Cells(emitter.node_of(gradient))
-            self._emit_copy(node, source, _info(before), origin=loop.origin)
+            self._emitter.body.append(_copy(node, source, _info(before), origin=loop.origin))
         outside = [*(node for *_, node, _ in carried), *self._outside(loop)]
         with_step = _Step(self, loop)
         self._body(loop)
@@ -221,8 +223,8 @@ class LoopCode:
                 source = Cells(emitter.node_of(stacked.grad))
                 target, cells = emitter.node_of(item.grad), _info(item)
                 add = BinaryOp.ADD
-                self._emit_copy(
-                    target, source, cells, forward.count, source_at=position, combine=add
+                self._emitter.body.append(
+                    _copy(target, source, cells, forward.count, source_at=position, combine=add)
                 )
                 emitter.embedded.add(target)
                 emitter.changed(item.grad)
@@ -233,7 +235,7 @@ class LoopCode:
         for _, before, _, node, _ in carried:
             assert before.grad is not None
             source = Cells(emitter.node_of(before.grad))
-            self._emit_copy(node, source, _info(before), origin=loop.origin)
+            self._emitter.body.append(_copy(node, source, _info(before), origin=loop.origin))
         # the loops inside keep values for their gradients, which are complete here
         recomputed = list(self.with_kept_values(recomputed))
         emitter.body[:0] = self._without_kept(loop, forward, recomputed, emitter.body)
@@ -305,33 +307,8 @@ class LoopCode:
 
     def _copy(self, target: Tensor, source: Operand, origin: Origin) -> None:
         node = self._emitter.node_of(target)
-        self._emit_copy(node, source, _info(target), origin=origin)
+        self._emitter.body.append(_copy(node, source, _info(target), origin=origin))
         self._emitter.embedded.add(node)
-
-    def _emit_copy(
-        self,
-        target: TensorNode,
-        source: Operand,
-        cells: NodeInfo,
-        count: int = 0,
-        *,
-        target_at: IndexMap = (),
-        source_at: IndexMap = (),
-        combine: BinaryOp = BinaryOp.SECOND,
-        origin: Origin | None = None,
-    ) -> None:
-        self._emitter.body.append(
-            _copy(
-                target,
-                source,
-                cells,
-                count,
-                target_at=target_at,
-                source_at=source_at,
-                combine=combine,
-                origin=origin,
-            )
-        )
 
     def _assign(self, target: TensorNode, shape: Shape, value: Tensor, origin: Origin) -> None:
         """Emit the assignment of a value, broadcast to the shape of the target."""
