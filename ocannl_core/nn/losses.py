@@ -12,6 +12,7 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.nn.statistics import mean
 from ocannl_core.origin import caller_location
+from ocannl_core.tensor.activations import softplus
 from ocannl_core.tensor.computation import require_tensor
 from ocannl_core.tensor.contractions import einmax, einsum, where
 from ocannl_core.tensor.literals import offsets
@@ -103,8 +104,7 @@ def binary_cross_entropy(
     Shapes: those of `scores` and of `targets`, which are probabilities, agree.
     """
     _check(scores, targets, "binary_cross_entropy", reduction)
-    softplus = maximum(scores, 0.0) + log(1.0 + exp(minimum(scores, -scores)))
-    return _reduced(softplus - targets * scores, reduction)
+    return _reduced(softplus(scores) - targets * scores, reduction)
 
 
 def mean_squared_error(
@@ -133,7 +133,7 @@ def huber(
             fix="delta=1.0",
         )
     difference = predictions - targets
-    size = maximum(difference, -difference)
+    size = abs(difference)
     inside = minimum(size, delta)
     return _reduced(inside * (size - 0.5 * inside), reduction)
 
