@@ -159,7 +159,7 @@ def nodes_written(step: Step) -> tuple[TensorNode, ...]:
 def _visible(
     repeated: RepeatedSteps, found: Iterable[tuple[TensorNode, ...]]
 ) -> tuple[TensorNode, ...]:
-    """Return nodes of repeated steps, each once, without those that are private to an iteration."""
+    """Return the distinct nodes of repeated steps that outlive an iteration."""
     every = dict.fromkeys(node for nodes in found for node in nodes)
     return tuple(node for node in every if node not in repeated.scratch)
 
@@ -172,8 +172,8 @@ class Plan:
         name: The routine's name.
         steps: Kernels and external calls in the order of execution.
         params: Nodes whose memory comes from the context.
-        scratch: Nodes whose memory belongs to the routine, but for those that are private to an
-            iteration of repeated steps.
+        scratch: Nodes whose memory belongs to the routine and outlives an iteration of repeated
+            steps.
         indices: Static indices, in the order in which the routine takes their values.
         nodes: The extents and formats of every node mentioned.
     """

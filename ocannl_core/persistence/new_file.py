@@ -90,7 +90,7 @@ def _check_own(descriptor: int, partial: Path, path: Path) -> None:
             "The file that becomes a checkpoint is a regular file of the user, under one name.",
             found=f"{partial} is not",
             where=str(path),
-            fix=f"remove {partial}, or save in a folder where nobody else can write",
+            fix=f"remove {partial}, or save in a folder that other users cannot write to",
         )
 
 

@@ -78,7 +78,7 @@ def _flat(state: State, constraint: Subscript) -> Subscript:
 
 
 def _needs_no_axes(state: State, tail: RowVar) -> bool:
-    """Return True for the row of a result of which all operands are closed."""
+    """Return True if all operand rows of a result row are closed."""
     together = ranks.group(state, tail)
     if not ranks.is_anchored(state, tail) or ranks.leaf_of(state, tail) is not None:
         return False
