@@ -122,7 +122,7 @@ matmul = define_operation(
 transpose = define_operation(
     "transpose", logic="T", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
 )
-_einsum_of_one = define_operation(
+sum_along = define_operation(
     "einsum",
     forward=_sum,
     gradient=_sum_gradient,
@@ -142,7 +142,7 @@ _einsum_of_three = define_operation(
     gradient=_triple_product_gradient,
     combine=BinaryOp.ADD,
 )
-_EINSUMS = (_einsum_of_one, _einsum_of_two, _einsum_of_three)
+_EINSUMS = (sum_along, _einsum_of_two, _einsum_of_three)
 _outer_sum = define_operation(
     "outer_sum",
     forward=_sum_of_sums,
@@ -157,7 +157,7 @@ _tropical = define_operation(
     primitive=BinaryOp.ADD,
     combine=BinaryOp.MAX,
 )
-_einmax = define_operation(
+maximum_along = define_operation(
     "einmax",
     forward=_maximum,
     gradient=_maximum_gradient,
@@ -329,7 +329,7 @@ def einmax(
         dtype: The number format of the result.
         requires_grad: As for `einsum`.
     """
-    return _einmax(
+    return maximum_along(
         operand,
         logic=spec,
         padded=padded,

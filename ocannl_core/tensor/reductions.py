@@ -61,8 +61,8 @@ def _all(v: Any, v1: Any) -> None:
     v[neutral, pointwise.logical_and] = v1
 
 
-_sum = contractions._einsum_of_one
-_greatest = contractions._einmax
+_sum = contractions.sum_along
+_greatest = contractions.maximum_along
 _least = define_operation(
     "min",
     forward=_minimum,

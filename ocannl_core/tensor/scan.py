@@ -398,7 +398,7 @@ def _traced(loop: Loop[Tensor], session: Session) -> Iterator[None]:
 
 
 def _sort_tensors(loop: Loop[Tensor], recorder: Recorder | None) -> None:
-    """Find the tensors of a step; those that are equal in all steps are computed outside."""
+    """Find the tensors of a step, and hoist the loop-invariant ones."""
     found = [t for t in ancestors([*loop.after, *loop.items]) if t.loop is loop]
     own = {*loop.before, *loop.entries, *loop.positions}
     body: list[Tensor] = []

@@ -92,7 +92,7 @@ def test_the_second_gradient_of_an_operation_is_the_slope_of_its_gradient(case: 
 @pytest.mark.parametrize("case", FIRST_ONLY)
 def test_operations_without_a_second_gradient_are_named(case: str) -> None:
     function, points = CASES[case]
-    with pytest.raises((oc.UsageError, oc.MissingGradientError), match="prod|max"):
+    with pytest.raises((oc.UsageError, oc.MissingGradientError), match=r"prod|max"):
         check_second_gradients(lambda *x: squashed(function(*x)), points)
 
 

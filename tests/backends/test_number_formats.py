@@ -117,7 +117,9 @@ def test_functions_of_every_number_are_rounded_once(target: str, dtype: DType) -
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_library_functions_of_every_number_are_within_one_unit(target: str, dtype: DType) -> None:
+def test_elementary_functions_of_every_number_are_within_one_unit(
+    target: str, dtype: DType
+) -> None:
     x = numbers(dtype, target)
     for operation, reference in LIBRARY.values():
         with np.errstate(all="ignore"):
