@@ -72,7 +72,7 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
 )
 from ocannl_core.loopir.ranges import Range, bounded_range
-from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
+from ocannl_core.loopir.traverse import merge_reads, nodes_of, writes
 from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import NodeInfo, TensorNode
 

@@ -30,6 +30,9 @@ typedef uchar uint8_t;
 typedef ushort uint16_t;
 typedef uint uint32_t;
 typedef ulong uint64_t;
+#define half half_  // a variable of helpers
+#undef NAN
+#define NAN as_float(0x7fc00000)
 #define INT32_MIN INT_MIN
 #define INT32_MAX INT_MAX
 #define fmaf fma
