@@ -42,6 +42,13 @@ class Backend:
         """The distribution and its version, for messages."""
         return f"{self.distribution} {self.version}".strip()
 
+    @property
+    def is_synchronous(self) -> bool:
+        """True if work is finished when the call that submits it returns: the plugin has no
+        `ocannl_synchronize`.
+        """
+        return len(self.manager.hook.ocannl_synchronize.get_hookimpls()) == 1
+
     def targets(self) -> TargetReport:
         """Return the usable devices; an exception of the hook becomes the reason of the report."""
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, TypeVar
 
+from ocannl_core import settings
 from ocannl_core.compile.driver import compile_program
 from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.errors import LinkError, ShapeError, UsageError
@@ -22,11 +23,12 @@ from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import caller_location
-from ocannl_core.runtime import link, recompute, values
+from ocannl_core.runtime import link, merge, recompute, transfers, values
+from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
-from ocannl_core.target import Target
+from ocannl_core.target import Event, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
@@ -47,6 +49,9 @@ class Context:
         backend: The name of a backend, or `name:device`; by default the setting `backend`, or else
             the best available.
         device: The ordinal among the backend's devices; by default the one it prefers.
+        asynchronous: True to return from calls when the work is submitted to the queue of the
+            device; by default the setting `asynchronous`. Devices of backends that are asynchronous
+            themselves have no other queue.
 
     Raises:
         BackendNotFoundError: if there is no such backend or device.
@@ -54,7 +59,13 @@ class Context:
 
     __slots__ = ("_store",)
 
-    def __init__(self, backend: str | None = None, *, device: int | None = None) -> None:
+    def __init__(
+        self,
+        backend: str | None = None,
+        *,
+        device: int | None = None,
+        asynchronous: bool | None = None,
+    ) -> None:
         with _without_collections():  # imported objects live on
             chosen, target = manager.select(backend)
         if device is not None and device != target.device:
@@ -65,7 +76,10 @@ class Context:
                     fix=f"Context({chosen.name!r}, device={device})",
                 )
             chosen, target = manager.select(f"{chosen.name}:{device}")
-        self._store = BufferStore(chosen, target)
+        has_queue = settings.current().asynchronous if asynchronous is None else asynchronous
+        found = device_of(chosen, target)
+        queue = found.queue if has_queue and chosen.is_synchronous else None
+        self._store = BufferStore(found, queue=queue)
 
     @property
     def backend(self) -> Backend:
@@ -81,7 +95,8 @@ class Context:
         Values are shared: writing to a buffer that this context has is visible in both.
         """
         context = Context.__new__(type(self))
-        context._store = BufferStore(self.backend, self.target, parent=self._store)
+        own = self._store
+        context._store = BufferStore(own.device, parent=own, queue=own.queue)
         return context
 
     def compile(
@@ -150,12 +165,8 @@ class Context:
         lowered = lower(program)
         bindings = link.with_extents(bindings, lowered)
         link.check_bindings(lowered.indices, bindings, program.name)
-        if merged := merge_reads(lowered.body):
-            raise LinkError(
-                "Merge buffers are filled by transfers between devices, which this version lacks.",
-                found=", ".join(f"{node.name}.merge" for node in merged),
-                where=f"compiling {program.name}",
-            )
+        merged = merge_reads(lowered.body)
+        merge.check_at_link(merged, self._store, program.name)
         entry, kept_in_part = usage_of(lowered), link.partly_written(code, lowered)
         missing = link.missing_nodes(code, entry.reads_first | kept_in_part, self._store)
         recipes = recompute.recipes_for(missing, self._store, program.name)
@@ -167,20 +178,23 @@ class Context:
         inlined = link.requested_nodes(code, inline)
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
         built = compile_program(program, request)
-        memory = link.bind(code, built.plan, self._store)
-        launch = link.launcher_of(built, memory)
-
         # optimisation may have removed reads, never an access that bounds an index
         usage = usage_of(built.optimised)
+        memory = link.bind(code, built.plan, self._store, usage.writes)
         needed = usage.reads_first | (kept_in_part & usage.writes)
         usage = replace(usage, limits=entry.limits, reads_first=needed)
         routine = f"{program.name}, compiled at {caller_location()}"
         run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
+        merged = merge_reads(built.optimised.body)
+        spaces = merge.present_memory(merged, built.plan.nodes, self._store)
+        launch = link.launcher_of(built, memory, self._store, run, spaces)
         link.record(built, lowered.nodes, usage, memory, run, self._store)
         link.bind_untouched(code, kept, built.plan, self._store)
         recomputed = recompute.locate(recipes, self._store)
-        made = Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
+        node = merged[0] if merged else None
+        made = Routine(built, usage, bindings, memory, launch, run, self._store, recomputed, node)
         made.context = self
+        self._store.history.routines.add(made)
         run.owner = weakref.ref(made)
         note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.own_nodes))
         return made
@@ -215,7 +229,7 @@ class Context:
 
     def synchronize(self) -> None:
         """Return when all submitted work of the device has finished."""
-        self.backend.synchronize(self.target)
+        self._store.synchronize()
 
     # ----- host access ---------------------------------------------------------------------------
 
@@ -234,6 +248,7 @@ class Context:
             assert tensor.literal is not None
             return values.cells_of(tensor.literal, info, tensor.describe(), "").copy()
         stored = self._readable(tensor)
+        self._store.wait_to_read(stored)
         return values.read(self.backend, stored.buffer, stored.sizes())
 
     def __setitem__(self, tensor: TensorLike, value: object) -> None:
@@ -248,9 +263,7 @@ class Context:
                 sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
-        stored, cells, sizes = self._prepared(tensor, value)
-        values.write(self.backend, stored.buffer, cells)
-        self._store.history.host_wrote(stored, sizes)
+        self._write(*self._prepared(tensor, value))
 
     def assign(self, cells: Mapping[T, object]) -> None:
         """Copy host data of several tensors to the device: of all of them, or of none.
@@ -268,9 +281,15 @@ class Context:
             for stored in new:
                 self._store.remove(stored)
             raise
-        for stored, converted, sizes in prepared:
-            values.write(self.backend, stored.buffer, converted)
-            self._store.history.host_wrote(stored, sizes)
+        for each in prepared:
+            self._write(*each)
+
+    def _write(self, stored: Stored, cells: Array, sizes: Mapping[StaticExtent, int]) -> None:
+        if stored.shared is not None:
+            link.unshare(stored, self._store, stored.node.name)
+        self._store.wait_to_write(stored)
+        values.write(self.backend, stored.buffer, cells)
+        self._store.history.host_wrote(stored, sizes)
 
     def _prepared(
         self, tensor: TensorLike, value: object, new: list[Stored] | None = None
@@ -304,6 +323,97 @@ class Context:
                 new.append(found)
         assert found is not None
         return found, cells, sizes
+
+    # ----- other contexts -------------------------------------------------------------------------
+
+    def copy_from(
+        self, source: Context, tensors: TensorLike | Iterable[TensorLike] | Mapping[str, TensorLike]
+    ) -> Event:
+        """Copy the values of tensors from another context, on any device of any backend: of all of
+        them, or of none.
+
+        The bits are those of the source. Buffers are copied directly where one of the two backends
+        can, else through the host. Tensors without memory here get some.
+
+        Args:
+            source: The context that has the values.
+            tensors: One tensor or several, such as `loss.params` or `opt.state`.
+
+        Returns:
+            The end of the copies, `event.wait()`; code and host access of both contexts wait for
+            what they need by themselves.
+
+        Raises:
+            LinkError: if the source does not store one of the tensors, or it has no value there;
+                nothing has changed then.
+        """
+        given = listed(tensors, "copy_from")
+        found = [source._readable(tensor) for tensor in given]
+        new: list[Stored] = []
+        try:
+            places = [
+                self._place(tensor, each, new) for tensor, each in zip(given, found, strict=True)
+            ]
+        except BaseException:
+            for stored in new:
+                self._store.remove(stored)
+            raise
+        return transfers.all_of(
+            transfers.copy(self._store, place, source._store, each)
+            for place, each in zip(places, found, strict=True)
+        )
+
+    def _place(self, tensor: TensorLike, source: Stored, new: list[Stored]) -> Stored:
+        """Return the memory here for a tensor that another context stores."""
+        tensor.note_host_write()
+        found = self._store.find(tensor.node)
+        if found is None:
+            found = Stored(
+                tensor.node, self._store.allocate(source.info, tensor.describe()), tensor
+            )
+            self._store.add(found)
+            new.append(found)
+        elif found.shared is not None and found.buffer is not source.buffer:
+            link.unshare(found, self._store, tensor.describe())
+        return found
+
+    def fill_merge(
+        self,
+        tensor: TensorLike,
+        *,
+        source: Context,
+        streamed: bool = False,
+        discard: bool = False,
+    ) -> Event:
+        """Fill the merge buffer with another context's value of a tensor: recorded code of this
+        context reads it as `tensor.merge`.
+
+        A context, with its children, has one merge buffer.
+
+        Args:
+            tensor: The tensor, often the gradient of a parameter.
+            source: The context that has the value.
+            streamed: True to copy nothing: the routine that reads the merge buffer reads the
+                source's memory. Between devices of one backend that share memory.
+            discard: True to drop a content that a routine compiled to read it has not read.
+
+        Returns:
+            The end of the transfer.
+
+        Raises:
+            LinkError: if the source has no value; or if the present content has not been read.
+        """
+        found = source._readable(_checked(tensor))
+        own = self._store.find(tensor.node)
+        return merge.fill(
+            self._store,
+            tensor.describe(),
+            source._store,
+            found,
+            own.info if own is not None else found.info,
+            is_streamed=streamed,
+            discards=discard,
+        )
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """Return True if the tensor has memory here, with or without a value."""
@@ -401,3 +511,23 @@ def _checked(tensor: TensorLike) -> TensorLike:
             fix="ctx[x], where x is the tensor itself",
         )
     return tensor
+
+
+def listed(
+    tensors: TensorLike | Iterable[TensorLike] | Mapping[str, TensorLike], call: str
+) -> list[TensorLike]:
+    """Return the tensors that an argument names, each once."""
+    if isinstance(getattr(tensors, "node", None), TensorNode):
+        return [tensors]  # type: ignore[list-item]
+    if isinstance(tensors, Mapping):
+        tensors = list(tensors.values())
+    found = list(tensors) if isinstance(tensors, Iterable) else [tensors]
+    for each in found:
+        if not isinstance(getattr(each, "node", None), TensorNode):
+            raise UsageError(
+                f"{call} takes tensors.",
+                found=f"a {type(each).__name__}: {each!r}",
+                fix=f"target.{call}(source, [w, b]), or loss.params for all parameters",
+            )
+    by_node = {each.node: each for each in found}
+    return list(by_node.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.assign.traverse import partial_targets
@@ -17,11 +18,12 @@ from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.usage import Usage
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import partly_assigned
+from ocannl_core.queues import HostQueue
 from ocannl_core.runtime import values
 from ocannl_core.runtime.interfaces import Array, TensorLike
 from ocannl_core.runtime.recompute import recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
-from ocannl_core.target import Launcher
+from ocannl_core.target import Buffer, Launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,41 +243,107 @@ def why(reason: Reason | None) -> str:
 # ----- memory -----------------------------------------------------------------------------------
 
 
-def launcher_of(built: Build, memory: Mapping[TensorNode, Stored]) -> Launcher:
+def launcher_of(
+    built: Build,
+    memory: Mapping[TensorNode, Stored],
+    store: BufferStore,
+    run: RunRecord,
+    merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+) -> Launcher:
     """Link an executable with the memory of a context.
 
     Raises:
         LinkError: if the device has too little memory for the routine's own nodes.
     """
+    buffers = {node: stored.buffer for node, stored in memory.items()}
     try:
-        return built.executable.link({node: stored.buffer for node, stored in memory.items()})
+        launch = built.executable.link(buffers, merge_buffers)
     except MemoryError as error:
         nbytes = memory_plan(built.plan).nbytes
         raise too_large(built.plan, f"{nbytes:,} bytes") from error
+    if store.queue is not None:
+        return _queued(launch, store.queue, run)
+    return launch if store.backend.is_synchronous else _observed(launch, run)
 
 
-def bind(code: Unlinked, plan: Plan, store: BufferStore) -> dict[TensorNode, Stored]:
+def _queued(launch: Launcher, queue: HostQueue, run: RunRecord) -> Launcher:
+    """Return a launcher that submits the work to a queue, and records the event of its end."""
+
+    def submit(values: Sequence[int]) -> None:
+        run.event = queue.submit(partial(launch, tuple(values)), run.routine)
+
+    return submit
+
+
+def _observed(launch: Launcher, run: RunRecord) -> Launcher:
+    """Return a launcher that records the event that the backend's own returns, if any."""
+
+    def start(values: Sequence[int]) -> None:
+        run.event = launch(values)
+
+    return start
+
+
+def bind(
+    code: Unlinked, plan: Plan, store: BufferStore, writes: AbstractSet[TensorNode]
+) -> dict[TensorNode, Stored]:
     """Return the memory of a routine's parameters: the context's, or new.
 
     New memory is not part of the context until `store.add`, so that a compilation that fails leaves
     no trace.
+
+    Args:
+        code: The code.
+        plan: The compiled code.
+        store: The memory of the context.
+        writes: The parameters that the routine writes.
     """
-    return {node: _bind_node(code, node, plan.nodes[node], store) for node in plan.params}
+    memory = {}
+    for node in plan.params:
+        is_constant = node in code.literals and node not in writes
+        memory[node] = _bind_node(code, node, plan.nodes[node], store, is_constant=is_constant)
+        if memory[node].shared is not None and not is_constant:
+            unshare(memory[node], store, code.describe(node))
+    return memory
 
 
-def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: BufferStore) -> Stored:
+def _bind_node(
+    code: Unlinked,
+    node: TensorNode,
+    info: NodeInfo,
+    store: BufferStore,
+    *,
+    is_constant: bool = False,
+) -> Stored:
     stored = store.find(node)
     if stored is not None:
         return stored if stored.info == info else _relayout(code, stored, info, store)
-    name = code.describe(node)
-    stored = Stored(node, store.allocate(info, name), code.tensors.get(node))
+    name, tensor = code.describe(node), code.tensors.get(node)
+    shared = store.device.literal(node, info) if is_constant else None
+    if shared is not None:
+        stored = Stored(node, shared.buffer, tensor)
+        stored.shared, stored.has_value = shared, True
+        return stored
+    stored = Stored(node, store.allocate(info, name), tensor)
     if node in code.literals:
         cells = values.cells_of(code.literals[node], info, name, _shape_text(stored, info))
         values.write(store.backend, stored.buffer, cells)
         stored.has_value = True
+        if is_constant:
+            stored.shared = store.device.share_literal(node, stored.buffer)
     elif node in code.program.fresh:
         stored.has_value = stored.tensor is None or not stored.tensor.is_statistic
     return stored
+
+
+def unshare(stored: Stored, store: BufferStore, name: str) -> None:
+    """Give a context a copy of its own of a literal's cells; its routines are linked again."""
+    own = store.allocate(stored.info, name)
+    store.backend.transfer(own, stored.buffer).wait()
+    stored.buffer, stored.shared = own, None
+    for routine in list(store.history.routines):
+        routine.link_again(stored)
+    store.history.last = None
 
 
 def bind_untouched(
@@ -321,6 +389,7 @@ def _relayout(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore
     moved = Stored(stored.node, store.allocate(info, code.describe(stored.node)), stored.tensor)
     moved.has_value, moved.writers = stored.has_value, stored.writers
     if stored.has_value:
+        store.wait_to_read(stored)
         values.write(store.backend, moved.buffer, values.read(store.backend, stored.buffer))
     return moved
 
@@ -348,6 +417,8 @@ def record(
         stored.is_linked = True
         if node in usage.writes:
             stored.add_run(run)
+        if node in usage.reads:
+            stored.add_reader(run)
         provides = node in usage.writes and node not in usage.reads_first
         if provides and routine not in stored.writers:
             stored.writers.append(routine)

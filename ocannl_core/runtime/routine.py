@@ -16,11 +16,12 @@ from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.loopir.usage import Limit, Usage
 from ocannl_core.node import NodeInfo, Placement, TensorNode
-from ocannl_core.runtime import link, recompute
+from ocannl_core.runtime import link, merge, recompute
 from ocannl_core.runtime.calls import callable_class
+from ocannl_core.runtime.merge import MergeContent
 from ocannl_core.runtime.recompute import Recomputed
-from ocannl_core.runtime.store import History, RunRecord, Stored
-from ocannl_core.target import Launcher
+from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
+from ocannl_core.target import Buffer, Launcher
 
 if TYPE_CHECKING:
     from ocannl_core.compile.profile import Profile
@@ -36,6 +37,7 @@ class Routine:
         context: The context that it was compiled in.
         reads: Nodes of the context that it reads.
         writes: Nodes of the context that it writes.
+        merged: The node whose merge buffer it reads, or None.
         placements: The placement of each node that it mentions, with its reason.
     """
 
@@ -51,14 +53,18 @@ class Routine:
         "_launch",
         "_limits",
         "_memory",
+        "_merge_buffer",
         "_needed",
         "_order",
         "_recomputed",
         "_run",
         "_sized",
+        "_store",
+        "_used",
         "_written",
         "bindings",
         "context",
+        "merged",
         "name",
         "placements",
         "reads",
@@ -73,8 +79,9 @@ class Routine:
         memory: Mapping[TensorNode, Stored],
         launch: Launcher,
         run: RunRecord,
-        history: History,
+        store: BufferStore,
         recomputed: Sequence[Recomputed] = (),
+        merged: TensorNode | None = None,
     ) -> None:
         self.name = build.plan.name
         self.bindings = tuple(bindings)
@@ -84,12 +91,15 @@ class Routine:
         self.placements: Mapping[TensorNode, Placement] = build.placements
         self._build = build
         self._run = run
-        self._history = history
+        self._store = store
+        self._history = store.history
+        self.merged = merged
+        self._merge_buffer: Buffer | None = None
         self._recomputed = tuple(recomputed)
         # a run may overwrite operands of nodes that the next run recomputes
         self._is_repeatable = all(
             operand.node not in usage.writes for each in recomputed for operand in each.operands
-        ) and not (build.assignments.carried & usage.writes)
+        ) and not (build.assignments.carried & usage.writes or merged)
         self._launch = launch
         self._memory = dict(memory)
         by_id = sorted(memory.items(), key=lambda item: item[0].id)
@@ -98,6 +108,7 @@ class Routine:
             stored for node, stored in by_id if node in usage.reads_first and node not in fresh
         )
         self._written = tuple(stored for node, stored in by_id if node in usage.writes)
+        self._used = tuple(stored for _, stored in by_id)
         carried = build.assignments.carried & usage.writes
         self._carried = tuple(stored for node, stored in by_id if node in carried)
         self._is_ready = False
@@ -155,6 +166,7 @@ class Routine:
 
         values, _ = self._values(indices)
         link.check_values(self._needed, self.name)
+        self._store.synchronize()
         memory = {node: stored.buffer for node, stored in self._memory.items()}
         build = self._build
         return profile(build.plan, build.backend, build.target, values, memory, seconds)
@@ -176,7 +188,7 @@ class Routine:
         build = self._build
         found = search_schedules(build.optimised, build.backend, build.target, budget, again=again)
         self._build = compile_again(build)
-        self._launch = link.launcher_of(self._build, self._memory)
+        self._launch = self._linked()
         return found
 
     @property
@@ -237,13 +249,53 @@ class Routine:
             link.check_gradients(self._carried, self._run)
         if not self._is_ready:
             link.check_values(self._needed, self.name)
+        content = None
+        if self.merged is not None:
+            content = merge.check_at_run(self.merged, self._store, self.name)
+            self._use_merge_buffer(content)
+        self._wait_for_transfers()
         self._launch(values)
         self._run.sizes, self._run.values = sizes, extents
         self._history.ran(self._run, is_repeatable=self._is_repeatable)
+        if content is not None:
+            content.has_run(self._run.event)
         if not self._is_ready:
             for stored in self._written:
                 stored.has_value = True
             self._is_ready = True  # for good: a node that has a value never loses it
+
+    def _wait_for_transfers(self) -> None:
+        """Let the next launch follow the copies to nodes that it uses, and the copies from those
+        that it writes.
+        """
+        for stored in self._used:
+            if stored.copied is not None:
+                self._store.follow(stored.copied)
+                stored.copied = None
+        for stored in self._written:
+            if stored.readers:
+                for event in stored.readers:
+                    self._store.follow(event)
+                stored.readers.clear()
+
+    def _use_merge_buffer(self, content: MergeContent) -> None:
+        """Link the code with the present memory of the merge buffer."""
+        assert self.merged is not None
+        content.wait_to_read(self._store)
+        buffer = merge.buffer_for(content, self._build.plan.nodes[self.merged], self._store)
+        if buffer is not self._merge_buffer:
+            self._merge_buffer = buffer
+            self._launch = self._linked()
+
+    def _linked(self) -> Launcher:
+        merges = {} if self.merged is None else {self.merged: self._merge_buffer}
+        found = {node: buffer for node, buffer in merges.items() if buffer is not None}
+        return link.launcher_of(self._build, self._memory, self._store, self._run, found)
+
+    def link_again(self, stored: Stored) -> None:
+        """Link the code anew if it uses this memory, whose buffer has changed."""
+        if any(each is stored for each in self._used):
+            self._launch = self._linked()
 
     def _values(
         self, indices: Mapping[str, SupportsIndex]
