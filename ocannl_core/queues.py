@@ -1,8 +1,8 @@
 """A queue of work for one device, done in order by a thread of its own, with events.
 
-    queue = HostQueue("cpu_c:1")
-    event = queue.submit(work, "step")     # returns at once
-    event.wait()                           # returns when the work is done, or raises its error
+queue = HostQueue("cpu_c:1")
+event = queue.submit(work, "step")     # returns at once
+event.wait()                           # returns when the work is done, or raises its error
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 from ocannl_core.target import Event
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 
 
 class QueueEvent:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ocannl_core import settings
 from ocannl_core.compile.driver import compile_program
@@ -26,13 +26,16 @@ from ocannl_core.origin import caller_location
 from ocannl_core.runtime import link, merge, recompute, transfers, values
 from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
+from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
+from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
 from ocannl_core.target import Event, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
 
+
+Tensors = TensorLike | Iterable[TensorLike] | Mapping[Any, TensorLike]
 
 T = TypeVar("T", bound=TensorLike)
 
@@ -165,8 +168,7 @@ class Context:
         lowered = lower(program)
         bindings = link.with_extents(bindings, lowered)
         link.check_bindings(lowered.indices, bindings, program.name)
-        merged = merge_reads(lowered.body)
-        merge.check_at_link(merged, self._store, program.name)
+        merge.check_at_link(merge_reads(lowered.body), self._store, program.name)
         entry, kept_in_part = usage_of(lowered), link.partly_written(code, lowered)
         missing = link.missing_nodes(code, entry.reads_first | kept_in_part, self._store)
         recipes = recompute.recipes_for(missing, self._store, program.name)
@@ -178,21 +180,49 @@ class Context:
         inlined = link.requested_nodes(code, inline)
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
         built = compile_program(program, request)
+
         # optimisation may have removed reads, never an access that bounds an index
         usage = usage_of(built.optimised)
-        memory = link.bind(code, built.plan, self._store, usage.writes)
         needed = usage.reads_first | (kept_in_part & usage.writes)
         usage = replace(usage, limits=entry.limits, reads_first=needed)
+        unlinked = Linkable(built, code, lowered.nodes, usage, tuple(bindings), kept)
+        return self._link(unlinked, recipes)
+
+    def link(self, routine: Routine) -> Routine:
+        """Return a routine of another context bound to this one's memory, without compiling it
+        again.
+
+        Both contexts are on devices of one kind, such as `cpu_c:0` and `cpu_c:1`.
+
+        Raises:
+            LinkError: if the devices differ, the code reads a node that this context does not
+                store, or it was compiled to recompute what an earlier routine there left virtual.
+        """
+        if not isinstance(routine, Routine):
+            raise UsageError(
+                "A context links routines.",
+                found=f"a {type(routine).__name__}",
+                fix="ctx.link(step), where step = other.compile(...); or ctx.compile(code)",
+            )
+        unlinked = link.relinked(routine.linkable, routine.recomputed, self._store)
+        merge.check_at_link(merge_reads(unlinked.built.optimised.body), self._store, routine.name)
+        return self._link(unlinked)
+
+    def _link(self, unlinked: Linkable, recipes: Sequence[Recipe] = ()) -> Routine:
+        """Return compiled code bound to this context's memory."""
+        built, code, usage = unlinked.built, unlinked.code, unlinked.usage
+        program = code.program
+        memory = link.bind(code, built.plan, self._store, usage.writes)
         routine = f"{program.name}, compiled at {caller_location()}"
         run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
         merged = merge_reads(built.optimised.body)
         spaces = merge.present_memory(merged, built.plan.nodes, self._store)
         launch = link.launcher_of(built, memory, self._store, run, spaces)
-        link.record(built, lowered.nodes, usage, memory, run, self._store)
-        link.bind_untouched(code, kept, built.plan, self._store)
+        link.record(built, unlinked.nodes, usage, memory, run, self._store)
+        link.bind_untouched(code, unlinked.kept, built.plan, self._store)
         recomputed = recompute.locate(recipes, self._store)
         node = merged[0] if merged else None
-        made = Routine(built, usage, bindings, memory, launch, run, self._store, recomputed, node)
+        made = Routine(unlinked, memory, launch, run, self._store, recomputed, node)
         made.context = self
         self._store.history.routines.add(made)
         run.owner = weakref.ref(made)
@@ -326,9 +356,7 @@ class Context:
 
     # ----- other contexts -------------------------------------------------------------------------
 
-    def copy_from(
-        self, source: Context, tensors: TensorLike | Iterable[TensorLike] | Mapping[str, TensorLike]
-    ) -> Event:
+    def copy_from(self, source: Context, tensors: Tensors) -> Event:
         """Copy the values of tensors from another context, on any device of any backend: of all of
         them, or of none.
 
@@ -337,7 +365,8 @@ class Context:
 
         Args:
             source: The context that has the values.
-            tensors: One tensor or several, such as `loss.params` or `opt.state`.
+            tensors: One tensor or several, such as `loss.params` or `opt.state`; or a mapping from
+                tensors of this context to tensors of the source, of equal formats and extents.
 
         Returns:
             The end of the copies, `event.wait()`; code and host access of both contexts wait for
@@ -346,13 +375,14 @@ class Context:
         Raises:
             LinkError: if the source does not store one of the tensors, or it has no value there;
                 nothing has changed then.
+            TransferError: if two tensors of a mapping differ in format or extents, likewise.
         """
-        given = listed(tensors, "copy_from")
-        found = [source._readable(tensor) for tensor in given]
+        pairs = transfers.pairs_of(tensors)
+        found = [source._readable(there) for _, there in pairs]
         new: list[Stored] = []
         try:
             places = [
-                self._place(tensor, each, new) for tensor, each in zip(given, found, strict=True)
+                self._place(here, each, new) for (here, _), each in zip(pairs, found, strict=True)
             ]
         except BaseException:
             for stored in new:
@@ -367,10 +397,11 @@ class Context:
         """Return the memory here for a tensor that another context stores."""
         tensor.note_host_write()
         found = self._store.find(tensor.node)
+        info = source.info if tensor.node is source.node else tensor.info
+        if (info.dtype, info.dims) != (source.info.dtype, source.info.dims):
+            raise transfers.unequal(tensor, info, source)
         if found is None:
-            found = Stored(
-                tensor.node, self._store.allocate(source.info, tensor.describe()), tensor
-            )
+            found = Stored(tensor.node, self._store.allocate(info, tensor.describe()), tensor)
             self._store.add(found)
             new.append(found)
         elif found.shared is not None and found.buffer is not source.buffer:
@@ -511,23 +542,3 @@ def _checked(tensor: TensorLike) -> TensorLike:
             fix="ctx[x], where x is the tensor itself",
         )
     return tensor
-
-
-def listed(
-    tensors: TensorLike | Iterable[TensorLike] | Mapping[str, TensorLike], call: str
-) -> list[TensorLike]:
-    """Return the tensors that an argument names, each once."""
-    if isinstance(getattr(tensors, "node", None), TensorNode):
-        return [tensors]  # type: ignore[list-item]
-    if isinstance(tensors, Mapping):
-        tensors = list(tensors.values())
-    found = list(tensors) if isinstance(tensors, Iterable) else [tensors]
-    for each in found:
-        if not isinstance(getattr(each, "node", None), TensorNode):
-            raise UsageError(
-                f"{call} takes tensors.",
-                found=f"a {type(each).__name__}: {each!r}",
-                fix=f"target.{call}(source, [w, b]), or loss.params for all parameters",
-            )
-    by_node = {each.node: each for each in found}
-    return list(by_node.values())

@@ -10,7 +10,7 @@ from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.assign.traverse import partial_targets
 from ocannl_core.compile.driver import Build
 from ocannl_core.errors import LinkError, UsageError, VerifyError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.kernels.memory_plan import memory_plan, too_large
 from ocannl_core.kernels.nodes import Plan
@@ -21,7 +21,7 @@ from ocannl_core.passes.accesses import partly_assigned
 from ocannl_core.queues import HostQueue
 from ocannl_core.runtime import values
 from ocannl_core.runtime.interfaces import Array, TensorLike
-from ocannl_core.runtime.recompute import recipes_of
+from ocannl_core.runtime.recompute import Recomputed, recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
 from ocannl_core.target import Buffer, Launcher
 
@@ -50,6 +50,58 @@ class Unlinked:
         return tensor is not None and (
             tensor.is_parameter or tensor.is_placeholder or tensor.is_statistic
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linkable:
+    """Compiled code, and all that binding it to the memory of a context takes.
+
+    Attributes:
+        built: The compiled code.
+        code: The assignments, with literals and tensors.
+        nodes: The infos of all nodes of the lowered code.
+        usage: The reads and writes of the code.
+        bindings: The static indices of a call.
+        kept: The nodes that outlive a call, with the reasons.
+    """
+
+    built: Build
+    code: Unlinked
+    nodes: Mapping[TensorNode, NodeInfo]
+    usage: Usage
+    bindings: tuple[StaticIndex, ...]
+    kept: Mapping[TensorNode, Placement]
+
+
+def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: BufferStore) -> Linkable:
+    """Return compiled code for the device of another context.
+
+    Raises:
+        LinkError: if it was compiled for another kind of device, recomputes nodes of its context,
+            or reads a node that this context does not store.
+    """
+    built, name = unlinked.built, unlinked.code.program.name
+    if built.backend is not store.backend or built.target != replace(
+        store.target, device=built.target.device
+    ):
+        raise LinkError(
+            "Compiled code is linked on devices of the kind that it was compiled for.",
+            found=f"{name} was compiled for {built.target}, and the context is on {store.target}",
+            where=f"linking {name}",
+            fix="compile the code in this context: ctx.compile(...)",
+        )
+    if recomputed:
+        nodes = ", ".join(each.recipe.node.name for each in recomputed)
+        raise LinkError(
+            "Code that recomputes tensors of its context is not linked in another one.",
+            found=f"{name} recomputes {nodes}",
+            where=f"linking {name}",
+            fix="compile the code in this context: ctx.compile(...)",
+        )
+    missing = missing_nodes(unlinked.code, unlinked.usage.reads_first, store)
+    check_presence(unlinked.code, missing, store)
+    executable = store.backend.compile(built.source, store.target)
+    return replace(unlinked, built=replace(built, target=store.target, executable=executable))
 
 
 def description(node: TensorNode, tensor: TensorLike | None) -> str:
@@ -257,7 +309,8 @@ def launcher_of(
     """
     buffers = {node: stored.buffer for node, stored in memory.items()}
     try:
-        launch = built.executable.link(buffers, merge_buffers)
+        link = built.executable.link
+        launch = link(buffers, merge_buffers) if merge_buffers else link(buffers)
     except MemoryError as error:
         nbytes = memory_plan(built.plan).nbytes
         raise too_large(built.plan, f"{nbytes:,} bytes") from error

@@ -1,6 +1,6 @@
 """The merge buffer of a lineage of contexts: a copy of one node from another context.
 
-    ctx.fill_merge(p.grad, source=other)     # `p.grad.merge`, in code compiled in ctx, reads it
+ctx.fill_merge(p.grad, source=other)     # `p.grad.merge`, in code compiled in ctx, reads it
 """
 
 from __future__ import annotations
@@ -8,48 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ocannl_core.errors import LinkError, UsageError
-from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.runtime import transfers, values
-from ocannl_core.runtime.store import BufferStore, Stored
+from ocannl_core.runtime.store import BufferStore, MergeContent, Stored
 from ocannl_core.target import Buffer, Done, Event
-
-
-@dataclass(slots=True, eq=False)
-class MergeContent:
-    """The content of a merge buffer.
-
-    Attributes:
-        node: The node of which it is a copy.
-        name: The tensor's name in messages.
-        cells: Its cells.
-        streamed_from: The memory that is read in place of a copy; None for a copy.
-        source: The context of the cells.
-        written_at: The time at which that memory was written last before the filling.
-        is_read: True once a routine has read the content.
-    """
-
-    node: TensorNode
-    name: str
-    cells: Stored
-    streamed_from: Stored | None
-    source: BufferStore
-    written_at: int
-    is_read: bool = False
-
-    def wait_to_read(self, store: BufferStore) -> None:
-        """Let the work that a context submits next begin after the writes of the cells."""
-        event = self.cells.write_event()
-        if event is not None:
-            store.follow(event)
-        elif self.streamed_from is not None:
-            self.source.wait_to_read(self.cells)
-
-    def has_run(self, event: Event | None) -> None:
-        """Record that a routine has read the content, or will have at an event."""
-        self.is_read = True
-        if event is not None:
-            self.source.history.note_reader(self.cells, event)
 
 
 def fill(
@@ -90,9 +52,7 @@ def fill(
                 where=tensor_name,
                 fix="leave out streamed=True: the cells are copied",
             )
-        content = MergeContent(
-            node, tensor_name, stored, stored, source, stored.written_at()
-        )
+        content = MergeContent(node, tensor_name, stored, stored, source, stored.written_at())
         store.history.merge_filled(content)
         return Done()
     cells = memory_for(node, info, store)
@@ -107,9 +67,7 @@ def memory_for(node: TensorNode, info: NodeInfo, store: BufferStore) -> Stored:
     memory = store.history.merge_memory
     cells = memory.get(info)
     if cells is None:
-        cells = memory[info] = Stored(
-            node, store.allocate(info, f"merge buffer of {node.name}")
-        )
+        cells = memory[info] = Stored(node, store.allocate(info, f"merge buffer of {node.name}"))
     cells.node = node
     return cells
 
@@ -196,4 +154,3 @@ def _check_read(store: BufferStore, held: MergeContent, name: str) -> None:
         where=f"filling the merge buffer with {name}",
         fix=f"run {routines} first, or drop the content: fill_merge(..., discard=True)",
     )
-

@@ -7,20 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
-from ocannl_core.compile.driver import Build, compile_again
+from ocannl_core.compile.driver import compile_again
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import StaticExtent, StaticIndex, affine
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.kernels.memory_plan import MemoryPlan, memory_plan
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
-from ocannl_core.loopir.usage import Limit, Usage
+from ocannl_core.loopir.usage import Limit
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, merge, recompute
 from ocannl_core.runtime.calls import callable_class
-from ocannl_core.runtime.merge import MergeContent
+from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.recompute import Recomputed
-from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
+from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored
 from ocannl_core.target import Buffer, Launcher
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Routine:
         "_is_repeatable",
         "_launch",
         "_limits",
+        "_linkable",
         "_memory",
         "_merge_buffer",
         "_needed",
@@ -73,9 +75,7 @@ class Routine:
 
     def __init__(
         self,
-        build: Build,
-        usage: Usage,
-        bindings: Sequence[StaticIndex],
+        linkable: Linkable,
         memory: Mapping[TensorNode, Stored],
         launch: Launcher,
         run: RunRecord,
@@ -83,8 +83,9 @@ class Routine:
         recomputed: Sequence[Recomputed] = (),
         merged: TensorNode | None = None,
     ) -> None:
+        build, usage, bindings = linkable.built, linkable.usage, linkable.bindings
         self.name = build.plan.name
-        self.bindings = tuple(bindings)
+        self.bindings = bindings
         self.context: Any = None
         self.reads = usage.reads
         self.writes = usage.writes
@@ -95,6 +96,7 @@ class Routine:
         self._history = store.history
         self.merged = merged
         self._merge_buffer: Buffer | None = None
+        self._linkable = linkable
         self._recomputed = tuple(recomputed)
         # a run may overwrite operands of nodes that the next run recomputes
         self._is_repeatable = all(
@@ -190,6 +192,16 @@ class Routine:
         self._build = compile_again(build)
         self._launch = self._linked()
         return found
+
+    @property
+    def linkable(self) -> Linkable:
+        """The code, for another context to link."""
+        return replace(self._linkable, built=self._build)
+
+    @property
+    def recomputed(self) -> tuple[Recomputed, ...]:
+        """The tensors of earlier routines that it recomputes."""
+        return self._recomputed
 
     @property
     def source(self) -> str:

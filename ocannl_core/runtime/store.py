@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from itertools import count
-from typing import TYPE_CHECKING
 
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
@@ -17,12 +16,8 @@ from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.queues import HostQueue
 from ocannl_core.runtime.device import Device, SharedCells
-from ocannl_core.runtime.interfaces import TensorLike
+from ocannl_core.runtime.interfaces import LinkedRoutine, TensorLike
 from ocannl_core.target import Buffer, Event
-
-if TYPE_CHECKING:
-    from ocannl_core.runtime.merge import MergeContent
-    from ocannl_core.runtime.routine import Routine
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +63,7 @@ class History:
 
     def __init__(self) -> None:
         self.last: RunRecord | None = None
-        self.routines: weakref.WeakSet[Routine] = weakref.WeakSet()
+        self.routines: weakref.WeakSet[LinkedRoutine] = weakref.WeakSet()
         self.merged: MergeContent | None = None
         self.merge_memory: dict[NodeInfo, Stored] = {}
         self._ordinals = count(1)
@@ -180,8 +175,7 @@ class Stored:
         self.reads.append(run)
 
     def last_run(self) -> RunRecord | None:
-        """Return the run that wrote the node last; None if the host or a transfer did, or nothing.
-        """
+        """Return the run that wrote the node last; None if something else did, or nothing."""
         last = max(self.runs, key=lambda run: run.at, default=None)
         return None if last is None or last.at <= self.host_wrote_at else last
 
@@ -382,3 +376,40 @@ class BufferStore:
 
     def __len__(self) -> int:
         return len(self._stored)
+
+
+@dataclass(slots=True, eq=False)
+class MergeContent:
+    """The content of a merge buffer.
+
+    Attributes:
+        node: The node of which it is a copy.
+        name: The tensor's name in messages.
+        cells: Its cells.
+        streamed_from: The memory that is read in place of a copy; None for a copy.
+        source: The context of the cells.
+        written_at: The time at which that memory was written last before the filling.
+        is_read: True once a routine has read the content.
+    """
+
+    node: TensorNode
+    name: str
+    cells: Stored
+    streamed_from: Stored | None
+    source: BufferStore
+    written_at: int
+    is_read: bool = False
+
+    def wait_to_read(self, store: BufferStore) -> None:
+        """Let the work that a context submits next begin after the writes of the cells."""
+        event = self.cells.write_event()
+        if event is not None:
+            store.follow(event)
+        elif self.streamed_from is not None:
+            self.source.wait_to_read(self.cells)
+
+    def has_run(self, event: Event | None) -> None:
+        """Record that a routine has read the content, or will have at an event."""
+        self.is_read = True
+        if event is not None:
+            self.source.history.note_reader(self.cells, event)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from ocannl_core.errors import TransferError, UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks.backend import transfer
+from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.runtime import values
+from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.runtime.store import BufferStore, Stored
 from ocannl_core.target import Done, Event
 
@@ -31,6 +34,43 @@ def all_of(events: Iterable[Event]) -> Event:
     """Return the event after several ones."""
     pending = tuple(event for event in events if not isinstance(event, Done))
     return AllOf(pending) if len(pending) > 1 else next(iter(pending), Done())
+
+
+def pairs_of(tensors: object) -> list[tuple[TensorLike, TensorLike]]:
+    """Return the destination and the source of each copy that an argument states.
+
+    Raises:
+        UsageError: if it is none of one tensor, several, or a mapping.
+    """
+    if isinstance(tensors, Mapping):
+        found = [(here if is_tensor(here) else there, there) for here, there in tensors.items()]
+    elif isinstance(tensors, Iterable) and not is_tensor(tensors):
+        found = [(each, each) for each in tensors]
+    else:
+        found = [(tensors, tensors)]
+    for pair in found:
+        if not all(map(is_tensor, pair)):
+            raise UsageError(
+                "copy_from takes tensors.",
+                found=f"a {type(pair[1]).__name__}: {pair[1]!r}",
+                fix="target.copy_from(source, [w, b]), or loss.params for all parameters",
+            )
+    return list({here.node: (here, there) for here, there in found}.values())
+
+
+def is_tensor(value: object) -> bool:
+    return isinstance(getattr(value, "node", None), TensorNode)
+
+
+def unequal(tensor: TensorLike, info: NodeInfo, source: Stored) -> TransferError:
+    """Return the error about tensors of different formats or extents."""
+    formats = [f"{each.dtype} {list(each.dims)}" for each in (source.info, info)]
+    return TransferError(
+        "A transfer connects tensors of equal number format and extents.",
+        found=f"{source.node.name}, {formats[0]}, to {tensor.node.name}, {formats[1]}",
+        where=tensor.describe(),
+        fix="compute a tensor of the format and extents needed, and copy that",
+    )
 
 
 def copy(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> Event:
