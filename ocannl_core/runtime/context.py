@@ -206,13 +206,18 @@ class Context:
             )
         unlinked = link.relinked(routine.linkable, routine.recomputed, self._store)
         merge.check_at_link(merge_reads(unlinked.built.optimised.body), self._store, routine.name)
-        return self._link(unlinked)
+        return self._link(unlinked, origin=routine.memory)
 
-    def _link(self, unlinked: Linkable, recipes: Sequence[Recipe] = ()) -> Routine:
+    def _link(
+        self,
+        unlinked: Linkable,
+        recipes: Sequence[Recipe] = (),
+        origin: Mapping[TensorNode, Stored] | None = None,
+    ) -> Routine:
         """Return compiled code bound to this context's memory."""
         built, code, usage = unlinked.built, unlinked.code, unlinked.usage
         program = code.program
-        memory = link.bind(code, built.plan, self._store, usage.writes)
+        memory = link.bind(code, built.plan, self._store, usage.writes, origin)
         routine = f"{program.name}, compiled at {caller_location()}"
         run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
         merged = merge_reads(built.optimised.body)

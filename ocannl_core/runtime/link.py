@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from weakref import WeakValueDictionary
 
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.assign.traverse import partial_targets
@@ -32,17 +33,22 @@ class Unlinked:
 
     Attributes:
         program: The assignments.
-        literals: The cells of nodes made from host data.
+        literals: The cells of nodes made from host data; None where only the node is known.
         tensors: The tensor behind each node, where there is one.
     """
 
     program: AssignProgram
-    literals: Mapping[TensorNode, Array]
+    literals: Mapping[TensorNode, Array | None]
     tensors: Mapping[TensorNode, TensorLike]
 
     def describe(self, node: TensorNode) -> str:
         """Return the name of a node in messages."""
         return description(node, self.tensors.get(node))
+
+    def released(self) -> Unlinked:
+        """Return the code without references that keep arrays or tensors alive."""
+        tensors = WeakValueDictionary(self.tensors)
+        return replace(self, literals=dict.fromkeys(self.literals), tensors=tensors)
 
     def comes_from_outside(self, node: TensorNode) -> bool:
         """Return True if the host, an initialisation or other code gives the node its value."""
@@ -338,7 +344,11 @@ def _observed(launch: Launcher, run: RunRecord) -> Launcher:
 
 
 def bind(
-    code: Unlinked, plan: Plan, store: BufferStore, writes: AbstractSet[TensorNode]
+    code: Unlinked,
+    plan: Plan,
+    store: BufferStore,
+    writes: AbstractSet[TensorNode],
+    origin: Mapping[TensorNode, Stored] | None = None,
 ) -> dict[TensorNode, Stored]:
     """Return the memory of a routine's parameters: the context's, or new.
 
@@ -350,11 +360,13 @@ def bind(
         plan: The compiled code.
         store: The memory of the context.
         writes: The parameters that the routine writes.
+        origin: The memory of a routine with the same code, for literals whose array is gone.
     """
     memory = {}
     for node in plan.params:
         is_constant = node in code.literals and node not in writes
-        memory[node] = _bind_node(code, node, plan.nodes[node], store, is_constant=is_constant)
+        info, source = plan.nodes[node], (origin or {}).get(node)
+        memory[node] = _bind_node(code, node, info, store, source, is_constant=is_constant)
         if memory[node].shared is not None and not is_constant:
             unshare(memory[node], store, code.describe(node))
     return memory
@@ -365,6 +377,7 @@ def _bind_node(
     node: TensorNode,
     info: NodeInfo,
     store: BufferStore,
+    source: Stored | None = None,
     *,
     is_constant: bool = False,
 ) -> Stored:
@@ -379,7 +392,14 @@ def _bind_node(
         return stored
     stored = Stored(node, store.allocate(info, name), tensor)
     if node in code.literals:
-        cells = values.cells_of(code.literals[node], info, name, _shape_text(stored, info))
+        array = code.literals[node]
+        if array is None and tensor is not None:
+            array = tensor.literal
+        if array is not None:
+            cells = values.cells_of(array, info, name, _shape_text(stored, info))
+        else:
+            assert source is not None  # the routine that was compiled has its cells
+            cells = values.read(store.backend, source.buffer)
         values.write(store.backend, stored.buffer, cells)
         stored.has_value = True
         if is_constant:

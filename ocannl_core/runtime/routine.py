@@ -96,7 +96,7 @@ class Routine:
         self._history = store.history
         self.merged = merged
         self._merge_buffer: Buffer | None = None
-        self._linkable = linkable
+        self._linkable = replace(linkable, code=linkable.code.released())
         self._recomputed = tuple(recomputed)
         # a run may overwrite operands of nodes that the next run recomputes
         self._is_repeatable = all(
@@ -197,6 +197,11 @@ class Routine:
     def linkable(self) -> Linkable:
         """The code, for another context to link."""
         return replace(self._linkable, built=self._build)
+
+    @property
+    def memory(self) -> Mapping[TensorNode, Stored]:
+        """The memory of the nodes of its context that it uses."""
+        return self._memory
 
     @property
     def recomputed(self) -> tuple[Recomputed, ...]:

@@ -121,3 +121,56 @@ def test_a_literal_has_one_copy_on_a_device_until_a_context_writes_it(target: st
         second.copy_from(first, x)
         steps[1]()
         assert second[y].tolist() == [10.0] * 3
+
+
+# ----- linking code of another context ------------------------------------------------------------
+
+
+def test_code_is_linked_in_a_context_of_another_device_of_its_kind(target: str) -> None:
+    name = target.partition(":")[0]
+    with oc.Session(), settings.overrides(host_devices=2):
+        x = oc.placeholder("x", output=[2])
+        total = oc.placeholder("total", output=[2])
+
+        @oc.cd
+        def add_to_total() -> None:
+            total.assign(total + x * oc.tensor(np.array([1.0, 10.0], np.float32)))
+
+        first, second = oc.Context(name), oc.Context(name, device=1)
+        step = first.compile(add_to_total())
+        same = second.link(step)
+        for ctx, value in ((first, 1.0), (second, 2.0)):
+            ctx[x], ctx[total] = value, 0.0
+        step()
+        same()
+        same()
+        assert first[total].tolist() == [1.0, 10.0]
+        assert second[total].tolist() == [4.0, 40.0]
+        assert same.source == step.source
+
+
+def test_code_is_not_linked_on_another_backend() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[2])
+        step = oc.Context("interp").compile(oc.train.forward(x * 2.0))
+        with pytest.raises(oc.LinkError, match="compiled for interp:0, and the context is on cpu"):
+            oc.Context("cpu_c").link(step)
+        with pytest.raises(oc.UsageError, match="A context links routines"):
+            oc.Context("cpu_c").link(x)  # type: ignore[arg-type]
+
+
+def test_linked_code_finds_what_it_reads(target: str) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[2])
+        y = oc.exp(x)
+        first, second = oc.Context(target), oc.Context(target)
+        first.compile(oc.train.forward(y))
+
+        @oc.cd
+        def follow() -> None:
+            total = oc.declare("total")
+            total += y
+
+        step = first.compile(follow())
+        with pytest.raises(oc.LinkError, match=r"tensor exp .* not in the context"):
+            second.link(step)
