@@ -315,14 +315,14 @@ def launcher_of(
     """
     buffers = {node: stored.buffer for node, stored in memory.items()}
     try:
-        link = built.executable.link
-        launch = link(buffers, merge_buffers) if merge_buffers else link(buffers)
+        found = (buffers, merge_buffers) if merge_buffers else (buffers,)
+        launch = built.backend.link(built.executable, *found)
     except MemoryError as error:
         nbytes = memory_plan(built.plan).nbytes
         raise too_large(built.plan, f"{nbytes:,} bytes") from error
     if store.queue is not None:
         return _queued(launch, store.queue, run)
-    return launch if store.backend.is_synchronous else _observed(launch, run)
+    return launch if store.backend.is_synchronous else _observed(launch, run, built)
 
 
 def _queued(launch: Launcher, queue: HostQueue, run: RunRecord) -> Launcher:
@@ -334,11 +334,17 @@ def _queued(launch: Launcher, queue: HostQueue, run: RunRecord) -> Launcher:
     return submit
 
 
-def _observed(launch: Launcher, run: RunRecord) -> Launcher:
+def _observed(launch: Launcher, run: RunRecord, built: Build) -> Launcher:
     """Return a launcher that records the event that the backend's own returns, if any."""
 
     def start(values: Sequence[int]) -> None:
-        run.event = launch(values)
+        event = launch(values)
+        if event is not None and not callable(getattr(event, "wait", None)):
+            raise built.backend.fault(
+                f"the launcher of {built.plan.name}",
+                f"it must return an Event, with a method `wait`, or None, and returned {event!r}",
+            )
+        run.event = event
 
     return start
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.compile.driver import compile_again
@@ -255,7 +255,7 @@ class Routine:
             extents: The extents at run time, in the order of the bindings.
         """
         if self._history.last is self._run and extents == self._run.values:
-            self._launch(values)
+            self._run_launcher(values)
             return
         sizes = dict(zip(self._extents, extents, strict=True))
         if self._sized:
@@ -271,7 +271,7 @@ class Routine:
             content = merge.check_at_run(self.merged, self._store, self.name)
             self._use_merge_buffer(content)
         self._wait_for_transfers()
-        self._launch(values)
+        self._run_launcher(values)
         self._run.sizes, self._run.values = sizes, extents
         self._history.ran(self._run, is_repeatable=self._is_repeatable)
         if content is not None:
@@ -313,6 +313,16 @@ class Routine:
         """Link the code anew if it uses this memory, whose buffer has changed."""
         if any(each is stored for each in self._used):
             self._launch = self._linked()
+
+    def _run_launcher(self, values: Sequence[int]) -> None:
+        try:
+            self._launch(values)
+        except Exception as error:
+            self._raise_fault(error)
+
+    def _raise_fault(self, error: Exception) -> NoReturn:
+        """Raise the error of a launcher; if it is no error of the project, name the plugin."""
+        self._build.backend.raise_fault(f"the launcher of {self.name}", error)
 
     def _values(
         self, indices: Mapping[str, SupportsIndex]
