@@ -23,7 +23,7 @@ from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import caller_location
-from ocannl_core.runtime import link, merge, recompute, transfers, values
+from ocannl_core.runtime import checks, link, merge, recompute, transfers, values
 from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.link import Linkable
@@ -486,7 +486,7 @@ class Context:
                 "A tensor is read after something has given it a value.",
                 found="it is stored, without a value so far",
                 where=tensor.describe(),
-                fix=link.fix_for_missing_value(stored),
+                fix=checks.fix_for_missing_value(stored),
             )
         unstored = self._store.find_unstored(node)
         if unstored is None:
@@ -494,14 +494,14 @@ class Context:
                 "Only tensors that a context stores can be read from it.",
                 found="no routine compiled in this context mentions it",
                 where=tensor.describe(),
-                fix=link.fix_for_unknown(tensor),
+                fix=checks.fix_for_unknown(tensor),
             )
         raise LinkError(
             "Only tensors that a context stores can be read from it.",
             found=f"it is {unstored.placement.mode.value} in routine {unstored.routine}, "
-            f"because {link.why(unstored.placement.reason)}",
+            f"because {checks.why(unstored.placement.reason)}",
             where=tensor.describe(),
-            fix=link.fix_for_unstored(node, unstored),
+            fix=checks.fix_for_unstored(node, unstored),
         )
 
 

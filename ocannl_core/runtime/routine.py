@@ -17,7 +17,7 @@ from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.loopir.usage import Limit
 from ocannl_core.node import NodeInfo, Placement, TensorNode
-from ocannl_core.runtime import link, merge, recompute
+from ocannl_core.runtime import checks, link, merge, recompute
 from ocannl_core.runtime.calls import callable_class
 from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.recompute import Recomputed
@@ -167,7 +167,7 @@ class Routine:
         from ocannl_core.compile.profile import profile
 
         values, _ = self._values(indices)
-        link.check_values(self._needed, self.name)
+        checks.check_values(self._needed, self.name)
         self._store.synchronize()
         memory = {node: stored.buffer for node, stored in self._memory.items()}
         build = self._build
@@ -259,13 +259,13 @@ class Routine:
             return
         sizes = dict(zip(self._extents, extents, strict=True))
         if self._sized:
-            link.check_sizes(self._sized, sizes, self.name)
+            checks.check_sizes(self._sized, sizes, self.name)
         if self._recomputed:
             recompute.check_current(self._recomputed, self.name, sizes)
         if self._carried:
-            link.check_gradients(self._carried, self._run)
+            checks.check_gradients(self._carried, self._run)
         if not self._is_ready:
-            link.check_values(self._needed, self.name)
+            checks.check_values(self._needed, self.name)
         content = None
         if self.merged is not None:
             content = merge.check_at_run(self.merged, self._store, self.name)

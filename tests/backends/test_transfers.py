@@ -159,7 +159,7 @@ def test_code_is_not_linked_on_another_backend() -> None:
             oc.Context("cpu_c").link(x)  # type: ignore[arg-type]
 
 
-def test_linked_code_finds_what_it_reads(target: str) -> None:
+def test_linked_code_reads_nothing_that_is_missing(target: str) -> None:
     with oc.Session():
         x = oc.placeholder("x", output=[2])
         y = oc.exp(x)
