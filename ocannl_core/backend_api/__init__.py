@@ -39,6 +39,7 @@ from ocannl_core.errors import (
 )
 from ocannl_core.exclusive import make_exclusive, raise_overlap
 from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.hooks.checks import Check, CheckOutcome
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.host_arrays import interior
 from ocannl_core.identity import IdentityMap
@@ -86,6 +87,8 @@ __all__ = [
     "Allocation",
     "Buffer",
     "CallExternal",
+    "Check",
+    "CheckOutcome",
     "CodegenError",
     "CompileError",
     "DType",

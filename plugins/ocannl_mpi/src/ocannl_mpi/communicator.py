@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
@@ -65,9 +66,7 @@ def _timeout() -> float:
     try:
         return float(text) if text else _TIMEOUT
     except ValueError:
-        raise UsageError(
-            "OCANNL_MPI_TIMEOUT is a number of seconds.", found=repr(text)
-        ) from None
+        raise UsageError("OCANNL_MPI_TIMEOUT is a number of seconds.", found=repr(text)) from None
 
 
 class MpiCommunicator:
@@ -97,7 +96,7 @@ class MpiCommunicator:
         self._slots = 0
         self._buckets: tuple[Bucket, ...] = ()
         self._spans: tuple[tuple[Span, ...], ...] = ()
-        failures.name_process(self.rank, self.size)
+        self._name_processes()
 
     def __enter__(self) -> MpiCommunicator:
         return self
@@ -111,6 +110,19 @@ class MpiCommunicator:
         if error is not None and self.size > 1 and not failures.is_success(error):
             failures.report(error, self.rank, self.size)
             self._comm.Abort(1)
+
+    def _name_processes(self) -> None:
+        """Print ranks, machines and numbers of the processes once.
+
+        A launcher reports a killed process by its machine and number alone.
+        """
+        if self.size == 1:
+            return
+        own = f"{platform.node()}:{os.getpid()}".encode()
+        names = [each.decode() for each in self._gather(own, "the start")]
+        if self.rank == 0:
+            ranks = ", ".join(f"{rank} {name}" for rank, name in enumerate(names))
+            print(f"ocannl_mpi: {self.size} processes: {ranks}", file=sys.stderr, flush=True)
 
     def __repr__(self) -> str:
         return f"<MpiCommunicator: rank {self.rank} of {self.size}>"
@@ -188,7 +200,8 @@ class MpiCommunicator:
                 UsageError(
                     "Every process has at least one slot of a batch.",
                     found=f"{slots} slots, {self.size} processes",
-                    fix=f"divide a batch into {self.size} slots or more, or start at most {slots} processes",
+                    fix=f"divide a batch into {self.size} slots or more, or start at most {slots} "
+                    "processes",
                 )
             )
         self._summands, self._slots = tuple(summands), slots
@@ -239,8 +252,7 @@ class MpiCommunicator:
 
         mine = chunks[self.rank]
         received = {
-            other: np.empty((len(self._spans[other]), len(mine)), dtype)
-            for other in self._others()
+            other: np.empty((len(self._spans[other]), len(mine)), dtype) for other in self._others()
         }
         yield [
             *(self._receive(cells, other, tag) for other, cells in received.items()),

@@ -34,14 +34,3 @@ def report(error: BaseException, rank: int, size: int) -> None:
         place = f"all {size} processes"
     kind = type(error).__name__
     print(f"{text}\n{place}: {kind}; all processes of the group stop", file=sys.stderr, flush=True)
-
-
-def name_process(rank: int, size: int) -> None:
-    """Print rank, machine and number of this process once there are several of them.
-
-    A launcher reports a killed process by its number alone.
-    """
-    if size > 1:
-        line = f"ocannl_mpi: rank {rank} of {size} is process {os.getpid()} on {platform.node()}\n"
-        sys.stderr.write(line)
-        sys.stderr.flush()
