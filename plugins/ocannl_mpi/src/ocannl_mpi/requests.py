@@ -83,6 +83,6 @@ def _unanswered(messages: list[Message], idle: float, subject: str) -> Communica
     return CommunicationError(
         f"Every process takes part in {subject}.",
         found=f"no message for {idle:.0f} s; missing are those of rank {named}",
-        fix="see what these processes printed last; one that is slower than that, as while it compiles,"
-        "\nneeds ocannl_mpi.communicator(timeout=...)",
+        fix="see what these processes printed last; a slower one, as while it compiles, needs"
+        "\nocannl_mpi.communicator(timeout=...)",
     )
