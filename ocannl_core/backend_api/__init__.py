@@ -35,6 +35,7 @@ from ocannl_core.errors import (
     LinkError,
     OcannlError,
     TransferError,
+    UsageError,
     VerifyError,
 )
 from ocannl_core.exclusive import make_exclusive, raise_overlap
@@ -124,6 +125,7 @@ __all__ = [
     "TensorNode",
     "ThreadBlocks",
     "TransferError",
+    "UsageError",
     "VerifyError",
     "bfloat16",
     "dataclass",

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("mpi4py", reason="the processes of MPI need mpi4py")
 
-from ocannl_mpi.buckets import buckets_of, pack, unpack
-
 from ocannl_core.dtypes import float32, float64, int32
 from ocannl_core.train.communication import Summand
 from ocannl_core.train.slot_tree import share
+from ocannl_mpi.buckets import buckets_of, pack, unpack
 
 SUMMANDS = st.lists(
     st.builds(

@@ -53,7 +53,7 @@ def test_training_resumes_with_other_processes_after_one_was_killed(
 
 
 def failure(launch: Launch, fault: str, *options: object) -> str:
-    """Return what a group of three prints on standard error when process 1 fails."""
+    """Return the standard error of a group of three of which process 1 fails."""
     done = launch(3, "train.py", "--fault", fault, *options)
     assert done.returncode != 0
     assert "bits" not in done.stdout

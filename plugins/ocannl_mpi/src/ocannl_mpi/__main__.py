@@ -8,7 +8,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from ocannl_core.dtypes import float32
+from ocannl_core.backend_api import float32
 from ocannl_core.train.communication import Partial, Summand
 from ocannl_core.train.slot_tree import largest_spans, share
 from ocannl_mpi.communicator import MpiCommunicator, communicator

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import DType
-from ocannl_core.host_arrays import Array
+from ocannl_core.backend_api import DType
 from ocannl_core.train.communication import Summand
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

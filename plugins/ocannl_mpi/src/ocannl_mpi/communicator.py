@@ -4,7 +4,7 @@ An all-reduce has two phases for each bucket. Every process sends the chunk of e
 it, one array for each of the largest spans of its slots; a process that has its chunk of all spans
 adds them up in the tree. Then it sends the sums to the others. So the additions of a cell are those
 of one process that has all slots, and a process sends and receives little more than twice the bytes
-of the summands, whatever the number of processes.
+of the summands, for any number of processes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from types import TracebackType
 import numpy as np
 from mpi4py import MPI
 
-from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import Array
+from ocannl_core.backend_api import UsageError
 from ocannl_core.train.communication import Partial, Summand, tree_sum
 from ocannl_core.train.slot_tree import Span, largest_spans, share
 from ocannl_mpi import failures
-from ocannl_mpi.buckets import Bucket, buckets_of, pack, unpack
+from ocannl_mpi.buckets import Array, Bucket, buckets_of, pack, unpack
 from ocannl_mpi.requests import CommunicationError, Exchange, Message, run
 
 _BUCKET_BYTES = 4 << 20

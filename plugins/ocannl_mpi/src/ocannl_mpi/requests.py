@@ -14,10 +14,10 @@ from itertools import islice
 
 from mpi4py import MPI
 
-from ocannl_core.errors import OcannlError
+from ocannl_core.backend_api import OcannlError
 
 _SPIN_SECONDS = 0.002
-"""How long a wait tests without a pause: messages between the processes of a machine take less."""
+"""Seconds that a wait tests without a pause: messages between the processes of a machine take less."""
 
 _PAUSE_SECONDS = 50e-6
 

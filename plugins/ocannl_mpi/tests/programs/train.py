@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import ocannl_mpi
 
 import ocannl_core as oc
+import ocannl_mpi
 
 
 def arguments() -> argparse.Namespace:
