@@ -9,6 +9,7 @@ from ocannl_core.nn.attention import (
     key_value_cache,
     multi_head_attention,
 )
+from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
 from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
 from ocannl_core.nn.embedding import embedding
@@ -61,6 +62,7 @@ __all__ = [
     "embedding",
     "global_avg_pool",
     "gpt",
+    "gpt2_names",
     "group_norm",
     "gru",
     "gru_cell",
@@ -72,6 +74,7 @@ __all__ = [
     "layer_norm",
     "learned_positions",
     "lenet",
+    "llama_names",
     "lstm",
     "lstm_cell",
     "max_pool",
@@ -84,6 +87,7 @@ __all__ = [
     "repeat_layers",
     "resize",
     "resnet",
+    "resnet_names",
     "rms_norm",
     "rnn",
     "rnn_cell",

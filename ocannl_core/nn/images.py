@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ocannl_core.nn.convolution import avg_pool, conv, max_pool, max_pool2d
+from ocannl_core.nn.convolution import conv, max_pool, max_pool2d
 from ocannl_core.nn.normalization import batch_norm
 from ocannl_core.nn.perceptron import dense
 from ocannl_core.nn.sizes import last_size
@@ -100,9 +100,7 @@ def _normal(x: Tensor, channels: int, kernel: int, stride: int, number: str) -> 
         bias=False,
         label=f"conv{number}",
     )
-    result: Tensor = batch_norm(
-        y, axes="...|h, w, ..c..", features="..c..", label=f"norm{number}"
-    )
+    result: Tensor = batch_norm(y, axes="...|h, w, ..c..", features="..c..", label=f"norm{number}")
     return result
 
 
@@ -141,7 +139,7 @@ def resnet(
     """
     first = channels[0] if block is not bottleneck_block else channels[0] // 4
     if stem == "large":
-        x = max_pool2d(relu(_normal(x, first, 7, 2, "1")), window=3, stride=2)
+        x = max_pool2d(relu(_normal(x, first, 7, 2, "1")), window=3, stride=2, padded=True)
     else:
         x = relu(_normal(x, first, 3, 1, "1"))
     for group, (count, width) in enumerate(zip(blocks, channels, strict=True)):

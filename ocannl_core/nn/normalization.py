@@ -34,8 +34,8 @@ def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     difference = x - mean(OVER_OUTPUTS, x)
     scale = recip_sqrt(mean(OVER_OUTPUTS, difference * difference) + epsilon)
     gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
-    require_shapes("...|..n..; ..n..; ..n..", x, gamma, beta)
     result: Tensor = gamma * (difference * scale) + beta
+    require_shapes("...|..n..; ...|..n..; ..n..; ..n..", x, result, gamma, beta)
     return result
 
 
@@ -51,8 +51,8 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
         epsilon: Added to the mean square.
     """
     gamma = param("gamma", init=1.0)
-    require_shapes("...|..n..; ..n..", x, gamma)
     result: Tensor = gamma * (x * recip_sqrt(mean(OVER_OUTPUTS, x * x) + epsilon))
+    require_shapes("...|..n..; ...|..n..; ..n..", x, result, gamma)
     return result
 
 

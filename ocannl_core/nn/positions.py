@@ -8,7 +8,7 @@ from ocannl_core.dtypes import float32, float64, int32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.nn.embedding import embedding
-from ocannl_core.nn.sizes import last_size
+from ocannl_core.nn.sizes import last_size, with_shape_of
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.contractions import concat, einsum, interleave
 from ocannl_core.tensor.literals import number, offsets
@@ -55,8 +55,7 @@ def sinusoidal_positions(
     """
     angles = _angles(x, positions, base, "sinusoidal_positions")
     waves = interleave(sin(angles), cos(angles))
-    result: Tensor = x + cast(waves, x.dtype)
-    return result
+    return with_shape_of(x, x + cast(waves, x.dtype))
 
 
 @op
@@ -71,8 +70,7 @@ def learned_positions(x: Tensor, positions: Positions | None = None, *, length: 
         length: The greatest number of positions.
     """
     rows = embedding(positions_of(positions), entries=length)
-    result: Tensor = x + rows
-    return result
+    return with_shape_of(x, x + rows)
 
 
 def rotary(

@@ -1,10 +1,11 @@
-"""Sizes that blocks must have when they are applied."""
+"""Sizes that are known, or stated, when blocks are applied."""
 
 from __future__ import annotations
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.terms import Size
+from ocannl_core.tensor.required_shapes import require_shapes
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -23,3 +24,9 @@ def last_size(x: Tensor, name: str) -> int:
         where=f"{x.describe()}, at {caller_location()}",
         fix="state the size where the axis is made, as in oc.nn.dense(x, output=[64])",
     )
+
+
+def with_shape_of(x: Tensor, result: Tensor) -> Tensor:
+    """Return a result, stating that it has the shape of `x`: its axes are known if those are."""
+    require_shapes("..b..|..n..; ..b..|..n..", x, result)
+    return result

@@ -11,7 +11,7 @@ from ocannl_core.nn.layers import repeat_layers
 from ocannl_core.nn.normalization import layer_norm
 from ocannl_core.nn.perceptron import dense
 from ocannl_core.nn.positions import Positions
-from ocannl_core.nn.sizes import last_size
+from ocannl_core.nn.sizes import last_size, with_shape_of
 from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.pointwise_operations import relu
 from ocannl_core.tensor.tensor import Tensor
@@ -105,9 +105,9 @@ def transformer_layer(
     for number, part in enumerate(parts, 1):
         normalise = norm(label=f"norm{number}")
         if norm_first:
-            x = x + drop(part(normalise(x)), rate=dropout)
+            x = with_shape_of(x, x + drop(part(normalise(x)), rate=dropout))
         else:
-            x = normalise(x + drop(part(x), rate=dropout))
+            x = normalise(with_shape_of(x, x + drop(part(x), rate=dropout)))
     return x if cache is None else (x, rows[0])
 
 
@@ -229,4 +229,3 @@ def _with_width(x: Tensor, layer: dict[str, Any]) -> dict[str, Any]:
 def _normalised(x: Tensor, is_normalised: bool, layer: dict[str, Any]) -> Tensor:
     result: Tensor = layer.get("norm", layer_norm)(x, label="norm") if is_normalised else x
     return result
-

@@ -233,7 +233,7 @@ def test_an_encoder_and_a_decoder_of_two_layers(compare: Compare) -> None:
         module = torch.nn.Transformer(6, 2, 2, 2, 3, dropout=0.0, batch_first=True)
         parts = {}
         names = list(output.params.keys())
-        for half, layer in (("encoder", "TransformerEncoder"), ("decoder", "TransformerDecoder")):
+        for half in ("encoder", "decoder"):
             own = f"transformer.transformer_{half}."
             stacked = ordered(output, values, own + "transformer_layer.")
             for k in range(2):
