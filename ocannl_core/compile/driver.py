@@ -146,7 +146,23 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
         return run_passes(program, passes, [dump.program])
 
     found = optimise_repetitions(request.lowered, request.stored.keys(), run)
-    return replace(found, program=run(found.program, decisions))
+    program = run(found.program, decisions)
+    budget = settings.current().memory_budget
+    if budget is not None:
+        program = _within_budget(program, budget, dump)
+    return replace(found, program=program)
+
+
+def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
+    from ocannl_core.passes.pipeline import NamedPass, run_passes
+    from ocannl_core.passes.recompute import recompute_within_budget
+
+    recompute = NamedPass("recompute", lambda program: recompute_within_budget(program, budget))
+    return (
+        recompute.run(program)
+        if not dump.is_open
+        else run_passes(program, [_timed(recompute, dump)], [dump.program])
+    )
 
 
 def compile_again(built: Build) -> Build:
