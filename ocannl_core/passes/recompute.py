@@ -56,8 +56,8 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.expression_cost import own_cost
 
-_MOST_TRIED = 24
-"""Candidates that are evaluated exactly in each round, of those with the most bytes by cost."""
+_MOST_TRIED = 8
+"""Candidates that are compared exactly in each round, those with the most bytes by cost."""
 _LONGEST_CHAIN = 64
 """Values that are computed again for the sake of one."""
 
@@ -130,14 +130,18 @@ def recompute_within_budget(program: LoopProgram, budget: int) -> LoopProgram:
     state, excess = first, _excess(first, budget)
     refused: set[tuple[TensorNode, ById]] = set()
     while excess > 0:
-        found = None
-        for candidate in _candidates(state, budget, refused)[:_MOST_TRIED]:
+        found, best, tried = None, 0.0, 0
+        for candidate in _candidates(state, budget, refused):
             changed = [_recomputed(state, candidate, way) for way in Operands]
-            left = min(changed, key=lambda each: _excess(each, budget))
-            if _excess(left, budget) < excess:
-                found = left
+            gains = [_gain(state, excess, each, budget) for each in changed]
+            if max(gains) > best:
+                best, found = max(gains), changed[gains.index(max(gains))]
+            if max(gains) <= 0:
+                refused.add((candidate.node, ById(candidate.reader.stmt)))
+                continue
+            tried += 1
+            if tried == _MOST_TRIED:
                 break
-            refused.add((candidate.node, ById(candidate.reader.stmt)))
         if found is None:
             break
         state, excess = found, _excess(found, budget)
@@ -215,6 +219,12 @@ def _live_bytes(
 def _excess(state: _State, budget: int) -> int:
     live = _live_bytes(state.entries, state.nodes, state.own)
     return int(np.maximum(live - budget, 0).sum())
+
+
+def _gain(before: _State, excess: int, after: _State, budget: int) -> float:
+    """Return the decrease of the excess for each operation that is computed again."""
+    added = sum(each.cost for each in after.entries) - sum(each.cost for each in before.entries)
+    return (excess - _excess(after, budget)) / max(added, 1)
 
 
 class _Places:
