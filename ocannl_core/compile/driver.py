@@ -31,7 +31,7 @@ from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.loopir.nodes import LoopProgram, Repeat
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.target import Executable, Source, Target
@@ -130,6 +130,21 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
     dump.plan("schedule kernels", kernels.plan())
     dump.source(source)
     return GeneratedCode(optimised, kernels.plan(), source, placements, decisions.definitions)
+
+
+def bytes_over_budget(request: CompileRequest) -> int:
+    """Return the bytes by which a program needs more memory of its own than the setting
+    `memory_budget` allows, after recomputation; 0 without such a setting.
+    """
+    budget = settings.current().memory_budget
+    if budget is None or not any(isinstance(s, Repeat) for s in request.lowered.body.stmts):
+        return 0
+    from ocannl_core.passes.decisions import Decisions
+    from ocannl_core.passes.recompute import needed_bytes
+
+    prefers_device = _prefers_device(request.backend, request.target)
+    decisions = Decisions(request.stored, prefers_device, request.inlined)
+    return needed_bytes(optimise(request, decisions, Dump(None)).program) - budget
 
 
 def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> OptimisedRepetitions:

@@ -157,6 +157,12 @@ def recompute_within_budget(program: LoopProgram, budget: int) -> LoopProgram:
     )
 
 
+def needed_bytes(program: LoopProgram) -> int:
+    """Return the most bytes of nodes of a routine that live at the same time."""
+    state = _first_state(program, [s for s in program.body.stmts if isinstance(s, Allocate)])
+    return int(_live_bytes(state.entries, state.nodes, state.own).max(initial=0))
+
+
 def _first_state(program: LoopProgram, allocations: Sequence[Allocate]) -> _State:
     entries = [_entry(s) for s in program.body.stmts if not isinstance(s, Allocate)]
     own = frozenset(each.node for each in allocations if each.scope is Scope.ROUTINE)

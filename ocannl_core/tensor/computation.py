@@ -104,21 +104,14 @@ class Computation:
         return program
 
     def keep_less(self, excess: int) -> bool:
-        """Let loops keep fewer values for gradients, which are computed again.
-
-        Args:
-            excess: The number of bytes.
-
-        Returns:
-            False if loops keep nothing but their carries.
+        """Let loops keep values for gradients that take fewer bytes, by `excess`; the others are
+        computed again. Return False if they keep nothing but their carries.
         """
         found = self._resolution().kept_bytes
         if found:
             left = max(0, found - excess)
             self._cache[:] = [
-                resolve(
-                    self.steps, self.results, self.name, self.temporaries, self.declared, left
-                )
+                resolve(self.steps, self.results, self.name, self.temporaries, self.declared, left)
             ]
         return bool(found)
 
