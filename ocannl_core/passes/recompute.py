@@ -53,6 +53,7 @@ from ocannl_core.loopir.traverse import (
     walk,
     writes,
 )
+from ocannl_core.machine_model import CACHE_LINE_BYTES
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.expression_cost import own_cost
 
@@ -205,7 +206,7 @@ def _private_bytes(repeat: Repeat) -> int:
 def _live_bytes(
     entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: Iterable[TensorNode]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the bytes of own nodes that live at each statement."""
+    """Return the bytes of own nodes that live at each statement, aligned as in the arena."""
     first: dict[TensorNode, int] = {}
     last: dict[TensorNode, int] = {}
     for position, entry in enumerate(entries):
@@ -215,8 +216,9 @@ def _live_bytes(
     change = np.zeros(len(entries) + 1, np.int64)
     for node in own:
         if node in first:
-            change[first[node]] += nodes[node].nbytes
-            change[last[node] + 1] -= nodes[node].nbytes
+            nbytes = -(-nodes[node].nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+            change[first[node]] += nbytes
+            change[last[node] + 1] -= nbytes
     live: np.ndarray[tuple[int], np.dtype[np.int64]] = np.cumsum(change)[:-1]
     live += np.array([entry.inner for entry in entries], np.int64)
     return live
