@@ -23,6 +23,7 @@ from ocannl_core.kernel_passes.inline_nodes import (
     initialise_reductions,
     rematerialise,
 )
+from ocannl_core.kernel_passes.memory_budget import within_budget
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
@@ -83,11 +84,15 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     Args:
         target: The processor; None for passes that need no cache sizes.
     """
-    accumulation = settings.current().accumulation
+    accumulation, budget = settings.current().accumulation, settings.current().memory_budget
+
+    def fusion(run: NestPass) -> NestPass:
+        return run if budget is None else within_budget(run, budget)
+
     passes: list[tuple[str, NestPass]] = [
         ("initialise reductions", initialise_reductions),
-        ("fuse distant kernels", fuse_distant_kernels),
-        ("fuse neighbours", fuse_neighbours),
+        ("fuse distant kernels", fusion(fuse_distant_kernels)),
+        ("fuse neighbours", fusion(fuse_neighbours)),
         ("forward stores", forward_stores),
         ("widen accumulators", partial(widen_accumulators, may_pair=accumulation == "fast")),
     ]
@@ -97,7 +102,8 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
-    if target is not None and target.thread_blocks is None:
+    # a group packs the operands of all its kernels, which a budget has no room for
+    if target is not None and target.thread_blocks is None and budget is None:
         passes.append(("group rows", partial(group_rows, target=target)))
     passes.append(("split reductions", split_reductions))
     return tuple(NamedNestPass(*each) for each in passes)
