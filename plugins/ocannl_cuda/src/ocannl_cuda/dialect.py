@@ -1,0 +1,97 @@
+"""CUDA C++ as a dialect of the shared renderer.
+
+The text is plain enough for three compilers: NVRTC, which has no headers, nvcc, and the host's, on
+which the emulation of devices runs it. Functions of float32 are those of the C backend, in the same
+elementary operations, so their results are the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from ocannl_core.backend_api import CodegenError, DType
+from ocannl_core.backend_api.c_family import CExpr, Dialect, KernelParameter
+from ocannl_core.backend_api.c_family import prelude as helper_definitions
+from ocannl_core.backend_api.loops import AxisKind, Scope
+
+PREAMBLE = """\
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+#define INT32_MIN (-2147483647 - 1)
+#define INT32_MAX 2147483647
+#define NAN __int_as_float(0x7fc00000)
+#define INFINITY __int_as_float(0x7f800000)
+#else
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#endif
+#ifndef FP_FAST_FMAF
+#define FP_FAST_FMAF 1
+#endif
+"""
+"""Types and constants that NVRTC has no headers for."""
+
+SHARED_LIMIT = 48 << 10
+"""The size in bytes of the shared memory that a kernel may declare as arrays."""
+_INDICES = ("x", "y", "z")
+
+
+class Cuda(Dialect):
+    """CUDA C++, one kernel per launch."""
+
+    language: ClassVar[str] = "cuda"
+    inline: ClassVar[str] = "static __device__ __forceinline__"
+    restrict: ClassVar[str] = "__restrict__"
+    headers: ClassVar[tuple[str, ...]] = ()
+    has_vectors: ClassVar[bool] = False
+    stack_limit: ClassVar[int] = 256 << 10
+    reports_failures: ClassVar[bool] = True
+
+    def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
+        return self.function_head(f'extern "C" __global__ void {symbol}', parameters)
+
+    def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
+        return ["}"]
+
+    def prelude(self, helpers: Iterable[str]) -> str:
+        definitions = helper_definitions(helpers, self.inline)
+        return f"{PREAMBLE}\n{definitions}\n" if definitions else PREAMBLE
+
+    def loop_pragma(self, kind: AxisKind, extent: int) -> str:
+        return "#pragma unroll" if kind is AxisKind.UNROLLED else ""
+
+    def branch_fence(self) -> list[str]:
+        return []
+
+    def bound_index(self, kind: AxisKind, dimension: int) -> str | None:
+        if dimension >= len(_INDICES):
+            raise CodegenError(
+                "A launch has at most three axes of blocks, and three of threads.",
+                found=f"{dimension + 1} {kind.name} axes inside each other",
+            )
+        return f"{'blockIdx' if kind is AxisKind.GRID else 'threadIdx'}.{_INDICES[dimension]}"
+
+    def barrier(self, inside_block_axis: bool) -> list[str]:
+        return ["__syncthreads();"] if inside_block_axis else []
+
+    def prefetch(self, cell: CExpr) -> str | None:
+        return None
+
+    def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
+        shared = "__shared__ " if scope is Scope.GROUP else ""
+        return f"{shared}alignas(16) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
+
+    def zero_fill(self, cells: str, array: str, size: int) -> str | None:
+        return None
+
+
+DIALECT = Cuda()
