@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from ocannl_core.backend_api import CodegenError, DType
-from ocannl_core.backend_api.c_family import CExpr, Dialect, KernelParameter
-from ocannl_core.backend_api.c_family import prelude as helper_definitions
+from ocannl_core.backend_api import DType
+from ocannl_core.backend_api.c_family import (
+    CExpr,
+    Dialect,
+    KernelParameter,
+    PreludeWords,
+    prelude,
+)
 from ocannl_core.backend_api.loops import AxisKind, Scope
 
 PREAMBLE = """\
@@ -40,16 +45,14 @@ typedef unsigned long long uint64_t;
 """
 """Types and constants that NVRTC has no headers for."""
 
-SHARED_LIMIT = 48 << 10
-"""The size in bytes of the shared memory that a kernel may declare as arrays."""
-_INDICES = ("x", "y", "z")
-
 
 class Cuda(Dialect):
     """CUDA C++, one kernel per launch."""
 
     language: ClassVar[str] = "cuda"
-    inline: ClassVar[str] = "static __device__ __forceinline__"
+    words: ClassVar[PreludeWords] = PreludeWords(
+        inline="static __device__ __forceinline__", table="static __device__ const"
+    )
     restrict: ClassVar[str] = "__restrict__"
     headers: ClassVar[tuple[str, ...]] = ()
     has_vectors: ClassVar[bool] = False
@@ -63,7 +66,7 @@ class Cuda(Dialect):
         return ["}"]
 
     def prelude(self, helpers: Iterable[str]) -> str:
-        definitions = helper_definitions(helpers, self.inline)
+        definitions = prelude(helpers, self.words)
         return f"{PREAMBLE}\n{definitions}\n" if definitions else PREAMBLE
 
     def loop_pragma(self, kind: AxisKind, extent: int) -> str:
@@ -72,23 +75,18 @@ class Cuda(Dialect):
     def branch_fence(self) -> list[str]:
         return []
 
-    def bound_index(self, kind: AxisKind, dimension: int) -> str | None:
-        if dimension >= len(_INDICES):
-            raise CodegenError(
-                "A launch has at most three axes of blocks, and three of threads.",
-                found=f"{dimension + 1} {kind.name} axes inside each other",
-            )
-        return f"{'blockIdx' if kind is AxisKind.GRID else 'threadIdx'}.{_INDICES[dimension]}"
+    def device_index(self, kind: AxisKind) -> str:
+        return "(int)blockIdx.x" if kind is AxisKind.GRID else "(int)threadIdx.x"
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
-        return ["__syncthreads();"] if inside_block_axis else []
+        return ["__syncthreads();"]
 
     def prefetch(self, cell: CExpr) -> str | None:
         return None
 
     def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
         shared = "__shared__ " if scope is Scope.GROUP else ""
-        return f"{shared}alignas(16) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
+        return f"{shared}__align__(16) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
 
     def zero_fill(self, cells: str, array: str, size: int) -> str | None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import count
+from math import prod
 from typing import assert_never
 
 from ocannl_core.backend_api import (
@@ -20,6 +21,7 @@ from ocannl_core.backend_api import (
     Step,
     dataclass,
     merge_reads,
+    replace,
 )
 from ocannl_core.backend_api.c_family import (
     KernelText,
@@ -84,11 +86,18 @@ def _kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
     """Return the kernel of a step; None for a call of code that is not CUDA C++."""
     match step:
         case Kernel():
-            return render_kernel(step, nodes, DIALECT)
+            return _with_launch_bounds(render_kernel(step, nodes, DIALECT))
         case HostCall(call):
-            return render_native(call, nodes, DIALECT)
+            native = render_native(call, nodes, DIALECT)
+            return None if native is None else _with_launch_bounds(native)
         case _:
             assert_never(step)
+
+
+def _with_launch_bounds(kernel: KernelText) -> KernelText:
+    """Return a kernel that states the threads of its blocks: their number limits its registers."""
+    bounds = f"__global__ void __launch_bounds__({prod(kernel.block)})"
+    return replace(kernel, text=kernel.text.replace("__global__ void", bounds, 1))
 
 
 def _launch_table(

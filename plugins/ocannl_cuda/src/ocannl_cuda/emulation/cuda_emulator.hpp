@@ -16,8 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include <tuple>
-
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
@@ -329,33 +327,40 @@ static int run_grid(void (*kernel)(void *), void *given, const unsigned *grid,
 
 // Parameters lie one after the other, each at a multiple of its alignment.
 template <class T>
-T take(const char *&at, const char *start) {
-  const size_t offset = (at - start + alignof(T) - 1) / alignof(T) * alignof(T);
+T take(size_t &end, const char *buffer) {
+  const size_t start = (end + alignof(T) - 1) / alignof(T) * alignof(T);
   T value;
-  memcpy(&value, start + offset, sizeof(T));
-  at = start + offset + sizeof(T);
+  memcpy(&value, buffer + start, sizeof(T));
+  end = start + sizeof(T);
   return value;
 }
 
 template <class... A>
 struct Call {
   void (*kernel)(A...);
-  std::tuple<A...> given;
+  const char *buffer;
+
+  struct Now {
+    Now(void (*kernel)(A...), A... given) { kernel(given...); }
+  };
+
   static void run(void *self) {
-    Call *call = (Call *)self;
-    std::apply(call->kernel, call->given);
+    const Call *call = (const Call *)self;
+    size_t end = 0;
+    Now{call->kernel, take<A>(end, call->buffer)...};  // in order, as braces are
   }
 };
 
 template <class... A>
 int launch(void (*kernel)(A...), const char *buffer, size_t size, const unsigned *grid,
            const unsigned *block, bool has_barriers) {
-  const char *at = buffer;
-  Call<A...> call{kernel, std::tuple<A...>{take<A>(at, buffer)...}};
-  if ((size_t)(at - buffer) != size) {
-    fail("the kernel takes %zu bytes of parameters, and was given %zu", (size_t)(at - buffer), size);
+  size_t end = 0;
+  ((end = (end + alignof(A) - 1) / alignof(A) * alignof(A) + sizeof(A)), ...);
+  if (end != size) {
+    fail("the kernel takes %zu bytes of parameters, and was given %zu", end, size);
     return invalid_value;
   }
+  Call<A...> call{kernel, buffer};
   return run_grid(Call<A...>::run, &call, grid, block, has_barriers);
 }
 

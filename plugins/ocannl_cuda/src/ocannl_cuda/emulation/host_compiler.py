@@ -25,7 +25,7 @@ VARIABLE = "CUDA_EMULATOR_CXX"
 _CANDIDATES = ("g++", "c++", "clang++")
 _FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fwrapv", "-fvisibility=hidden")
 _SANITIZED = ("-g", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
-_KERNEL = re.compile(r'extern "C" __global__ [^(]*?\b(\w+)\(')
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(')
 _MEETS = re.compile(r"\b__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)\(")
 
 

@@ -1,0 +1,206 @@
+"""CUDA devices in use: the context, the stream and the memory of each.
+
+The context is the primary one, which PyTorch, JAX and the runtime library use, too, so that memory
+can be shared. It is current on a thread only during a call into this backend.
+
+At exit everything that the devices still have is released before PyCUDA is torn down: a context or
+a pool that lives longer would abort the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from ocannl_core.backend_api import LinkError, Target
+from ocannl_cuda.cache import Cubin
+from ocannl_cuda.memory_pool import MemoryPool
+from ocannl_cuda.targets import is_emulated
+
+_NON_BLOCKING = 1
+"""The flag of streams that do not wait for the legacy default stream."""
+
+
+class Device:
+    """A device with the stream that runs all of its work in order.
+
+    As a context manager it makes its context the current one of the thread.
+
+    Args:
+        ordinal: Its number among the devices of the driver.
+        is_emulated: True for exact allocations, so that a sanitizer sees every overrun.
+    """
+
+    def __init__(self, ordinal: int, *, is_emulated: bool) -> None:
+        import pycuda.driver as driver
+
+        driver.init()
+        self.driver: Any = driver
+        self.ordinal = ordinal
+        device = driver.Device(ordinal)
+        self.capability: tuple[int, int] = device.compute_capability()
+        self.context: Any = device.retain_primary_context()
+        self.context.push()
+        try:
+            self.stream: Any = driver.Stream(_NON_BLOCKING)
+        finally:
+            driver.Context.pop()
+        self.memory = MemoryPool(self, is_exact=is_emulated)
+        self._modules: dict[str, Any] = {}
+        self._host: weakref.WeakSet[HostMemory] = weakref.WeakSet()
+        self._peers: set[int] = {ordinal}
+
+    def __enter__(self) -> Self:
+        self.context.push()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.driver.Context.pop()
+
+    def synchronize(self) -> None:
+        """Wait for all work of the stream.
+
+        Raises:
+            LinkError: if some kernel failed.
+        """
+        with self:
+            try:
+                self.stream.synchronize()
+            except self.driver.Error as error:
+                raise self.failure(error) from error
+
+    def failure(self, error: Exception, where: str = "") -> LinkError:
+        """Return the error of work that failed on the device."""
+        return LinkError(
+            "Kernels run to their end.",
+            found=f"device {self.ordinal}: {error}",
+            where=where or "some kernel since the last synchronisation",
+            fix="CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails",
+        )
+
+    def function(self, cubin: Cubin, symbol: str) -> Any:
+        """Return a kernel of a cubin, which is loaded once; the context must be current.
+
+        Raises:
+            LinkError: if the driver refuses it.
+        """
+        try:
+            if cubin.digest not in self._modules:
+                self._modules[cubin.digest] = self.driver.module_from_buffer(cubin.content)
+            return self._modules[cubin.digest].get_function(symbol)
+        except self.driver.Error as error:
+            raise LinkError(
+                "The driver loads compiled kernels.",
+                found=str(error),
+                where=f"kernel {symbol} on device {self.ordinal}",
+                fix="remove the directory `cuda` of the cache, which `ocannl doctor` names",
+            ) from error
+
+    def enable_peer(self, other: Device) -> None:
+        """Let copies between two devices go directly, where the hardware can."""
+        if other.ordinal in self._peers:
+            return
+        self._peers.add(other.ordinal)
+        here, there = (self.driver.Device(each.ordinal) for each in (self, other))
+        if here.can_access_peer(there):
+            with self:
+                try:
+                    self.context.enable_peer_access(other.context)
+                except self.driver.LogicError:
+                    return  # another library has enabled it
+
+    def host_memory(self, nbytes: int) -> HostMemory:
+        """Return page-locked memory of the host, all zero; the context must be current."""
+        memory = HostMemory(self.driver, nbytes)
+        self._host.add(memory)
+        return memory
+
+    def event(self) -> Any:
+        """Return an event behind all work so far; the context must be current."""
+        event = self.driver.Event(self.driver.event_flags.DISABLE_TIMING)
+        event.record(self.stream)
+        return event
+
+    def close(self) -> None:
+        """Finish all work, and release memory, code and context."""
+        try:
+            with self:
+                self.stream.synchronize()
+        except self.driver.Error:
+            pass  # reported where it was waited for, or not waited for
+        with self:
+            self.memory.close()
+            for each in list(self._host):
+                each.free()
+            self._modules.clear()
+            del self.stream
+        self.context.detach()
+
+
+class HostMemory:
+    """Page-locked memory of the host, which kernels can access, too.
+
+    Args:
+        driver: The module `pycuda.driver`.
+        nbytes: Its size.
+
+    Attributes:
+        cells: Its bytes.
+        address: Its address on devices.
+    """
+
+    __slots__ = ("__weakref__", "address", "cells")
+
+    def __init__(self, driver: Any, nbytes: int) -> None:
+        flags = driver.host_alloc_flags.DEVICEMAP
+        self.cells: np.ndarray[Any, Any] = driver.pagelocked_zeros(nbytes, np.uint8, mem_flags=flags)
+        self.address: int = self.cells.base.get_device_pointer()
+
+    def free(self) -> None:
+        """Return the memory to the driver, before its context is destroyed."""
+        self.cells.base.free()
+
+
+_devices: dict[int, Device] = {}
+_lock = threading.RLock()
+
+
+def device_of(target: Target) -> Device:
+    """Return the device of a target, which is initialised on first use.
+
+    Raises:
+        LinkError: if this machine does not have it, or it cannot be used.
+    """
+    found = _devices.get(target.device)
+    if found is not None:
+        return found
+    with _lock:
+        if target.device not in _devices:
+            try:
+                _devices[target.device] = Device(target.device, is_emulated=is_emulated(target))
+            except Exception as error:  # of PyCUDA, which may itself be missing
+                raise LinkError(
+                    "A target of this backend is a device of this machine that works.",
+                    found=f"{target}: {type(error).__name__}: {error}",
+                    fix="`ocannl doctor cuda` checks driver, devices and compiler",
+                ) from error
+        return _devices[target.device]
+
+
+@atexit.register
+def close_all() -> None:
+    """Release all devices in use."""
+    with _lock:
+        while _devices:
+            _, device = _devices.popitem()
+            device.close()
