@@ -4,14 +4,19 @@ The context is the primary one, which PyTorch, JAX and the runtime library use, 
 can be shared. It is current on a thread only during a call into this backend.
 
 At exit everything that the devices still have is released before PyCUDA is torn down: a context or
-a pool that lives longer would abort the process.
+a pool that lives longer would abort the process. PyCUDA lets only the thread that made a context
+release what belongs to it, unless the context is current, which is why objects here release their
+memory and events themselves.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import threading
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,11 +24,14 @@ import numpy as np
 
 from ocannl_core.backend_api import LinkError, Target
 from ocannl_cuda.cache import Cubin
+from ocannl_cuda.driver_probe import LIBRARY
 from ocannl_cuda.memory_pool import MemoryPool
 from ocannl_cuda.targets import is_emulated
 
 _NON_BLOCKING = 1
 """The flag of streams that do not wait for the legacy default stream."""
+_MOST_EVENTS = 64
+"""The most events that are kept for reuse."""
 
 
 class Device:
@@ -45,15 +53,15 @@ class Device:
         device = driver.Device(ordinal)
         self.capability: tuple[int, int] = device.compute_capability()
         self.context: Any = device.retain_primary_context()
-        self.context.push()
-        try:
+        with self:
             self.stream: Any = driver.Stream(_NON_BLOCKING)
-        finally:
-            driver.Context.pop()
-        self.memory = MemoryPool(self, is_exact=is_emulated)
+            self.memory = MemoryPool(self, is_exact=is_emulated)
         self._modules: dict[str, Any] = {}
+        self._events: list[Any] = []
         self._host: weakref.WeakSet[HostMemory] = weakref.WeakSet()
+        self._launches: weakref.WeakSet[Launches] = weakref.WeakSet()
         self._peers: set[int] = {ordinal}
+        self.is_closed = False
 
     def __enter__(self) -> Self:
         self.context.push()
@@ -106,6 +114,18 @@ class Device:
                 fix="remove the directory `cuda` of the cache, which `ocannl doctor` names",
             ) from error
 
+    def launches(self) -> Launches:
+        """Return a list for the launches of a routine; closing the device empties it."""
+        made = Launches()
+        self._launches.add(made)
+        return made
+
+    def host_memory(self, nbytes: int) -> HostMemory:
+        """Return page-locked memory of the host, all zero; the context must be current."""
+        memory = HostMemory(self, nbytes)
+        self._host.add(memory)
+        return memory
+
     def enable_peer(self, other: Device) -> None:
         """Let copies between two devices go directly, where the hardware can."""
         if other.ordinal in self._peers:
@@ -113,45 +133,78 @@ class Device:
         self._peers.add(other.ordinal)
         here, there = (self.driver.Device(each.ordinal) for each in (self, other))
         if here.can_access_peer(there):
-            with self:
-                try:
-                    self.context.enable_peer_access(other.context)
-                except self.driver.LogicError:
-                    return  # another library has enabled it
+            # an error says that another library has enabled it
+            with self, suppress(self.driver.LogicError):
+                self.context.enable_peer_access(other.context)
 
-    def host_memory(self, nbytes: int) -> HostMemory:
-        """Return page-locked memory of the host, all zero; the context must be current."""
-        memory = HostMemory(self.driver, nbytes)
-        self._host.add(memory)
-        return memory
+    def copy_from_peer(self, other: Device, to: int, start: int, nbytes: int) -> None:
+        """Enqueue a copy from another device; the context must be current.
+
+        The function of PyCUDA 2026.1 ignores the contexts that it is given.
+
+        Args:
+            other: The other device.
+            to: The address on this device.
+            start: The address on the other one.
+            nbytes: The size.
+        """
+        function = ctypes.CDLL(LIBRARY).cuMemcpyPeerAsync
+        handles = [each.context.handle for each in (self, other)]
+        there, here = (ctypes.c_void_p(int(handle)) for handle in handles)
+        places = ctypes.c_uint64(to), there, ctypes.c_uint64(start), here
+        code = function(*places, ctypes.c_size_t(nbytes), ctypes.c_void_p(self.stream.handle))
+        if code:
+            raise self.failure(RuntimeError(f"cuMemcpyPeerAsync returns {code}"), "a copy")
 
     def event(self) -> Any:
         """Return an event behind all work so far; the context must be current."""
-        event = self.driver.Event(self.driver.event_flags.DISABLE_TIMING)
+        try:
+            event = self._events.pop()
+        except IndexError:
+            event = self.driver.Event(self.driver.event_flags.DISABLE_TIMING)
         event.record(self.stream)
         return event
 
+    def reuse_event(self, event: Any) -> None:
+        """Take back an event that nothing waits for any more."""
+        if not self.is_closed and len(self._events) < _MOST_EVENTS:
+            self._events.append(event)
+
     def close(self) -> None:
         """Finish all work, and release memory, code and context."""
-        try:
-            with self:
-                self.stream.synchronize()
-        except self.driver.Error:
-            pass  # reported where it was waited for, or not waited for
+        with self, suppress(self.driver.Error):
+            self.stream.synchronize()  # errors were reported to those who waited
+        self.is_closed = True
         with self:
+            for launches in list(self._launches):
+                launches.actions.clear()
+            for memory in list(self._host):
+                memory.free()
             self.memory.close()
-            for each in list(self._host):
-                each.free()
+            self._events.clear()
             self._modules.clear()
             del self.stream
         self.context.detach()
+
+
+class Launches:
+    """The launches of a linked routine, in order.
+
+    Attributes:
+        actions: Functions of the values of static indices; they hold code and streams of a device.
+    """
+
+    __slots__ = ("__weakref__", "actions")
+
+    def __init__(self) -> None:
+        self.actions: list[Callable[[Any], None]] = []
 
 
 class HostMemory:
     """Page-locked memory of the host, which kernels can access, too.
 
     Args:
-        driver: The module `pycuda.driver`.
+        device: The device, whose context must be current.
         nbytes: Its size.
 
     Attributes:
@@ -159,16 +212,24 @@ class HostMemory:
         address: Its address on devices.
     """
 
-    __slots__ = ("__weakref__", "address", "cells")
+    __slots__ = ("__weakref__", "_device", "address", "cells")
 
-    def __init__(self, driver: Any, nbytes: int) -> None:
-        flags = driver.host_alloc_flags.DEVICEMAP
-        self.cells: np.ndarray[Any, Any] = driver.pagelocked_zeros(nbytes, np.uint8, mem_flags=flags)
+    def __init__(self, device: Device, nbytes: int) -> None:
+        flags = device.driver.host_alloc_flags.DEVICEMAP
+        zeros = device.driver.pagelocked_zeros
+        self._device: Device | None = device
+        self.cells: np.ndarray[Any, Any] = zeros(nbytes, np.uint8, mem_flags=flags)
         self.address: int = self.cells.base.get_device_pointer()
 
     def free(self) -> None:
-        """Return the memory to the driver, before its context is destroyed."""
-        self.cells.base.free()
+        """Return the memory to the driver, once."""
+        device, self._device = self._device, None
+        if device is not None:
+            with device:
+                self.cells.base.free()
+
+    def __del__(self) -> None:
+        self.free()
 
 
 _devices: dict[int, Device] = {}

@@ -54,6 +54,7 @@ class Cuda(Dialect):
         inline="static __device__ __forceinline__", table="static __device__ const"
     )
     restrict: ClassVar[str] = "__restrict__"
+    index_type: ClassVar[str] = "int32_t"
     headers: ClassVar[tuple[str, ...]] = ()
     has_vectors: ClassVar[bool] = False
     stack_limit: ClassVar[int] = 256 << 10
@@ -64,6 +65,10 @@ class Cuda(Dialect):
 
     def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return ["}"]
+
+    def parameter(self, parameter: KernelParameter) -> str:
+        # 64 bits, whatever the type of positions: parameters have one layout
+        return f"int64_t {parameter.name}" if parameter.dtype is None else super().parameter(parameter)
 
     def prelude(self, helpers: Iterable[str]) -> str:
         definitions = prelude(helpers, self.words)
@@ -76,7 +81,9 @@ class Cuda(Dialect):
         return []
 
     def device_index(self, kind: AxisKind) -> str:
-        return "(int)blockIdx.x" if kind is AxisKind.GRID else "(int)threadIdx.x"
+        return f"({self.index_type})" + (
+            "blockIdx.x" if kind is AxisKind.GRID else "threadIdx.x"
+        )
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["__syncthreads();"]
@@ -92,4 +99,11 @@ class Cuda(Dialect):
         return None
 
 
+class WideCuda(Cuda):
+    """CUDA C++ of kernels over arrays of a billion cells and more."""
+
+    index_type: ClassVar[str] = "int64_t"
+
+
 DIALECT = Cuda()
+WIDE = WideCuda()

@@ -103,8 +103,9 @@ class _Linker:
 
     def launcher(self) -> Launcher:
         plan, device = self._plan, self._device
+        launches = device.launches()
         with device:
-            actions = list(self._actions(plan.steps, iter(self._executable.source.launched)))
+            launches.actions += self._actions(plan.steps, iter(self._executable.source.launched))
         count, indices, kept = len(plan.indices), plan.indices, (self._memory, self._kept)
 
         def launch(values: Sequence[int]) -> None:
@@ -115,7 +116,7 @@ class _Linker:
             assert kept  # the memory whose addresses the actions have
             known = dict(zip(indices, values, strict=True))
             with device:
-                for action in actions:
+                for action in launches.actions:
                     action(known)
 
         return make_exclusive(launch, plan.name)

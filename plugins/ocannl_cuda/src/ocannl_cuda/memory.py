@@ -35,26 +35,39 @@ class CudaBuffer:
         return self.memory.address
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Queued:
     """A point in the work of a device's stream.
 
-    Attributes:
-        device: The device.
-        event: The event of PyCUDA.
+    Args:
+        device: The device, whose context must be current.
         kept: The memory that the work uses.
     """
 
-    device: Device
-    event: Any
-    kept: object = None
+    __slots__ = ("_device", "_event", "_kept")
+
+    def __init__(self, device: Device, kept: object = None) -> None:
+        self._device = device
+        self._event = device.event()
+        self._kept = kept
 
     def wait(self) -> None:
-        with self.device:
+        """Return when all earlier work has finished.
+
+        Raises:
+            LinkError: if some kernel failed.
+        """
+        with self._device:
             try:
-                self.event.synchronize()
-            except self.device.driver.Error as error:
-                raise self.device.failure(error) from error
+                self._event.synchronize()
+            except self._device.driver.Error as error:
+                raise self._device.failure(error) from error
+
+    def wait_on(self, other: Device) -> None:
+        """Let later work of another device wait; the other one's context must be current."""
+        other.stream.wait_for_event(self._event)
+
+    def __del__(self) -> None:
+        self._device.reuse_event(self._event)
 
 
 def allocate(info: NodeInfo, target: Target) -> CudaBuffer:
@@ -101,7 +114,7 @@ def _upload(destination: CudaBuffer, array: Array) -> Event:
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     with device:
         device.driver.memcpy_htod_async(destination.address, data, device.stream)
-        return Queued(device, device.event(), (destination, data))
+        return Queued(device, (destination, data))
 
 
 def _download(array: Array, source: CudaBuffer) -> Event:
@@ -130,7 +143,7 @@ def _copy(destination: CudaBuffer, source: CudaBuffer) -> Event:
         device.driver.memcpy_dtod_async(
             destination.address, source.address, source.info.nbytes, device.stream
         )
-        return Queued(device, device.event(), (destination, source))
+        return Queued(device, (destination, source))
 
 
 def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
@@ -142,18 +155,12 @@ def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
     here, there = device_of(source.target), device_of(destination.target)
     here.enable_peer(there)
     with here:
-        computed = here.event()
+        computed = Queued(here)
     with there:
-        there.stream.wait_for_event(computed)
-        there.driver.memcpy_peer_async(
-            destination.address,
-            source.address,
-            source.info.nbytes,
-            there.context,
-            here.context,
-            there.stream,
-        )
-        copied = there.event()
+        computed.wait_on(there)
+        addresses = destination.address, source.address
+        there.copy_from_peer(here, *addresses, source.info.nbytes)
+        copied = Queued(there, (destination, source))
     with here:
-        here.stream.wait_for_event(copied)
-    return Queued(there, copied, (destination, source))
+        copied.wait_on(here)
+    return copied

@@ -49,7 +49,7 @@ class MemoryPool:
     """The memory of one device.
 
     Args:
-        device: The device.
+        device: The device, whose context must be current.
         is_exact: True to give every allocation a block of exactly its size, and to keep none.
 
     Attributes:
@@ -67,8 +67,7 @@ class MemoryPool:
         self._lock = threading.RLock()
         self.used = 0
         self.kept = 0
-        with device:
-            self._most_kept = device.driver.mem_get_info()[1] // _KEPT_SHARE
+        self._most_kept = device.driver.mem_get_info()[1] // _KEPT_SHARE
 
     def allocate(self, nbytes: int) -> Allocation:
         """Return memory with undefined content; the device's context must be current.

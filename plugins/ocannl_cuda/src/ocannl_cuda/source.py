@@ -26,11 +26,12 @@ from ocannl_core.backend_api import (
 from ocannl_core.backend_api.c_family import (
     KernelText,
     NameRole,
+    fits_in_32_bits,
     native_arguments,
     render_kernel,
     render_native,
 )
-from ocannl_cuda.dialect import DIALECT
+from ocannl_cuda.dialect import DIALECT, WIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ def _kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
     """Return the kernel of a step; None for a call of code that is not CUDA C++."""
     match step:
         case Kernel():
-            return _with_launch_bounds(render_kernel(step, nodes, DIALECT))
+            dialect = DIALECT if fits_in_32_bits(step, nodes) else WIDE
+            return _with_launch_bounds(render_kernel(step, nodes, dialect))
         case HostCall(call):
             native = render_native(call, nodes, DIALECT)
             return None if native is None else _with_launch_bounds(native)

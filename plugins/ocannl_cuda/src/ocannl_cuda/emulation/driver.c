@@ -53,7 +53,7 @@ typedef struct Stream { Context *context; unsigned flags; Work *first, *last; st
 typedef struct Function { Run run; const char *message; char name[256]; } Function;
 typedef struct Module { void *library; Context *context; Function *functions[256]; int count; } Module;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static int devices = -1;
 static size_t memory_bytes, used[MOST_DEVICES];
 static Context primary[MOST_DEVICES];
@@ -62,12 +62,17 @@ static __thread Context *stack[MOST_CONTEXTS];
 static __thread int depth;
 static Block *blocks;
 static Stream *streams;
-static long live_events, live_modules, live_contexts, launches, copies, pushes;
+static long live_events, live_modules, live_contexts, launches, copies;
 
 #define CURRENT() (depth ? stack[depth - 1] : NULL)
 #define NEED_CONTEXT()                                    \
+  GUARD();                                                \
   if (!depth) return INVALID_CONTEXT;                     \
   if (CURRENT()->error) return CURRENT()->error
+
+static void take_lock(void) { pthread_mutex_lock(&lock); }
+static void leave(int *held) { pthread_mutex_unlock(&lock); }
+#define GUARD() __attribute__((cleanup(leave))) int held = (take_lock(), 1)
 
 static int must_fail(const char *name) {
   static int counts[8];
@@ -190,9 +195,9 @@ static void report(void) {
   for (int k = 0; k < MOST_DEVICES; ++k) retained += primary[k].retained;
   fprintf(file,
           "{\"allocations\": %ld, \"host_allocations\": %ld, \"streams\": %ld, \"events\": %ld, "
-          "\"modules\": %ld, \"contexts\": %ld, \"launches\": %ld, \"copies\": %ld, \"pushed\": %ld}\n",
+          "\"modules\": %ld, \"contexts\": %ld, \"launches\": %ld, \"copies\": %ld}\n",
           device_blocks, host_blocks, live_streams, live_events, live_modules,
-          retained + live_contexts, launches, copies, pushes);
+          retained + live_contexts, launches, copies);
   fclose(file);
 }
 
@@ -247,6 +252,7 @@ Result cuDeviceGetAttribute(int *value, int attribute, int device) {
 Result cuDeviceCanAccessPeer(int *value, int device, int peer) { *value = device != peer; return OK; }
 Result cuDevicePrimaryCtxRetain(Context **context, int device) { primary[device].retained++; *context = &primary[device]; return OK; }
 Result cuDevicePrimaryCtxRelease_v2(int device) {
+  GUARD();
   if (!primary[device].retained) return INVALID_CONTEXT;
   if (!--primary[device].retained) run_context(&primary[device]);
   return OK;
@@ -255,21 +261,21 @@ Result cuCtxCreate_v2(Context **context, unsigned flags, int device) {
   *context = calloc(1, sizeof **context);
   (*context)->device = device;
   stack[depth++] = *context;
-  ++live_contexts, ++pushes;
+  ++live_contexts;
   return OK;
 }
 Result cuCtxCreate_v4(Context **context, void *parameters, unsigned flags, int device) { return cuCtxCreate_v2(context, flags, device); }
-Result cuCtxDestroy_v2(Context *context) { run_context(context); --live_contexts; return OK; }
+Result cuCtxDestroy_v2(Context *context) {   GUARD();
+run_context(context); --live_contexts; return OK; }
 Result cuCtxDetach(Context *context) { run_context(context); if (context != &primary[context->device]) --live_contexts; return OK; }
 Result cuCtxPushCurrent_v2(Context *context) {
   if (depth == MOST_CONTEXTS) return INVALID_VALUE;
   stack[depth++] = context;
-  ++pushes;
   return OK;
 }
 Result cuCtxPopCurrent_v2(Context **context) {
   if (!depth) return INVALID_CONTEXT;
-  --depth, --pushes;
+  --depth;
   if (context) *context = stack[depth];
   return OK;
 }
@@ -307,6 +313,7 @@ static Block *add_block(size_t size, Context *context, int is_host) {
   return block;
 }
 static Result drop_block(void *start, int is_host) {
+  GUARD();
   for (Block **each = &blocks; *each; each = &(*each)->next)
     if ((*each)->start == start && (*each)->is_host == is_host) {
       Block *found = *each;
@@ -410,6 +417,7 @@ Result cuStreamCreate(Stream **stream, unsigned flags) {
   return OK;
 }
 Result cuStreamDestroy_v2(Stream *stream) {
+  GUARD();
   run_stream(stream);
   for (Stream **each = &streams; *each; each = &(*each)->next)
     if (*each == stream) {
@@ -440,6 +448,7 @@ Result cuEventCreate(Event **event, unsigned flags) {
   return OK;
 }
 Result cuEventDestroy_v2(Event *event) {
+  GUARD();
   run_context(event->context);
   for (Stream *each = streams; each; each = each->next) run_stream(each);
   free(event);
@@ -455,6 +464,7 @@ Result cuEventRecord(Event *event, Stream *stream) {
   return OK;
 }
 Result cuEventSynchronize(Event *event) {
+  GUARD();
   while (event->reached < event->recorded && event->stream->first) run_stream(event->stream);
   return event->context->error;
 }
@@ -487,6 +497,7 @@ Result cuModuleLoadDataEx(Module **module, const void *image, unsigned count, vo
 }
 Result cuModuleLoadData(Module **module, const void *image) { return cuModuleLoadDataEx(module, image, 0, NULL, NULL); }
 Result cuModuleUnload(Module *module) {
+  GUARD();
   run_context(module->context);
   for (int k = 0; k < module->count; ++k) free(module->functions[k]);
   free(module);
