@@ -72,7 +72,7 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
 )
 from ocannl_core.loopir.ranges import Range, bounded_range
-from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
+from ocannl_core.loopir.traverse import merge_reads, nodes_of, writes
 from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -97,6 +97,8 @@ def render_kernel(
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
     """
+    most = max((nodes[node].size for node in nodes_of(nest.body) if node in nodes), default=0)
+    dialect = dialect.for_positions(most)
     try:
         kernel = _render(nest, nodes, dialect)
     except RecursionError:

@@ -83,7 +83,8 @@ class Bench:
             executable = self._backend.compile(
                 self._backend.generate(alone, self._target), self._target
             )
-            launchers.append(executable.link({node: self._buffers[node] for node in alone.params}))
+            buffers = {node: self._buffers[node] for node in alone.params}
+            launchers.append(self._backend.link(executable, buffers))
         return launchers
 
     def results(self, launcher: Launcher) -> list[Array]:

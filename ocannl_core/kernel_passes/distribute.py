@@ -166,4 +166,3 @@ def _device_loops(axes: Sequence[_Axis], body: tuple[Stmt, ...]) -> tuple[Stmt, 
 def _kept(loops: Sequence[For]) -> list[For]:
     """Return the loops of several iterations; one of a single iteration if there are no others."""
     return [loop for loop in loops if loop.stop > 1] or list(loops[-1:])
-

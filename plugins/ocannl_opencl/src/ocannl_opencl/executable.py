@@ -116,9 +116,7 @@ class _Linker:
         places = memory_plan(plan).places
         for node, place in sorted(places.items(), key=lambda each: each[1].first):
             info = plan.nodes[node]
-            free = [
-                piece for piece in pieces if piece[1] < place.first and piece[0] >= info.nbytes
-            ]
+            free = [piece for piece in pieces if piece[1] < place.first and piece[0] >= info.nbytes]
             if free:
                 chosen = min(free, key=lambda piece: piece[0])
                 pieces.remove(chosen)

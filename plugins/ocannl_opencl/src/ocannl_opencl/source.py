@@ -12,7 +12,6 @@ from ocannl_core.backend_api import (
     IdentityMap,
     Kernel,
     KernelStream,
-    LeafStep,
     Plan,
     RepeatedSteps,
     StaticIndex,
