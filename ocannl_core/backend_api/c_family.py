@@ -3,7 +3,6 @@
 from ocannl_core.codegen.c_family import CODEGEN_VERSION, render_kernel
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.helper import EMULATED_TILES, MATH
-from ocannl_core.codegen.index_width import fits_in_32_bits
 from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
 from ocannl_core.codegen.names import NameRole
 from ocannl_core.codegen.native import native_arguments, render_native
@@ -23,7 +22,6 @@ __all__ = [
     "Precedence",
     "PreludeWords",
     "call",
-    "fits_in_32_bits",
     "headers_of",
     "native_arguments",
     "prelude",

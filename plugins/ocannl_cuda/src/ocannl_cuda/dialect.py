@@ -60,6 +60,9 @@ class Cuda(Dialect):
     stack_limit: ClassVar[int] = 256 << 10
     reports_failures: ClassVar[bool] = True
 
+    def for_positions(self, most: int) -> Cuda:
+        return DIALECT if most < _FAR else WIDE
+
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return self.function_head(f'extern "C" __global__ void {symbol}', parameters)
 
@@ -100,10 +103,12 @@ class Cuda(Dialect):
 
 
 class WideCuda(Cuda):
-    """CUDA C++ of kernels over arrays of a billion cells and more."""
+    """The same with positions of 64 bits, each operation on which is several instructions."""
 
     index_type: ClassVar[str] = "int64_t"
 
 
+_FAR = 1 << 30
+"""Positions from which on sums of positions may exceed 32 bits."""
 DIALECT = Cuda()
 WIDE = WideCuda()

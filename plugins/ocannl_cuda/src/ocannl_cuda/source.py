@@ -26,12 +26,11 @@ from ocannl_core.backend_api import (
 from ocannl_core.backend_api.c_family import (
     KernelText,
     NameRole,
-    fits_in_32_bits,
     native_arguments,
     render_kernel,
     render_native,
 )
-from ocannl_cuda.dialect import DIALECT, WIDE
+from ocannl_cuda.dialect import DIALECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +86,7 @@ def _kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
     """Return the kernel of a step; None for a call of code that is not CUDA C++."""
     match step:
         case Kernel():
-            dialect = DIALECT if fits_in_32_bits(step, nodes) else WIDE
-            return _with_launch_bounds(render_kernel(step, nodes, dialect))
+            return _with_launch_bounds(render_kernel(step, nodes, DIALECT))
         case HostCall(call):
             native = render_native(call, nodes, DIALECT)
             return None if native is None else _with_launch_bounds(native)
