@@ -47,18 +47,27 @@ class Nvcc:
         Raises:
             RejectedError: with the messages of the compiler.
         """
+        cubin, _ = self.compile_and_report(text, architecture, name)
+        return cubin
+
+    def compile_and_report(
+        self, text: str, architecture: str, name: str, *more_options: str
+    ) -> tuple[bytes, str]:
+        """Return a cubin, and what the compiler wrote beside it.
+
+        Raises:
+            RejectedError: with the messages of the compiler.
+        """
+        options = ["-cubin", f"-arch={architecture}", "-w", *OPTIONS, *more_options]
         with tempfile.TemporaryDirectory(prefix="ocannl-nvcc-") as folder:
             source, target = Path(folder) / name, Path(folder) / "code.cubin"
             source.write_text(text, encoding="utf-8")
-            command = [self.command, "-cubin", f"-arch={architecture}", "-w", *OPTIONS]
-            run = subprocess.run(
-                [*command, "-o", target.name, name], cwd=folder, capture_output=True, text=True
-            )
+            command = [self.command, *options, "-o", target.name, name]
+            run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            log = (run.stderr + run.stdout).strip()
             if run.returncode or not target.is_file():
-                raise RejectedError(
-                    (run.stderr + run.stdout).strip() or f"exit code {run.returncode}"
-                )
-            return target.read_bytes()
+                raise RejectedError(log or f"exit code {run.returncode}")
+            return target.read_bytes(), log
 
 
 @cache

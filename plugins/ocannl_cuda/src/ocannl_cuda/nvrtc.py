@@ -65,17 +65,29 @@ class Nvrtc:
         Raises:
             RejectedError: with the messages of the compiler.
         """
-        options = [f"--gpu-architecture={architecture}", "--disable-warnings", *OPTIONS]
+        cubin, _ = self.compile_and_report(text, architecture, name)
+        return cubin
+
+    def compile_and_report(
+        self, text: str, architecture: str, name: str, *more_options: str
+    ) -> tuple[bytes, str]:
+        """Return a cubin, and what the compiler wrote beside it.
+
+        Raises:
+            RejectedError: with the messages of the compiler.
+        """
+        target = f"--gpu-architecture={architecture}"
+        options = [target, "--disable-warnings", *OPTIONS, *more_options]
         given = (ctypes.c_char_p * len(options))(*map(str.encode, options))
         program = ctypes.c_void_p()
         unit = text.encode(), name.encode()
         self._call("nvrtcCreateProgram", ctypes.byref(program), *unit, 0, None, None)
         try:
             code = self.library.nvrtcCompileProgram(program, len(options), given)
+            log = self._bytes("nvrtcGetProgramLog", program).rstrip(b"\0").decode().strip()
             if code:
-                log = self._bytes("nvrtcGetProgramLog", program).rstrip(b"\0").decode()
-                raise RejectedError(log.strip() or self._message(code))
-            return self._bytes("nvrtcGetCUBIN", program)
+                raise RejectedError(log or self._message(code))
+            return self._bytes("nvrtcGetCUBIN", program), log
         finally:
             self.library.nvrtcDestroyProgram(ctypes.byref(program))
 
