@@ -233,6 +233,8 @@ MIN_TREE_TERMS = 32
 """Terms of a reduction that are worth several threads."""
 MIN_THREAD_TERMS = 4
 """Terms of each of these threads, at least."""
+MIN_ROW_THREADS = 32
+"""Threads that run a row together, at least: those that execute one instruction."""
 MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16

@@ -26,7 +26,7 @@ from ocannl_core.kernel_passes.inline_nodes import (
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
-from ocannl_core.kernel_passes.row_fusion.choose import group_rows
+from ocannl_core.kernel_passes.row_fusion.choose import group_rows, group_rows_on_blocks
 from ocannl_core.kernel_passes.schedule_kernels import (
     has_schedules,
     rule_for,
@@ -97,8 +97,8 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
-    if target is not None and target.thread_blocks is None:
-        passes.append(("group rows", partial(group_rows, target=target)))
+        group = group_rows if target.thread_blocks is None else group_rows_on_blocks
+        passes.append(("group rows", partial(group, target=target)))
     passes.append(("split reductions", split_reductions))
     return tuple(NamedNestPass(*each) for each in passes)
 
