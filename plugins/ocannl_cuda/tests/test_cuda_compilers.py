@@ -63,7 +63,7 @@ def test_code_must_not_be_too_new_for_the_driver(wheels: Path) -> None:
         compilers.find(11)
 
 
-def test_without_a_compiler_the_error_lists_what_was_tried(wheels: Path) -> None:
+def test_without_a_compiler_the_error_lists_every_search(wheels: Path) -> None:
     shutil.rmtree(wheels / "nvidia")
     nvrtc.load.cache_clear()
     found = compilers.search()

@@ -95,7 +95,9 @@ class DiskCache:
         """Return a cubin whose digest is right; consecutive kernels of one cubin read it once."""
         found = self._recent.get(digest)
         if found is None:
-            content = self._cubins.read(f"{digest}.cubin", is_use=True) if digest.isalnum() else None
+            content = (
+                self._cubins.read(f"{digest}.cubin", is_use=True) if digest.isalnum() else None
+            )
             if content is None or Cubin.of(content).digest != digest:
                 return None
             found = Cubin(digest, content)

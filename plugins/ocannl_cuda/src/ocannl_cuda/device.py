@@ -173,7 +173,7 @@ class Device:
     def close(self) -> None:
         """Finish all work, and release memory, code and context."""
         with self, suppress(self.driver.Error):
-            self.stream.synchronize()  # errors were reported to those who waited
+            self.stream.synchronize()  # errors went to those who waited
         self.is_closed = True
         with self:
             for launches in list(self._launches):
@@ -212,21 +212,22 @@ class HostMemory:
         address: Its address on devices.
     """
 
-    __slots__ = ("__weakref__", "_device", "address", "cells")
+    __slots__ = ("__weakref__", "_device", "_memory", "address", "cells")
 
     def __init__(self, device: Device, nbytes: int) -> None:
         flags = device.driver.host_alloc_flags.DEVICEMAP
         zeros = device.driver.pagelocked_zeros
         self._device: Device | None = device
         self.cells: np.ndarray[Any, Any] = zeros(nbytes, np.uint8, mem_flags=flags)
-        self.address: int = self.cells.base.get_device_pointer()
+        self._memory: Any = self.cells.base
+        self.address: int = self._memory.get_device_pointer()
 
     def free(self) -> None:
         """Return the memory to the driver, once."""
         device, self._device = self._device, None
         if device is not None:
             with device:
-                self.cells.base.free()
+                self._memory.free()
 
     def __del__(self) -> None:
         self.free()

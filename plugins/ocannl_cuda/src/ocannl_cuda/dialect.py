@@ -71,7 +71,9 @@ class Cuda(Dialect):
 
     def parameter(self, parameter: KernelParameter) -> str:
         # 64 bits, whatever the type of positions: parameters have one layout
-        return f"int64_t {parameter.name}" if parameter.dtype is None else super().parameter(parameter)
+        return (
+            f"int64_t {parameter.name}" if parameter.dtype is None else super().parameter(parameter)
+        )
 
     def prelude(self, helpers: Iterable[str]) -> str:
         definitions = prelude(helpers, self.words)
@@ -84,9 +86,7 @@ class Cuda(Dialect):
         return []
 
     def device_index(self, kind: AxisKind) -> str:
-        return f"({self.index_type})" + (
-            "blockIdx.x" if kind is AxisKind.GRID else "threadIdx.x"
-        )
+        return f"({self.index_type})" + ("blockIdx.x" if kind is AxisKind.GRID else "threadIdx.x")
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["__syncthreads();"]

@@ -149,6 +149,4 @@ def _facts(driver: ctypes.CDLL, ordinal: int) -> DeviceFacts:
         _call(driver, "cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
         found.append(value.value)
     major, minor, *others = found
-    return DeviceFacts(
-        name.value.decode(errors="replace"), (major, minor), nbytes.value, *others
-    )
+    return DeviceFacts(name.value.decode(errors="replace"), (major, minor), nbytes.value, *others)

@@ -153,8 +153,9 @@ class _Linker:
             ) from None
 
     def _largest(self, nodes: Mapping[TensorNode, object]) -> str:
-        sizes = sorted(((self._plan.nodes[node].nbytes, node) for node in nodes), key=lambda x: -x[0])
-        return ", ".join(f"{node.name} of {nbytes:,} bytes" for nbytes, node in sizes[:5])
+        sizes = [(self._plan.nodes[node].nbytes, node.name) for node in nodes]
+        largest = sorted(sizes, reverse=True)[:5]
+        return ", ".join(f"{name} of {nbytes:,} bytes" for nbytes, name in largest)
 
     # ----- steps ----------------------------------------------------------------------------
 
@@ -197,7 +198,8 @@ class _Linker:
         struct.pack_into(f"={len(addresses)}Q", cells, 0, *addresses)
         if flag is not None:
             struct.pack_into("=Q", cells, len(cells) - _WORD, flag.address)
-        return self._call(step, text, function, cells, indices, _WORD * len(addresses), checks, flag)
+        first = _WORD * len(addresses)
+        return self._call(step, text, function, cells, indices, first, checks, flag)
 
     def _call(
         self,

@@ -9,10 +9,8 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ocannl_cuda.device import Device
+from types import TracebackType
+from typing import Any, Protocol
 
 _SMALL = 1 << 20
 _SMALL_STEP = 512
@@ -22,6 +20,22 @@ _KEPT_SHARE = 4
 """Free blocks take at most one part in so many of a device: other programs and libraries use it,
 too.
 """
+
+
+class PooledDevice(Protocol):
+    """A device whose memory a pool keeps; as a context manager it makes its context current."""
+
+    driver: Any
+    ordinal: int
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 class Allocation:
@@ -58,7 +72,7 @@ class MemoryPool:
         kept: The bytes of free blocks.
     """
 
-    def __init__(self, device: Device, *, is_exact: bool) -> None:
+    def __init__(self, device: PooledDevice, *, is_exact: bool) -> None:
         self._device = device
         self.is_exact = is_exact
         self._free: dict[int, list[Any]] = {}
@@ -126,7 +140,7 @@ class MemoryPool:
             except driver.MemoryError:
                 if free_memory is not None:
                     free_memory()
-        self.trim()  # what the garbage collector has released
+        self.trim()  # blocks that the garbage collector has released
         try:
             return driver.mem_alloc(size)
         except driver.MemoryError:

@@ -53,7 +53,7 @@ class Nvcc:
     def compile_and_report(
         self, text: str, architecture: str, name: str, *more_options: str
     ) -> tuple[bytes, str]:
-        """Return a cubin, and what the compiler wrote beside it.
+        """Return a cubin and the messages of the compiler.
 
         Raises:
             RejectedError: with the messages of the compiler.

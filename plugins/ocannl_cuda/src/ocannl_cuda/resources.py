@@ -1,7 +1,7 @@
 """The resources that kernels take on a device, as the assembler reports them; needs no device.
 
-A kernel whose registers exceed what its launch leaves to a thread keeps some of its numbers in
-memory (spills), which costs more than most other defects of a schedule.
+A kernel with more numbers than its threads have registers keeps some of them in memory (spills),
+which costs more than most other defects of a schedule.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ def parse(log: str) -> dict[str, Resources]:
         )
         assert registers is not None
         stack_bytes, *spilled = map(int, stack.groups()) if stack is not None else (0, 0)
-        found[symbol] = Resources(
-            int(registers[1]), stack_bytes, sum(spilled), int(shared[1]) if shared is not None else 0
-        )
+        shared_bytes = 0 if shared is None else int(shared[1])
+        found[symbol] = Resources(int(registers[1]), stack_bytes, sum(spilled), shared_bytes)
     return found

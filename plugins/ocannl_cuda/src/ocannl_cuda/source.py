@@ -134,24 +134,25 @@ def _rows(
                 yield f"//   {number:>3}  {_comment(call.op.name)}({inputs}) -> {outputs}"
                 continue
             case HostCall(call):
-                arguments, merges, indices = native_arguments(call), (), ()
+                given = _given(NameRole.ARGUMENT, map(names.node, native_arguments(call)))
             case Kernel(body, arguments, indices):
-                merges = merge_reads(body)
+                merges = (f"{names.node(node)}.merge" for node in merge_reads(body))
+                given = _given(NameRole.ARGUMENT, map(names.node, arguments))
+                given += _given(NameRole.MERGE, merges)
+                given += _given(NameRole.STATIC, map(names.variable, indices))
             case _:
                 assert_never(step)
-        given = [f"{NameRole.ARGUMENT.name_of(k)} = {names.node(n)}" for k, n in enumerate(arguments)]
-        given += [
-            f"{NameRole.MERGE.name_of(k)} = {names.node(n)}.merge" for k, n in enumerate(merges)
-        ]
-        given += [
-            f"{NameRole.STATIC.name_of(k)} = {names.variable(i)}" for k, i in enumerate(indices)
-        ]
         assert symbol is not None
         shape = " x ".join(map(str, kernels[symbol].grid or (1,)))
         threads = " x ".join(map(str, kernels[symbol].block or (1,)))
         title = f"  {_comment(step.title)}" if step.title else ""
         yield f"//   {number:>3}  {symbol}<<<{shape}, {threads}>>>{title}"
         yield f"//        {', '.join(given)}"
+
+
+def _given(role: NameRole, values: Iterable[str]) -> list[str]:
+    """Return the parameters of a role with their values."""
+    return [f"{role.name_of(position)} = {value}" for position, value in enumerate(values)]
 
 
 def _comment(text: str) -> str:

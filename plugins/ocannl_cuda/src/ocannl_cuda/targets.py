@@ -136,7 +136,5 @@ def _details(
                 f"{facts.processors} multiprocessors, {facts.nbytes / 2**30:.1f} GiB"
             )
     lines.append("PyCUDA is installed" if has_pycuda else "PyCUDA is not installed")
-    lines.append(
-        "no compiler" if isinstance(compiler, Missing) else f"compiler {compiler.name}"
-    )
+    lines.append("no compiler" if isinstance(compiler, Missing) else f"compiler {compiler.name}")
     return lines

@@ -1,4 +1,7 @@
-"""Run a program on emulated CUDA devices: `python -m ocannl_cuda.emulation -- python program.py`."""
+"""Run a program on emulated CUDA devices:
+
+python -m ocannl_cuda.emulation --devices 2 -- python program.py
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def build() -> Path:
     command = [_c_compiler(), *flags, "-o", temporary, "driver.c", "stubs.c", "-ldl", "-pthread"]
     run = subprocess.run(command, cwd=place.path, capture_output=True, text=True)
     if run.returncode:
-        raise CompileError("The emulated driver must compile.", found=run.stderr, where=str(place.path))
+        raise CompileError(
+            "The emulated driver must compile.", found=run.stderr, where=str(place.path)
+        )
     os.replace(place.path / temporary, place.path / LIBRARY)
     return place.path
 
@@ -69,7 +71,9 @@ def _needed_functions() -> Iterator[str]:
             found="it is not installed",
             fix="python tools/build_pycuda.py, which needs no GPU",
         )
-    run = subprocess.run(["nm", "-D", str(libraries[0])], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        ["nm", "-D", str(libraries[0])], capture_output=True, text=True, check=True
+    )
     yield from _NAME.findall(run.stdout)
 
 

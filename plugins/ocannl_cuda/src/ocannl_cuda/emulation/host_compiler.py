@@ -1,7 +1,7 @@
 """The host's compiler in place of NVRTC: kernels as a shared object for emulated devices.
 
-The object has a function `cuda_emulator_run_<kernel>` for every kernel; the emulated driver takes it
-as a cubin.
+The object has a function `cuda_emulator_run_<kernel>` for every kernel; the emulated driver takes
+it as a cubin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ HEADER = Path(__file__).parent / "cuda_emulator.hpp"
 VARIABLE = "CUDA_EMULATOR_CXX"
 """The variable with the compiler's command, by default the first of `g++`, `c++`, `clang++`."""
 _CANDIDATES = ("g++", "c++", "clang++")
-_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fwrapv", "-fvisibility=hidden")
+_FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-fPIC",
+    "-shared",
+    "-w",
+    "-ffp-contract=off",
+    "-fwrapv",
+    "-fvisibility=hidden",
+)
 _SANITIZED = ("-g", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(')
 _MEETS = re.compile(r"\b__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)\(")
