@@ -7,12 +7,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-PLUGINS := interp cpu_c cuda
+PLUGINS := interp cpu_c cuda opencl mpi
 PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/pyproject.toml)
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-emulated demo test smoke fuzz ulps torture lint types docs bench peers clean
+.PHONY: cuda-emulated demo test smoke fuzz ulps torture killed lint types docs bench peers clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -38,6 +38,10 @@ torture: $(VENV)/.for-test
 cuda-emulated: $(VENV)/.for-cuda
 	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(ARGS)
 	$(BIN)/python -m ocannl_cuda.emulation --sanitize -- $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal tests/backends -k cuda $(ARGS)
+
+# Kills processes of training runs at random steps, and resumes each run.
+killed: $(VENV)/.for-test
+	$(BIN)/python -m plugins.ocannl_mpi.tests.killed $(ARGS)
 
 lint: $(VENV)/.for-lint
 	$(BIN)/ruff check .
