@@ -35,6 +35,7 @@ from ocannl_core.kernel_passes.schedule_kernels import (
 )
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
+from ocannl_core.kernel_passes.unroll_shifts import unroll_shifts
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators, widen_scoped_sums
 from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nest_plan import (
@@ -94,12 +95,15 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if accumulation != "exact":
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
+    if target is not None and target.thread_blocks is not None:
+        passes.append(("unroll shifts", unroll_shifts))
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
         group = group_rows if target.thread_blocks is None else group_rows_on_blocks
         passes.append(("group rows", partial(group, target=target)))
-    passes.append(("split reductions", split_reductions))
+    on_blocks = target is not None and target.thread_blocks is not None
+    passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
     return tuple(NamedNestPass(*each) for each in passes)
 
 
