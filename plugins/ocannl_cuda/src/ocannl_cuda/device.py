@@ -60,7 +60,7 @@ class Device:
         self._events: list[Any] = []
         self._host: weakref.WeakSet[HostMemory] = weakref.WeakSet()
         self._launches: weakref.WeakSet[Launches] = weakref.WeakSet()
-        self._peers: set[int] = {ordinal}
+        self._peers: dict[int, bool] = {ordinal: True}
         self.is_closed = False
 
     def __enter__(self) -> Self:
@@ -126,16 +126,18 @@ class Device:
         self._host.add(memory)
         return memory
 
-    def enable_peer(self, other: Device) -> None:
-        """Let copies between two devices go directly, where the hardware can."""
-        if other.ordinal in self._peers:
-            return
-        self._peers.add(other.ordinal)
-        here, there = (self.driver.Device(each.ordinal) for each in (self, other))
-        if here.can_access_peer(there):
-            # an error says that another library has enabled it
-            with self, suppress(self.driver.LogicError):
-                self.context.enable_peer_access(other.context)
+    def reaches(self, other: Device) -> bool:
+        """Return True if copies from another device are direct and kernels can read its memory,
+        after enabling that.
+        """
+        if other.ordinal not in self._peers:
+            here, there = (self.driver.Device(each.ordinal) for each in (self, other))
+            self._peers[other.ordinal] = bool(here.can_access_peer(there))
+            if self._peers[other.ordinal]:
+                # an error says that another library has enabled it
+                with self, suppress(self.driver.LogicError):
+                    self.context.enable_peer_access(other.context)
+        return self._peers[other.ordinal]
 
     def copy_from_peer(self, other: Device, to: int, start: int, nbytes: int) -> None:
         """Enqueue a copy from another device; the context must be current.

@@ -34,7 +34,7 @@ from ocannl_cuda.building import build
 from ocannl_cuda.cache import Cubin
 from ocannl_cuda.compiler import CudaCompiler
 from ocannl_cuda.device import Device, HostMemory, device_of
-from ocannl_cuda.memory import CudaBuffer, transfer
+from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
 from ocannl_cuda.memory_pool import Allocation
 from ocannl_cuda.source import CudaSource
 
@@ -99,6 +99,7 @@ class _Linker:
         self._merges = merges
         self._memory = {node: self._buffer(node, buffers, "buffer") for node in self._plan.params}
         self._kept: list[object] = []
+        self._sources: dict[int, Device] = {}
         self._allocate_scratch()
 
     def launcher(self) -> Launcher:
@@ -106,6 +107,8 @@ class _Linker:
         launches = device.launches()
         with device:
             launches.actions += self._actions(plan.steps, iter(self._executable.source.launched))
+        # devices whose memory the kernels read: they may write it again afterwards
+        sources = tuple(self._sources.values())
         count, indices, kept = len(plan.indices), plan.indices, (self._memory, self._kept)
 
         def launch(values: Sequence[int]) -> None:
@@ -115,9 +118,13 @@ class _Linker:
                 )
             assert kept  # the memory whose addresses the actions have
             known = dict(zip(indices, values, strict=True))
+            for each in sources:
+                wait_for(device, each)
             with device:
                 for action in launches.actions:
                     action(known)
+            for each in sources:
+                wait_for(each, device)
 
         return make_exclusive(launch, plan.name)
 
@@ -252,7 +259,7 @@ class _Linker:
         match step:
             case Kernel(body, arguments, indices):
                 given = [self._memory[node] for node in arguments]
-                given += [self._buffer(n, self._merges, "merge buffer") for n in merge_reads(body)]
+                given += map(self._merge_buffer, merge_reads(body))
             case HostCall(call):
                 given, indices = [self._memory[node] for node in native_arguments(call)], ()
             case _:
@@ -274,8 +281,24 @@ class _Linker:
             fix="let nothing else write them meanwhile",
         )
 
+    def _merge_buffer(self, node: TensorNode) -> CudaBuffer:
+        """Return the merge buffer of a node, which may be memory that this device reads directly."""
+        buffer, target = self._merges.get(node), self._executable.target
+        if not isinstance(buffer, CudaBuffer) or buffer.target == target:
+            return self._buffer(node, self._merges, "merge buffer")
+        source = device_of(buffer.target)
+        if not self._device.reaches(source):
+            raise LinkError(
+                "A device reads a merge buffer of another one if they can access each other.",
+                found=f"{target} cannot read memory of {buffer.target}",
+                where=repr(node),
+                fix="fill the merge buffer with streamed=False, which copies it",
+            )
+        self._sources[source.ordinal] = source
+        return self._checked(node, buffer, "merge buffer")
+
     def _buffer(self, node: TensorNode, buffers: Buffers, what: str) -> CudaBuffer:
-        buffer, needed = buffers.get(node), self._plan.nodes[node]
+        buffer = buffers.get(node)
         if not isinstance(buffer, CudaBuffer) or buffer.target != self._executable.target:
             raise LinkError(
                 f"Linking gives a {what} of this device for every node that needs one.",
@@ -283,7 +306,11 @@ class _Linker:
                 where=repr(node),
                 fix=f"allocate its {what} before linking",
             )
-        given = buffer.info
+        return self._checked(node, buffer, what)
+
+    def _checked(self, node: TensorNode, buffer: CudaBuffer, what: str) -> CudaBuffer:
+        """Return a buffer that fits its node."""
+        given, needed = buffer.info, self._plan.nodes[node]
         if (given.dtype, given.buffer_dims) != (needed.dtype, needed.buffer_dims):
             raise LinkError(
                 f"A {what} has the number format and the extents of its node.",

@@ -153,14 +153,20 @@ def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
     if not source.info.nbytes:
         return Done()
     here, there = device_of(source.target), device_of(destination.target)
-    here.enable_peer(there)
-    with here:
-        computed = Queued(here)
+    there.reaches(here)
+    wait_for(there, here)
     with there:
-        computed.wait_on(there)
         addresses = destination.address, source.address
         there.copy_from_peer(here, *addresses, source.info.nbytes)
         copied = Queued(there, (destination, source))
     with here:
         copied.wait_on(here)
     return copied
+
+
+def wait_for(waiting: Device, working: Device) -> None:
+    """Let later work of a device wait for all work so far of another one."""
+    with working:
+        point = Queued(working)
+    with waiting:
+        point.wait_on(waiting)
