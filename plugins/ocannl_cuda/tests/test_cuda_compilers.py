@@ -41,7 +41,7 @@ def fake_nvrtc(folder: Path, major: int, minor: int) -> None:
 
 
 @pytest.fixture
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory with two versions of NVRTC, as wheels install them, and no other one."""
     fake_nvrtc(tmp_path / "nvidia" / "cu13" / "lib", 13, 9)
     fake_nvrtc(tmp_path / "nvidia" / "cuda_nvrtc" / "lib", 12, 8)
@@ -50,7 +50,9 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(nvrtc, "_in_wheels", lambda: iter(found))
     monkeypatch.setattr(nvrtc, "_in_system", lambda: iter(()))
     monkeypatch.setenv("PATH", str(tmp_path))
-    return tmp_path
+    nvcc.find.cache_clear()
+    yield tmp_path
+    nvcc.find.cache_clear()
 
 
 def test_the_newest_wheel_is_chosen(wheels: Path) -> None:

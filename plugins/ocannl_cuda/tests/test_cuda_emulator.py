@@ -58,7 +58,8 @@ def compiled(text: str, name: str) -> Launch:
     content = compiler.compile(PREAMBLE + text, "sm_90a", "test.cu")
     # the sanitizer reads it for its report
     path = Path(FOLDER.name) / f"{hashlib.sha256(content).hexdigest()}.so"
-    path.write_bytes(content)
+    if not path.exists():
+        path.write_bytes(content)
     library = ctypes.CDLL(str(path))
     run = getattr(library, f"cuda_emulator_run_{name}")
     message = (ctypes.c_char * 512).in_dll(library, "cuda_emulator_message")

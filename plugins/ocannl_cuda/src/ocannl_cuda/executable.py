@@ -282,7 +282,7 @@ class _Linker:
         )
 
     def _merge_buffer(self, node: TensorNode) -> CudaBuffer:
-        """Return the merge buffer of a node, which may be memory that this device reads directly."""
+        """Return the merge buffer of a node, which may be memory of another device."""
         buffer, target = self._merges.get(node), self._executable.target
         if not isinstance(buffer, CudaBuffer) or buffer.target == target:
             return self._buffer(node, self._merges, "merge buffer")
