@@ -129,18 +129,14 @@ class HostQueue:
         """Forget the failure, which somebody has raised: later work is done again."""
         self._failure = None
 
-    def run(self, work: Work, event: QueueEvent) -> None:
-        """Do one piece of work, unless earlier work failed."""
-        if self._failure is not None:
-            event.finish(self._failure)
-            return
-        try:
-            work()
-        except BaseException as error:
-            self._failure = error
-            event.finish(error)
-        else:
-            event.finish()
+    def run(self, work: Work) -> BaseException | None:
+        """Do one piece of work, unless earlier work failed; return the error."""
+        if self._failure is None:
+            try:
+                work()
+            except BaseException as error:
+                self._failure = error
+        return self._failure
 
     def close(self) -> None:
         """End the thread after the work submitted so far."""
@@ -159,8 +155,11 @@ def _serve(
         queue = owner()
         if item is None or queue is None:
             return
-        queue.run(*item)
-        del item, queue  # the work may own large memory
+        work, event = item
+        error = queue.run(work)
+        del item, work, queue  # before anybody waits for its memory to be free
+        event.finish(error)
+        del event, error
 
 
 def _drain(owner: weakref.ref[HostQueue]) -> None:

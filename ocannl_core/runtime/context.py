@@ -18,6 +18,7 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticExtent, StaticIndex
+from ocannl_core.kernels.memory_plan import memory_plan
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
@@ -27,6 +28,7 @@ from ocannl_core.runtime import checks, link, merge, recompute, transfers, value
 from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.link import Linkable
+from ocannl_core.runtime.memory import Entry, MemoryReport
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
 from ocannl_core.target import Event, Target
@@ -232,6 +234,10 @@ class Context:
         self._store.history.routines.add(made)
         run.owner = weakref.ref(made)
         note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.own_nodes))
+        scratch = memory_plan(built.plan).nbytes
+        if scratch:
+            entry = Entry(made.name, "scratch", scratch, self._store.history)
+            self._store.device.account.add(made, entry)
         return made
 
     def init_params(self, tensor: TensorLike, *, reinitialize: bool = False) -> None:
@@ -265,6 +271,22 @@ class Context:
     def synchronize(self) -> None:
         """Return when all submitted work of the device has finished."""
         self._store.synchronize()
+
+    @property
+    def memory(self) -> MemoryReport:
+        """The memory that this context, those of its lineage and their routines hold, by label;
+        printable.
+        """
+        return self._store.report()
+
+    def release(self) -> None:
+        """Free the memory that this context has added to its lineage.
+
+        Its routines, and those of its children that use this memory, cannot run any more. Memory is
+        also freed without this call, when the program can no longer reach it.
+        """
+        self._store.synchronize()
+        self._store.release()
 
     # ----- host access ---------------------------------------------------------------------------
 
@@ -344,7 +366,7 @@ class Context:
         allocated: Stored | None = None
         if found is None:  # before the cells, which may be as large
             collect_if_due()
-            allocated = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
+            allocated = self._store.new(node, info, tensor.describe(), tensor)
         cells = values.unconverted(value, info)
         sizes: Mapping[StaticExtent, int] = {}
         if cells is None:
@@ -406,7 +428,7 @@ class Context:
         if (info.dtype, info.dims) != (source.info.dtype, source.info.dims):
             raise transfers.unequal(tensor, info, source)
         if found is None:
-            found = Stored(tensor.node, self._store.allocate(info, tensor.describe()), tensor)
+            found = self._store.new(tensor.node, info, tensor.describe(), tensor)
             self._store.add(found)
             new.append(found)
         elif found.shared is not None and found.buffer is not source.buffer:

@@ -99,3 +99,7 @@ class LinkedRoutine(Protocol):
     def link_again(self, stored: Any) -> None:
         """Link the code anew if it uses this memory, whose buffer has changed."""
         ...
+
+    def unlink(self, released: Any) -> None:
+        """Drop the memory of the code if some of it has been released: it cannot run any more."""
+        ...

@@ -307,12 +307,14 @@ def launcher_of(
         LinkError: if the device has too little memory for the routine's own nodes.
     """
     buffers = {node: stored.buffer for node, stored in memory.items()}
+    scratch = memory_plan(built.plan).nbytes
+    if scratch:
+        store.device.account.reserve(scratch, f"scratch of {built.plan.name}", str(store.target))
     try:
         found = (buffers, merge_buffers) if merge_buffers else (buffers,)
         launch = built.backend.link(built.executable, *found)
     except MemoryError as error:
-        nbytes = memory_plan(built.plan).nbytes
-        raise too_large(built.plan, f"{nbytes:,} bytes") from error
+        raise too_large(built.plan, f"{scratch:,} bytes") from error
     if store.queue is not None:
         return _queued(launch, store.queue, run)
     return launch if store.backend.is_synchronous else _observed(launch, run, built)
@@ -389,7 +391,7 @@ def _bind_node(
         stored = Stored(node, shared.buffer, tensor)
         stored.shared, stored.has_value = shared, True
         return stored
-    stored = Stored(node, store.allocate(info, name), tensor)
+    stored = store.new(node, info, name, tensor)
     if node in code.literals:
         array = code.literals[node]
         if array is None and tensor is not None:
@@ -402,7 +404,7 @@ def _bind_node(
         values.write(store.backend, stored.buffer, cells)
         stored.has_value = True
         if is_constant:
-            stored.shared = store.device.share_literal(node, stored.buffer)
+            stored.shared = store.device.share_literal(stored)
     elif node in code.program.fresh:
         stored.has_value = stored.tensor is None or not stored.tensor.is_statistic
     return stored
@@ -410,9 +412,10 @@ def _bind_node(
 
 def unshare(stored: Stored, store: BufferStore, name: str) -> None:
     """Give a context a copy of its own of a literal's cells; its routines are linked again."""
-    own = store.allocate(stored.info, name)
-    store.backend.transfer(own, stored.buffer).wait()
-    stored.buffer, stored.shared = own, None
+    own = store.new(stored.node, stored.info, name, stored.tensor)
+    store.backend.transfer(own.buffer, stored.buffer).wait()
+    store.device.account.move(own, stored)
+    stored.buffer, stored.shared = own.buffer, None
     for routine in list(store.history.routines):
         routine.link_again(stored)
     store.history.last = None
@@ -458,7 +461,7 @@ def _relayout(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore
             fix="compile the routine with the padded operation first, or compile this one in a "
             "context of its own",
         )
-    moved = Stored(stored.node, store.allocate(info, code.describe(stored.node)), stored.tensor)
+    moved = store.new(stored.node, info, code.describe(stored.node), stored.tensor)
     moved.has_value, moved.writers = stored.has_value, stored.writers
     if stored.has_value:
         store.wait_to_read(stored)

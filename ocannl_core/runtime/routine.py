@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.compile.driver import compile_again
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import LinkError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import StaticExtent, StaticIndex, affine
 from ocannl_core.ir_text import PrintedNames
@@ -313,6 +314,25 @@ class Routine:
         """Link the code anew if it uses this memory, whose buffer has changed."""
         if any(each is stored for each in self._used):
             self._launch = self._linked()
+
+    def unlink(self, released: AbstractSet[Stored]) -> None:
+        """Drop the memory of the code if some of it has been released: it cannot run any more."""
+        if released.isdisjoint(self._used):
+            return
+        self._launch, self._is_ready = self._refuse, True
+        self._memory = {}
+        self._needed = self._written = self._used = self._carried = self._sized = ()
+        self._recomputed = ()
+        self.merged = self._merge_buffer = None
+        self._store.device.account.remove(self)
+
+    def _refuse(self, values: Sequence[int]) -> NoReturn:
+        raise LinkError(
+            "A routine runs in the memory of its context.",
+            found="the context has been released",
+            where=f"running {self.name}",
+            fix="compile the code again",
+        )
 
     def _run_launcher(self, values: Sequence[int]) -> None:
         try:
