@@ -20,6 +20,7 @@ from ocannl_core.loopir.usage import Limit
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import checks, link, merge, recompute
 from ocannl_core.runtime.calls import callable_class
+from ocannl_core.runtime.dependences import Dependence, dependences
 from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored
@@ -40,6 +41,7 @@ class Routine:
         reads: Nodes of the context that it reads.
         writes: Nodes of the context that it writes.
         merged: The node whose merge buffer it reads, or None.
+        ordinal: Its place in the order of compilation in its lineage.
         placements: The placement of each node that it mentions, with its reason.
     """
 
@@ -69,6 +71,7 @@ class Routine:
         "context",
         "merged",
         "name",
+        "ordinal",
         "placements",
         "reads",
         "writes",
@@ -95,6 +98,7 @@ class Routine:
         self._run = run
         self._store = store
         self._history = store.history
+        self.ordinal = next(store.history.ordinals)
         self.merged = merged
         self._merge_buffer: Buffer | None = None
         self._linkable = replace(linkable, code=linkable.code.released())
@@ -208,6 +212,23 @@ class Routine:
     def recomputed(self) -> tuple[Recomputed, ...]:
         """The tensors of earlier routines that it recomputes."""
         return self._recomputed
+
+    @property
+    def dependences(self) -> tuple[Dependence, ...]:
+        """The reads and writes that conflict with those of routines compiled before it in its
+        lineage, as far as the program can reach those.
+
+        They order work that is submitted and not finished. A routine may run first or again; it is
+        refused only if a value that it reads is missing.
+        """
+        earlier = [each for each in self._history.routines if each.ordinal < self.ordinal]
+        earlier.sort(key=lambda each: each.ordinal)
+        return tuple(found for each in earlier for found in dependences(self, each))
+
+    @property
+    def can_run(self) -> bool:
+        """True if every node that it reads before writing has a value."""
+        return self._is_ready or all(stored.has_value for stored in self._needed)
 
     @property
     def source(self) -> str:

@@ -53,6 +53,7 @@ class History:
     """The order of writes and runs in a lineage of contexts.
 
     Attributes:
+        ordinals: The times of events.
         last: The last event, if it was a run after which nothing needs checking or recording
             before the same routine runs again; None after everything else.
         routines: The routines of the lineage that the program can reach.
@@ -60,14 +61,14 @@ class History:
         merge_memory: The memory of the merge buffer in each layout that it has had.
     """
 
-    __slots__ = ("_ordinals", "last", "merge_memory", "merged", "routines")
+    __slots__ = ("last", "merge_memory", "merged", "ordinals", "routines")
 
     def __init__(self) -> None:
         self.last: RunRecord | None = None
         self.routines: weakref.WeakSet[LinkedRoutine] = weakref.WeakSet()
         self.merged: MergeContent | None = None
         self.merge_memory: dict[NodeInfo, Stored] = {}
-        self._ordinals = count(1)
+        self.ordinals = count(1)
 
     def host_wrote(
         self, stored: Stored, sizes: Mapping[StaticExtent, int], event: Event | None = None
@@ -82,7 +83,7 @@ class History:
         self.last = None
         stored.has_value = True
         stored.host_sizes = sizes
-        stored.host_wrote_at = next(self._ordinals)
+        stored.host_wrote_at = next(self.ordinals)
         stored.copied = event
 
     def note_reader(self, stored: Stored, event: Event) -> None:
@@ -102,7 +103,7 @@ class History:
             run: The record of its runs.
             is_repeatable: True if it may run again at once without checks.
         """
-        run.at = next(self._ordinals)
+        run.at = next(self.ordinals)
         self.last = run if is_repeatable else None
 
 

@@ -101,9 +101,7 @@ def test_memory_beyond_the_limit_is_an_error_that_lists_the_largest_tensors() ->
     with settings.overrides(device_memory=ctx.memory.in_use // (1 << 20) + 2):
         ctx[small] = ctx[big] = 0.0
         with pytest.raises(oc.LinkError) as error:
-            for _ in range(2):
-                ctx[other] = 0.0
-                ctx[oc.placeholder("third", output=[1 << 18])] = 0.0
+            ctx[other] = 0.0
         assert "no room for 1,048,576 bytes" in error.value.found
         assert "the setting device_memory allows" in error.value.found
         assert "1,048,576  placeholder   big" in error.value.found
