@@ -178,7 +178,7 @@ class Context:
         link.check_presence(code, missing - {each.node for each in recipes}, self._store)
 
         read_again = frozenset(node for each in recipes for node in each.definition.operands)
-        kept = link.stored_nodes(code, self._store, keep, read_again)
+        kept = link.stored_nodes(code, self._store, keep, read_again, entry.writes)
         inlined = link.requested_nodes(code, inline)
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
         built = compile_program(program, request)

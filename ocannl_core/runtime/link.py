@@ -119,6 +119,7 @@ def stored_nodes(
     store: BufferStore,
     keep: Sequence[TensorLike] | None,
     read_again: AbstractSet[TensorNode] = frozenset(),
+    writes: AbstractSet[TensorNode] = frozenset(),
 ) -> dict[TensorNode, Placement]:
     """Return the nodes that outlive the calls of a routine, with the reasons.
 
@@ -130,6 +131,7 @@ def stored_nodes(
         store: The memory of the context.
         keep: The tensors to store instead of the results.
         read_again: Operands from which the code recomputes virtual tensors of earlier routines.
+        writes: The nodes that the code writes.
 
     Raises:
         UsageError: if `keep` names a tensor that the code does not mention and the context does not
@@ -147,11 +149,20 @@ def stored_nodes(
             )
     reasons = {node: _reason_to_store(node, code, store, kept) for node in program.nodes}
     reasons.update(dict.fromkeys(read_again - reasons.keys(), Reason.USED_ELSEWHERE))
+    constants = code.literals.keys() - writes
     return {
-        node: Placement(MemoryMode.ON_DEVICE, reason)
+        node: _place_of(node, reason, is_constant=node in constants)
         for node, reason in reasons.items()
         if reason is not None
     }
+
+
+def _place_of(node: TensorNode, reason: Reason, *, is_constant: bool) -> Placement:
+    """Return the placement of a stored node; the array of a constant stays on the host, too."""
+    if not is_constant:
+        return Placement(MemoryMode.ON_DEVICE, reason)
+    constant = Placement(MemoryMode.EFFECTIVELY_CONSTANT, reason)
+    return constant.refine(Placement(MemoryMode.HOSTED, reason), node)
 
 
 def requested_nodes(code: Unlinked, inline: Sequence[TensorLike]) -> frozenset[TensorNode]:
