@@ -148,10 +148,38 @@ class Context:
                 raise UsageError(
                     f"{keyword}= takes a list.", found=repr(given), fix=f"{keyword}=[...]"
                 )
-            _check_entries(keyword, given or ())
+            checks.check_entries(keyword, given or ())
         collect_if_due()
         with _without_collections():
             return self._compile(computation, bindings, keep, name, inline)
+
+    def compile_all(
+        self,
+        computations: Sequence[ComputationLike],
+        bindings: Sequence[StaticIndex] = (),
+        keep: Sequence[TensorLike] | None = None,
+    ) -> tuple[Routine, ...]:
+        """Return a routine for each of several computations, in order, as `compile` does.
+
+        What they have in common is done once: kernels that are equal but for names, such as those
+        of a forward pass in training and in evaluation, are scheduled and compiled once.
+
+        Args:
+            computations: The computations. The second finds what the first stores, and so on.
+            bindings: The static indices; each routine takes those that its code uses.
+            keep: The tensors to store instead of results; each routine those that it mentions.
+        """
+        from ocannl_core.kernel_passes.deduplicate import share_kernels
+
+        with share_kernels():
+            return tuple(
+                self.compile(
+                    each,
+                    link.used_indices(each, bindings),
+                    None if keep is None else link.mentioned(each, keep),
+                )
+                for each in computations
+            )
 
     def _compile(
         self,
@@ -525,24 +553,6 @@ class Context:
             where=tensor.describe(),
             fix=checks.fix_for_unstored(node, unstored),
         )
-
-
-def _check_entries(keyword: str, given: Sequence[object]) -> None:
-    """Raise UsageError unless a list has entries of the right kind."""
-    for entry in given:
-        if keyword == "bindings":
-            is_right = isinstance(entry, StaticIndex)
-        else:
-            is_right = isinstance(getattr(entry, "node", None), TensorNode)
-        if not is_right:
-            kind = "static indices" if keyword == "bindings" else "tensors"
-            raise UsageError(
-                f"{keyword}= is a list of {kind}.",
-                found=repr(entry),
-                fix="a tensor that needs no gradient has None as its .grad"
-                if entry is None
-                else f"{keyword}=[x] with the object x, not its name",
-            )
 
 
 @contextmanager

@@ -17,12 +17,13 @@ from ocannl_core.kernels.memory_plan import memory_plan, too_large
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.usage import Usage
+from ocannl_core.lower import lower
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import partly_assigned
 from ocannl_core.queues import HostQueue
 from ocannl_core.runtime import values
 from ocannl_core.runtime.checks import description, fix_for_unstored, why
-from ocannl_core.runtime.interfaces import Array, TensorLike
+from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.recompute import Recomputed, recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
 from ocannl_core.target import Buffer, Launcher
@@ -197,6 +198,20 @@ def _reason_to_store(
     if store.find(node) is not None:
         return Reason.USED_ELSEWHERE
     return None
+
+
+def used_indices(
+    computation: ComputationLike, bindings: Sequence[StaticIndex]
+) -> list[StaticIndex]:
+    """Return those of some static indices that the code of a computation uses."""
+    used = lower(computation.resolve()).indices
+    return [index for index in bindings if index in used]
+
+
+def mentioned(computation: ComputationLike, tensors: Sequence[TensorLike]) -> list[TensorLike]:
+    """Return those of some tensors that a computation mentions."""
+    nodes = computation.resolve().nodes
+    return [tensor for tensor in tensors if tensor.node in nodes]
 
 
 # ----- checks before anything is compiled -------------------------------------------------------
