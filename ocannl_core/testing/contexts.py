@@ -75,7 +75,7 @@ class ContextConformance:
         ctx[x] = 0
         assert np.array_equal(ctx[y], 3 * _numbers())
 
-    def test_a_routine_reads_what_the_one_before_has_computed(self, ctx: Context) -> None:
+    def test_a_routine_reads_the_results_of_the_one_before(self, ctx: Context) -> None:
         x, total = (placeholder(name, output=[_CELLS], dtype="int32") for name in ("x", "total"))
         y = x * 2
         first, second = ctx.compile(forward(y)), ctx.compile(_add(total, y))

@@ -53,7 +53,7 @@ def test_routines_of_two_children_are_independent() -> None:
     assert kept.dependences == ()
 
 
-def test_a_routine_can_run_when_what_it_reads_has_values() -> None:
+def test_a_routine_can_run_once_its_inputs_have_values() -> None:
     a, b, c = tensors("abc")
     ctx = oc.Context("interp")
     first, second = ctx.compile(set_to(b, a), name="first"), ctx.compile(set_to(c, b))
