@@ -44,12 +44,16 @@ class QueueEvent:
             Exception: the error of the work, or of the earlier work because of which it was left
                 out.
         """
-        if not self.is_done:
-            with self._lock:
-                pass
+        self.join()
         if self.error is not None:
             self.queue.forgive()
             raise self.error
+
+    def join(self) -> None:
+        """Return when the work is done or has failed; raise nothing."""
+        if not self.is_done:
+            with self._lock:
+                pass
 
     def finish(self, error: BaseException | None = None) -> None:
         """Record the end of the work."""
@@ -119,7 +123,7 @@ class HostQueue:
         """
         last = self._last
         if last is not None:
-            last.wait()
+            last.join()
         if self._failure is not None:
             failure = self._failure
             self.forgive()
@@ -167,6 +171,5 @@ def _drain(owner: weakref.ref[HostQueue]) -> None:
     queue = owner()
     if queue is not None and queue._thread is not None and queue._thread.is_alive():
         last = queue._last
-        if last is not None and not last.is_done:
-            with last._lock:
-                pass
+        if last is not None:
+            last.join()

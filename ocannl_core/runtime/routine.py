@@ -23,7 +23,7 @@ from ocannl_core.runtime.calls import callable_class
 from ocannl_core.runtime.dependences import Dependence, dependences
 from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.recompute import Recomputed
-from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored
+from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored, is_pending
 from ocannl_core.target import Buffer, Launcher
 
 if TYPE_CHECKING:
@@ -308,9 +308,10 @@ class Routine:
         that it writes.
         """
         for stored in self._used:
-            if stored.copied is not None:
+            if stored.copied is not None:  # kept: a read by the host waits for it, too
                 self._store.follow(stored.copied)
-                stored.copied = None
+                if not is_pending(stored.copied):
+                    stored.copied = None
         for stored in self._written:
             if stored.readers:
                 for event in stored.readers:

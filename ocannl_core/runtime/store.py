@@ -14,7 +14,7 @@ from ocannl_core.garbage import note_memory
 from ocannl_core.indexing import StaticExtent
 from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.queues import HostQueue
+from ocannl_core.queues import HostQueue, QueueEvent
 from ocannl_core.runtime.device import Device, SharedCells
 from ocannl_core.runtime.interfaces import LinkedRoutine, TensorLike
 from ocannl_core.runtime.memory import Entry, MemoryReport, report
@@ -334,7 +334,10 @@ class BufferStore:
     def wait_to_write(self, stored: Stored) -> None:
         """Return when nothing that was submitted reads or writes the cells of a node."""
         for event in stored.accesses():
-            event.wait()
+            if isinstance(event, QueueEvent):
+                event.join()  # cells are replaced: an error is raised elsewhere
+            else:
+                event.wait()
         stored.readers.clear()
         if not self._is_synchronous and self.queue is None and (stored.runs or stored.reads):
             self.backend.synchronize(self.target)
