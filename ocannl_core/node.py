@@ -394,7 +394,9 @@ class Placement:
 
 
 def _why(placement: Placement) -> str:
-    return placement.reason.text if placement.reason is not None else "no reason is known"
+    if placement.reason is None:
+        return "no reason is known"
+    return f"{placement.reason.text} ({placement.reason.value})"
 
 
 def _advice(placement: Placement) -> str:
