@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.dtypes import ALL, DType, Kind
+from ocannl_core.dtypes import ALL, DType, Kind, extremes
 from ocannl_core.errors import TransferError, UsageError
 from ocannl_core.node import NodeInfo
 
@@ -105,7 +105,7 @@ def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
         return array
     formats = [each for each in ALL if each.is_foreign and each.nbytes == array.dtype.itemsize]
     found = dtype if dtype in formats else formats[0] if len(formats) == 1 else None
-    takes_integers = dtype is not None and dtype.is_integer
+    takes_integers = dtype is not None and dtype.holds_integers
     if found is None or takes_integers:
         then = f".astype({dtype.source})" if dtype is not None and takes_integers else ""
         views = [f"array.view({each.source}){then}" for each in formats]
@@ -165,6 +165,8 @@ def plain_number(value: Real, where: str) -> int | float:
             found="a number beyond 1.8e308, the greatest of float64",
             where=where,
         ) from None
+    if isinstance(value, bool):
+        return value
     return int(value) if isinstance(value, Integral) else rounded
 
 
@@ -172,7 +174,7 @@ def check_number(value: float, dtype: DType, name: str) -> None:
     """Raise TransferError unless a number fits an integer format; float formats round any
     number.
     """
-    if not dtype.is_integer:
+    if not dtype.holds_integers:
         return
     if not (isinstance(value, Integral) or float(value).is_integer()):
         raise TransferError(
@@ -181,10 +183,10 @@ def check_number(value: float, dtype: DType, name: str) -> None:
             where=name,
             fix="round it, or state a float format with dtype=",
         )
-    limits = np.iinfo(dtype.name)
-    if not limits.min <= int(value) <= limits.max:
+    least, greatest = extremes(dtype)
+    if not least <= int(value) <= greatest:
         raise TransferError(
-            f"Every number fits the tensor's format: {dtype} holds {limits.min} to {limits.max}.",
+            f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
             found=f"{value}",
             where=name,
             fix="make the tensor with a wider dtype=",
@@ -195,7 +197,7 @@ def convert(array: Array, dtype: DType, name: str) -> Array:
     numpy_dtype = dtype.numpy
     if array.dtype == numpy_dtype:
         return array
-    if dtype.is_integer:
+    if dtype.holds_integers:
         _check_range(array, dtype, name)
         return array.astype(numpy_dtype)
     try:
@@ -210,14 +212,14 @@ def convert(array: Array, dtype: DType, name: str) -> Array:
 
 
 def _check_range(array: Array, dtype: DType, name: str) -> None:
-    limits = np.iinfo(dtype.name)
     if array.size == 0 or array.dtype == np.bool_:
         return
+    least, greatest = extremes(dtype)
     low, high = int(array.min()), int(array.max())
-    if low < limits.min or high > limits.max:
-        is_outside = (array < limits.min) | (array > limits.max)
+    if low < least or high > greatest:
+        is_outside = (array < least) | (array > greatest)
         raise TransferError(
-            f"Every number fits the tensor's format: {dtype} holds {limits.min} to {limits.max}.",
+            f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
             found=f"numbers from {low} to {high}; {int(is_outside.sum())} of {array.size} cells do "
             f"not fit{_first(is_outside)}",
             where=name,

@@ -19,11 +19,14 @@ from ocannl_core.codegen.prelude import headers_of, prelude
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
     float64,
+    int8,
+    int16,
     int32,
     int64,
     round_to,
@@ -77,8 +80,11 @@ class Dialect:
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 
     type_names: ClassVar[dict[DType, str]] = {
+        bool_: "uint8_t",
         uint8: "uint8_t",
+        int8: "int8_t",
         uint16: "uint16_t",
+        int16: "int16_t",
         int32: "int32_t",
         uint32: "uint32_t",
         int64: "int64_t",

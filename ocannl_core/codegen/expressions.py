@@ -230,8 +230,9 @@ class Expressions:
         if dtype.kind is Kind.WORD:
             return self.constant(bits, dtype)
         pattern = (bits & (2**64 - 1)).to_bytes(8, "little")[: dtype.nbytes]
-        number = np.frombuffer(pattern, dtype.numpy)[0]
-        return self.constant(float(number) if dtype.is_float else int(number), dtype)
+        if not dtype.is_float:
+            return self.constant(int.from_bytes(pattern, "little") & (1 << dtype.bits) - 1, dtype)
+        return self.constant(float(np.frombuffer(pattern, dtype.numpy)[0]), dtype)
 
     def _gather(self, gather: Gather) -> CExpr:
         """Render the cell at a computed position, or the value beyond the axis."""
@@ -481,7 +482,10 @@ class Expressions:
         """Render an integer operation modulo the width of its format, computed without sign.
 
         int32  a + b  -->  (int32_t)((uint32_t)a + b)
+        bool   a + b  -->  a + b != 0
         """
+        if dtype.kind is Kind.BOOL:
+            return self._flag(infix(infix(a, symbol, b), "!=", _ZERO), dtype)
         if dtype.kind is Kind.SIGNED and dtype.nbytes >= 4 and self._dialect.signed_wraps:
             return negate(b) if a.code == "0" and symbol == "-" else infix(a, symbol, b)
         if dtype.kind is Kind.SIGNED:
@@ -498,6 +502,8 @@ class Expressions:
         if source is dtype:
             return text
         self._reject_words("a conversion", source, dtype)
+        if dtype.kind is Kind.BOOL:
+            return self._flag(infix(text, "!=", _ZERO), dtype)
         target_type = self._dialect.value_type(dtype)
         if source.is_float and dtype.is_integer:
             return cast(target_type, self._helper("integer_of", text))
@@ -535,6 +541,8 @@ class Expressions:
                 )
             case _ if dtype.is_float:
                 return self._helper(f"{dtype}_value", cast(self._dialect.storage_type(dtype), lane))
+        if dtype.kind is Kind.BOOL:
+            return infix(lane, "&", CExpr("1"))
         bits = self._helper("low_half_of", word) if dtype.nbytes == 8 else lane
         return cast(self._dialect.value_type(dtype), bits)
 

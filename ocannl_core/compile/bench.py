@@ -166,7 +166,7 @@ def index_values(
 
 
 def _whole_numbers(random: np.random.Generator, info: NodeInfo) -> Array:
-    low = 0 if info.dtype.kind is Kind.UNSIGNED else -2
+    low = -2 if info.dtype.kind in (Kind.FLOAT, Kind.SIGNED) else 0
     cells: Array = random.integers(low, 3, info.buffer_dims).astype(info.dtype.numpy)
     return cells
 

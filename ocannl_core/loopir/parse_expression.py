@@ -540,7 +540,7 @@ def _constant(cursor: Cursor, token: Token, text: str, dtype: DType) -> Const | 
     """Return a constant of a format."""
     if text.startswith("0x") and not dtype.is_float:
         return ConstBits(int(text, 16), dtype)
-    if dtype.is_integer and text.removeprefix("-").isdecimal():
+    if dtype.holds_integers and text.removeprefix("-").isdecimal():
         return Const(int(text), dtype)
     if dtype.is_float and not text.startswith("0x"):
         value = float(text)

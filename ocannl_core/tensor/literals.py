@@ -422,7 +422,8 @@ def _to_format(
         TransferError: if a cell is NaN, or is not a number of the format.
     """
     cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
-    own = None if is_literal or cells.dtype == np.float64 else cells.dtype
+    has_default = cells.dtype == np.float64 or (is_literal and cells.dtype != np.bool_)
+    own = None if has_default else cells.dtype
     if own is not None and own.names and own != uint4x32.numpy:
         check_kind(
             cells, session.default_dtype, where

@@ -581,6 +581,6 @@ def _formats(
     beside = promote(*slots) if slots else alone
 
     def of_number(number: float) -> DType:
-        return default if beside.is_integer and number % 1 else beside
+        return default if beside.holds_integers and number % 1 else beside
 
     return [arg.dtype if isinstance(arg, Slot) else of_number(arg) for arg in args]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.backend_api import DType, NodeInfo, Target, dataclass, float16
+from ocannl_core.backend_api import DType, NodeInfo, Target, bool_, dataclass, float16
 from ocannl_core.backend_api.arithmetic import Number
 
 Array = np.ndarray[Any, Any]
@@ -45,6 +45,8 @@ def reader(dtype: DType) -> Callable[[Array, int], Number]:
     """Return a function from the offset of a cell in a flat array to its value in Python."""
     if dtype.is_narrow and dtype is not float16:  # these formats have scalars of their own
         return lambda cells, offset: float(cells[offset])
+    if dtype is bool_:  # its scalars are no numbers to `~`
+        return lambda cells, offset: int(cells[offset])
     return lambda cells, offset: cells.item(offset)
 
 
