@@ -237,9 +237,7 @@ def _least_holding(dtypes: frozenset[DType]) -> DType:
     return next(
         dtype
         for dtype in sorted(ALL, key=lambda each: each.rank)
-        if dtype.is_integer
-        and extremes(dtype)[0] <= min(lows)
-        and max(highs) <= extremes(dtype)[1]
+        if dtype.is_integer and extremes(dtype)[0] <= min(lows) and max(highs) <= extremes(dtype)[1]
     )
 
 
@@ -254,11 +252,11 @@ def round_to(value: Number, dtype: DType) -> Number:
     """Return `value` as the nearest number of the format (ties to even).
 
     Integers wrap modulo their width; fractional parts are cut off on the way to an integer format,
-    and NaN and infinities become 0 there. In bool every value other than 0 is 1, NaN included. Floats narrower than single precision are rounded to
-    single precision first, as hardware does that computes in it; this equals one rounding for
-    `+ - * / sqrt` of their own numbers, because 24 >= 2p + 2 bits. By the same argument the
-    double-precision result of these operations may be rounded to single precision. Ints and
-    Fractions of any size are rounded from their exact value.
+    and NaN and infinities become 0 there. In bool everything but 0 is 1, NaN included. Floats
+    narrower than single precision are rounded to single precision first, as hardware does that
+    computes in it; this equals one rounding for `+ - * / sqrt` of their own numbers, because 24 >=
+    2p + 2 bits. By the same argument the double-precision result of these operations may be rounded
+    to single precision. Ints and Fractions of any size are rounded from their exact value.
     """
     match dtype.kind:
         case Kind.FLOAT:

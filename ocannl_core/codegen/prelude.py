@@ -22,7 +22,12 @@ _UNSIGNED = {
     "uint32": ("uint32_t", ""),
     "uint64": ("uint64_t", ""),
 }
-_SIGNED = {"int8": ("int8_t", ""), "int16": ("int16_t", ""), "int32": ("int32_t", ""), "int64": ("int64_t", "")}
+_SIGNED = {
+    "int8": ("int8_t", ""),
+    "int16": ("int16_t", ""),
+    "int32": ("int32_t", ""),
+    "int64": ("int64_t", ""),
+}
 _FORMATS = {
     "FLOAT": _FLOATS,
     "UNSIGNED": _UNSIGNED,

@@ -21,6 +21,7 @@ from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.activations import isnan
 from ocannl_core.tensor.axes import Axes, axes_of, operand, write_shape
 from ocannl_core.tensor.operator_bindings import functions
+from ocannl_core.tensor.precision import reduced_format
 from ocannl_core.tensor.rearrangement import flatten, move, sized_axes_of
 from ocannl_core.tensor.tensor import Tensor
 
@@ -345,6 +346,8 @@ def _line(name: str, x: Any, axis: int | None) -> tuple[Tensor, Axes, int]:
 
 def _scan(kind: str, x: Any, axis: int | None) -> Any:
     given, own, position = _line(f"cum{kind}", x, axis)
+    if kind in ("sum", "prod") and reduced_format(given.dtype) is not given.dtype:
+        given = pointwise.cast(given, reduced_format(given.dtype))
     return Scan(kind, position, own.ranks)(given)
 
 
@@ -431,7 +434,8 @@ def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
 
     low, high, last = cell((size - 1) // 2), cell(size // 2), cell(size - 1)
     if not given.dtype.is_float:
-        return _of_rank((low + high) / 2.0, rank)
+        total = pointwise.add(low, high, dtype=reduced_format(given.dtype))
+        return _of_rank(total / 2.0, rank)
     middle = low if size % 2 else 0.5 * low + 0.5 * high
     return _of_rank(pointwise.where(isnan(last), last, middle), rank)
 

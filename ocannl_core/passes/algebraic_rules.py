@@ -454,7 +454,9 @@ _GATE = AlgebraicRule("relu_gate(c, x), sat01_gate(c, x) --> x or 0", _fold_gate
 _SUM = AlgebraicRule(
     "x + -0.0, x - 0.0 --> x; x + 0.0 --> x if x is never -0.0; -0.0 - x --> -x", _drop_neutral_term
 )
-_NEGATED = AlgebraicRule("x + -y --> x - y; -x + y --> y - x; x - -y --> x + y; not in bool", _absorb_negation)
+_NEGATED = AlgebraicRule(
+    "x + -y --> x - y; -x + y --> y - x; x - -y --> x + y; not in bool", _absorb_negation
+)
 _INTEGER_SUM = AlgebraicRule(
     "(x + c) + d --> x + (c + d), c - (x + d) --> (c - d) - x, and the like; x - x --> 0; integers",
     _fold_integer_sum,

@@ -44,9 +44,10 @@ from ocannl_core.tensor.operands import (
 )
 from ocannl_core.tensor.precision import (
     Precision,
+    check_truths,
     format_for_numbers,
-    operand_precisions,
     is_reduction,
+    operand_precisions,
     result_precision,
     whole_number_format,
 )
@@ -329,6 +330,8 @@ class Operation:
                 logic, terms, [each.terms for each in operands], origin, capture
             )
         decided = self.precision(operands, session, origin, logic)
+        if dtype is None:
+            check_truths(self.primitive, operands, origin)
         precision = decided if dtype is None else Precision.stated(dtype)
         can_flow = (
             self.gradient is not None and precision.dtype.is_float and session.recorder is None

@@ -34,9 +34,10 @@ from ocannl_core.dtypes import (
 )
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.ops import BinaryOp, Op, TernaryOp
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Logic, reduces_axes
+from ocannl_core.tensor.index_maps import IndexMaps
 
 
 class Why(Enum):
@@ -170,9 +171,11 @@ def reduced_format(dtype: DType) -> DType:
     return uint32 if dtype.kind is Kind.UNSIGNED else int32
 
 
-def is_reduction(combine: BinaryOp | None, logic: Logic) -> bool:
+def is_reduction(combine: BinaryOp | None, logic: Logic | IndexMaps) -> bool:
     """Return True for an operation whose results are sums or products of several terms."""
-    return combine in (BinaryOp.ADD, BinaryOp.MUL) and reduces_axes(logic)
+    if combine not in (BinaryOp.ADD, BinaryOp.MUL):
+        return False
+    return isinstance(logic, IndexMaps) or reduces_axes(logic)
 
 
 def _computed_format(op: Op | None, promoted: DType, default: DType) -> DType:
@@ -192,6 +195,25 @@ def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Preci
     dtype = promote(*(operands[i].dtype for i in positions))
     default = all(operands[i].rests_on_default for i in positions)
     return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
+
+
+def check_truths(op: Op | None, operands: Sequence[TypedOperand], origin: Origin) -> None:
+    """Raise UsageError for a difference of truths in their own format, which NumPy refuses, too."""
+    if op in _DIFFERENCES and all(each.precision.dtype is bool_ for each in operands):
+        raise UsageError(
+            "Differences are taken of numbers, and bool holds truths.",
+            found=f"{origin.operation} of bool",
+            where=str(origin),
+            fix=f'write {_DIFFERENCES[op]}, or convert: oc.cast(x, "int32")',
+        )
+
+
+_DIFFERENCES: dict[Op | None, str] = {
+    BinaryOp.SUB: "x ^ y",
+    UnaryOp.NEG: "~x",
+    UnaryOp.SIGN: "x",
+}
+"""Primitives that are not defined for truths, and what is meant with them."""
 
 
 def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:

@@ -43,7 +43,7 @@ from ocannl_core.testing.subject import Subject, subject_named
 
 EVERY_DTYPE = pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
 FLOATS = tuple(dtype for dtype in dtypes.ALL if dtype.is_float)
-INTEGERS = tuple(dtype for dtype in dtypes.ALL if dtype.is_integer)
+INTEGERS = tuple(dtype for dtype in dtypes.ALL if dtype.holds_integers)
 
 
 def agree(

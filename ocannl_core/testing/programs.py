@@ -10,11 +10,14 @@ import numpy as np
 
 from ocannl_core.dtypes import (
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
     float64,
+    int8,
+    int16,
     int32,
     int64,
     uint8,
@@ -278,7 +281,7 @@ def checked_positions() -> Example:
     table = np.array([0, 4, 2])
     arrays: dict[TensorNode, Array] = {}
     checks = []
-    for dtype in (uint8, uint16, int32, uint32, int64, uint64):
+    for dtype in (uint8, int8, uint16, int16, int32, uint32, int64, uint64):
         node = draft.node(str(dtype), dtype, 3, padding=(Margin(1, 2),))
         arrays[node] = np.pad(table.astype(dtype.numpy), (1, 2), constant_values=99)
         checks.append(CheckPositions(node, 5, "an axis"))
@@ -298,7 +301,17 @@ def check_before_a_store() -> tuple[LoopProgram, TensorNode, TensorNode]:
 
 def fills_of_every_format() -> Example:
     draft, expected = Draft("fills"), {}
-    for dtype in (float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int32, uint8):
+    for dtype in (
+        float64,
+        float32,
+        float16,
+        bfloat16,
+        float8_e4m3fn,
+        float8_e5m2,
+        int32,
+        int8,
+        bool_,
+    ):
         node = draft.node(str(dtype), dtype, 2, 3, padding=(Margin(1, 1), Margin(0, 2)))
         expected[node] = np.full((4, 5), 3.0).astype(dtype.numpy)
     return Example(draft.program(*(Fill(node, 3.0) for node in expected)), {}, (), expected)

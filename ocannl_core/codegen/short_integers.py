@@ -1,0 +1,135 @@
+"""Vectors of integers of less than 32 bits: conversion between cells and lanes of int32.
+
+A helper has a name such as `int32x16_load_int8`, made of one of these verbs:
+
+- `load` widens n cells of memory;
+- `store` stores the low bits of n lanes, `stream` does so past the caches;
+- `wrap` returns lanes modulo the width of the format.
+
+A bool is 0 or 1 in a lane, and in the byte that is its cell.
+"""
+
+from __future__ import annotations
+
+from ocannl_core.codegen.helper import Helper, select_by_macro
+from ocannl_core.codegen.vector_types import Vector
+from ocannl_core.dtypes import ALL, DType, Kind, bool_
+from ocannl_core.loopir.nodes import Binary, Expr, IndexValue, Unary
+from ocannl_core.ops import BinaryOp, UnaryOp
+
+SHORT_INTEGERS = {dtype.name: dtype for dtype in ALL if dtype.is_short_integer}
+
+BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
+"""Operations on the bits of integers, and their operators in C."""
+
+_ALL = "(unsigned short)-1"
+_GCC = "defined(__GNUC__) && !defined(__clang__)"
+
+
+def exceeds_format(expr: Expr) -> bool:
+    """Return True if computing a short integer in int32 may give bits beyond its width."""
+    if expr.dtype is bool_:
+        return isinstance(expr, IndexValue)
+    match expr:
+        case Unary(op):
+            return op in (UnaryOp.IDENTITY, UnaryOp.NEG, UnaryOp.ABS, UnaryOp.BIT_NOT)
+        case Binary(op):
+            return op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL)
+        case _:
+            return isinstance(expr, IndexValue)
+
+
+def short_integer_helper(lanes: int, function: str) -> Helper | None:
+    """Return a conversion between cells and vectors of int32 by its name, if it is one.
+
+    Args:
+        lanes: The number of lanes of a vector.
+        function: The name of the function after the vector type, such as `load_int8`.
+    """
+    verb, _, name = function.partition("_")
+    dtype = SHORT_INTEGERS.get(name)
+    if dtype is None:
+        return None
+    vector, cells = Vector("int32", lanes), Vector(cell_format(dtype), lanes)
+    head = f"{vector.name}_{function}"
+    needs = ("has_builtin", vector.name, cells.name)
+    match verb:
+        case "load":
+            text = (
+                f"INLINE {vector.name} {head}(const {cells.element} *p, int n) {{\n"
+                f"{_widen_cells(vector, cells)}\n"
+                f"  return __builtin_convertvector({cells.name}_load(p, n), {vector.name});\n}}"
+            )
+            return Helper(text, (*needs, f"{cells.name}_load"))
+        case "store":
+            text = (
+                f"INLINE void {head}({cells.element} *p, {vector.name} x, int n) {{\n"
+                f"  const {cells.name} low = __builtin_convertvector(x, {cells.name});\n"
+                f"  if (n == {lanes}) *({cells.cells} *)p = low;\n"
+                f"  else {cells.name}_store(p, low, n);\n}}"
+            )
+            return Helper(text, (*needs, f"{cells.name}_store"))
+        case "stream":
+            text = (
+                f"INLINE void {head}({cells.element} *p, {vector.name} x) {{\n"
+                f"  {cells.name}_stream(p, __builtin_convertvector(x, {cells.name}));\n}}"
+            )
+            return Helper(text, (*needs, f"{cells.name}_stream"))
+        case "wrap":
+            text = (
+                f"INLINE {vector.name} {head}({vector.name} x) {{\n  return {_wrapped(dtype)};\n}}"
+            )
+            return Helper(text, needs)
+        case _:
+            return None
+
+
+def cell_format(dtype: DType) -> str:
+    """Return the name of the integers that store cells of a short format."""
+    return f"{'' if dtype.kind is Kind.SIGNED else 'u'}int{8 * dtype.nbytes}"
+
+
+def _wrapped(dtype: DType) -> str:
+    match dtype.kind:
+        case Kind.SIGNED:
+            unused = 32 - dtype.bits
+            return f"(x << {unused}) >> {unused}"
+        case Kind.BOOL:
+            return "(x != 0) & 1"
+        case _:
+            return f"x & {(1 << dtype.bits) - 1:#x}"
+
+
+def _widen_cells(vector: Vector, cells: Vector) -> str:
+    """Return the lines that load a whole vector. GCC converts vectors of bytes cell by cell, so
+    that its builtins stand for the instructions.
+    """
+    lanes, size = vector.lanes, cells.nbytes // cells.lanes
+    plain = f"  if (n == {lanes})\n    return {_plain(vector, cells)};"
+    kind = f"{'s' if cells.dtype.startswith('i') else 'z'}x{'b' if size == 1 else 'w'}d"
+    if lanes == 16:
+        given = f"{_register(16 * size, size)}*(const {cells.cells} *)p"
+        found = f"__builtin_ia32_pmov{kind}512_mask({given}, ({vector.name}){{0}}, {_ALL})"
+        text = f"  if (n == {lanes})\n    return ({vector.name}){found};"
+        return select_by_macro([(f"defined(__AVX512F__) && {_GCC}", text)], plain)
+    if lanes not in (4, 8):
+        return plain
+    macro, bits = ("__AVX2__", 256) if lanes == 8 else ("__SSE4_1__", 128)
+    lane, count = {16: ("", 0), 8: ("long long", 2), 4: ("int", 4)}[cells.nbytes]
+    lines, given = "", f"{_register(16, size)}*(const {cells.cells} *)p"
+    if lane:
+        whole = f"{lane} __attribute__((vector_size(16)))"
+        given = f"{_register(16, size)}({whole}){{low{', 0' * (count - 1)}}}"
+        lines = f"    {lane} low;\n    __builtin_memcpy(&low, p, sizeof low);\n"
+    found = f"({vector.name})__builtin_ia32_pmov{kind}{bits}({given})"
+    text = f"  if (n == {lanes}) {{\n{lines}    return {found};\n  }}"
+    return select_by_macro([(f"defined({macro}) && {_GCC}", text)], plain)
+
+
+def _plain(vector: Vector, cells: Vector) -> str:
+    return f"__builtin_convertvector(*(const {cells.cells} *)p, {vector.name})"
+
+
+def _register(nbytes: int, size: int) -> str:
+    """Return the conversion to the type of vectors that builtins take."""
+    return f"({'char' if size == 1 else 'short'} __attribute__((vector_size({nbytes}))))"
