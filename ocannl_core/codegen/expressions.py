@@ -346,7 +346,7 @@ class Expressions:
             case UnaryOp.ABS | UnaryOp.SIGN | UnaryOp.BIT_NOT:
                 return self._primitive(op.value.name, dtype, x)
             case UnaryOp.RELU:
-                return x if dtype.kind is Kind.UNSIGNED else self._primitive("relu", dtype, x)
+                return self._primitive("relu", dtype, x) if dtype.kind is Kind.SIGNED else x
             case UnaryOp.SAT01:
                 return self._flag(infix(x, ">", _ZERO), dtype)
             case _:
@@ -520,6 +520,8 @@ class Expressions:
         if arg.dtype in (int32, uint32):
             return self._helper("spread_word", self._convert(value, arg.dtype, uint32))
         if not arg.dtype.is_float:
+            if arg.dtype.is_short_integer:  # its own bits, without copies of the sign
+                value = cast(f"uint{8 * arg.dtype.nbytes}_t", value)
             return self._helper("word_of", self._convert(value, arg.dtype, uint64))
         wide = float64 if arg.dtype is float64 else float32
         pattern = "bits_of" if arg.dtype is float32 else f"{arg.dtype}_bits"

@@ -3,7 +3,8 @@
 A helper has a name such as `int32x16_load_int8`, made of one of these verbs:
 
 - `load` widens n cells of memory;
-- `store` stores the low bits of n lanes, `stream` does so past the caches;
+- `low` returns the low bits of lanes as cells, `store` stores n of these, `stream` does so past the
+  caches;
 - `wrap` returns lanes modulo the width of the format.
 
 A bool is 0 or 1 in a lane, and in the byte that is its cell.
@@ -61,20 +62,27 @@ def short_integer_helper(lanes: int, function: str) -> Helper | None:
                 f"  return __builtin_convertvector({cells.name}_load(p, n), {vector.name});\n}}"
             )
             return Helper(text, (*needs, f"{cells.name}_load"))
+        case "low":
+            text = (
+                f"INLINE {cells.name} {head}({vector.name} x) {{\n"
+                f"{_narrow_lanes(vector, cells)}\n}}"
+            )
+            return Helper(text, needs)
         case "store":
+            low = f"{vector.name}_low_{name}"
             text = (
                 f"INLINE void {head}({cells.element} *p, {vector.name} x, int n) {{\n"
-                f"  const {cells.name} low = __builtin_convertvector(x, {cells.name});\n"
-                f"  if (n == {lanes}) *({cells.cells} *)p = low;\n"
-                f"  else {cells.name}_store(p, low, n);\n}}"
+                f"  if (n == {lanes}) *({cells.cells} *)p = {low}(x);\n"
+                f"  else {cells.name}_store(p, {low}(x), n);\n}}"
             )
-            return Helper(text, (*needs, f"{cells.name}_store"))
+            return Helper(text, (*needs, low, f"{cells.name}_store"))
         case "stream":
+            low = f"{vector.name}_low_{name}"
             text = (
                 f"INLINE void {head}({cells.element} *p, {vector.name} x) {{\n"
-                f"  {cells.name}_stream(p, __builtin_convertvector(x, {cells.name}));\n}}"
+                f"  {cells.name}_stream(p, {low}(x));\n}}"
             )
-            return Helper(text, (*needs, f"{cells.name}_stream"))
+            return Helper(text, (*needs, low, f"{cells.name}_stream"))
         case "wrap":
             text = (
                 f"INLINE {vector.name} {head}({vector.name} x) {{\n  return {_wrapped(dtype)};\n}}"
@@ -124,6 +132,44 @@ def _widen_cells(vector: Vector, cells: Vector) -> str:
     found = f"({vector.name})__builtin_ia32_pmov{kind}{bits}({given})"
     text = f"  if (n == {lanes}) {{\n{lines}    return {found};\n  }}"
     return select_by_macro([(f"defined({macro}) && {_GCC}", text)], plain)
+
+
+def _narrow_lanes(vector: Vector, cells: Vector) -> str:
+    """Return the lines that narrow lanes, for GCC by builtins. The result stays in a register: the
+    instruction that narrows a vector into memory takes ten times as long on some processors.
+    """
+    lanes, size = vector.lanes, cells.nbytes // cells.lanes
+    plain = f"  return __builtin_convertvector(x, {cells.name});"
+    kind = "b" if size == 1 else "w"
+    if lanes == 16:
+        given = f"x, {_register(16 * size, size)}({cells.name}){{0}}, {_ALL}"
+        text = (
+            f"  {cells.name} low = ({cells.name})__builtin_ia32_pmovd{kind}512_mask({given});\n"
+            '  __asm__("" : "+v"(low));\n'
+            "  return low;"
+        )
+        return select_by_macro([(f"defined(__AVX512F__) && {_GCC}", text)], plain)
+    if lanes != 8:
+        return plain
+    halves = "int __attribute__((vector_size(16)))"
+    words = "__builtin_ia32_packusdw128(half[0], half[1])"
+    text = (
+        f"  {halves} half[2];\n"
+        f"  x &= {(1 << 8 * size) - 1:#x};\n"
+        "  __builtin_memcpy(half, &x, sizeof half);\n"
+    )
+    if size == 2:
+        text += f"  return ({cells.name}){words};"
+    else:
+        text += (
+            f"  const short __attribute__((vector_size(16))) words = {words};\n"
+            f"  const char __attribute__((vector_size(16))) bytes = "
+            "__builtin_ia32_packuswb128(words, words);\n"
+            f"  {cells.name} low;\n"
+            "  __builtin_memcpy(&low, &bytes, sizeof low);\n"
+            "  return low;"
+        )
+    return select_by_macro([(f"defined(__SSE4_1__) && {_GCC}", text)], plain)
 
 
 def _plain(vector: Vector, cells: Vector) -> str:

@@ -188,9 +188,11 @@ class Spec:
 
     @property
     def reduces(self) -> bool:
-        """True if an axis, or a row variable, of an operand is none of the result."""
-        kept = set(_names_of(self.result))
-        read = (name for shape in self.operands for name in _names_of(shape))
+        """True if an axis, or a row variable, of an operand is none of the result. The parts of
+        concatenated axes are read one at a time.
+        """
+        kept = set(_names_of(self.result, has_parts=True))
+        read = (name for shape in self.operands for name in _names_of(shape, has_parts=False))
         has_unnamed = any(
             isinstance(axis, Anything)
             for shape in self.operands
@@ -214,10 +216,11 @@ class Spec:
         return f"{operands} => {_shape_text(self.result, separator, end)}"
 
 
-def _names_of(shape: ShapeSpec) -> Iterator[tuple[str, str]]:
-    """Yield the axes and row variables of a shape, each kind with names of its own."""
+def _names_of(shape: ShapeSpec, *, has_parts: bool) -> Iterator[tuple[str, str]]:
+    """Yield the axes and row variables of a shape, with or without the parts of others."""
     for row in shape.rows():
-        yield from (("axis", name) for axis in row.axes for name in axis_names(axis))
+        axes = (axis for axis in row.axes if has_parts or not isinstance(axis, Concat))
+        yield from (("axis", name) for axis in axes for name in axis_names(axis))
         if row.variable is not None:
             yield "row", row.variable
 

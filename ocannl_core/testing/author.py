@@ -64,7 +64,7 @@ def random_cells(info: NodeInfo, seed: int) -> Array:
         if info.dtype.kind is Kind.UNSIGNED:
             ordinary = abs(ordinary)
         elif info.dtype.kind is Kind.BOOL:
-            ordinary = ordinary > 0
+            ordinary = np.maximum(ordinary, 0)
         is_ordinary = random.random(info.size) < 0.7
         cells = np.where(is_ordinary, ordinary.astype(info.dtype.numpy), cells)
     return cells.reshape(info.buffer_dims)

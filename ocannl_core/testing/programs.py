@@ -301,17 +301,8 @@ def check_before_a_store() -> tuple[LoopProgram, TensorNode, TensorNode]:
 
 def fills_of_every_format() -> Example:
     draft, expected = Draft("fills"), {}
-    for dtype in (
-        float64,
-        float32,
-        float16,
-        bfloat16,
-        float8_e4m3fn,
-        float8_e5m2,
-        int32,
-        int8,
-        bool_,
-    ):
+    floats = (float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2)
+    for dtype in (*floats, int32, int8, bool_):
         node = draft.node(str(dtype), dtype, 2, 3, padding=(Margin(1, 1), Margin(0, 2)))
         expected[node] = np.full((4, 5), 3.0).astype(dtype.numpy)
     return Example(draft.program(*(Fill(node, 3.0) for node in expected)), {}, (), expected)

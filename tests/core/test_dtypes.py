@@ -174,5 +174,5 @@ def test_every_spelling_of_a_format_is_understood(dtype: DType) -> None:
 
 @pytest.mark.parametrize("value", ["float128", np.dtype(np.complex64), object, 5])
 def test_an_unknown_format_is_an_error_that_lists_the_known_ones(value: object) -> None:
-    with pytest.raises(UsageError, match="use one of uint8"):
+    with pytest.raises(UsageError, match="use one of bool, uint8"):
         dtype_of(value)  # type: ignore[arg-type]
