@@ -79,6 +79,7 @@ from ocannl_core.target import (
     Source,
     Target,
     TargetReport,
+    ThreadBlocks,
 )
 
 __all__ = [
@@ -121,6 +122,7 @@ __all__ = [
     "Target",
     "TargetReport",
     "TensorNode",
+    "ThreadBlocks",
     "TransferError",
     "VerifyError",
     "bfloat16",
