@@ -303,7 +303,8 @@ def _key(dtype: DType, cell: str, is_reversed: bool) -> str:
     """
     word = _word(dtype)
     kind, sign = _type(dtype), f"({word})1 << {8 * dtype.nbytes - 1}"
-    lines = [f"const {kind} cell = {cell};", f"{word} key = ({word})cell;"]
+    bits = f"(u{kind})" if kind.startswith("int") else ""
+    lines = [f"const {kind} cell = {cell};", f"{word} key = ({word}){bits}cell;"]
     if dtype.is_float:
         lines += [
             "memcpy(&key, &cell, sizeof key);",

@@ -174,7 +174,7 @@ def test_nan_is_true_in_bool_and_0_in_integers(target: str) -> None:
 # ----- promotion ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("left", "right"), product(ALL_SHORT, repeat=2))
+@pytest.mark.parametrize(("left", "right"), list(product(ALL_SHORT, repeat=2)))
 def test_short_integers_promote_as_in_numpy(left: str, right: str) -> None:
     expected = np.result_type(np.dtype(left), np.dtype(right)).name
     with oc.Session():
