@@ -47,6 +47,7 @@ class DType:
         greatest: The greatest finite number of a float format.
         least: Its least positive number.
         has_infinities: False for integers, and for floats whose overflow is NaN.
+        packed_bits: Bits per element in memory where those are less than a byte, else 0.
     """
 
     name: str
@@ -57,6 +58,7 @@ class DType:
     greatest: float = 0.0
     least: float = 0.0
     has_infinities: bool = False
+    packed_bits: int = 0
 
     def __str__(self) -> str:
         return self.name
@@ -88,7 +90,19 @@ class DType:
     @property
     def bits(self) -> int:
         """The bits of a number."""
-        return 1 if self.kind is Kind.BOOL else 8 * self.nbytes
+        return 1 if self.kind is Kind.BOOL else self.packed_bits or 8 * self.nbytes
+
+    @property
+    def is_packed(self) -> bool:
+        """True for formats of memory, of which a byte holds several numbers."""
+        return self.packed_bits > 0
+
+    @property
+    def unpacked(self) -> DType:
+        """The format in which operations take numbers of this format."""
+        if not self.is_packed:
+            return self
+        return int8 if self.kind is Kind.SIGNED else uint8
 
     @property
     def is_short_integer(self) -> bool:
@@ -127,6 +141,8 @@ def _float(
     return DType(name, Kind.FLOAT, nbytes, rank, significand, greatest, least, True)
 
 
+uint4 = DType("uint4", Kind.UNSIGNED, 1, 1, packed_bits=4)
+int4 = DType("int4", Kind.SIGNED, 1, 2, packed_bits=4)
 bool_ = DType("bool", Kind.BOOL, 1, 0)
 uint8 = DType("uint8", Kind.UNSIGNED, 1, 1)
 int8 = DType("int8", Kind.SIGNED, 1, 2)
@@ -162,7 +178,10 @@ ALL: tuple[DType, ...] = (
     float64,
     uint4x32,
 )
-_BY_NAME = {dtype.name: dtype for dtype in ALL}
+PACKED = (int4, uint4)
+"""Formats of memory: numbers are read from it as those of a wider format."""
+
+_BY_NAME = {dtype.name: dtype for dtype in (*ALL, *PACKED)}
 
 
 def _dtype_named(name: str) -> DType:
@@ -181,6 +200,8 @@ SHORT_RANGE = frozenset(dtype for dtype in ALL if dtype.is_float and dtype.great
 def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if dtype is uint4x32:
         return np.dtype([(lane, "<u4") for lane in "abcd"])
+    if dtype.is_packed:
+        return np.dtype(dtype.unpacked.name)
     if dtype.is_foreign:
         import ml_dtypes  # costs 0.1 s; most programs never need it
 
@@ -223,7 +244,10 @@ def _of_numpy(value: np.dtype[Any] | type) -> DType | None:
 def promote(*dtypes: DType) -> DType:
     """Return the format of the result of an operation over operands of these formats: that of
     highest rank, or for integers of less than 32 bits the least that holds the numbers of all.
+    Packed formats count as those that they are read in.
     """
+    if any(dtype.is_packed for dtype in dtypes):
+        dtypes = tuple([dtype.unpacked for dtype in dtypes])
     highest = max(dtypes, key=lambda dtype: dtype.rank)
     if not highest.is_short_integer or highest is bool_ or len(set(dtypes)) == 1:
         return highest

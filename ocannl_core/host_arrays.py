@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.dtypes import ALL, DType, Kind, extremes
+from ocannl_core.dtypes import ALL, PACKED, DType, Kind, extremes
 from ocannl_core.errors import TransferError, UsageError
 from ocannl_core.node import NodeInfo
 
@@ -23,6 +23,31 @@ def interior(array: Array, info: NodeInfo) -> Array:
     axes = zip(info.dims, info.padding, strict=True)
     view: Array = array[tuple(slice(margin.left, margin.left + n) for n, margin in axes)]
     return view
+
+
+def memory_of(cells: Array, info: NodeInfo) -> Array:
+    """Return all cells of a node, margins included, as its memory has them. In a packed format two
+    are in a byte, the first one in the low bits, in row-major order over all axes.
+    """
+    if not info.dtype.is_packed:
+        return np.ascontiguousarray(cells).reshape(info.buffer_dims)
+    flat = np.zeros(2 * info.nbytes, np.uint8)
+    flat[: info.size] = np.ascontiguousarray(cells).reshape(-1).view(np.uint8) & 15
+    packed: Array = flat[::2] | flat[1::2] << 4
+    return packed
+
+
+def cells_in(memory: Array, info: NodeInfo) -> Array:
+    """Return the cells of a node, margins included, from its memory."""
+    if not info.dtype.is_packed:
+        return memory
+    flat = np.empty(2 * info.nbytes, np.uint8)
+    flat[::2], flat[1::2] = memory & 15, memory >> 4
+    if info.dtype.kind is Kind.SIGNED:
+        flat ^= 8
+        flat -= 8
+    cells: Array = flat[: info.size].view(info.dtype.numpy).reshape(info.buffer_dims)
+    return cells
 
 
 def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
@@ -89,6 +114,11 @@ def refuse_mask(value: object, where: str) -> None:
         )
 
 
+def packed_format(array: Array) -> DType | None:
+    """Return the packed format of which an array of `ml_dtypes` has a cell in each byte."""
+    return next((each for each in PACKED if each.name == array.dtype.name), None)
+
+
 def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
     """Return an array with its number format, which NumPy's files do not keep for narrow floats:
     they load as bytes.
@@ -101,6 +131,10 @@ def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
     Raises:
         TransferError: if the bytes may be numbers of several formats, or of none.
     """
+    packed = packed_format(array)
+    if packed is not None:
+        values: Array = array.astype(packed.numpy)
+        return values
     if array.dtype.type is not np.void or array.dtype.names is not None:
         return array
     formats = [each for each in ALL if each.is_foreign and each.nbytes == array.dtype.itemsize]
@@ -195,7 +229,7 @@ def check_number(value: float, dtype: DType, name: str) -> None:
 
 def convert(array: Array, dtype: DType, name: str) -> Array:
     numpy_dtype = dtype.numpy
-    if array.dtype == numpy_dtype:
+    if array.dtype == numpy_dtype and not dtype.is_packed:
         return array
     if dtype.holds_integers:
         _check_range(array, dtype, name)

@@ -32,6 +32,7 @@ from ocannl_core.codegen.precedence import (
     negate,
 )
 from ocannl_core.codegen.scalar_replacement import reduction_leaves
+from ocannl_core.codegen.short_integers import place_of
 from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import (
@@ -133,7 +134,8 @@ class Expressions:
         if registers is not None and not is_merge:
             return CExpr(registers.cell(self.positions.constant_position(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
-        return CExpr(self.positions.cell(array, position, shift))
+        is_packed = self._info(node).dtype.is_packed
+        return CExpr(self.positions.cell(array, position, shift, is_packed=is_packed))
 
     def array(self, node: TensorNode) -> str:
         """Return the name of a node's memory."""
@@ -156,6 +158,8 @@ class Expressions:
 
     def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
         """Convert a cell from its storage type to its value type."""
+        if dtype.is_packed:
+            return self._helper(f"{dtype}_cell", *place_of(cell.code))
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
     def unrounded_value(self, expr: Expr) -> CExpr:

@@ -18,12 +18,14 @@ from ocannl_core.fast_dataclass import dataclass
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _BOOL = {"bool": ("uint8_t", "")}
 _UNSIGNED = {
+    "uint4": ("uint8_t", ""),
     "uint8": ("uint8_t", ""),
     "uint16": ("uint16_t", ""),
     "uint32": ("uint32_t", ""),
     "uint64": ("uint64_t", ""),
 }
 _SIGNED = {
+    "int4": ("int8_t", ""),
     "int8": ("int8_t", ""),
     "int16": ("int16_t", ""),
     "int32": ("int32_t", ""),

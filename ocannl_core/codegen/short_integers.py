@@ -2,7 +2,7 @@
 
 A helper has a name such as `int32x16_load_int8`, made of one of these verbs:
 
-- `load` widens n cells of memory;
+- `load` widens n cells of memory; those of packed formats by an array and an offset;
 - `low` returns the low bits of lanes as cells, `store` stores n of these, `stream` does so past the
   caches;
 - `wrap` returns lanes modulo the width of the format.
@@ -13,12 +13,13 @@ A bool is 0 or 1 in a lane, and in the byte that is its cell.
 from __future__ import annotations
 
 from ocannl_core.codegen.helper import Helper, select_by_macro
+from ocannl_core.codegen.precedence import CExpr
 from ocannl_core.codegen.vector_types import Vector
-from ocannl_core.dtypes import ALL, DType, Kind, bool_
+from ocannl_core.dtypes import ALL, PACKED, DType, Kind, bool_
 from ocannl_core.loopir.nodes import Binary, Expr, IndexValue, Unary
 from ocannl_core.ops import BinaryOp, UnaryOp
 
-SHORT_INTEGERS = {dtype.name: dtype for dtype in ALL if dtype.is_short_integer}
+SHORT_INTEGERS = {dtype.name: dtype for dtype in (*ALL, *PACKED) if dtype.is_short_integer}
 
 BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
 """Operations on the bits of integers, and their operators in C."""
@@ -51,6 +52,8 @@ def short_integer_helper(lanes: int, function: str) -> Helper | None:
     dtype = SHORT_INTEGERS.get(name)
     if dtype is None:
         return None
+    if dtype.is_packed:
+        return _packed_load(lanes, dtype) if verb == "load" else None
     vector, cells = Vector("int32", lanes), Vector(cell_format(dtype), lanes)
     head = f"{vector.name}_{function}"
     needs = ("has_builtin", vector.name, cells.name)
@@ -90,6 +93,54 @@ def short_integer_helper(lanes: int, function: str) -> Helper | None:
             return Helper(text, needs)
         case _:
             return None
+
+
+def place_of(cell: str) -> tuple[CExpr, CExpr]:
+    """Return the array and the offset of a cell of a packed format: `a[2 * i]` --> `a`, `2 * i`."""
+    array, _, offset = cell.partition("[")
+    return CExpr(array), CExpr(offset.removesuffix("]"))
+
+
+def load_arguments(cell: str, dtype: DType) -> tuple[CExpr, ...]:
+    """Return the place of the cells that a helper loads."""
+    return place_of(cell) if dtype.is_packed else (CExpr(f"&{cell}"),)
+
+
+def _packed_load(lanes: int, dtype: DType) -> Helper:
+    """Return a load of n cells of four bits, from any cell on: lanes shift their own bits out of a
+    word with those of eight cells. Sixteen lanes have two words in turns, and change places.
+    """
+    vector, words = Vector("int32", lanes), Vector("uint32", lanes)
+    wide = Vector("uint64", lanes // 2) if lanes == 16 else words
+    shifts = [4 * (lane // 2 if lanes == 16 else lane) for lane in range(lanes)]
+    if dtype.kind is Kind.SIGNED:
+        above = ", ".join(str(28 - shift) for shift in shifts)
+        found = f"({vector.name})(words << ({words.name}){{{above}}}) >> 28"
+    else:
+        below = ", ".join(map(str, shifts))
+        found = f"({vector.name})(words >> ({words.name}){{{below}}} & 15)"
+    if lanes == 16:
+        order = ", ".join(str(lane) for first in (0, 1) for lane in range(first, 16, 2))
+        gnu = f"  return __builtin_shuffle(x, ({vector.name}){{{order}}});"
+        clang = f"  return __builtin_shufflevector(x, x, {order});"
+        last = select_by_macro([("defined(__clang__)", clang)], gnu)
+    else:
+        last = "  return x;"
+    text = f"""\
+INLINE {vector.name} {vector.name}_load_{dtype}(const uint8_t *p, int64_t at, int n) {{
+  uint64_t bits = 0;
+  if (n == {lanes}) {{
+    __builtin_memcpy(&bits, p + (at >> 1), {lanes // 2});
+    if (at & 1) bits = bits >> 4 | (uint64_t)p[(at >> 1) + {lanes // 2}] << {4 * lanes - 4};
+  }} else {{
+    for (int k = 0; k < n; ++k)
+      bits |= (uint64_t)(p[(at + k) >> 1] >> 4 * ((at + k) & 1) & 15) << 4 * k;
+  }}
+  const {words.name} words = ({words.name})(({wide.element})bits - ({wide.name}){{0}});
+  const {vector.name} x = {found};
+{last}
+}}"""
+    return Helper(text, tuple(dict.fromkeys((vector.name, words.name, wide.name))))
 
 
 def cell_format(dtype: DType) -> str:

@@ -19,7 +19,7 @@ from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.narrow_floats import is_arithmetic, is_exact, match_narrow_load
 from ocannl_core.codegen.precedence import CExpr, Precedence, call, cast, infix, negate
 from ocannl_core.codegen.scalar_replacement import Position
-from ocannl_core.codegen.short_integers import BIT_SYMBOLS, exceeds_format
+from ocannl_core.codegen.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
 from ocannl_core.codegen.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, Kind, bool_, float32, int64
@@ -148,7 +148,7 @@ class VectorLoop:
         ):
             cells = self._cell(value.node, source), self._cell(statement.node, target)
         given = value.dtype
-        if given.is_narrow and dtype is not float32:
+        if given.in_lanes is not given and dtype is not float32:
             raise NotVectorisedError
         function = f"transpose_{given}" if given.is_narrow else "transpose"
         transpose = self._helper(dtype, function)
@@ -238,7 +238,8 @@ class VectorLoop:
         return at
 
     def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
-        return self._positions.cell(self._names.array(node), position, shift)
+        array, is_packed = self._names.array(node), self._info(node).dtype.is_packed
+        return self._positions.cell(array, position, shift, is_packed=is_packed)
 
     # ----- values ---------------------------------------------------------------------------
 
@@ -254,9 +255,7 @@ class VectorLoop:
         return call(self._helper(dtype, f"{function}_{dtype}"), value)
 
     def _unrounded_value(self, expr: Expr) -> CExpr:
-        """Render the same vector; narrow floats may still need rounding, and short integers may
-        have bits beyond their width.
-        """
+        """Render the same vector, before it is rounded or wrapped to the width of its format."""
         self._vector(expr.dtype)
         if not self._is_varying(expr):
             return self._broadcast(expr)
@@ -342,7 +341,7 @@ class VectorLoop:
         vector, cell = self._vector(dtype), self._cell(node, offset)
         if stride == 1 and dtype.in_lanes is not dtype:
             function = self._helper(dtype, f"load_{dtype}")
-            return call(function, CExpr(f"&{cell}"), CExpr(str(self._count)))
+            return call(function, *load_arguments(cell, dtype), CExpr(str(self._count)))
         if stride == 1 and self._count == self._lanes:
             return CExpr(f"*(const {vector}_cells *)&{cell}")
         if stride == 1:

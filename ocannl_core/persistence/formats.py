@@ -67,4 +67,4 @@ def stored_as(dtype: DType, dims: tuple[int, ...]) -> tuple[Code, tuple[int, ...
     """Return the format and the extents with which the cells of a tensor are stored."""
     if dtype is dtypes.uint4x32:
         return CODES["U32"], (*dims, *WORD)
-    return _BY_DTYPE[dtype], dims
+    return _BY_DTYPE[dtype.unpacked], dims

@@ -205,7 +205,7 @@ def _difference(named: Named, listed: Listed, axes: Axes | None, cast: bool) -> 
     """Return a line about the first difference between a tensor and its array, or nothing."""
     tensor = named.tensor
     dims = tensor.info.dims
-    format_here = "uint32" if tensor.dtype is uint4x32 else tensor.dtype.name
+    format_here = "uint32" if tensor.dtype is uint4x32 else tensor.dtype.unpacked.name
     needed = (*dims, 4) if tensor.dtype is uint4x32 else dims
     title = named.name if named.name == listed.name else f"{named.name} (there {listed.name})"
     shape = listed.shape

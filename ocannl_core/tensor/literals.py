@@ -25,6 +25,7 @@ from ocannl_core.host_arrays import (
     check_number,
     convert,
     numbers_of,
+    packed_format,
     plain_number,
     refuse_nan,
 )
@@ -421,6 +422,7 @@ def _to_format(
     Raises:
         TransferError: if a cell is NaN, or is not a number of the format.
     """
+    dtype = packed_format(cells) if dtype is None else dtype
     cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
     has_default = cells.dtype == np.float64 or (is_literal and cells.dtype != np.bool_)
     own = None if has_default else cells.dtype

@@ -36,6 +36,8 @@ def fill_tensor(
 ) -> Tensor:
     """Return a tensor filled by a fetch, which `source` creates once shapes are closed."""
     origin = Origin(label, caller_location())
+    if isinstance(dtype, Precision):
+        dtype.check_computable(origin)
     session.environment.leaf(shape, origin)
     return Tensor(session, Filled(source, number), shape, dtype, (label,), origin)
 
@@ -222,4 +224,12 @@ def note_accesses(
     shapes = [operand.terms for operand in operands]
     for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
         tensor = result if access.position is None else operands[access.position]
+        if tensor.dtype.is_packed:
+            raise UsageError(
+                "Windows that reach beyond an axis read cells with margins, which those of 4 bits "
+                "have not.",
+                found=f"{tensor!r} of {tensor.dtype}",
+                where=str(origin),
+                fix=f'convert it: oc.cast(x, "{tensor.dtype.unpacked}")',
+            )
         tensor.add_access(access)

@@ -333,6 +333,7 @@ class Operation:
         if dtype is None:
             check_truths(self.primitive, operands, origin)
         precision = decided if dtype is None else Precision.stated(dtype)
+        precision.check_computable(origin)
         can_flow = (
             self.gradient is not None and precision.dtype.is_float and session.recorder is None
         )

@@ -114,6 +114,17 @@ class Precision:
                 fix='state a float format, as in dtype="float32", or leave requires_grad out',
             )
 
+    def check_computable(self, origin: Origin) -> None:
+        """Raise UsageError for a computed tensor in a packed format."""
+        if self.dtype.is_packed:
+            raise UsageError(
+                "Formats of 4 bits are those of data: routines read them, and write whole bytes.",
+                found=f"{origin.operation} in {self.dtype}",
+                where=str(origin),
+                fix=f"compute in {self.dtype.unpacked}; ctx[x] = values stores cells in oc.declare("
+                f'"x", dtype="{self.dtype}")',
+            )
+
     def after_use(self, dtype: DType, origin: Origin) -> Precision:
         """Return the precision after a use in an operation that computes in a format.
 

@@ -347,6 +347,7 @@ class CodeRecorder:
             self.session.default_dtype,
             is_reduction=is_reduction(step.combine, step.logic),
         )
+        step.target.precision.check_computable(step.origin)
         is_declared = isinstance(step.target.definition, Declared)
         step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
         for operand in operands:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ocannl_core.dtypes import ALL, DType, Kind, bool_, float32
+from ocannl_core.dtypes import ALL, PACKED, DType, Kind, bool_, float32
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, variables
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.loopir.nodes import (
@@ -23,7 +23,7 @@ from ocannl_core.loopir.traverse import Node, children, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import LOGICAL, BinaryOp, TernaryOp, UnaryOp
 
-VECTOR_FORMATS = frozenset(dtype for dtype in ALL if dtype.kind is not Kind.WORD)
+VECTOR_FORMATS = frozenset(each for each in (*ALL, *PACKED) if each.kind is not Kind.WORD)
 """Formats whose numbers vectors hold; narrow floats are float32 in registers, short integers int32.
 """
 
@@ -54,6 +54,8 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
     formats = {nodes[store.node].dtype for store in nest.epilogue}
+    if any(dtype.is_packed for dtype in formats):
+        return False
     ranges: dict[IndexVar, Range] = {
         axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
     }
