@@ -159,7 +159,9 @@ class Expressions:
     def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
         """Convert a cell from its storage type to its value type."""
         if dtype.is_packed:
-            return self._helper(f"{dtype}_cell", *place_of(cell.code))
+            array, offset = place_of(cell.code)
+            both = CExpr(f"{array}[{offset.at(Precedence.SUM)} >> 1]")
+            return self._helper(f"{dtype}_cell", both, offset)
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
     def unrounded_value(self, expr: Expr) -> CExpr:

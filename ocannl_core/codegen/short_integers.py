@@ -13,7 +13,7 @@ A bool is 0 or 1 in a lane, and in the byte that is its cell.
 from __future__ import annotations
 
 from ocannl_core.codegen.helper import Helper, select_by_macro
-from ocannl_core.codegen.precedence import CExpr
+from ocannl_core.codegen.precedence import CExpr, Precedence
 from ocannl_core.codegen.vector_types import Vector
 from ocannl_core.dtypes import ALL, PACKED, DType, Kind, bool_
 from ocannl_core.loopir.nodes import Binary, Expr, IndexValue, Unary
@@ -98,7 +98,8 @@ def short_integer_helper(lanes: int, function: str) -> Helper | None:
 def place_of(cell: str) -> tuple[CExpr, CExpr]:
     """Return the array and the offset of a cell of a packed format: `a[2 * i]` --> `a`, `2 * i`."""
     array, _, offset = cell.partition("[")
-    return CExpr(array), CExpr(offset.removesuffix("]"))
+    offset = offset.removesuffix("]")
+    return CExpr(array), CExpr(offset, Precedence.PRIMARY if offset.isdigit() else Precedence.OR)
 
 
 def load_arguments(cell: str, dtype: DType) -> tuple[CExpr, ...]:
