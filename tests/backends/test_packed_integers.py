@@ -64,7 +64,7 @@ def test_the_host_reads_and_writes_cells_as_bytes(target: str, dtype: str) -> No
 
 
 @pytest.mark.parametrize("dtype", PACKED)
-@pytest.mark.parametrize("columns", [1, 7, 16, 37, 64])
+@pytest.mark.parametrize("columns", [1, 37, 64])
 def test_operations_take_the_cells_as_numbers_of_bytes(
     target: str, dtype: str, columns: int
 ) -> None:
@@ -112,7 +112,7 @@ def test_operations_take_the_cells_as_numbers_of_bytes(
 
 
 @pytest.mark.parametrize("dtype", PACKED)
-@pytest.mark.parametrize("columns", [5, 64, 129])
+@pytest.mark.parametrize("columns", [64, 129])
 def test_a_product_reads_quantised_weights(target: str, dtype: str, columns: int) -> None:
     weights = cells(dtype, 6, columns)
     x = np.random.default_rng(0).normal(size=columns).astype(np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,26 @@ def cells(dtype: str, seed: int = 0, shape: tuple[int, ...] = (ROWS, COLUMNS)) -
 
 def computed(target: str, make: Callable[..., Any], *operands: Array) -> Array:
     """Return an expression of literals, computed by a backend."""
+    (found,) = all_computed(target, [make], *operands)
+    return found
+
+
+def all_computed(target: str, makes: Iterable[Callable[..., Any]], *operands: Array) -> list[Array]:
+    """Return expressions of the same literals, computed by one routine."""
     with oc.Session():
-        tensor = make(*map(oc.tensor, operands))
+        given = list(map(oc.tensor, operands))
+        tensors = [make(*given) for make in makes]
+        code = oc.train.forward(tensors[0])
+        for each in tensors[1:]:
+            code = code + oc.train.forward(each)
         ctx = oc.Context(target)
-        ctx.compile(oc.train.forward(tensor))()
-        return ctx[tensor]
+        ctx.compile(code)()
+        return [ctx[each] for each in tensors]
 
 
-def assert_same(found: Array, expected: Array) -> None:
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found, expected)
+def assert_same(found: Array, expected: Array, name: str = "") -> None:
+    assert found.dtype == expected.dtype, name
+    np.testing.assert_array_equal(found, expected, name)
 
 
 # ----- arithmetic ---------------------------------------------------------------------------------
@@ -65,27 +75,28 @@ BINARY: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] =
 
 
 @pytest.mark.parametrize("dtype", SHORT)
-@pytest.mark.parametrize("name", BINARY)
-def test_arithmetic_wraps_around_as_numpys_does(target: str, dtype: str, name: str) -> None:
-    ours, numpys = BINARY[name]
+def test_arithmetic_wraps_around_as_numpys_does(target: str, dtype: str) -> None:
     a, b = cells(dtype), cells(dtype, 1)
-    with np.errstate(all="ignore"):
-        expected = numpys(a, b).astype(dtype)
-    assert_same(computed(target, ours, a, b), expected)
+    found = all_computed(target, [ours for ours, _ in BINARY.values()], a, b)
+    for got, (name, (_, numpys)) in zip(found, BINARY.items(), strict=True):
+        with np.errstate(all="ignore"):
+            assert_same(got, numpys(a, b).astype(dtype), name)
 
 
 @pytest.mark.parametrize("dtype", SHORT)
 def test_functions_of_one_number_wrap_around_as_numpys_do(target: str, dtype: str) -> None:
     a = cells(dtype)
-    for ours, numpys in (
+    pairs: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
         (operator.neg, np.negative),
         (operator.invert, np.invert),
         (operator.abs, np.abs),
         (oc.sign, np.sign),
         (oc.relu, lambda x: np.maximum(x, 0)),
         (lambda x: oc.clip(x, 1, 100), lambda x: np.clip(x, 1, 100)),
-    ):
-        assert_same(computed(target, ours, a), numpys(a).astype(dtype))
+    ]
+    found = all_computed(target, [ours for ours, _ in pairs], a)
+    for got, (_, numpys) in zip(found, pairs, strict=True):
+        assert_same(got, numpys(a).astype(dtype))
 
 
 @pytest.mark.parametrize("dtype", SHORT)
@@ -93,9 +104,19 @@ def test_comparisons_have_the_format_of_their_operands_or_a_stated_one(
     target: str, dtype: str
 ) -> None:
     a, b = cells(dtype), cells(dtype, 1)
-    assert_same(computed(target, operator.lt, a, b), (a < b).astype(dtype))
-    assert_same(computed(target, lambda x, y: oc.less(x, y, dtype="bool"), a, b), a < b)
-    assert_same(computed(target, lambda x: oc.cast(x == 0, "bool"), a), a == 0)
+    own, stated, converted = all_computed(
+        target,
+        [
+            operator.lt,
+            lambda x, y: oc.less(x, y, dtype="bool"),
+            lambda x, _: oc.cast(x == 0, "bool"),
+        ],
+        a,
+        b,
+    )
+    assert_same(own, (a < b).astype(dtype))
+    assert_same(stated, a < b)
+    assert_same(converted, a == 0)
 
 
 TRUTHS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -116,19 +137,22 @@ TRUTHS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", TRUTHS)
-def test_operations_on_truths_are_numpys(target: str, name: str) -> None:
-    ours, numpys = TRUTHS[name]
+def test_operations_on_truths_are_numpys(target: str) -> None:
     m, n = cells("bool"), cells("bool", 1)
-    assert_same(computed(target, ours, m, n), numpys(m, n))
+    found = all_computed(target, [ours for ours, _ in TRUTHS.values()], m, n)
+    for got, (name, (_, numpys)) in zip(found, TRUTHS.items(), strict=True):
+        assert_same(got, numpys(m, n), name)
 
 
 def test_a_number_beside_truths_makes_a_number(target: str) -> None:
     m = cells("bool")
-    assert_same(computed(target, lambda x: x + 1, m), m + np.int32(1))
-    assert_same(computed(target, lambda x: x * 0.5, m), (m * 0.5).astype(np.float32))
-    assert_same(computed(target, lambda x: 1 - x, m), 1 - m.astype(np.int32))
-    assert_same(computed(target, lambda x: x / 2, m), (m / 2).astype(np.float32))
+    total, scaled, rest, half = all_computed(
+        target, [lambda x: x + 1, lambda x: x * 0.5, lambda x: 1 - x, lambda x: x / 2], m
+    )
+    assert_same(total, m + np.int32(1))
+    assert_same(scaled, (m * 0.5).astype(np.float32))
+    assert_same(rest, 1 - m.astype(np.int32))
+    assert_same(half, (m / 2).astype(np.float32))
 
 
 @pytest.mark.parametrize("source", FORMATS, ids=str)
@@ -137,15 +161,7 @@ def test_conversions_between_all_formats_agree(source: DType, target: str) -> No
     x = random.normal(0, 60, (2, COLUMNS)).astype(np.float32)
     x[0, :4] = 0.0, 1.0, -1.0, 127.0
     x = (np.abs(x) if source.kind is dtypes.Kind.UNSIGNED else x).astype(source.numpy)
-    with oc.Session():
-        given = oc.tensor(x, dtype=source)
-        results = [oc.cast(given, result) for result in FORMATS]
-        code = oc.train.forward(results[0])
-        for each in results[1:]:
-            code = code + oc.train.forward(each)
-        ctx = oc.Context(target)
-        ctx.compile(code)()
-        found = [ctx[each] for each in results]
+    found = all_computed(target, [lambda v, to=each: oc.cast(v, to) for each in FORMATS], x)
     for result, values in zip(FORMATS, found, strict=True):
         assert values.dtype == result.numpy
         exact = x.astype(np.float64)
@@ -174,12 +190,12 @@ def test_nan_is_true_in_bool_and_0_in_integers(target: str) -> None:
 # ----- promotion ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("left", "right"), list(product(ALL_SHORT, repeat=2)))
-def test_short_integers_promote_as_in_numpy(left: str, right: str) -> None:
-    expected = np.result_type(np.dtype(left), np.dtype(right)).name
-    with oc.Session():
-        both = oc.maximum(oc.tensor(cells(left)), oc.tensor(cells(right)))
-        assert both.dtype.name == expected
+def test_short_integers_promote_as_in_numpy() -> None:
+    for left, right in product(ALL_SHORT, repeat=2):
+        expected = np.result_type(np.dtype(left), np.dtype(right)).name
+        with oc.Session():
+            both = oc.maximum(oc.tensor(cells(left)), oc.tensor(cells(right)))
+            assert both.dtype.name == expected
 
 
 def test_a_product_in_a_wider_format_is_exact(target: str) -> None:
