@@ -13,6 +13,8 @@ from math import prod
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
+
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
@@ -142,7 +144,19 @@ class NodeInfo:
 
     @property
     def nbytes(self) -> int:
+        if self.dtype.is_packed:
+            return -(-self.size * self.dtype.packed_bits // 8)
         return self.size * self.dtype.nbytes
+
+    @property
+    def memory_dims(self) -> tuple[int, ...]:
+        """Extents of the array that is the node's memory: bytes of a packed format, else cells."""
+        return (self.nbytes,) if self.dtype.is_packed else self.buffer_dims
+
+    @property
+    def memory_numpy(self) -> np.dtype[Any]:
+        """The NumPy format of that array."""
+        return np.dtype(np.uint8) if self.dtype.is_packed else self.dtype.numpy
 
 
 class MemoryMode(Enum):
