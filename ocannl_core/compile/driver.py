@@ -21,7 +21,7 @@ Passes and scheduler are imported by the functions that run them: a start from d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ocannl_core import settings
@@ -32,13 +32,13 @@ from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_o
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
+from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.target import Executable, Source, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
-    from ocannl_core.passes.decisions import Decisions
+    from ocannl_core.passes.decisions import ChooseMode, Decisions
     from ocannl_core.passes.pipeline import NamedPass
     from ocannl_core.passes.repetitions import OptimisedRepetitions
 
@@ -114,7 +114,7 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
     from ocannl_core.passes.decisions import Decisions
 
     backend, target = request.backend, request.target
-    decisions = Decisions(request.stored, _prefers_device(backend, target), request.inlined)
+    decisions = Decisions(request.stored, _chooser(backend, target), request.inlined)
     found = optimise(request, decisions, dump)
     optimised = found.program
     placements = {**found.placements, **decisions.placements(request.lowered.nodes, optimised)}
@@ -145,7 +145,7 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
         passes = [_timed(each, dump) for each in (*core_passes(decided), *own)]
         return run_passes(program, passes, [dump.program])
 
-    found = optimise_repetitions(request.lowered, request.stored.keys(), run)
+    found = optimise_repetitions(request.lowered, request.stored.keys(), run, decisions.choose_mode)
     return replace(found, program=run(found.program, decisions))
 
 
@@ -159,12 +159,11 @@ def compile_again(built: Build) -> Build:
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 
-def _prefers_device(backend: Backend, target: Target) -> Callable[[TensorNode, NodeInfo], bool]:
-    """Return a predicate for nodes that a backend places in memory rather than on the stack."""
-    candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
-    return lambda node, info: (
-        backend.resolve_mode(node, info, candidates, target) is MemoryMode.ON_DEVICE
-    )
+def _chooser(backend: Backend, target: Target) -> ChooseMode | None:
+    """Return the choice of memory modes by a backend; None if it makes none."""
+    if not backend.places_nodes:
+        return None
+    return lambda node, info, candidates: backend.resolve_mode(node, info, candidates, target)
 
 
 def _timed(each: NamedPass, dump: Dump) -> NamedPass:

@@ -34,7 +34,7 @@ from ocannl_core.hooks.results import (
 from ocannl_core.hooks.time_limit import call_within
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.target import (
     Buffer,
     Done,
@@ -169,28 +169,43 @@ class Backend:
             self.raise_fault(hook, error)
         return self._checked(hook, launcher, violation_of_launcher(launcher))
 
+    @property
+    def places_nodes(self) -> bool:
+        """Return True if the plugin chooses memory modes."""
+        return callable(getattr(self.manager.get_plugin(self.name), "ocannl_resolve_mode", None))
+
     def resolve_mode(
         self,
         node: TensorNode,
         info: NodeInfo,
         candidates: tuple[MemoryMode, ...],
         target: Target,
-    ) -> MemoryMode:
-        """Return the memory mode that the backend chooses; without a choice, the first candidate.
+    ) -> Placement | None:
+        """Return the memory mode that the backend chooses, with its reason; None without a choice.
+
+        Args:
+            node: The node.
+            info: Its format and extents.
+            candidates: The modes that are open; the first one holds without a choice.
+            target: The device.
 
         Raises:
             HookError: if the backend returns none of the candidates.
         """
         hook = "ocannl_resolve_mode"
-        chosen: Any = self._call(hook, node=node, info=info, candidates=candidates, target=target)
-        if chosen is None:
-            return candidates[0]
-        if not any(chosen is each for each in candidates):
+        answer: MemoryMode | ModeChoice | None = self._call(
+            hook, node=node, info=info, candidates=candidates, target=target
+        )
+        if answer is None or answer is candidates[0]:
+            return None
+        choice = answer if isinstance(answer, ModeChoice) else ModeChoice(answer)
+        if not any(choice.mode is each for each in candidates):
             still_open = ", ".join(each.value for each in candidates)
-            found = f"it returned {shown(chosen)} for {node.name}; open are {still_open}"
+            found = f"it returned {shown(choice.mode)} for {node.name}; open are {still_open}"
             raise self.fault(hook, found)
-        result: MemoryMode = chosen
-        return result
+        if not isinstance(choice.reason, str):
+            raise self.fault(hook, f"the reason of a choice is a text, not {shown(choice.reason)}")
+        return Placement(choice.mode, Reason.BACKEND_CHOICE, choice.reason)
 
     def allocate(self, info: NodeInfo, target: Target) -> Buffer:
         """Return new memory for the cells of a node, all zero.

@@ -353,7 +353,7 @@ class Context:
         raise LinkError(
             "Only tensors that a context stores can be read from it.",
             found=f"it is {unstored.placement.mode.value} in routine {unstored.routine}, "
-            f"because {link.why(unstored.placement.reason)}",
+            f"because {link.why(unstored.placement)}",
             where=tensor.describe(),
             fix=link.fix_for_unstored(node, unstored),
         )

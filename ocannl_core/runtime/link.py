@@ -209,7 +209,7 @@ def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Buff
         else:
             found.append(
                 f"{code.describe(node)}: {unstored.placement.mode.value} in routine "
-                f"{unstored.routine}, because {why(unstored.placement.reason)}"
+                f"{unstored.routine}, because {why(unstored.placement)}"
             )
             fixes.append(fix_for_unstored(node, unstored))
     raise LinkError(
@@ -234,8 +234,8 @@ def _fixes_for_absent(node: TensorNode, tensor: TensorLike | None) -> list[str]:
     ]
 
 
-def why(reason: Reason | None) -> str:
-    return reason.text if reason is not None else "nothing requires it to be stored"
+def why(placement: Placement) -> str:
+    return placement.why or "nothing requires it to be stored"
 
 
 # ----- memory -----------------------------------------------------------------------------------
