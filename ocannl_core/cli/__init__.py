@@ -7,10 +7,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ocannl_core.cli import backends, checkpoint, config, doctor, tune
+from ocannl_core.cli import backends, check_backend, checkpoint, config, doctor, new_backend, tune
 from ocannl_core.errors import OcannlError
 
-COMMANDS = (backends, doctor, config, tune, checkpoint)
+COMMANDS = (backends, doctor, config, tune, checkpoint, new_backend, check_backend)
 """Modules with `add(subparsers)`, which sets `run`: from parsed arguments to the exit code."""
 
 

@@ -70,6 +70,7 @@ __all__ = [
     "backend",
     "backend_entries",
     "load_all",
+    "reference",
     "refresh",
     "register",
     "select",
@@ -430,6 +431,23 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
         )
     chosen = _require_backend(backend_name, by)
     return chosen, _device(chosen, int(device) if colon else None, by)
+
+
+def reference() -> tuple[Backend, Target]:
+    """Return the backend and device whose results are right by definition.
+
+    Raises:
+        BackendNotFoundError: if none is installed.
+    """
+    for each in _load_each():
+        for target in each.targets().targets:
+            if target.is_reference and not each.lacking():
+                return each, target
+    raise BackendNotFoundError(
+        "A comparison needs a reference interpreter.",
+        found="no device of an installed backend is a reference",
+        fix="pip install 'ocannl-core[interp]'; `ocannl backends` lists installed backends",
+    )
 
 
 def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
