@@ -29,6 +29,7 @@ from ocannl_core.assign import printer as assign_printer
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
+from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
@@ -118,6 +119,7 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
     found = optimise(request, decisions, dump)
     optimised = found.program
     placements = {**found.placements, **decisions.placements(request.lowered.nodes, optimised)}
+    _check_formats(optimised, backend, target)
     chosen = settings.current()
     if chosen.tune == "search":
         from ocannl_core.compile.schedule_search import search_schedules
@@ -157,6 +159,23 @@ def compile_again(built: Build) -> Build:
     source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
+
+
+def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> None:
+    """Raise CodegenError if a device lacks the number format of a node in memory."""
+    formats = target.formats
+    if formats is None:
+        return
+    lacking = {
+        node: info.dtype for node, info in program.nodes.items() if info.dtype not in formats
+    }
+    if lacking:
+        raise CodegenError(
+            "A device has the number formats of all tensors in memory.",
+            found="\n".join(f"{node.name} in {dtype}" for node, dtype in lacking.items()),
+            where=f"compiling {program.name} for {target} ({backend.plugin})",
+            fix=f"give them a format of this device: {', '.join(map(str, formats))}",
+        )
 
 
 def _chooser(backend: Backend, target: Target) -> ChooseMode | None:

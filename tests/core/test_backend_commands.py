@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import ocannl_core as oc
 from ocannl_core.cli import main
 from ocannl_core.hooks import manager
 from ocannl_core.hooks.specs import hookimpl
@@ -115,6 +116,16 @@ def test_formats_that_are_not_declared_may_be_missing(capsys: pytest.CaptureFixt
     assert code == 0
     assert ["float64", "no", "refused", "2 refused"] in rows
     assert ["float32", "yes", "works", "2 passed"] in rows
+
+
+def test_a_program_with_a_format_that_the_device_lacks_is_refused() -> None:
+    register(formats=(oc.float32,))
+    with oc.Session(), pytest.raises(oc.CodegenError) as caught:
+        wide = oc.tensor([1.0, 2.0], dtype=oc.float64, label="wide")
+        oc.Context("mine").compile(oc.train.forward(wide * 2.0), name="step")
+    assert caught.value.found == "wide in float64\nmul in float64"
+    assert caught.value.where == "compiling step for mine:0 (registered in this process)"
+    assert caught.value.fix == "give them a format of this device: float32"
 
 
 def test_results_that_arrive_late_fail(capsys: pytest.CaptureFixture[str]) -> None:
