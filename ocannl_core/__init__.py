@@ -54,6 +54,7 @@ from ocannl_core.errors import (
     SpecWarning,
     TransferError,
     UsageError,
+    ValueGuardError,
     VerifyError,
 )
 from ocannl_core.indexing import StaticExtent, StaticIndex
@@ -298,6 +299,7 @@ __all__ = [
     "Tensor",
     "TransferError",
     "UsageError",
+    "ValueGuardError",
     "VerifyError",
     "abs",
     "acos",

@@ -186,6 +186,25 @@ def _one_of(values: tuple[str, ...], check: Callable[[object], object]) -> _Form
     return _Format("one of " + ", ".join(values), lambda text: check(text.lower()), check)
 
 
+GUARDS = ("off", "nan", "infinite")
+"""The values of `guard_values`."""
+
+MOST_LOG_LEVEL = 3
+"""The greatest `log_runs`."""
+
+
+def _check_guard(value: object) -> object:
+    if value in GUARDS:
+        return value
+    raise ValueError
+
+
+def _check_log_level(value: object) -> object:
+    if _check_integer(value) in range(MOST_LOG_LEVEL + 1):
+        return value
+    raise ValueError
+
+
 _SCHEDULE = _one_of(SCHEDULES, _check_schedule)
 _ACCUMULATION = _one_of(ACCUMULATIONS, _check_accumulation)
 _TUNING = _one_of(TUNING, _check_tuning)
@@ -193,6 +212,13 @@ _MISSING_AXES = _one_of(MISSING_AXES, _check_missing_axes)
 _SECONDS = _Format(
     "a positive number of seconds", lambda text: _check_seconds(float(text)), _check_seconds
 )
+_GUARD = _one_of(GUARDS, _check_guard)
+_LOG_LEVEL = _Format(
+    f"an integer from 0 to {MOST_LOG_LEVEL}",
+    lambda text: _check_log_level(int(text)),
+    _check_log_level,
+)
+_FILE = _Format("the path of a file, in UTF-8", _check_directory, _check_directory)
 _TEXT = _Format("a text", _check_text, _check_text)
 _DIRECTORY = _Format("the path of a directory, in UTF-8", _check_directory, _check_directory)
 _PROCESSOR_NAME = _Format("the name of a processor", _check_processor, _check_processor)
@@ -259,6 +285,30 @@ class Settings:
         _DIRECTORY,
         "the directory for dumps of all stages of compilation; by default none are written",
         needs_trust=True,
+    )
+    timeline: str | None = _setting(
+        None,
+        _FILE,
+        "the file for a timeline of the process in the format of Chrome's trace viewer, in which "
+        "kernels run one by one; by default none is written",
+        needs_trust=True,
+    )
+    log_runs: int = _setting(
+        0,
+        _LOG_LEVEL,
+        "the detail of logs of runs, by assignment: 0 logs none, 1 the ranges of results, 2 also "
+        "those of operands, 3 all cells",
+    )
+    guard_values: str = _setting(
+        "off",
+        _GUARD,
+        "the values of results that are errors, whose first cause a replay finds: `off`, `nan`, or "
+        "`infinite` for NaN and infinities",
+    )
+    check_bounds: bool = _setting(
+        False,
+        _BOOLEAN,
+        "whether the reference interpreter checks all accesses of kernels before each run",
     )
     schedule: str = _setting(
         "default",

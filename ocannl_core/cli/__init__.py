@@ -7,10 +7,32 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ocannl_core.cli import backends, check_backend, checkpoint, config, doctor, new_backend, tune
+from ocannl_core.cli import (
+    backends,
+    cache,
+    check_backend,
+    checkpoint,
+    config,
+    doctor,
+    new_backend,
+    show,
+    tune,
+    verify,
+)
 from ocannl_core.errors import OcannlError
 
-COMMANDS = (backends, doctor, config, tune, checkpoint, new_backend, check_backend)
+COMMANDS = (
+    backends,
+    doctor,
+    config,
+    cache,
+    show,
+    verify,
+    tune,
+    checkpoint,
+    new_backend,
+    check_backend,
+)
 """Modules with `add(subparsers)`, which sets `run`: from parsed arguments to the exit code."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pluggy
 
-from ocannl_core import settings
+from ocannl_core import settings, timeline
 from ocannl_core.errors import (
     CodegenError,
     CompileError,
@@ -231,6 +231,13 @@ class Backend:
     def try_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
         """Copy cells if this backend serves the pair; return None if it does not."""
         hook = "ocannl_transfer"
+        if timeline.is_on():
+            name = f"{source.info.nbytes} bytes from {source.target} to {destination.target}"
+            with timeline.span("transfer", name):
+                timed: Event | None = self._call(hook, destination=destination, source=source)
+                if timed is not None:
+                    self._checked(hook, timed, violation_of_event(timed)).wait()
+                return timed
         event: Event | None = self._call(hook, destination=destination, source=source)
         if event is None or type(event) is Done:
             return event

@@ -168,7 +168,7 @@ class Context:
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
         built = compile_program(program, request)
         memory = link.bind(code, built.plan, self._store)
-        launch = link.launcher_of(built, memory)
+        launch = link.launcher_of(built, memory, self._store)
 
         # optimisation may have removed reads, never an access that bounds an index
         usage = usage_of(built.optimised)

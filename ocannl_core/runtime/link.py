@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.assign.traverse import partial_targets
 from ocannl_core.compile.driver import Build
+from ocannl_core.debug.launching import observed
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticExtent, StaticIndex
@@ -21,7 +22,7 @@ from ocannl_core.runtime import values
 from ocannl_core.runtime.interfaces import Array, TensorLike
 from ocannl_core.runtime.recompute import recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
-from ocannl_core.target import Launcher
+from ocannl_core.target import Buffer, Launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ def why(placement: Placement) -> str:
 # ----- memory -----------------------------------------------------------------------------------
 
 
-def launcher_of(built: Build, memory: Mapping[TensorNode, Stored]) -> Launcher:
+def launcher_of(built: Build, memory: Mapping[TensorNode, Stored], store: BufferStore) -> Launcher:
     """Link an executable with the memory of a context.
 
     Raises:
@@ -249,10 +250,16 @@ def launcher_of(built: Build, memory: Mapping[TensorNode, Stored]) -> Launcher:
     """
     try:
         buffers = {node: stored.buffer for node, stored in memory.items()}
-        return built.backend.link(built.executable, buffers)
+        launch = built.backend.link(built.executable, buffers)
     except MemoryError as error:
         nbytes = memory_plan(built.plan).nbytes
         raise too_large(built.plan, f"{nbytes:,} bytes") from error
+
+    def find(node: TensorNode) -> Buffer | None:
+        stored = store.find(node)
+        return None if stored is None else stored.buffer
+
+    return observed(launch, built, buffers, find)
 
 
 def bind(code: Unlinked, plan: Plan, store: BufferStore) -> dict[TensorNode, Stored]:

@@ -176,7 +176,7 @@ class Routine:
         build = self._build
         found = search_schedules(build.optimised, build.backend, build.target, budget, again=again)
         self._build = compile_again(build)
-        self._launch = link.launcher_of(self._build, self._memory)
+        self._launch = link.launcher_of(self._build, self._memory, self.context._store)
         return found
 
     @property
