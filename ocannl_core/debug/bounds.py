@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ocannl_core.debug.observers import LinkedRoutine, RunObserver, read
 from ocannl_core.errors import VerifyError
 from ocannl_core.hooks import manager
-from ocannl_core.target import HostBuffer, Launcher
+from ocannl_core.target import Event, HostBuffer, Launcher
 
 
 class BoundsCheck(RunObserver):
@@ -25,7 +25,7 @@ class BoundsCheck(RunObserver):
         code = backend.compile(backend.generate(plan, target), target)
         interpret = backend.link(code, buffers)
 
-        def run(numbers: Sequence[int]) -> None:
+        def run(numbers: Sequence[int]) -> Event | None:
             for node, buffer in buffers.items():
                 cells = read(build.backend, routine.buffers[node])
                 backend.transfer(buffer, HostBuffer(cells, plan.nodes[node])).wait()
@@ -39,6 +39,6 @@ class BoundsCheck(RunObserver):
                     f"{build.target}",
                     fix="this is a defect of the compiler: report it with the program",
                 ) from error
-            launch(numbers)
+            return launch(numbers)
 
         return run

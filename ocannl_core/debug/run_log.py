@@ -16,7 +16,7 @@ import numpy as np
 from ocannl_core.debug.observers import LinkedRoutine, RunObserver
 from ocannl_core.debug.replay import Executed, Replay
 from ocannl_core.debug.summary import summary
-from ocannl_core.target import Launcher
+from ocannl_core.target import Event, Launcher
 
 LOGGER = logging.getLogger("ocannl.runs")
 
@@ -35,7 +35,7 @@ class RunLog(RunObserver):
         """Return a launcher that logs a replay before each run."""
         build = routine.build
 
-        def run(numbers: Sequence[int]) -> None:
+        def run(numbers: Sequence[int]) -> Event | None:
             logger = _logger()
             values = routine.values(numbers)
             given = "".join(f", {index.name} = {value}" for index, value in values.items())
@@ -45,7 +45,7 @@ class RunLog(RunObserver):
             for each in replay.run(values):
                 for line in self._lines(each, replay):
                     logger.info("%s", line)
-            launch(numbers)
+            return launch(numbers)
 
         return run
 

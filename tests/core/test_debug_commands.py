@@ -177,7 +177,7 @@ def test_cache_verify_finds_damaged_files(cache: Path, capsys: pytest.CaptureFix
     assert f"damaged: {path}" in capsys.readouterr().out.splitlines()
 
 
-def test_cache_clear_removes_what_caches_wrote(
+def test_cache_clear_removes_cached_files_only(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cache", "clear", "routines"]) == 0

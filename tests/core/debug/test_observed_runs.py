@@ -146,7 +146,7 @@ def test_the_guard_names_the_iteration_of_a_loop() -> None:
     assert "in iteration 1" in caught.value.found
 
 
-def test_nan_that_only_the_device_computes_is_told_apart() -> None:
+def test_nan_of_the_device_alone_has_an_error_of_its_own() -> None:
     def nan_pass(program: LoopProgram) -> LoopProgram:
         from ocannl_core.loopir.nodes import Const
 

@@ -19,6 +19,8 @@ from ocannl_core.backend_api import (
     Target,
     TargetReport,
     hookimpl,
+    replace,
+    settings,
 )
 from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
@@ -35,7 +37,9 @@ TARGET = Target(
 
 @hookimpl
 def ocannl_targets() -> TargetReport:
-    return TargetReport((TARGET,))
+    """Return the number of equal devices that the setting `host_devices` states."""
+    count = settings.current().host_devices
+    return TargetReport(tuple(replace(TARGET, device=device) for device in range(count)))
 
 
 @hookimpl
@@ -61,8 +65,3 @@ def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
         return None
     np.copyto(destination.array, source.array, casting="no")
     return Done()
-
-
-@hookimpl
-def ocannl_synchronize(target: Target) -> bool:
-    return True
