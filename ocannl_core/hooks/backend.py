@@ -178,8 +178,8 @@ class Backend:
 
     @property
     def places_nodes(self) -> bool:
-        """Return True if the plugin chooses memory modes."""
-        return callable(getattr(self.manager.get_plugin(self.name), "ocannl_resolve_mode", None))
+        """Return True if the plugin chooses memory modes, or a wrapper observes choices."""
+        return bool(self.manager.hook.ocannl_resolve_mode.get_hookimpls())
 
     def resolve_mode(
         self,
