@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from ocannl_core import settings
 from ocannl_core.cli import (
     backends,
     cache,
@@ -49,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
-    parsed = parser().parse_args(arguments)
+    parsed = parser().parse_args(settings.other_arguments(arguments))
     try:
         code: int = parsed.run(parsed)
     except OcannlError as error:
