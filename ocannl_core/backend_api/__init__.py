@@ -7,7 +7,8 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 - `arithmetic`: rounding, bit patterns, and the meaning of primitives;
 - `host_calls`: operations that run in Python, between kernels;
 - `passes`: passes over loop programs, for the hook `ocannl_passes`;
-- `parallel`: iterations of a kernel that may run on several threads;
+- `parallel`: iterations of a kernel that may run on several threads, and a parallel loop;
+- `queues`: queues of work with events, for asynchronous devices of this process;
 - `c_family`: rendering of kernels in C and its dialects;
 - `files`: private directories and files with digests, for a cache of compiled code.
 """
