@@ -82,6 +82,13 @@ class Settings:
     cc_arch: str = _setting(
         "native", formats.PROCESSOR_NAME, "the target processor of C code, as in -march="
     )
+    cuda_compiler: str | None = _setting(
+        None,
+        formats.TEXT,
+        "the compiler of CUDA C++: `nvrtc`, the path of nvcc, or `emulator` for emulated devices; "
+        "by default the first one found",
+        needs_trust=True,
+    )
     dump_dir: str | None = _setting(
         None,
         formats.DIRECTORY,
@@ -210,6 +217,12 @@ class Settings:
         False,
         formats.BOOLEAN,
         "whether user-written operations run their Python code even if they have native code",
+    )
+    memory_budget: int | None = _setting(
+        None,
+        formats.BYTES,
+        "the bytes that a routine may need for values of its own: values are computed again rather "
+        "than kept, until they fit; 0 for as few as possible",
     )
     max_visits: int = _setting(
         1,
