@@ -21,13 +21,18 @@ from ocannl_core.custom.scans import (
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
     float64,
+    int4,
+    int8,
+    int16,
     int32,
     int64,
+    uint4,
     uint4x32,
     uint8,
     uint16,
@@ -54,6 +59,7 @@ from ocannl_core.errors import (
     SpecWarning,
     TransferError,
     UsageError,
+    ValueGuardError,
     VerifyError,
 )
 from ocannl_core.indexing import StaticExtent, StaticIndex
@@ -236,12 +242,14 @@ if TYPE_CHECKING:
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.persistence.load import load
     from ocannl_core.persistence.save import save
+    from ocannl_core.persistence.stored import Stored
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
     "Routine": "ocannl_core.runtime.routine",
+    "Stored": "ocannl_core.persistence.stored",
     "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
     "load": "ocannl_core.persistence.load",
@@ -295,9 +303,11 @@ __all__ = [
     "SpecWarning",
     "StaticExtent",
     "StaticIndex",
+    "Stored",
     "Tensor",
     "TransferError",
     "UsageError",
+    "ValueGuardError",
     "VerifyError",
     "abs",
     "acos",
@@ -317,6 +327,7 @@ __all__ = [
     "bitwise_not",
     "bitwise_or",
     "bitwise_xor",
+    "bool_",
     "broadcast_to",
     "cast",
     "cd",
@@ -365,6 +376,9 @@ __all__ = [
     "hardtanh",
     "hookimpl",
     "identity",
+    "int4",
+    "int8",
+    "int16",
     "int32",
     "int64",
     "interleave",
@@ -477,6 +491,7 @@ __all__ = [
     "triu",
     "tropical",
     "trunc",
+    "uint4",
     "uint4x32",
     "uint8",
     "uint16",
