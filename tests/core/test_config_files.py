@@ -182,6 +182,7 @@ CHOICES = {
     "cache_dir": "'cache'",
     "dump_dir": "'dump'",
     "load_plugins": "['evil']",
+    "timeline": "'trace.json'",
     "trusted_directories": "['/']",
 }
 
