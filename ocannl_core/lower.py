@@ -299,6 +299,13 @@ class _Lowering:
                 f"{op.value.name} takes {arity(op)} operands, each with an index map.",
                 f"{len(assignment.args)} operands, {len(assignment.projections.rhs)} index maps",
             )
+        if self.info(assignment.target).dtype.is_packed:
+            dtype = self.info(assignment.target).dtype
+            raise self.error(
+                "Formats of 4 bits are those of data: routines read them, and write whole bytes.",
+                f"an assignment to {assignment.target.name}, which is {dtype}",
+                f"assign to a tensor of {dtype.unpacked}, or from the host: ctx[x] = values",
+            )
         if not accumulates(combine):
             raise self.error(
                 "An assignment combines with a primitive that accumulates.",

@@ -13,6 +13,8 @@ from math import prod
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
+
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
@@ -151,7 +153,19 @@ class NodeInfo:
 
     @property
     def nbytes(self) -> int:
+        if self.dtype.is_packed:
+            return -(-self.size * self.dtype.packed_bits // 8)
         return self.size * self.dtype.nbytes
+
+    @property
+    def memory_dims(self) -> tuple[int, ...]:
+        """Extents of the array that is the node's memory: bytes of a packed format, else cells."""
+        return (self.nbytes,) if self.dtype.is_packed else self.buffer_dims
+
+    @property
+    def memory_numpy(self) -> np.dtype[Any]:
+        """The NumPy format of that array."""
+        return np.dtype(np.uint8) if self.dtype.is_packed else self.dtype.numpy
 
 
 class MemoryMode(Enum):
@@ -429,7 +443,9 @@ class Placement:
 
 
 def _why(placement: Placement) -> str:
-    return placement.why or "no reason is known"
+    if placement.reason is None:
+        return "no reason is known"
+    return f"{placement.why} ({placement.reason.value})"
 
 
 def _advice(placement: Placement) -> str:

@@ -166,6 +166,12 @@ class Settings:
         "whether calls on devices of this process return when the work is submitted to the queue "
         "of the device",
     )
+    device_memory: int | None = _setting(
+        None,
+        formats.OPTIONAL_COUNT,
+        "the greatest memory in MiB that the tensors and routines on one device may take; by "
+        "default all that it has",
+    )
     tables_are_finite: bool = _setting(
         False,
         formats.BOOLEAN,

@@ -30,7 +30,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ocannl_core import dtypes
-from ocannl_core.dtypes import DType, Kind, float32, float64, int32, uint4x32, uint32
+from ocannl_core.dtypes import DType, Kind, bool_, float32, float64, int8, int32, uint4x32, uint32
 from ocannl_core.errors import CodegenError, UsageError
 from ocannl_core.indexing import affine, fresh_var
 from ocannl_core.loopir.nodes import Binary, Block, Const, ConstBits, IndexValue, LoopProgram, Unary
@@ -47,7 +47,7 @@ from ocannl_core.testing.subject import Subject, subject_named
 
 EVERY_DTYPE = pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
 FLOATS = tuple(dtype for dtype in dtypes.ALL if dtype.is_float)
-INTEGERS = tuple(dtype for dtype in dtypes.ALL if dtype.is_integer)
+INTEGERS = tuple(dtype for dtype in dtypes.ALL if dtype.holds_integers)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -117,7 +117,14 @@ class BackendConformance:
 
     oracle_name: ClassVar[str]
     expected_failures: ClassVar[Mapping[str, str]] = {}
-    random_programs_dtypes: ClassVar[tuple[DType, ...]] = (float32, float64, int32, uint32)
+    random_programs_dtypes: ClassVar[tuple[DType, ...]] = (
+        float32,
+        float64,
+        int8,
+        int32,
+        uint32,
+        bool_,
+    )
 
     @pytest.fixture
     def subject(self, target: str) -> Subject:

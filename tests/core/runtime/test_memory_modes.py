@@ -155,7 +155,7 @@ def test_a_tensor_that_is_kept_and_inlined_is_a_conflict_with_two_reasons() -> N
             oc.Context("interp").compile(oc.train.forward(y + 1.0), keep=[y], inline=[y])
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
-  found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default; virtual is requested because it was named in inline=
+  found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default (201); virtual is requested because it was named in inline= (216)
   try    leave it out of keep=; keep=() keeps no results
          leave it out of inline=\
 """)
@@ -177,7 +177,7 @@ def test_a_tensor_that_cannot_be_inlined_is_a_conflict_with_two_reasons() -> Non
             oc.Context("interp").compile(code(x, y, to), keep=[to], inline=[y])
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
-  found  it is already never virtual because something that it is computed from is written between its definition and a read of it; virtual is requested because it was named in inline=
+  found  it is already never virtual because something that it is computed from is written between its definition and a read of it (15); virtual is requested because it was named in inline= (216)
   try    read it before that is written, or compute it from a copy
          leave it out of inline=\
 """)
@@ -194,3 +194,14 @@ inline= names tensors that the compiled code computes.
   where  compiling forward
   try    leave it out, or add its code, such as oc.train.forward(add)\
 """)
+
+
+def test_a_literal_that_no_code_writes_is_hosted() -> None:
+    with oc.Session():
+        table = oc.tensor([1.0, 2.0, 3.0])
+        x = oc.placeholder("x", output=[3])
+        y = x * table
+        step = oc.Context("interp").compile(oc.train.forward(y))
+        found = {node: str(step.placements[node.node]) for node in (table, x)}
+    assert found[table] == "hosted because its cells come from the host (202)"
+    assert found[x] == "on device because its cells come from the host (202)"

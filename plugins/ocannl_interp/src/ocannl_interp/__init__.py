@@ -54,7 +54,7 @@ def ocannl_compile(source: LoopSource, target: Target) -> Interpretation:
 
 @hookimpl
 def ocannl_allocate(info: NodeInfo, target: Target) -> ArrayBuffer:
-    return ArrayBuffer(np.zeros(info.buffer_dims, info.dtype.numpy), info, target)
+    return ArrayBuffer(np.zeros(info.memory_dims, info.memory_numpy), info, target)
 
 
 @hookimpl
