@@ -63,6 +63,7 @@ from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.queues import HostQueue, QueueEvent
 from ocannl_core.target import (
     BACKEND_API,
     HOST,
@@ -100,6 +101,7 @@ __all__ = [
     "FinishedStep",
     "HostBuffer",
     "HostCall",
+    "HostQueue",
     "IdentityMap",
     "Kernel",
     "KernelStream",
@@ -115,6 +117,7 @@ __all__ = [
     "OcannlError",
     "Plan",
     "PrintedNames",
+    "QueueEvent",
     "RepeatedSteps",
     "Source",
     "StaticExtent",
