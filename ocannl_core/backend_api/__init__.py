@@ -63,7 +63,6 @@ from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
-from ocannl_core.queues import HostQueue, QueueEvent
 from ocannl_core.target import (
     BACKEND_API,
     HOST,
@@ -101,7 +100,6 @@ __all__ = [
     "FinishedStep",
     "HostBuffer",
     "HostCall",
-    "HostQueue",
     "IdentityMap",
     "Kernel",
     "KernelStream",
@@ -117,7 +115,6 @@ __all__ = [
     "OcannlError",
     "Plan",
     "PrintedNames",
-    "QueueEvent",
     "RepeatedSteps",
     "Source",
     "StaticExtent",

@@ -314,7 +314,3 @@ void k_dba3909a630cbb31(void *const *args) {
 //     3  k_dba3909a630cbb31  number the step
 //        a0 = out, s0 = step
 """)
-
-
-def test_waiting_for_the_device_has_nothing_to_wait_for():
-    assert backend.ocannl_synchronize(TARGET) is True

@@ -16,7 +16,6 @@ from ocannl_core.backend_api import (
     Done,
     Event,
     HostBuffer,
-    HostQueue,
     KernelStream,
     NodeInfo,
     Target,
@@ -26,6 +25,7 @@ from ocannl_core.backend_api import (
     replace,
 )
 from ocannl_core.hooks import manager
+from ocannl_core.queues import HostQueue
 from ocannl_core.runtime.context import Context
 from ocannl_core.testing.contexts import ContextConformance
 from ocannl_interp.memory import ArrayBuffer
