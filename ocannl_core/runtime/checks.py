@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ocannl_core.errors import LinkError, UsageError
 from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.node import Reason, TensorNode
+from ocannl_core.node import Placement, TensorNode
 from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.runtime.store import RunRecord, Stored, Unstored
 
@@ -15,8 +15,8 @@ def description(node: TensorNode, tensor: TensorLike | None) -> str:
     return tensor.describe() if tensor is not None else node.name
 
 
-def why(reason: Reason | None) -> str:
-    return reason.text if reason is not None else "nothing requires it to be stored"
+def why(placement: Placement) -> str:
+    return placement.why or "nothing requires it to be stored"
 
 
 def check_entries(keyword: str, given: Sequence[object]) -> None:

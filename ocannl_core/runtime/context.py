@@ -552,7 +552,7 @@ class Context:
         raise LinkError(
             "Only tensors that a context stores can be read from it.",
             found=f"it is {unstored.placement.mode.value} in routine {unstored.routine}, "
-            f"because {checks.why(unstored.placement.reason)}",
+            f"because {checks.why(unstored.placement)}",
             where=tensor.describe(),
             fix=checks.fix_for_unstored(node, unstored),
         )

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.assign.traverse import partial_targets
 from ocannl_core.compile.driver import Build
+from ocannl_core.debug.launching import observed
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticExtent, StaticIndex
@@ -292,7 +293,7 @@ def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Buff
         else:
             found.append(
                 f"{code.describe(node)}: {unstored.placement.mode.value} in routine "
-                f"{unstored.routine}, because {why(unstored.placement.reason)}"
+                f"{unstored.routine}, because {why(unstored.placement)}"
             )
             fixes.append(fix_for_unstored(node, unstored))
     raise LinkError(
@@ -341,6 +342,12 @@ def launcher_of(
         launch = built.backend.link(built.executable, *found)
     except MemoryError as error:
         raise too_large(built.plan, f"{scratch:,} bytes") from error
+
+    def find(node: TensorNode) -> Buffer | None:
+        stored = store.find(node)
+        return None if stored is None else stored.buffer
+
+    launch = observed(launch, built, buffers, find)
     if store.queue is not None:
         return _queued(launch, store.queue, run)
     return launch if store.backend.is_synchronous else _observed(launch, run, built)
