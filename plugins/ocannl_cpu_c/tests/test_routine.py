@@ -314,3 +314,7 @@ void k_dba3909a630cbb31(void *const *args) {
 //     3  k_dba3909a630cbb31  number the step
 //        a0 = out, s0 = step
 """)
+
+
+def test_the_device_is_synchronous():
+    assert not hasattr(backend, "ocannl_synchronize")
