@@ -87,7 +87,8 @@ class Backend:
         """True if work is finished when the call that submits it returns: the plugin has no
         `ocannl_synchronize`.
         """
-        return len(self.manager.hook.ocannl_synchronize.get_hookimpls()) == 1
+        plugin = self.manager.get_plugin(self.name)
+        return not callable(getattr(plugin, "ocannl_synchronize", None))
 
     def lacking(self) -> tuple[str, ...]:
         """Return the hooks that running a program needs and that the plugin does not implement."""

@@ -89,7 +89,7 @@ class History:
     def note_reader(self, stored: Stored, event: Event) -> None:
         """Record a transfer that reads a node: later writes wait for it."""
         self.last = None
-        stored.readers.append(event)
+        stored.readers = [*filter(is_pending, stored.readers), event]
 
     def merge_filled(self, content: MergeContent) -> None:
         """Record that the merge buffer has a new content."""

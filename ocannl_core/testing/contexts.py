@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from ocannl_core import settings
+from ocannl_core.dtypes import int32
 from ocannl_core.runtime.context import Context
+from ocannl_core.target import Capability
 from ocannl_core.tensor.computation import forward
 from ocannl_core.tensor.parameters import placeholder
 from ocannl_core.tensor.recording import cd
@@ -39,7 +41,11 @@ class ContextConformance:
 
     @pytest.fixture
     def ctx(self, target: str) -> Context:
-        return Context(target)
+        ctx = Context(target)
+        formats = ctx.target.formats
+        if formats is not None and int32 not in formats:
+            pytest.skip(f"{target} does not declare int32")
+        return ctx
 
     @pytest.fixture
     def other(self, target: str) -> Context:
@@ -123,6 +129,8 @@ class ContextConformance:
     def test_a_merge_buffer_holds_the_value_after_the_call_before(
         self, ctx: Context, other: Context
     ) -> None:
+        if Capability.MERGE_BUFFERS not in ctx.target.capabilities:
+            pytest.skip(f"{ctx.target} does not declare merge buffers")
         x, total = (placeholder(name, output=[_CELLS], dtype="int32") for name in ("x", "total"))
         y = x * 2
         step = other.compile(forward(y))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from ocannl_core.testing.conformance import BackendConformance
+from ocannl_core.testing.contexts import ContextConformance
 from ocannl_core.testing.subject import Subject, subject_named
 
 
@@ -17,3 +18,7 @@ class TestBackend(BackendConformance):
     @pytest.fixture
     def oracle(self, oracle_target: str) -> Subject:
         return subject_named(oracle_target)
+
+
+class TestContexts(ContextConformance):
+    """Host access and copies right after calls."""

@@ -384,6 +384,48 @@ def test_a_failed_step_changes_no_statistic() -> None:
         assert np.array_equal(again.context[mean], after)
 
 
+# ----- code in place of an optimiser, random numbers ------------------------------------------------
+
+
+def test_recorded_code_updates_parameters_as_an_optimiser_does() -> None:
+    found = []
+    for count in (1, 3):
+        with oc.Session(seed=4):
+            _, _, loss_of = plain_model()
+            x, loss = loss_of(2)
+            update = oc.train.sgd_update(loss, learning_rate=0.05, momentum=0.9)
+            names = [f"interp:{k}" for k in range(count)]
+            step = oc.train.data_parallel(loss, update, [x], slots=4, devices=names)
+            step.context.init_params(loss)
+            cells = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32)
+            for _ in range(2):
+                step(cells)
+            step.context.copy_from(step.contexts[-1], loss.params)  # written, so distributed again
+            step(cells)
+            found.append([step.contexts[-1][p].tobytes() for p in loss.params])
+    assert found[0] == found[1]
+
+
+def test_a_static_index_gets_the_number_of_the_slot() -> None:
+    with oc.Session():
+        i = oc.static_index("i", range=4)
+        x = oc.placeholder("x", batch=[2], output=[1])
+        p = oc.param("p", output=[1], init=1.0)
+        loss = oc.einsum("...|... => 0", p * x * oc.number(i))
+        step = oc.train.data_parallel(
+            loss,
+            oc.train.SGD(learning_rate=0.0),
+            [x],
+            slots=4,
+            devices=["interp:0", "interp:1"],
+            reduction="sum",
+            slot=i,
+        )
+        step.context.init_params(loss)
+        step(np.repeat([1.0, 10.0, 100.0, 1000.0], 2).reshape(8, 1))
+        assert step.context[p.grad].item() == 2 * (10 + 200 + 3000)
+
+
 # ----- the training loop ----------------------------------------------------------------------------
 
 

@@ -51,7 +51,7 @@ class Delayed:
         waits: bool = True,
         orders_copies: bool = False,
     ) -> None:
-        self.target = Target(name, description="late", priority=-5)
+        self.target = replace(interp.TARGET, backend=name, description="late", priority=-5)
         self.queue = HostQueue(name)
         self.returns_events, self.waits, self.orders_copies = returns_events, waits, orders_copies
 
