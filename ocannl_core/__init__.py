@@ -8,16 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ocannl_core import custom, nn, settings, train
-from ocannl_core.custom.scans import (
-    argsort,
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    median,
-    sort,
-    topk,
-)
+from ocannl_core.custom.ordering import argsort, median, sort, topk
+from ocannl_core.custom.scans import cummax, cummin, cumprod, cumsum
 from ocannl_core.dtypes import (
     DType,
     bfloat16,

@@ -47,6 +47,11 @@ class Differentiable(Protocol):
     @property
     def gradient(self) -> Callable[..., None] | None: ...
 
+    @property
+    def gradient_expression(self) -> Callable[..., Sequence[Any]] | None:
+        """Return the function that states the gradient as expressions, if there is one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Applied(Generic[T]):

@@ -21,6 +21,7 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.constraints import RowEqual
 from ocannl_core.shape.logic import Adjoint, Logic, Pointwise, Several
+from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.definitions import (
     Applied,
     Filled,
@@ -275,6 +276,12 @@ class _Walk:
         operation = definition.operation
         if operation.gradient is None:
             return
+        if operation.gradient_expression is not None:
+            terms = operation.gradient_expression(*definition.operands, gradient)
+            for operand, term in zip(definition.operands, terms, strict=True):
+                if operand in self._dependents:
+                    self._add_expression(operand, term, operand.terms, tensor.origin)
+            return
         code = _Code(tensor, definition, gradient)
         for position, operand in enumerate(definition.operands, 1):
             if operand in self._dependents and operand.dtype.is_float:
@@ -303,10 +310,21 @@ class _Walk:
             if isinstance(value, float):
                 self.add(variable, _filled(variable, value))
                 continue
-            summand = Variable("value", 1)
-            operation = term_operation(f"{tensor.origin.operation}_grad", summand, (summand,), None)
-            logic = Adjoint(Pointwise(), (common, variable.terms, value.terms), 1, (2,))
-            self.add(variable, derived_tensor(operation, (value,), logic, variable, tensor.origin))
+            self._add_expression(variable, value, common, tensor.origin)
+
+    def _add_expression(self, tensor: Tensor, value: Tensor, common: Shape, origin: Origin) -> None:
+        """Add an expression to the gradient of a tensor, summed over axes that the tensor lacks.
+
+        Args:
+            tensor: The tensor.
+            value: The expression.
+            common: The shape that the tensor and the expression are broadcast to.
+            origin: The operation that passes the gradient on.
+        """
+        summand = Variable("value", 1)
+        operation = term_operation(f"{origin.operation}_grad", summand, (summand,), None)
+        logic = Adjoint(Pointwise(), (common, tensor.terms, value.terms), 1, (2,))
+        self.add(tensor, derived_tensor(operation, (value,), logic, tensor, origin))
 
     def blocking(self, tensor: Tensor) -> str:
         """Return the operations without a gradient between a variable and the results."""

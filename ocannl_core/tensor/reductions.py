@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from ocannl_core.assign.nodes import Constant, EmbedIndex
 from ocannl_core.dtypes import DType, int32
 from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import variables
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_location
@@ -28,6 +29,7 @@ from ocannl_core.tensor.dimension import count
 from ocannl_core.tensor.literals import offsets
 from ocannl_core.tensor.operands import constant, fill_tensor
 from ocannl_core.tensor.operation import Operation, define_operation
+from ocannl_core.tensor.operator_bindings import functions
 from ocannl_core.tensor.tensor import Tensor
 
 # ----- operations ---------------------------------------------------------------------------------
@@ -69,13 +71,6 @@ _least = define_operation(
     gradient=_selected_gradient,
     primitive=UnaryOp.IDENTITY,
     combine=BinaryOp.MIN,
-)
-_prod = define_operation(
-    "prod",
-    forward=_product,
-    gradient=_product_gradient,
-    primitive=UnaryOp.IDENTITY,
-    combine=BinaryOp.MUL,
 )
 _disjunction = define_operation(
     "any", forward=_any, primitive=UnaryOp.IDENTITY, combine=BinaryOp.OR
@@ -235,7 +230,38 @@ def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
 def prod(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the product of cells along axes."""
     found = _reduction("prod", x, axis, keepdims)
-    return found(_prod, found.x)
+    positions = None if found.spec == _ALL else axes_of(found.x, "prod").positions(axis)
+    return found(_product_along(positions, keepdims), found.x)
+
+
+@lru_cache(maxsize=256)
+def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operation:
+    """Return the product along axes, with its gradient as an expression.
+
+    Args:
+        positions: The axes; None for all.
+        keepdims: True if axes of size 1 are left.
+    """
+
+    def gradient(x: Tensor, g: Tensor) -> tuple[Tensor]:
+        axes = axes_of(x, "prod")
+        reduced = axes.positions(positions)
+        others, product = constant(1.0, x.session, dtype=x.dtype), x
+        for position in reduced:
+            others = others * functions["products_of_others"](product, position)
+            product = prod(product, position, keepdims=True)
+        left = axes.replaced(dict.fromkeys(reduced, "0" if keepdims else None))
+        spec = f"{axes.spec}; {left} => {axes.spec}"
+        return (apply(pointwise.mul, (others, g), spec, name="prod"),)
+
+    made = define_operation(
+        "prod",
+        forward=_product,
+        gradient=_product_gradient,
+        primitive=UnaryOp.IDENTITY,
+        combine=BinaryOp.MUL,
+    )
+    return replace(made, gradient_expression=gradient)
 
 
 def any(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
