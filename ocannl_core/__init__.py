@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ocannl_core import custom, settings
-from ocannl_core.custom.ordering import argsort, median, sort, topk
+from ocannl_core.custom.ordering import argsort, median, searchsorted, sort, topk
 from ocannl_core.custom.scans import cummax, cummin, cumprod, cumsum
 from ocannl_core.dtypes import (
     DType,
@@ -163,6 +163,7 @@ from ocannl_core.tensor.pointwise_operations import (
     tanh,
     trunc,
 )
+from ocannl_core.tensor.position_writes import put, put_along
 from ocannl_core.tensor.positions import scatter_add, take, take_along
 from ocannl_core.tensor.powers import power
 from ocannl_core.tensor.precision_report import precision_report
@@ -409,6 +410,8 @@ __all__ = [
     "power",
     "precision_report",
     "prod",
+    "put",
+    "put_along",
     "random_words",
     "recip",
     "recip_sqrt",
@@ -428,6 +431,7 @@ __all__ = [
     "save",
     "scan",
     "scatter_add",
+    "searchsorted",
     "second",
     "section",
     "selu",

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.custom.along_axis import AlongAxis, c_type, line_of, widened
-from ocannl_core.custom.op import Apply
+from ocannl_core.custom.op import Apply, NoNativeCode, Op
 from ocannl_core.custom.protocols import Array, Storage
 from ocannl_core.dtypes import DType, int32
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.activations import isnan
-from ocannl_core.tensor.axes import axes_of, operand
+from ocannl_core.tensor.axes import axes_of, operand, write_shape
+from ocannl_core.tensor.operands import as_tensor
 from ocannl_core.tensor.operator_bindings import functions
 from ocannl_core.tensor.rearrangement import move, sized_axes_of
 from ocannl_core.tensor.tensor import Tensor
-
 
 _BLOCK = 64
 """The cells that `topk` compares with the last of the first cells before it looks at each."""
@@ -240,6 +240,56 @@ class PutAlong(AlongAxis):
         )
 
 
+class SearchSorted(Op):
+    """The positions at which cells keep an axis in ascending order; NaN is the greatest.
+
+    Attributes:
+        kind: The kind of the axis: 0 for batch, 1 for output, 2 for input.
+        ranks: The numbers of batch, output and input axes of the cells.
+        side: "left" for the position before equal cells, "right" for that after them.
+    """
+
+    __props__ = ("kind", "ranks", "side")
+
+    def __init__(self, kind: int, ranks: tuple[int, int, int], side: str) -> None:
+        self.kind = kind
+        self.ranks = ranks
+        self.side = side
+        axis = write_shape(["n"], [int(k == kind) for k in range(3)])
+        cells = write_shape([f"a{k}" for k in range(sum(ranks))], ranks)
+        self.spec = f"{axis}; {cells} => {cells}"
+
+    def output_dtypes(self, *given: DType) -> Sequence[DType]:
+        return [int32]
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        ordered, cells = map(widened, inputs)
+        side: Any = self.side
+        output_storage[0][0] = np.searchsorted(ordered, cells, side).astype(np.int32)
+
+    def c_code(self, node: Apply) -> str:
+        dtype, other = (each.dtype for each in node.inputs)
+        if dtype is not other:
+            raise NoNativeCode
+        kind = c_type(dtype)
+        if self.side == "left":
+            is_before = "cell != cell ? at == at : at < cell"
+        else:
+            is_before = "at != at ? cell != cell : !(cell < at)"
+        count = " * ".join(["1", *(f"in1_shape[{k}]" for k in range(sum(self.ranks)))])
+        return (
+            f"const int64_t count = {count};\n"
+            "for (int64_t k = 0; k < count; ++k) {\n"
+            f"const {kind} cell = in1[k];\n"
+            "int64_t low = 0, high = in0_shape[0];\n"
+            "while (low < high) {\n"
+            "const int64_t middle = low + (high - low) / 2;\n"
+            f"const {kind} at = in0[middle];\n"
+            f"if ({is_before}) low = middle + 1;\nelse high = middle;\n}}\n"
+            "out0[k] = (int32_t)low;\n}"
+        )
+
+
 def argsort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     """Return the positions of the cells in order along an axis, as integers of 32 bits.
 
@@ -283,6 +333,29 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     return TakeAlong(position, own.ranks)(given, order), order
 
 
+def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
+    """Return the positions at which cells would keep an axis in ascending order, as integers of 32
+    bits; NaN counts as the greatest number.
+
+    Args:
+        a: A tensor of one axis, in ascending order.
+        v: The cells, of any shape, in the number format of `a`.
+        side: "left" for the position before cells of `a` that equal one of `v`, "right" for that
+            after them.
+    """
+    ordered = operand(a, "searchsorted")
+    cells = as_tensor(operand(v, "searchsorted"), ordered.session)
+    own, other = axes_of(ordered, "searchsorted"), axes_of(cells, "searchsorted")
+    if len(own) != 1 or side not in ("left", "right"):
+        raise UsageError(
+            'searchsorted takes one axis in order, and side="left" or side="right".',
+            found=f"{len(own)} axes, side={side!r}",
+            where=str(caller_location() or ""),
+            fix="count the cells below: oc.sum(a < oc.expand_dims(v, -1), -1) for rows in order",
+        )
+    return SearchSorted(own.ranks.index(1), other.ranks, side)(ordered, cells)
+
+
 def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the middle cell along an axis, or the mean of the two in the middle; NaN if one is.
 
@@ -313,6 +386,12 @@ def _of_rank(x: Any, rank: int) -> Any:
     return functions["reshape"](x, *[1] * rank) if rank else x
 
 
-_FUNCTIONS: tuple[Callable[..., Any], ...] = (argsort, sort, topk, median)
+_FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    argsort,
+    sort,
+    topk,
+    searchsorted,
+    median,
+)
 
 functions.update({function.__name__: function for function in _FUNCTIONS})

@@ -8,25 +8,64 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from inspect import Parameter, Signature, signature
 from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.errors import MissingAttributeError, UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.expression import Expression, refuse_operand
-from ocannl_core.tensor.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
-from ocannl_core.tensor.operator_bindings import functions
+from ocannl_core.tensor.foreign_names import ATTRIBUTES, FUNCTIONS, IN_PLACE, UFUNC_METHODS, UFUNCS
+from ocannl_core.tensor.operator_bindings import functions, numpy_functions
 
 
 def _method(name: str) -> Callable[..., Any]:
     """Return the method that calls a function with the tensor as its first argument."""
 
     def method(self: Expression, *args: Any, **kwargs: Any) -> Any:
-        return functions[name](self, *args, **kwargs)
+        return called(f"x.{name}", functions[name], (self, *args), kwargs)
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"Return `oc.{name}` of the tensor; the other arguments are those of it."
     return method
+
+
+def called(
+    title: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Return the result of a function.
+
+    Raises:
+        UsageError: if it does not take these arguments.
+    """
+    try:
+        return function(*args, **kwargs)
+    except TypeError as error:
+        try:
+            parameters = signature(function)
+            parameters.bind(*args, **kwargs)
+        except TypeError as mismatch:
+            found = str(mismatch)
+        else:
+            raise
+        known = {"dim": "axis", "keepdim": "keepdims", "correction": "ddof", "out": "c[:] ="}
+        others = [f"{known[each]} for {each}=" for each in kwargs if each in known]
+        raise UsageError(
+            f"{title} takes the arguments {_listed(parameters)}.",
+            found=found,
+            where=str(caller_location() or ""),
+            fix=f"write {', '.join(others)}" if others else "leave the others out",
+        ) from error
+
+
+def _listed(parameters: Signature) -> str:
+    """Return the parameters of a function, but for the tensor, as text."""
+    _, *others = parameters.parameters.values()
+    plain = [str(each.replace(annotation=Parameter.empty)) for each in others]
+    star = next((k for k, each in enumerate(others) if each.kind is Parameter.KEYWORD_ONLY), None)
+    if star is not None and not any(each.kind is Parameter.VAR_POSITIONAL for each in others):
+        plain.insert(star, "*")
+    return f"({', '.join(plain)})"
 
 
 class TensorMethods(Expression):
@@ -60,6 +99,17 @@ class TensorMethods(Expression):
     argsort = _method("argsort")
     topk = _method("topk")
     median = _method("median")
+    searchsorted = _method("searchsorted")
+    diff = _method("diff")
+
+    # positions
+    take = _method("take")
+    take_along = _method("take_along")
+    put = _method("put")
+    put_along = _method("put_along")
+    trace = _method("trace")
+    diagonal = _method("diagonal")
+    split = _method("split")
 
     # rearrangements
     reshape = _method("reshape")
@@ -136,6 +186,20 @@ class TensorMethods(Expression):
         length: int = functions["length_of"](self)
         return length
 
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise UsageError(
+            "A tensor is a value and takes no arguments.",
+            found=f"{self!r} called like a function",
+            where=str(caller_location() or ""),
+            fix="x[0] is a part of it; a network is a function, oc.nn.dense(x), or a block, @oc.op",
+        )
+
     def __round__(self, digits: int | None = None) -> Any:
         if not digits:
             return functions["round"](self)
@@ -170,10 +234,14 @@ class TensorMethods(Expression):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """Return the operation of the same meaning as a universal function of NumPy."""
         name = ufunc.__name__
+        reduction = UFUNC_METHODS.get((name, method)) if inputs and inputs[0] is self else None
+        if reduction is not None:
+            kwargs.setdefault("axis", 0)
+            return called(f"np.{name}.{method}", functions[reduction], inputs, kwargs)
         ours = UFUNCS.get(name) if method == "__call__" and not kwargs else None
         if ours is None:
-            called = name if method == "__call__" else f"{name}.{method}"
-            raise _no_counterpart(called, f"with {', '.join(kwargs)}=" if kwargs else "")
+            shown = name if method == "__call__" else f"{name}.{method}"
+            raise _no_counterpart(shown, f"with {', '.join(kwargs)}=" if kwargs else "")
         for each in inputs:
             if not isinstance(each, Expression | Real):
                 refuse_operand(each)
@@ -182,10 +250,14 @@ class TensorMethods(Expression):
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Return the operation of the same meaning as a function of NumPy."""
         name = function.__name__
-        ours = FUNCTIONS.get(name)
+        if function.__module__.endswith("linalg"):
+            name = f"linalg.{name}"
+        ours = numpy_functions.get(name)
+        if ours is None and name in FUNCTIONS:
+            ours = functions[FUNCTIONS[name]]
         if ours is None:
             raise _no_counterpart(name)
-        return functions[ours](*args, **kwargs)
+        return called(f"np.{name}", ours, args, kwargs)
 
 
 def _missing(name: str, owner: type) -> MissingAttributeError:
@@ -201,6 +273,13 @@ def _missing(name: str, owner: type) -> MissingAttributeError:
 
 
 def _no_counterpart(name: str, detail: str = "") -> UsageError:
+    if name in IN_PLACE:
+        return UsageError(
+            "Tensors are values: functions of NumPy that change an array change none.",
+            found=f"numpy.{name}",
+            where=str(caller_location() or ""),
+            fix=IN_PLACE[name],
+        )
     return UsageError(
         "A function of NumPy is applied to a tensor where it has a counterpart here.",
         found=f"numpy.{name} {detail}".rstrip(),

@@ -161,7 +161,7 @@ def store_rows(target: Tensor, ids: Tensor, axis: int, value: Any) -> None:
             fix="put the assignment into a function decorated with @oc.cd and compile its result; "
             "oc.scatter_add(ids, updates, size=n) makes a new tensor",
         )
-    _check_integers(ids, "an assignment")
+    check_integers(ids, "an assignment")
     update = recorder.update_of(value)
     combine = BinaryOp.SECOND
     if update is not None and update.part.operands == (target, ids):
@@ -183,12 +183,12 @@ def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tens
                 where=str(caller_location() or ""),
                 fix=suggest_operand(each),
             )
-    _check_integers(ids, operation.name)
+    check_integers(ids, operation.name)
     session = session_of((values, ids), operation.name)
     return as_tensor(values, session), as_tensor(ids, session)
 
 
-def _check_integers(ids: Tensor, name: str) -> None:
+def check_integers(ids: Tensor, name: str) -> None:
     if not ids.dtype.is_integer:
         raise UsageError(
             "Positions are integers.",
