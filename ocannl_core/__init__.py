@@ -89,6 +89,7 @@ from ocannl_core.tensor.contractions import (
 )
 from ocannl_core.tensor.dimension import Dimension, dim
 from ocannl_core.tensor.evaluation import evaluation
+from ocannl_core.tensor.foreign_modules import missing_name
 from ocannl_core.tensor.gradients import gradients
 from ocannl_core.tensor.joining import (
     concat,
@@ -249,7 +250,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES_ON_DEMAND:
         return import_module(f"ocannl_core.{name}")
     if name not in _LOADED_ON_DEMAND:
-        raise AttributeError(f"module 'ocannl_core' has no attribute {name!r}")
+        raise missing_name("oc", name, __all__)
     value = getattr(import_module(_LOADED_ON_DEMAND[name]), name)
     globals()[name] = value
     return value

@@ -16,6 +16,7 @@ from ocannl_core.origin import caller_location
 from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.activations import isnan
 from ocannl_core.tensor.axes import axes_of, operand, write_shape
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.operands import as_tensor
 from ocannl_core.tensor.operator_bindings import functions
 from ocannl_core.tensor.rearrangement import move, sized_axes_of
@@ -290,6 +291,7 @@ class SearchSorted(Op):
         )
 
 
+@explained
 def argsort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     """Return the positions of the cells in order along an axis, as integers of 32 bits.
 
@@ -299,6 +301,7 @@ def argsort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     return ArgSort(position, own.ranks, bool(descending))(given)
 
 
+@explained
 def sort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     """Return the cells in order along an axis; NaN counts as the greatest number."""
     given, own, position = line_of("sort", x, axis)
@@ -306,6 +309,7 @@ def sort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     return TakeAlong(position, own.ranks)(given, order)
 
 
+@explained
 def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     """Return the `k` greatest cells along an axis, the greatest first, and their positions.
 
@@ -333,6 +337,7 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     return TakeAlong(position, own.ranks)(given, order), order
 
 
+@explained
 def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
     """Return the positions at which cells would keep an axis in ascending order, as integers of 32
     bits; NaN counts as the greatest number.
@@ -356,6 +361,7 @@ def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
     return SearchSorted(own.ranks.index(1), other.ranks, side)(ordered, cells)
 
 
+@explained
 def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the middle cell along an axis, or the mean of the two in the middle; NaN if one is.
 

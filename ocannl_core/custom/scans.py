@@ -18,6 +18,7 @@ import numpy as np
 from ocannl_core.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.custom.op import Apply
 from ocannl_core.custom.protocols import Array, Storage
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.operator_bindings import functions
 from ocannl_core.tensor.tensor import Tensor
 
@@ -346,6 +347,7 @@ def _scan(kind: str, x: Any, axis: int | None) -> Any:
     return Scan(kind, position, own.ranks)(given)
 
 
+@explained
 def cumsum(x: Any, axis: int | None = None) -> Any:
     """Return the sums of each cell and those before it along an axis; of all cells in row-major
     order when none is given.
@@ -353,16 +355,19 @@ def cumsum(x: Any, axis: int | None = None) -> Any:
     return _scan("sum", x, axis)
 
 
+@explained
 def cumprod(x: Any, axis: int | None = None) -> Any:
     """Return the products of each cell and those before it along an axis."""
     return _scan("prod", x, axis)
 
 
+@explained
 def cummax(x: Any, axis: int | None = None) -> Any:
     """Return the greatest of each cell and those before it along an axis; NaN after the first."""
     return _scan("max", x, axis)
 
 
+@explained
 def cummin(x: Any, axis: int | None = None) -> Any:
     """Return the least of each cell and those before it along an axis; NaN after the first."""
     return _scan("min", x, axis)

@@ -420,6 +420,10 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
         if described.value is None:
             return _choose_device()
         name, by = str(described.value), described.source
+    if not isinstance(name, str):
+        raise UsageError(
+            "A device must be given as NAME or NAME:NUMBER.", found=repr(name), fix='"interp:0"'
+        )
     backend_name, colon, device = name.partition(":")
     if colon and not device.isdecimal():
         raise UsageError(

@@ -2,6 +2,8 @@
 inferred.
 """
 
+from typing import NoReturn
+
 from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
 from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
@@ -20,6 +22,7 @@ from ocannl_core.nn.losses import (
 from ocannl_core.nn.normalization import batch_norm, layer_norm
 from ocannl_core.nn.perceptron import dense, mlp
 from ocannl_core.nn.statistics import mean, softmax, variance
+from ocannl_core.tensor.foreign_modules import missing_name
 
 __all__ = [
     "accuracy",
@@ -50,3 +53,7 @@ __all__ = [
     "softmax",
     "variance",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing_name("oc.nn", name, __all__)

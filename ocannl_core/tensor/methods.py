@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from inspect import Parameter, Signature, signature
 from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.errors import MissingAttributeError, UsageError
 from ocannl_core.origin import caller_location
+from ocannl_core.tensor.call_errors import called
 from ocannl_core.tensor.expression import Expression, refuse_operand
 from ocannl_core.tensor.foreign_names import ATTRIBUTES, FUNCTIONS, IN_PLACE, UFUNC_METHODS, UFUNCS
 from ocannl_core.tensor.operator_bindings import functions, numpy_functions
@@ -28,44 +28,6 @@ def _method(name: str) -> Callable[..., Any]:
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"Return `oc.{name}` of the tensor; the other arguments are those of it."
     return method
-
-
-def called(
-    title: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Return the result of a function.
-
-    Raises:
-        UsageError: if it does not take these arguments.
-    """
-    try:
-        return function(*args, **kwargs)
-    except TypeError as error:
-        try:
-            parameters = signature(function)
-            parameters.bind(*args, **kwargs)
-        except TypeError as mismatch:
-            found = str(mismatch)
-        else:
-            raise
-        known = {"dim": "axis", "keepdim": "keepdims", "correction": "ddof", "out": "c[:] ="}
-        others = [f"{known[each]} for {each}=" for each in kwargs if each in known]
-        raise UsageError(
-            f"{title} takes the arguments {_listed(parameters)}.",
-            found=found,
-            where=str(caller_location() or ""),
-            fix=f"write {', '.join(others)}" if others else "leave the others out",
-        ) from error
-
-
-def _listed(parameters: Signature) -> str:
-    """Return the parameters of a function, but for the tensor, as text."""
-    _, *others = parameters.parameters.values()
-    plain = [str(each.replace(annotation=Parameter.empty)) for each in others]
-    star = next((k for k, each in enumerate(others) if each.kind is Parameter.KEYWORD_ONLY), None)
-    if star is not None and not any(each.kind is Parameter.VAR_POSITIONAL for each in others):
-        plain.insert(star, "*")
-    return f"({', '.join(plain)})"
 
 
 class TensorMethods(Expression):
@@ -214,6 +176,50 @@ class TensorMethods(Expression):
     def __trunc__(self) -> Any:
         return functions["trunc"](self)
 
+    def __delitem__(self, key: object) -> NoReturn:
+        raise UsageError(
+            "A tensor keeps its axes: no cells are removed.",
+            found=f"del of a part of {self!r}",
+            where=str(caller_location() or ""),
+            fix="x[1:] is the tensor without its first slice; oc.concat joins parts",
+        )
+
+    def __lshift__(self, other: object) -> NoReturn:
+        raise _no_shift(self)
+
+    __rlshift__ = __rshift__ = __rrshift__ = __lshift__
+
+    def __enter__(self) -> NoReturn:
+        raise UsageError(
+            "A tensor is no context manager.",
+            found=f"with {self!r}",
+            where=str(caller_location() or ""),
+            fix="`with oc.Session():` opens a program, `with oc.evaluation():` ends training",
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: `__enter__` refuses."""
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise UsageError(
+            "A tensor is a value of a program, which copies share.",
+            found=f"copy.deepcopy of {self!r}",
+            where=str(caller_location() or ""),
+            fix="call the function that makes the parameters again, for others of the same shapes; "
+            "other.copy_from(ctx, [w]) copies cells between contexts",
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise UsageError(
+            "A tensor is a value of a program, and its cells live in contexts: it is not pickled.",
+            found=f"pickle of {self!r}",
+            where=str(caller_location() or ""),
+            fix='oc.save("model.safetensors", ctx, tensors) writes cells; ctx[x] is an array',
+        )
+
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
@@ -258,6 +264,15 @@ class TensorMethods(Expression):
         if ours is None:
             raise _no_counterpart(name)
         return called(f"np.{name}", ours, args, kwargs)
+
+
+def _no_shift(tensor: object) -> UsageError:
+    return UsageError(
+        "There are no shifts of bits.",
+        found=f"<< or >> of {tensor!r}",
+        where=str(caller_location() or ""),
+        fix="x * 2**n, and x // 2**n for the other direction",
+    )
 
 
 def _missing(name: str, owner: type) -> MissingAttributeError:

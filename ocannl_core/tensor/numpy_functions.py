@@ -99,6 +99,12 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> 
     own = rearrangement.sized_axes_of(x, "split")
     position = own.position(axis)
     size = own.known_size(position)
+    if isinstance(indices_or_sections, int) and indices_or_sections < 1:
+        raise UsageError(
+            "An axis is split into one part or more.",
+            found=f"{indices_or_sections} parts",
+            where=str(caller_location() or ""),
+        )
     edges = [part[0] for part in np.array_split(np.arange(size), indices_or_sections) if len(part)]
     stops = [*edges[1:], size]
     whole = (slice(None),) * position
@@ -155,7 +161,7 @@ def copy(a: Any) -> Any:
 @_counterpart()
 def astype(x: Any, dtype: Any) -> Any:
     """Return a tensor in another number format."""
-    return pointwise.cast(x, np.dtype(dtype).name if not isinstance(dtype, str) else dtype)
+    return pointwise.cast(x, dtype)
 
 
 # ----- cell by cell -------------------------------------------------------------------------------
@@ -287,9 +293,7 @@ def nanmean(a: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any
 
 
 @_counterpart("linalg.norm", "linalg.vector_norm")
-def norm(
-    x: Any, ord: float | None = None, axis: AxisArgument = None, *, keepdims: bool = False
-) -> Any:
+def norm(x: Any, ord: Any = None, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the norm of cells as a vector; of a matrix, the root of the sum of squares."""
     is_matrix = _rank(x) == 2 if axis is None else isinstance(axis, tuple) and len(axis) == 2
     if ord == "fro":

@@ -23,6 +23,7 @@ from ocannl_core.shape.logic import Adjoint, Take, TakeAlong
 from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.axes import apply, axes_of, operand, write_shape
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.gradient_terms import derived_tensor
 from ocannl_core.tensor.literals import offsets
 from ocannl_core.tensor.operands import as_tensor
@@ -45,6 +46,7 @@ _last_write = replace(
 """The greatest of the numbers written at a position; the least integer where there is none."""
 
 
+@explained
 def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any:
     """Return a tensor with cells replaced at positions along an axis, where `take` would read.
 
@@ -86,26 +88,26 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
         )
     kind = [(1, 0, 0), (0, 1, 0), (0, 0, 1)][own.kind(position)]
     source = axes_of(places, "put")
-    moved = f"{source.spec} => {write_shape(source.names, kind)}"
-    places = move("put", places, moved)
-    size = [own.known_size(position)]
-    row = ("batch", "output", "input")[own.kind(position)]
-    cells = offsets(dtype=int32, **{row: size})
+    if source.ranks != kind:
+        places = move("put", places, f"{source.spec} => {write_shape(source.names, kind)}")
+    whole = write_shape([own.names[position]], kind)
+    numbered = offsets(dtype=int32, output=[own.known_size(position)])
+    cells = move("put", numbered, f"{write_shape([own.names[position]], (0, 1, 0))} => {whole}")
     taken = take(cells, places)
     origin = Origin("put", caller_location())
     adjoint = Adjoint(Take(0), (taken.terms, cells.terms, places.terms), 1, (0, 2))
     order = _with_shape(offsets(dtype=int32), taken, origin)
     last = derived_tensor(_last_write, (order, places), adjoint, cells, origin, dtype=int32)
-    along = write_shape([own.names[position]], kind)
     if isinstance(new, Tensor):
         wanted = list(own.known_sizes)
         wanted[position] = source.known_size(0)
         new = take(_broadcast(new, wanted), pointwise.maximum(last, 0), position)
-    spec = f"{along}; {own.spec if isinstance(new, Tensor) else '|->'}; {own.spec} => {own.spec}"
+    spec = f"{whole}; {own.spec if isinstance(new, Tensor) else '|->'}; {own.spec} => {own.spec}"
     chosen = as_tensor(new, given.session)
     return apply(pointwise.where, (pointwise.less_equal(0, last), chosen, given), spec, name="put")
 
 
+@explained
 def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     """Return a tensor with cells replaced at positions along an axis, with other positions for each
     place on the other axes, as `numpy.put_along_axis` does.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 from ocannl_core.assign.nodes import Constant, EmbedIndex
@@ -24,6 +25,7 @@ from ocannl_core.tensor import contractions
 from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.axes import AxisArgument, apply, axes_of, operand, write_shape
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.dimension import count
 from ocannl_core.tensor.literals import offsets
@@ -161,6 +163,7 @@ def _as_float(x: Tensor) -> Tensor:
 # ----- sums, extremes, products, truth ------------------------------------------------------------
 
 
+@explained
 def sum(
     x: Any,
     axis: AxisArgument = None,
@@ -180,6 +183,7 @@ def sum(
     return apply(_sum, (found.x,), found.spec, name="sum", dtype=dtype)
 
 
+@explained
 def mean(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the mean of cells along axes, of integers in floats."""
     found = _reduction("mean", x, axis, keepdims)
@@ -187,6 +191,7 @@ def mean(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return total / count_terms(total)
 
 
+@explained
 def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
     """Return the variance of cells along axes: the mean squared distance from the mean.
 
@@ -206,11 +211,13 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
     return total / (count if ddof == 0 else count - ddof)
 
 
+@explained
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
     """Return the square root of the variance; arguments are those of `var`."""
     return pointwise.sqrt(var(x, axis, keepdims=keepdims, ddof=ddof))
 
 
+@explained
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the greatest cell along axes, NaN if one is. The gradient goes to the first of equal
     cells.
@@ -219,6 +226,7 @@ def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return found(_greatest, found.x)
 
 
+@explained
 def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the least cell along axes, NaN if one is. The gradient goes to the first of equal
     cells.
@@ -227,6 +235,7 @@ def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return found(_least, found.x)
 
 
+@explained
 def prod(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the product of cells along axes."""
     found = _reduction("prod", x, axis, keepdims)
@@ -264,12 +273,14 @@ def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operati
     return replace(made, gradient_expression=gradient)
 
 
+@explained
 def any(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return 1 where a cell along the axes is not 0, else 0."""
     found = _reduction("any", x, axis, keepdims)
     return found(_disjunction, found.x)
 
 
+@explained
 def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return 1 where no cell along the axes is 0, else 0."""
     found = _reduction("all", x, axis, keepdims)
@@ -279,6 +290,7 @@ def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
 # ----- positions of extremes ----------------------------------------------------------------------
 
 
+@explained
 def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the position of the greatest cell along an axis, as an integer of 32 bits: of equal
     cells that of the first, and that of the first NaN, if any.
@@ -291,6 +303,7 @@ def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     return _position("argmax", _greatest, x, axis, keepdims)
 
 
+@explained
 def argmin(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the position of the least cell along an axis; arguments are those of `argmax`."""
     return _position("argmin", _least, x, axis, keepdims)
@@ -335,6 +348,7 @@ def _divide_by_sum(reduction: Reduction, x: Tensor) -> Tensor:
     return result
 
 
+@explained
 def softmax(x: Any, axis: AxisArgument = -1, *, scale: float = 1.0) -> Any:
     """Return `exp(scale * x)` divided by its sum along axes.
 
@@ -351,6 +365,7 @@ def softmax_along(spec: str, x: Tensor) -> Tensor:
     return _divide_by_sum(Reduction("softmax", x, spec, spec), x)
 
 
+@explained
 def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     """Return the logarithm of `softmax(x, axis)`, without rounding small weights to 0."""
     reduction = _reduction("log_softmax", x, axis, keepdims=False)
@@ -359,6 +374,7 @@ def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     return shifted - pointwise.log(total)
 
 
+@explained
 def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the logarithm of the sum of `exp(x)` along axes, without overflow."""
     reduction = _reduction("logsumexp", x, axis, keepdims)
@@ -373,6 +389,7 @@ def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> A
 # ----- norms --------------------------------------------------------------------------------------
 
 
+@explained
 def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the norm of the cells along axes, as those of a vector.
 
@@ -383,7 +400,7 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
         axis: The axes; all when not given.
         keepdims: True to leave axes of size 1.
     """
-    if isinstance(ord, str) or ord != ord or ord == 0:
+    if not isinstance(ord, Real) or ord != ord or ord == 0:
         raise UsageError(
             "The order of a norm is a number, not 0, or an infinity.",
             found=f"ord={ord!r}",

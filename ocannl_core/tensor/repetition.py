@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import cache
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.axes import AxisArgument, apply, axes_of, operand, write_shape
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.contractions import where_along
 from ocannl_core.tensor.literals import arange, offsets, tensor
 from ocannl_core.tensor.operands import constant
@@ -39,6 +41,7 @@ def select(x: Tensor, axis: int, positions: Sequence[int], name: str) -> Tensor:
     return apply(where_along, (is_there, x, nothing), spec, name=name)
 
 
+@explained
 def flip(x: Any, axis: AxisArgument = None) -> Any:
     """Return the tensor with the order of the cells along axes reversed; along all by default."""
     given = operand(x, "flip")
@@ -50,6 +53,7 @@ def flip(x: Any, axis: AxisArgument = None) -> Any:
     return given
 
 
+@explained
 def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     """Return the tensor with its cells moved along axes, those at the end to the beginning.
 
@@ -62,9 +66,10 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     own = sized_axes_of(given, "roll")
     positions = own.positions(axis)
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(positions)
-    if len(shifts) != len(positions):
+    is_whole = all(hasattr(each, "__index__") and not isinstance(each, Tensor) for each in shifts)
+    if len(shifts) != len(positions) or not is_whole:
         raise UsageError(
-            "Every axis has a shift.",
+            "Every axis has a shift, a number of positions.",
             found=f"shift={shift!r} along axis={axis!r}",
             where=str(caller_location() or ""),
         )
@@ -96,6 +101,7 @@ Widths = int | tuple[int, int] | Sequence[tuple[int, int]]
 """Cells to add on both sides of every axis, before and after every axis, or for each axis."""
 
 
+@explained
 def pad(
     x: Any,
     widths: Widths,
@@ -122,6 +128,10 @@ def pad(
     own = axes_of(given, "pad") if mode == "constant" else sized_axes_of(given, "pad")
     positions = own.positions(axis)
     pairs = _pairs(widths, len(positions))
+    if not isinstance(value, Real):
+        raise UsageError(
+            "New cells hold a number.", found=f"value={value!r}", where=str(caller_location() or "")
+        )
     added = [(at, pair) for at, pair in zip(positions, pairs, strict=True) if pair != (0, 0)]
     if mode == "constant":
         parts = {
@@ -178,6 +188,7 @@ def _padded(mode: str, size: int, low: int, high: int) -> Sequence[int]:
 # ----- copies -------------------------------------------------------------------------------------
 
 
+@explained
 def repeat(x: Any, repeats: int, axis: int) -> Any:
     """Return the tensor with every cell along an axis repeated: `a, b` to `a, a, b, b`."""
     given = operand(x, "repeat")
@@ -190,6 +201,7 @@ def repeat(x: Any, repeats: int, axis: int) -> Any:
     return move("repeat", given, f"{own.spec} => {widened}", {"copy": count})
 
 
+@explained
 def tile(x: Any, repeats: int | Sequence[int]) -> Any:
     """Return the tensor repeated as a whole along axes: `a, b` to `a, b, a, b`.
 
@@ -227,6 +239,7 @@ def _count(repeats: object, name: str) -> int:
 # ----- masks by position --------------------------------------------------------------------------
 
 
+@explained
 def tril(x: Any, k: int = 0) -> Any:
     """Return the tensor with zeros above a diagonal of its last two axes.
 
@@ -237,6 +250,7 @@ def tril(x: Any, k: int = 0) -> Any:
     return _triangle("tril", x, k, pointwise.less_equal)
 
 
+@explained
 def triu(x: Any, k: int = 0) -> Any:
     """Return the tensor with zeros below a diagonal; arguments are those of `tril`."""
     return _triangle("triu", x, k - 1, lambda low, high: pointwise.less(high, low))
@@ -268,6 +282,7 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
     return apply(pointwise.where, (mask, given, zero), spec, name=name)
 
 
+@explained
 def one_hot(ids: Any, classes: int, *, dtype: DType | str | None = None) -> Any:
     """Return 1 at the position that an integer names along a new last output axis, 0 elsewhere.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core.tensor.computation import forward
 from ocannl_core.tensor.computation import gradient_update as grad_update
+from ocannl_core.tensor.foreign_modules import missing_name
 from ocannl_core.train.guards import DynamicScale, ZScore
 from ocannl_core.train.optimiser import Optimiser, Update
 from ocannl_core.train.optimisers import (
@@ -46,7 +47,7 @@ _LOADED_ON_DEMAND = frozenset({"Callback", "Checkpoint", "Evaluation", "Run", "f
 
 def __getattr__(name: str) -> Any:
     if name not in _LOADED_ON_DEMAND:
-        raise AttributeError(f"module 'ocannl_core.train' has no attribute {name!r}")
+        raise missing_name("oc.train", name, __all__)
     module = import_module("ocannl_core.train.training_loop")
     globals().update({each: getattr(module, each) for each in _LOADED_ON_DEMAND})
     return globals()[name]

@@ -252,6 +252,11 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "median": (lambda a: oc.median(a, axis=1), [cells(2, 4)]),
     "take": (lambda a: oc.take(a, positions(2, 0, 2)), [cells(3, 2)]),
     "take along": (lambda a: oc.take_along(a, positions([2, 0], [1, 1]), axis=1), [cells(2, 3)]),
+    "put": (lambda a, b: oc.put(a, positions(2, 0, 2), b, 0), [cells(3, 2), cells(3, 2) + 0.05]),
+    "put along": (
+        lambda a, b: oc.put_along(a, positions([2, 0], [1, 1]), b, axis=1),
+        [cells(2, 3), cells(2, 2) + 0.05],
+    ),
     "scatter add": (lambda a: oc.scatter_add(positions(2, 0, 2), a, size=4), [cells(3, 2)]),
 }
 
