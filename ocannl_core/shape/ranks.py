@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 
 from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
 from ocannl_core.shape.messages import rank_cycle
-from ocannl_core.shape.state import LeafTensor, State, preferred_leaf
+from ocannl_core.shape.state import LeafTensor, State, preferred_leaf, sides
 from ocannl_core.shape.terms import Row, RowVar
 
 _SUSPICIOUS_DEPTH = 16
@@ -126,6 +126,9 @@ def implied_axes(state: State, row: Row) -> int | None:
                 for c in open_operands(state, var)
                 if c.opnd.tail is not None
             ]
+            # rows of a single 1, which closing gives an axis
+            waiting_scalars = (c for c in state.suspended.get(var, ()) if c in state.scalars)
+            lengths += [1 for c in waiting_scalars if sides(c)[0].tail == var]
             found[var] = max(0, *lengths) if lengths else 0
             pending.pop()
     return known + found[flat.tail]

@@ -313,18 +313,14 @@ def norm(x: Any, ord: Any = None, axis: AxisArgument = None, *, keepdims: bool =
 
 
 @_counterpart()
-def einsum(subscripts: str, *operands: Any) -> Any:
+def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
     """Return the sum of products that a specification of NumPy states.
 
     Leading axes of the result that are batch axes of an operand are batch axes, others output axes.
+    The order of products is a matter of the compiler, whatever `optimize` is.
     """
     if not isinstance(subscripts, str):
-        raise UsageError(
-            "The specification of einsum is a text.",
-            found=f"{type(subscripts).__name__} in its place",
-            where=str(caller_location() or ""),
-            fix='np.einsum("ij,jk->ik", x, y)',
-        )
+        subscripts, operands = _as_text((subscripts, *operands))
     given = [operand(each, "einsum") for each in operands]
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")
@@ -356,6 +352,26 @@ def einsum(subscripts: str, *operands: Any) -> Any:
     texts = [write_shape(each, own.ranks) for each, own in zip(names, rows, strict=True)]
     target = write_shape(result, (count, len(result) - count, 0))
     return contractions.einsum(f"{'; '.join(texts)} => {target}", *given)
+
+
+def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """Return the specification of operands that lists of numbers follow."""
+    operands, lists = arguments[: len(arguments) // 2 * 2 : 2], arguments[1::2]
+    result = arguments[-1:] if len(arguments) % 2 else ()
+    try:
+        texts = [
+            "".join("..." if each is Ellipsis else ascii_letters[each] for each in axes)
+            for axes in (*lists, *result)
+        ]
+    except (TypeError, IndexError):
+        raise UsageError(
+            "The specification of einsum is a text, or a list of numbers after each operand.",
+            found=f"{lists!r}",
+            where=str(caller_location() or ""),
+            fix='np.einsum("ij,jk->ik", x, y)',
+        ) from None
+    joined = ",".join(texts[: len(lists)])
+    return (f"{joined}->{texts[-1]}" if result else joined), operands
 
 
 def _is_invalid(part: str) -> bool:
@@ -426,25 +442,29 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 @_counterpart()
-def trace(a: Any, axis1: int = 0, axis2: int = 1) -> Any:
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """Return the sum of a diagonal of two axes."""
-    letters = list(_letters(a, 0))
-    own = axes_of(operand(a, "trace"), "trace")
-    letters[own.position(axis2)] = letters[own.position(axis1)]
-    repeated = letters[own.position(axis1)]
-    rest = "".join(each for each in letters if each != repeated)
-    return einsum(f"{''.join(letters)}->{rest}", a)
+    return reductions.sum(diagonal(a, offset, axis1, axis2), -1)
 
 
 @_counterpart()
-def diagonal(a: Any, axis1: int = 0, axis2: int = 1) -> Any:
-    """Return the diagonal of two axes, as the last axis."""
-    letters = list(_letters(a, 0))
-    own = axes_of(operand(a, "diagonal"), "diagonal")
-    letters[own.position(axis2)] = letters[own.position(axis1)]
-    repeated = letters[own.position(axis1)]
-    rest = "".join(each for each in letters if each != repeated)
-    return einsum(f"{''.join(letters)}->{rest}{repeated}", a)
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """Return a diagonal of two axes, as the last axis; one of a positive offset is on the right."""
+    x = operand(a, "diagonal")
+    own = rearrangement.sized_axes_of(x, "diagonal")
+    first, second = own.positions((axis1, axis2))
+    starts = {first: max(0, -offset), second: max(0, offset)}
+    length = max(0, min(own.known_size(axis) - start for axis, start in starts.items()))
+    x = x[
+        tuple(
+            slice(starts[k], starts[k] + length) if k in starts else slice(None)
+            for k in range(len(own))
+        )
+    ]
+    letters = list(_letters(x, 0))
+    letters[second] = letters[first]
+    rest = "".join(each for each in letters if each != letters[first])
+    return einsum(f"{''.join(letters)}->{rest}{letters[first]}", x)
 
 
 def _letters(x: Any, start: int) -> str:

@@ -6,7 +6,8 @@ Axes are counted in buffer order (batch, output, input).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 from numbers import Real
 from typing import Any
@@ -20,6 +21,7 @@ from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.axes import AxisArgument, apply, axes_of, operand, write_shape
 from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.contractions import where_along
+from ocannl_core.tensor.joining import concat
 from ocannl_core.tensor.literals import arange, offsets, tensor
 from ocannl_core.tensor.operands import constant
 from ocannl_core.tensor.operation import Operation, define_operation
@@ -47,10 +49,15 @@ def flip(x: Any, axis: AxisArgument = None) -> Any:
     given = operand(x, "flip")
     own = sized_axes_of(given, "flip")
     for position in own.positions(axis):
-        size = own.known_size(position)
-        if size > 1:
-            given = select(given, position, range(size)[::-1], "flip")
+        if own.known_size(position) > 1:
+            given = _part(given, position, slice(None, None, -1))
     return given
+
+
+def _part(x: Tensor, axis: int, key: slice) -> Tensor:
+    """Return a slice along an axis."""
+    found: Tensor = x[(*(slice(None),) * axis, key)]
+    return found
 
 
 @explained
@@ -143,8 +150,29 @@ def pad(
         spec = f"{own.spec} => {own.replaced(parts)}"
         return apply(_padding_with(float(value)), (given,), spec, name="pad")
     for position, pair in added:
-        given = select(given, position, _padded(mode, own.known_size(position), *pair), "pad")
+        size = own.known_size(position)
+        places = _padded(mode, size, *pair)
+        parts = [
+            repeat(_part(given, position, each), copies, position)
+            for each, copies in _slices(places)
+        ]
+        given = concat(parts, axis=position)
     return given
+
+
+def _slices(positions: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Yield slices that have these positions, one after the other, and the copies of each cell."""
+    start = 0
+    while start < len(positions):
+        step = positions[start + 1] - positions[start] if start + 1 < len(positions) else 1
+        step = step if abs(step) <= 1 else 1
+        stop = start + 1
+        while stop < len(positions) and positions[stop] - positions[stop - 1] == step:
+            stop += 1
+        first, last = positions[start], positions[stop - 1]
+        end = last + (step or 1)
+        yield slice(first, end if end >= 0 else None, step or 1), 1 if step else stop - start
+        start = stop
 
 
 def _pairs(widths: Widths, count: int) -> list[tuple[int, int]]:
@@ -197,6 +225,8 @@ def repeat(x: Any, repeats: int, axis: int) -> Any:
     count = _count(repeats, "repeat")
     if count == 1:
         return given
+    if count == 0:
+        return _emptied(given, {position})
     widened = own.replaced({position: f"{count}*{own.names[position]}<+copy"})
     return move("repeat", given, f"{own.spec} => {widened}", {"copy": count})
 
@@ -215,6 +245,14 @@ def tile(x: Any, repeats: int | Sequence[int]) -> Any:
     counts = [_count(n, "tile") for n in (repeats if isinstance(repeats, Sequence) else (repeats,))]
     surplus = max(0, len(counts) - len(own))
     counts = [1] * (len(own) - len(counts)) + counts
+    for position in range(len(own)):
+        if own.known_size(position) == 0:  # copies of no cells
+            counts[position + surplus] = 1
+    empty = {k for k, count in enumerate(counts[surplus:]) if count == 0}
+    if empty:
+        given = _emptied(given, empty)
+        own = sized_axes_of(given, "tile")
+        counts = [*counts[:surplus], *(count or 1 for count in counts[surplus:])]
     _, ranks = own.inserted(range(surplus))
     names = [f"c{position}" for position in range(surplus)]
     values = {f"c{position}": count for position, count in enumerate(counts)}
@@ -226,10 +264,17 @@ def tile(x: Any, repeats: int | Sequence[int]) -> Any:
     return move("tile", given, spec, used)
 
 
-def _count(repeats: object, name: str) -> int:
-    if not isinstance(repeats, int | np.integer) or isinstance(repeats, bool) or repeats < 1:
+def _emptied(x: Tensor, positions: AbstractSet[int]) -> Tensor:
+    """Return a tensor without cells along axes."""
+    rank = len(axes_of(x, "repeat"))
+    found: Tensor = x[tuple(slice(0, 0) if k in positions else slice(None) for k in range(rank))]
+    return found
+
+
+def _count(repeats: object, name: str, least: int = 0) -> int:
+    if not isinstance(repeats, int | np.integer) or isinstance(repeats, bool) or repeats < least:
         raise UsageError(
-            "A tensor is repeated a positive number of times.",
+            "A tensor is repeated a number of times.",
             found=f"{name} with repeats={repeats!r}",
             where=str(caller_location() or ""),
         )
@@ -292,7 +337,7 @@ def one_hot(ids: Any, classes: int, *, dtype: DType | str | None = None) -> Any:
         dtype: The number format of the result; the session's default float when not given.
     """
     given = operand(ids, "one_hot")
-    count = _count(classes, "one_hot")
+    count = _count(classes, "one_hot", 1)
     spec = "...|...->...; |->k, => ...|...->..., k"
     found = apply(pointwise.equal, (given, arange(count, dtype=int32)), spec, name="one_hot")
     return pointwise.cast(found, dtype or given.session.default_dtype)

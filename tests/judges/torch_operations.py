@@ -53,13 +53,44 @@ def scalar_dim(x: Any, dim: Any) -> Any:
 
 def no(**given: Any) -> None:
     for name, value in given.items():
-        if value not in (None, False):
+        if value is not None and value is not False:
             raise NotOurs(f"no argument {name}")
 
 
 # ----- cell by cell -------------------------------------------------------------------------------
 
-_SAME = ["abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "exp", "exp2", "expm1", "floor", "isfinite", "isinf", "isnan", "log", "log1p", "log2", "logical_not", "neg", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc"]
+_SAME = [
+    "abs",
+    "acos",
+    "asin",
+    "atan",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "log",
+    "log1p",
+    "log2",
+    "logical_not",
+    "neg",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "trunc",
+]
 for _name in _SAME:
     OPERATIONS[_name] = getattr(oc, _name)
 _FUNCTIONAL = ["relu", "relu6", "hardsigmoid", "hardswish", "mish", "selu", "silu", "softsign"]
@@ -358,7 +389,7 @@ OPERATIONS |= {
     "reshape_as": lambda x, y: oc.reshape(x, tuple(y.shape)),
     "view_as": lambda x, y: oc.reshape(x, tuple(y.shape)),
     "permute": lambda x, dims: oc.permute(x, *dims) if dims else x,
-    "transpose": lambda x, a, b: oc.swapaxes(x, a, b),
+    "transpose": lambda x, a, b: oc.swapaxes(x, a, b) if rank(x) else x,
     "t": lambda x: oc.swapaxes(x, 0, 1) if rank(x) == 2 else x,
     "mT": lambda x: oc.swapaxes(x, -1, -2),
     "movedim": oc.moveaxis,
@@ -380,18 +411,17 @@ OPERATIONS |= {
         _joined(x, dim, prepend, append), n, dim
     ),
     "trace": np.trace,
-    "narrow": lambda x, dim, start, length: x[
-        (
-            *(slice(None),) * (dim % rank(x)),
-            slice(_int(start), _int(start) + length if _int(start) + length else None),
-        )
-    ],
     "select": lambda x, dim, index: x[(*(slice(None),) * (dim % rank(x)), index)],
 }
 
 
-def _int(x: Any) -> int:
-    return int(x)
+@ours("narrow")
+def narrow(x: Any, dim: int, start: Any, length: int) -> Any:
+    if isinstance(start, oc.Tensor):
+        raise NotOurs("a start from a tensor")
+    size = x.shape[dim % rank(x)]
+    first = start + size if start < 0 else start
+    return x[(*(slice(None),) * (dim % rank(x)), slice(first, first + length))]
 
 
 def _joined(x: Any, dim: int, *others: Any) -> Any:
@@ -432,7 +462,7 @@ def squeeze(x: Any, dim: Any = None) -> Any:
 @ours("cat")
 def cat(parts: Sequence[Any], dim: int = 0) -> Any:
     kept = [x for x in parts if tuple(x.shape) != (0,)] or list(parts[:1])
-    return oc.concat(kept, axis=dim) if len(kept) > 1 else kept[0]
+    return oc.concat(kept, axis=dim) if len(kept) > 1 else kept[0] * 1.0
 
 
 @ours("roll")
@@ -470,12 +500,15 @@ def split(x: Any, sizes: Any, dim: int = 0) -> Any:
 
 @ours("diagonal")
 def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    if offset:
-        raise NotOurs("a diagonal beside the main one")
-    return np.diagonal(x, axis1=dim1, axis2=dim2)
+    return np.diagonal(x, offset, dim1, dim2)
 
 
-@ours("nn.functional.pad", "constant_pad_nd")
+@ours("constant_pad_nd")
+def constant_pad(x: Any, widths: Any, value: float = 0.0) -> Any:
+    return pad(x, widths, value=value)
+
+
+@ours("nn.functional.pad")
 def pad(x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
     names = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
     if mode not in names or any(n < 0 for n in pad):
@@ -560,13 +593,17 @@ def index_add(x: Any, dim: int, ids: Any, source: Any, alpha: float = 1) -> Any:
 @ours("put")
 def put(x: Any, ids: Any, source: Any, accumulate: bool = False) -> Any:
     no(accumulate=accumulate)
-    return oc.put(x, ids, source)
+    if not rank(x):
+        raise NotOurs("a tensor without axes")
+    return oc.put(oc.flatten(x), oc.reshape(ids, -1), oc.reshape(source, -1), 0).reshape(
+        tuple(x.shape)
+    )
 
 
 @ours("nn.functional.embedding")
 def embedding(
-    ids: Any,
     table: Any,
+    ids: Any,
     padding_idx: Any = None,
     max_norm: Any = None,
     scale_grad_by_freq: bool = False,
@@ -642,7 +679,8 @@ def pool(x: Any, kernel: Any, stride: Any, padding: Any, count: int, reduce: Any
         else list(padding) * (count if len(padding) == 1 else 1)
     )
     if any(pads):
-        raise NotOurs("padding of a pool")
+        beyond = 0.0 if reduce is oc.einsum else -np.inf
+        x = oc.pad(x, [(n, n) for n in pads], value=beyond, axis=tuple(range(-count, 0)))
     spare = [(n - k) % s for n, k, s in zip(tuple(x.shape)[-count:], size, steps, strict=True)]
     x = x[(..., *(slice(0, n - r) for n, r in zip(tuple(x.shape)[-count:], spare, strict=True)))]
     slid = ", ".join(f"{s}*o{k}<+k{k}" for k, s in enumerate(steps))
@@ -661,6 +699,8 @@ def average_pool(count: int) -> Callable[..., Any]:
         divisor_override: Any = None,
     ) -> Any:
         no(ceil_mode=ceil_mode)
+        if not count_include_pad and np.any(padding):
+            raise NotOurs("a mean without the padding")
         total, cells = pool(x, kernel_size, stride, padding, count, oc.einsum)
         return total / float(divisor_override or cells)
 
