@@ -7,6 +7,12 @@ inside the block), whose parts are `j10` and `j11`, and so on.
     split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
     unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
 
+On a device with thread blocks, some axes are those of the grid, and some those of a block:
+
+    split i 64; split i1 4; split j 64; split j1 16; split k 16; grid i0 j0; block i10 j11;
+    order i0 j0 i10 j11 k0 k1 i11 j10; unroll i11; unroll j10;
+    pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused
+
 Nests that run together, row by row, have one schedule: that of each nest begins with the axes whose
 loops they share, and the transforms of the nodes that they write come last.
 
@@ -106,6 +112,34 @@ class Parallelise:
 
 
 @dataclass(frozen=True, slots=True)
+class MapToGrid:
+    """The iterations of some axes run on different thread blocks of a device.
+
+    In a schedule with this transform blocks of a split are all equal, and iterations beyond an axis
+    are left out one by one. Packed operands are in the memory that the threads of a block share.
+
+    Attributes:
+        axes: The axes, outermost first.
+    """
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MapToBlock:
+    """The iterations of some axes run on the threads of one block, those of the last axis on
+    neighbouring threads.
+
+    Threads along reduced axes have partial results, which are combined in a tree of fixed order.
+
+    Attributes:
+        axes: The axes, outermost first.
+    """
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """A factor of the reduced term is computed into a buffer first, and read from there.
 
@@ -154,12 +188,15 @@ class FuseRows:
             results of sums over rows; for the first nest.
         is_along: True if the loops of the nest before, whose schedule it has, are those of this one
             as well.
+        threads: So many threads of a block run each row, and the grid runs the rows; 0 where a row
+            is run by one thread. For the first nest.
     """
 
     axes: tuple[str, ...]
     size: int = 1
     groups: int = 1
     is_along: bool = False
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +240,8 @@ Transform = (
     | Pair
     | TileMatrix
     | Parallelise
+    | MapToGrid
+    | MapToBlock
     | Pack
     | AccumulateAt
     | FuseRows
@@ -234,15 +273,20 @@ def _text(transform: Transform) -> str:
             return f"tile {rows} {lanes} {terms}{f' in {parts} parts' if parts > 1 else ''}"
         case Parallelise(axis):
             return f"parallelise {axis}"
+        case MapToGrid(axes):
+            return f"grid {' '.join(axes)}"
+        case MapToBlock(axes):
+            return f"block {' '.join(axes)}"
         case Pack(operand, inside, axes):
             where = "" if inside is None else f" inside {inside}"
             return f"pack {operand}{where} as {' '.join(axes)}"
         case AccumulateAt(over, fused, prefetch):
             options = f"{' fused' if fused else ''}{' prefetch' if prefetch else ''}"
             return f"accumulate over {over}{options}"
-        case FuseRows(axes, size, groups, is_along):
+        case FuseRows(axes, size, groups, is_along, threads):
             options = f" by {size}" if size > 1 else ""
             options += f" in {groups}" if groups > 1 else ""
+            options += f" on {threads}" if threads else ""
             return f"rows {' '.join(axes)}{options}{' along' if is_along else ''}"
         case FoldStorage(written):
             return f"fold {written}"
@@ -259,14 +303,15 @@ _FORMS = tuple(
     re.compile(form)
     for form in (
         rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
-        rf"(?P<verb>order) (?P<axes>{_AXIS}( {_AXIS})*)",
+        rf"(?P<verb>order|grid|block) (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>unroll|vectorise|pair|parallelise) (?P<axis>{_AXIS})",
         rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<prefetch> prefetch)?",
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
-        r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?(?P<flag> along)?",
+        r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
+        r"(?P<flag> along)?",
         r"(?P<verb>fold|inline|stream) (?P<written>\d+)",
     )
 )
@@ -288,8 +333,8 @@ def _transform(text: str) -> Transform:
         if found is not None:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
-        "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, pack, "
-        "accumulate, rows, fold, inline and stream.",
+        "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, "
+        "block, pack, accumulate, rows, fold, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -304,6 +349,10 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return Split(axis, int(parts["size"] or 0), flag)
         case "order":
             return Order(axes)
+        case "grid":
+            return MapToGrid(axes)
+        case "block":
+            return MapToBlock(axes)
         case "unroll":
             return Unroll(axis)
         case "vectorise":
@@ -318,7 +367,8 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
         case "pack":
             return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
         case "rows":
-            return FuseRows(axes, int(parts["size"] or 1), int(parts["groups"] or 1), flag)
+            counts = int(parts["size"] or 1), int(parts["groups"] or 1)
+            return FuseRows(axes, *counts, flag, int(parts["threads"] or 0))
         case "fold":
             return FoldStorage(int(parts["written"] or 0))
         case "inline":

@@ -76,6 +76,10 @@ class ComputationLike(Protocol):
         """Return the assignments with every shape closed."""
         ...
 
+    def keep_less(self, excess: int) -> bool:
+        """Let loops keep fewer bytes of values for gradients; return False if they keep none."""
+        ...
+
     def literals(self) -> Mapping[TensorNode, Array]:
         """Return the cells of the nodes made from host data: `TensorLike.literal` of each."""
         ...
@@ -86,4 +90,16 @@ class ComputationLike(Protocol):
 
     def tensors(self) -> Mapping[TensorNode, TensorLike]:
         """Return the tensor behind each node that the code mentions; nodes may be missing."""
+        ...
+
+
+class LinkedRoutine(Protocol):
+    """A routine, as the store of its context refers to it."""
+
+    name: str
+    merged: TensorNode | None
+    """The node whose merge buffer it reads."""
+
+    def link_again(self, stored: Any) -> None:
+        """Link the code anew if it uses this memory, whose buffer has changed."""
         ...

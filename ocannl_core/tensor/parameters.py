@@ -170,7 +170,10 @@ def _new(
     if loop is not None:
         _take_out(initial, loop, origin)
     shape = shape.with_row(RowKind.BATCH, rows.batch)  # arrays have none
-    is_unstated_number = isinstance(init, Real) and output is None and input is None
+    # the sizes of a parameter with a layer axis are stated for its entries
+    is_unstated_number = (
+        isinstance(init, Real) and output is None and input is None and layers is None
+    )
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,
@@ -295,6 +298,12 @@ def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
         session.applications[name] = _new_statistic(session, (name,), shape, (), dtype)
     found: Tensor = session.applications[name]
     return found
+
+
+def is_shared_by_models(statistic: Tensor) -> bool:
+    """Return True for a statistic of the session, such as the count that selects random numbers."""
+    shared: bool = statistic.session.applications.get(statistic.label[0]) is statistic
+    return shared
 
 
 def _new_statistic(
