@@ -442,12 +442,8 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
         if described.value is None:
             return _choose_device()
         name, by = str(described.value), described.source
-    if not isinstance(name, str):
-        raise UsageError(
-            "A device must be given as NAME or NAME:NUMBER.", found=repr(name), fix='"interp:0"'
-        )
-    backend_name, colon, device = name.partition(":")
-    if colon and not device.isdecimal():
+    backend_name, colon, device = str(name).partition(":")
+    if not isinstance(name, str) or (colon and not device.isdecimal()):
         raise UsageError(
             "A device must be given as NAME or NAME:NUMBER.",
             found=repr(name),
