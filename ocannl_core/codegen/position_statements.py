@@ -76,7 +76,7 @@ def render_check(
     ends = [str(extent) for extent, _, _ in axes]
     for axis, at_run_time in enumerate(check.extents):
         if at_run_time is not None:
-            ends[axis] = expressions.positions.index(VarIndex(at_run_time))
+            ends[axis] = str(expressions.positions.index(VarIndex(at_run_time)))
     for name, end in zip(names, ends, strict=True):
         index = dialect.index_type
         writer.line(f"for ({index} {name} = 0; {name} < {end}; ++{name})")

@@ -157,8 +157,8 @@ class Judge:
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
         """Return the specification, or the lists of axes, and the arrays."""
-        if kwargs.get("dtype") is not None or kwargs.get("shapes") or "use_blas" in kwargs:
-            raise NotOurs("a number format, or shapes in place of arrays")
+        if kwargs.keys() - {"optimize", "memory_limit", "backend"} or kwargs.get("shapes"):
+            raise NotOurs("other arguments, as out= and dtype=")
         if self._is_in_words:
             spec, operands = args[-1], list(args[:-1])
             words = dict.fromkeys(
