@@ -22,7 +22,7 @@ from ocannl_core import settings
 from tests.judges.torch_operations import OPERATIONS, NotOurs
 
 Outcome = tuple[str, str]
-"""What became of a sample, and the reason."""
+"""The outcome of a sample, and the reason."""
 
 
 def main() -> int:

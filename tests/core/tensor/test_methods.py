@@ -134,7 +134,7 @@ def test_special_names_stay_attribute_errors() -> None:
     assert getattr(x, "nothing_like_this", 7) == 7
 
 
-# ----- what other libraries' tensors have -----------------------------------------------------------
+# ----- attributes of other libraries' tensors -----------------------------------------------------------
 
 PYTORCH = [
     "add_",
@@ -224,7 +224,7 @@ def calls(x: oc.Tensor, y: oc.Tensor, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*PYTORCH, *(n for n in dir(np.ndarray) if n[0] != "_")}))
-def test_what_arrays_elsewhere_have_works_or_is_an_error_with_advice(name: str) -> None:
+def test_an_attribute_of_arrays_elsewhere_works_or_is_an_error_with_advice(name: str) -> None:
     x, y = (oc.tensor(np.ones((2, 3), np.float32)) for _ in range(2))
     with contextlib.suppress(oc.OcannlError):
         calls(x, y, name)
@@ -263,9 +263,7 @@ def test_what_arrays_elsewhere_have_works_or_is_an_error_with_advice(name: str) 
         (lambda x: oc.Context(3), "NAME or NAME:NUMBER"),
     ],
 )
-def test_a_wrong_use_is_an_error_that_says_what_to_write(
-    wrong: Callable[[Any], object], advice: str
-) -> None:
+def test_a_wrong_use_is_an_error_with_advice(wrong: Callable[[Any], object], advice: str) -> None:
     x = oc.tensor(np.ones((2, 3), np.float32))
     with pytest.raises(oc.OcannlError, match=advice):
         wrong(x)
