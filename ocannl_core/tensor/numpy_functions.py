@@ -347,6 +347,24 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
         every = [name for each in names for name in each]
         once = sorted({name for name in every if len(name) == 1 and every.count(name) == 1})
         result = [*(f"e{k}" for k in range(wide)), *once]
+    known = {name for each in names for name in each}
+    if len(set(result)) < len(result) or not known.issuperset(result):
+        raise UsageError(
+            "Every axis of the result of einsum is an axis of an operand, once.",
+            found=f"{subscripts!r}",
+            where=str(caller_location() or ""),
+        )
+    while len(given) > 3:  # one pair after the other
+        others = {name for each in names[2:] for name in each} | set(result)
+        left = [name for name in dict.fromkeys((*names[0], *names[1])) if name in others]
+        given = [_product(names[:2], given[:2], left), *given[2:]]
+        names = [left, *names[2:]]
+    return _product(names, given, result)
+
+
+def _product(names: Sequence[Sequence[str]], given: Sequence[Tensor], result: Sequence[str]) -> Any:
+    """Return the sum of products of tensors with labels of their axes."""
+    rows = [axes_of(each, "einsum") for each in given]
     batch = {n for each, own in zip(names, rows, strict=True) for n in each[: own.ranks[0]]}
     count = next((k for k, name in enumerate(result) if name not in batch), len(result))
     texts = [write_shape(each, own.ranks) for each, own in zip(names, rows, strict=True)]
