@@ -21,8 +21,11 @@ from ocannl_core.tensor.tensor import Tensor
 _TYPES = {
     dtypes.float32: "float",
     dtypes.float64: "double",
+    dtypes.int8: "int8_t",
+    dtypes.int16: "int16_t",
     dtypes.int32: "int32_t",
     dtypes.int64: "int64_t",
+    dtypes.bool_: "uint8_t",
     dtypes.uint8: "uint8_t",
     dtypes.uint16: "uint16_t",
     dtypes.uint32: "uint32_t",

@@ -19,6 +19,7 @@ from ocannl_core.tensor.axes import axes_of, operand, write_shape
 from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.operands import as_tensor
 from ocannl_core.tensor.operator_bindings import functions
+from ocannl_core.tensor.precision import reduced_format
 from ocannl_core.tensor.rearrangement import move, sized_axes_of
 from ocannl_core.tensor.tensor import Tensor
 
@@ -109,7 +110,8 @@ def _key(dtype: DType, cell: str, is_reversed: bool) -> str:
     """
     word = _word(dtype)
     kind, sign = c_type(dtype), f"({word})1 << {8 * dtype.nbytes - 1}"
-    lines = [f"const {kind} cell = {cell};", f"{word} key = ({word})cell;"]
+    bits = f"(u{kind})" if kind.startswith("int") else ""
+    lines = [f"const {kind} cell = {cell};", f"{word} key = ({word}){bits}cell;"]
     if dtype.is_float:
         lines += [
             "memcpy(&key, &cell, sizeof key);",
@@ -383,7 +385,8 @@ def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
 
     low, high, last = cell((size - 1) // 2), cell(size // 2), cell(size - 1)
     if not given.dtype.is_float:
-        return _of_rank((low + high) / 2.0, rank)
+        total = pointwise.add(low, high, dtype=reduced_format(given.dtype))
+        return _of_rank(total / 2.0, rank)
     middle = low if size % 2 else 0.5 * low + 0.5 * high
     return _of_rank(pointwise.where(isnan(last), last, middle), rank)
 

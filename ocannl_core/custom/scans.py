@@ -18,8 +18,10 @@ import numpy as np
 from ocannl_core.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.custom.op import Apply
 from ocannl_core.custom.protocols import Array, Storage
+from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.operator_bindings import functions
+from ocannl_core.tensor.precision import reduced_format
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -344,6 +346,8 @@ def products_of_others(x: Tensor, axis: int) -> Tensor:
 
 def _scan(kind: str, x: Any, axis: int | None) -> Any:
     given, own, position = line_of(f"cum{kind}", x, axis)
+    if kind in ("sum", "prod") and reduced_format(given.dtype) is not given.dtype:
+        given = pointwise.cast(given, reduced_format(given.dtype))
     return Scan(kind, position, own.ranks)(given)
 
 
