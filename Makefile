@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-emulated demo test smoke fuzz ulps torture killed lint types docs bench peers clean
+.PHONY: cuda-emulated demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -60,6 +60,11 @@ bench: $(VENV)/.for-examples
 
 # What the benchmarks compare with; gigabytes, so only on request. tinygrad calls clang, PyTensor g++.
 peers: $(VENV)/.for-peers
+
+# The tests and samples that other libraries bring, and operations here beside them; minutes.
+judges: $(VENV)/.for-peers
+	$(BIN)/python -m tests.judges.torch_samples $(ARGS)
+	$(BIN)/python -m tests.judges.einsum_samples
 
 clean:
 	rm -rf $(VENV) build dist docs/_build .coverage htmlcov

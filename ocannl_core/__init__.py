@@ -8,16 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ocannl_core import custom, settings
-from ocannl_core.custom.scans import (
-    argsort,
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    median,
-    sort,
-    topk,
-)
+from ocannl_core.custom.ordering import argsort, median, searchsorted, sort, topk
+from ocannl_core.custom.scans import cummax, cummin, cumprod, cumsum
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
@@ -103,6 +95,7 @@ from ocannl_core.tensor.contractions import (
 )
 from ocannl_core.tensor.dimension import Dimension, dim
 from ocannl_core.tensor.evaluation import evaluation
+from ocannl_core.tensor.foreign_modules import missing_name
 from ocannl_core.tensor.gradients import gradients
 from ocannl_core.tensor.joining import (
     concat,
@@ -177,6 +170,7 @@ from ocannl_core.tensor.pointwise_operations import (
     tanh,
     trunc,
 )
+from ocannl_core.tensor.position_writes import put, put_along
 from ocannl_core.tensor.positions import scatter_add, take, take_along
 from ocannl_core.tensor.powers import power
 from ocannl_core.tensor.precision_report import precision_report
@@ -264,7 +258,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES_ON_DEMAND:
         return import_module(f"ocannl_core.{name}")
     if name not in _LOADED_ON_DEMAND:
-        raise AttributeError(f"module 'ocannl_core' has no attribute {name!r}")
+        raise missing_name("oc", name, __all__)
     value = getattr(import_module(_LOADED_ON_DEMAND[name]), name)
     globals()[name] = value
     return value
@@ -431,6 +425,8 @@ __all__ = [
     "power",
     "precision_report",
     "prod",
+    "put",
+    "put_along",
     "random_words",
     "recip",
     "recip_sqrt",
@@ -450,6 +446,7 @@ __all__ = [
     "save",
     "scan",
     "scatter_add",
+    "searchsorted",
     "second",
     "section",
     "selu",

@@ -236,7 +236,7 @@ def is_format(value: np.dtype[Any]) -> bool:
 def _of_numpy(value: np.dtype[Any] | type) -> DType | None:
     try:
         dtype = np.dtype(value)
-    except TypeError:
+    except (TypeError, ValueError):
         return None
     return uint4x32 if dtype == uint4x32.numpy else _BY_NAME.get(dtype.name)
 

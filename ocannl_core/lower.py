@@ -427,7 +427,8 @@ class _Lowering:
             )
         if settings.current().check_positions:
             extent, described = self.info(node).dims[axis], f"axis {axis} of {node.name}"
-            self.stmts.append(CheckPositions(holder.node, extent, described, self.origin))
+            sizes = positions.extents
+            self.stmts.append(CheckPositions(holder.node, extent, described, sizes, self.origin))
         return Load(holder.node, self.shifted(holder.node, index.at), positions.dtype)
 
     def note_merge(self, node: TensorNode) -> None:

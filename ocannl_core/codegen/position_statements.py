@@ -10,6 +10,7 @@ from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import Kind
 from ocannl_core.errors import CodegenError
+from ocannl_core.indexing import VarIndex
 from ocannl_core.loopir.nodes import Binary, CheckPositions, Scatter
 from ocannl_core.node import NodeInfo
 
@@ -72,8 +73,12 @@ def render_check(
     unsigned, suffix = f"uint{bits}_t", "ULL" if bits == 64 else "u"
     array = expressions.array(check.node)
     writer.line(f"{unsigned} bad = 0;")
-    for name, (extent, _, _) in zip(names, axes, strict=True):
+    ends = [str(extent) for extent, _, _ in axes]
+    for axis, at_run_time in enumerate(check.extents):
+        if at_run_time is not None:
+            ends[axis] = str(expressions.positions.index(VarIndex(at_run_time)))
+    for name, end in zip(names, ends, strict=True):
         index = dialect.index_type
-        writer.line(f"for ({index} {name} = 0; {name} < {extent}; ++{name})")
+        writer.line(f"for ({index} {name} = 0; {name} < {end}; ++{name})")
     writer.line(f"  bad |= ({unsigned}){array}[{offset}] >= ({unsigned}){limit}{suffix};")
     writer.line(f"if (bad) *{FAILURE_FLAG} = 1;")

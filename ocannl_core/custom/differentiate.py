@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
@@ -27,7 +28,7 @@ def backward(node: ApplyInterface) -> Backward[Tensor]:
         return Backward()
     given = [output.grad if isinstance(output, Tensor) else None for output in node.outputs]
     wanted = [variable.requires_grad for variable in node.inputs]
-    terms = _contributions(node, _gradients(node, given), wanted)
+    terms = _contributions(node, _gradients(node, given, node.inputs, in_expression=False), wanted)
     contributions = tuple((variable, value) for variable, value, _ in terms)
     found = [value for _, value in contributions if isinstance(value, Tensor)]
     code = tuple(ancestors(found))
@@ -35,7 +36,10 @@ def backward(node: ApplyInterface) -> Backward[Tensor]:
 
 
 def gradient_terms(
-    node: ApplyInterface, cotangents: Sequence[Tensor], wanted: Sequence[bool]
+    node: ApplyInterface,
+    cotangents: Sequence[Tensor],
+    wanted: Sequence[bool],
+    values: Sequence[Tensor],
 ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
     """Return the inputs of an application with terms of their gradients, and the common shape.
 
@@ -43,6 +47,7 @@ def gradient_terms(
         node: The application.
         cotangents: The gradients of the results.
         wanted: True for the inputs whose gradients are needed.
+        values: The tensors that hold the cells of the inputs.
 
     Raises:
         MissingGradientError: if the op does not define `grad`.
@@ -50,10 +55,17 @@ def gradient_terms(
     """
     remaining = iter(cotangents)
     given = [next(remaining) if isinstance(each, Tensor) else None for each in node.outputs]
-    return tuple(_contributions(node, _gradients(node, given), wanted))
+    found = _gradients(node, given, values, in_expression=True)
+    return tuple(_contributions(node, found, wanted))
 
 
-def _gradients(node: ApplyInterface, given: Sequence[Tensor | None]) -> list[Any] | tuple[Any, ...]:
+def _gradients(
+    node: ApplyInterface,
+    given: Sequence[Tensor | None],
+    values: Sequence[Tensor],
+    *,
+    in_expression: bool,
+) -> list[Any] | tuple[Any, ...]:
     grad = getattr(node.op, "grad", None)
     if grad is None:
         raise MissingGradientError(
@@ -63,17 +75,12 @@ def _gradients(node: ApplyInterface, given: Sequence[Tensor | None]) -> list[Any
             fix="def grad(self, inputs, output_gradients), which returns one entry for each "
             "input,\nor stop the gradient: oc.stop_gradient(x)",
         )
-    session = node.results[0].session
-    recorder, session.recorder = session.recorder, None
-    loop, session.loop = session.loop, node.results[0].loop
-    try:
-        with session:
-            found = grad(list(node.inputs), list(given))
-    except Exception as error:
-        error.add_note(f"while calling `grad` of {node.origin}")
-        raise
-    finally:
-        session.recorder, session.loop = recorder, loop
+    with node.results[0].session if in_expression else _outside_of_code(node):
+        try:
+            found = grad(list(values), list(given))
+        except Exception as error:
+            error.add_note(f"while calling `grad` of {node.origin}")
+            raise
     if not isinstance(found, list | tuple):
         raise _error(
             node,
@@ -83,6 +90,19 @@ def _gradients(node: ApplyInterface, given: Sequence[Tensor | None]) -> list[Any
     if len(found) != len(node.inputs):
         raise _error(node, f"{len(found)} entries for {len(node.inputs)} inputs")
     return found
+
+
+@contextmanager
+def _outside_of_code(node: ApplyInterface) -> Iterator[None]:
+    """Make tensors beside those of an application: in no recorded code, and in its loop."""
+    session = node.results[0].session
+    recorder, session.recorder = session.recorder, None
+    loop, session.loop = session.loop, node.results[0].loop
+    try:
+        with session:
+            yield
+    finally:
+        session.recorder, session.loop = recorder, loop
 
 
 def _contributions(

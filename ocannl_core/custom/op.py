@@ -521,7 +521,7 @@ class Apply:
         return self._backward
 
     def gradients(
-        self, cotangents: Sequence[Tensor], wanted: Sequence[bool]
+        self, cotangents: Sequence[Tensor], wanted: Sequence[bool], values: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, Tensor | float, Shape], ...]:
         """Return the contributions of gradients of the results to those of the inputs, as
         expressions: an input, a term, and the common shape of both.
@@ -530,7 +530,21 @@ class Apply:
             MissingGradientError: if the op does not define `grad`.
             OpError: if `grad` does not return one entry for each input.
         """
-        return gradient_terms(self, cotangents, wanted)
+        return gradient_terms(self, cotangents, wanted, values)
+
+    def copy(self, inputs: Sequence[Tensor]) -> Apply:
+        """Return the application of the op to other inputs of equal types."""
+        types = [
+            TensorType(output.dtype, output.terms, output.label[0])
+            if isinstance(output, Tensor)
+            else output.type
+            for output in self.outputs
+        ]
+        token = _caller.set(self.origin.location)
+        try:
+            return Apply(self.op, inputs, types)
+        finally:
+            _caller.reset(token)
 
     def is_equivalent(self, other: Apply) -> bool:
         """Return True for equal ops on inputs of equal types, with outputs of equal types."""

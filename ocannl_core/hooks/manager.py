@@ -106,8 +106,8 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
         if described.value is None:
             return _choose_device()
         name, by = str(described.value), described.source
-    backend_name, colon, device = name.partition(":")
-    if colon and not device.isdecimal():
+    backend_name, colon, device = str(name).partition(":")
+    if not isinstance(name, str) or (colon and not device.isdecimal()):
         raise UsageError(
             "A device must be given as NAME or NAME:NUMBER.",
             found=repr(name),

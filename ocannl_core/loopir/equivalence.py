@@ -121,8 +121,8 @@ class _Namer:
                 return array, self._indices(indices), length
             case Scatter(array, indices, axis):
                 return array, self._indices(indices), axis
-            case CheckPositions(array, extent, axis):
-                return array, self._version(array), extent, axis
+            case CheckPositions(array, extent, axis, extents):
+                return array, self._version(array), extent, axis, extents
             case Fill(array, value):
                 return array, float(value).hex()
             case Prefetch(array, indices):

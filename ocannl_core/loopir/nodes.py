@@ -405,18 +405,21 @@ class Prefetch:
 @dataclass(frozen=True, slots=True)
 class CheckPositions:
     """A check that every cell of a node of integers lies in `range(extent)`; otherwise the routine
-    ends with an error.
+    ends with an error. Along axes of an extent at run time the cells up to it are checked.
 
     Attributes:
         node: The positions; cells in margins are not checked.
         extent: The extent of the axis that they index.
         axis: A description of that axis for the error.
+        extents: The extent at run time of each axis of the node, None where it is constant; `()` if
+            all are.
         origin: The operation that reads or writes at the positions.
     """
 
     node: TensorNode
     extent: int
     axis: str
+    extents: tuple[StaticExtent | None, ...] = ()
     origin: Origin | None = field(default=None, compare=False)
 
 

@@ -67,7 +67,9 @@ from ocannl_core.target import ExternalOp
 _ROUTINE = re.compile(r" *routine (?P<name>.*)\((?P<signature>[^()]*)\):\s*$")
 _STAGED = re.compile(r" *staged (?P<language>.*):\s*$")
 _CALL = re.compile(r" *(?P<outputs>[\w, ]*) = call (?P<name>[^\W\d].*)\((?P<inputs>[\w, ]*)\)\s*$")
-_CHECK = re.compile(r" *check (?P<node>\w+) in range\((?P<extent>\d+)\) for (?P<axis>.*)$")
+_CHECK = re.compile(
+    r" *check (?P<node>\w+)(\[(?P<ends>[^]]*)\])? in range\((?P<extent>\d+)\) for (?P<axis>.*)$"
+)
 _KINDS = {("range" if kind is AxisKind.SERIAL else kind.value): kind for kind in AxisKind}
 _SCOPES = {scope.value: scope for scope in Scope}
 _ACCUMULATORS = {
@@ -242,7 +244,9 @@ class TextParser:
             return self.call(line, found)
         if (found := _CHECK.match(line.text)) is not None:
             (node,) = self.arrays(line, *found.span("node"))
-            return CheckPositions(node, int(found["extent"]), found["axis"])
+            ends = [end.strip(" :") for end in (found["ends"] or "").split(",")]
+            extents = tuple(self.extent_of(line, end) for end in ends) if found["ends"] else ()
+            return CheckPositions(node, int(found["extent"]), found["axis"], extents)
         cursor = Cursor(line)
         word, following = cursor.peek().text, cursor.peek(1)
         if word == "for" and following.kind == "name":
@@ -401,6 +405,17 @@ class TextParser:
         op = self.externals.get(found["name"]) or NamedOp(found["name"])
         inputs, outputs = (self.arrays(line, *found.span(each)) for each in ("inputs", "outputs"))
         return CallExternal(op, inputs, outputs)
+
+    def extent_of(self, line: TextLine, name: str) -> StaticExtent | None:
+        """Return the extent at run time with a name; None without one."""
+        if not name:
+            return None
+        extent = self.names.variables.get(name)
+        if not isinstance(extent, StaticExtent):
+            raise line.error(
+                line.indent, f"`{name}`, which is no extent", "name one: static n <= 8"
+            )
+        return extent
 
     def arrays(self, line: TextLine, start: int, stop: int) -> tuple[TensorNode, ...]:
         """Return the arrays named between two columns of a line."""

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.loopir.nodes import CheckPositions
 
 
-def check_positions(check: CheckPositions, cells: np.ndarray[Any, Any]) -> None:
+def check_positions(
+    check: CheckPositions,
+    cells: np.ndarray[Any, Any],
+    value_of: Callable[[StaticExtent], int],
+) -> None:
     """Raise UsageError if a position is out of bounds; name the first one in row-major order.
 
     Args:
         check: The check.
         cells: The positions, without margins.
+        value_of: Returns the value of an extent in the call.
     """
+    if check.extents:
+        ends = (None if extent is None else value_of(extent) for extent in check.extents)
+        cells = cells[tuple(map(slice, ends))]
     is_outside = (cells < 0) | (cells >= check.extent)
     if not is_outside.any():
         return

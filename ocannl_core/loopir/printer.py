@@ -11,7 +11,7 @@ is for readers alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from math import copysign
 from typing import assert_never, cast
@@ -173,8 +173,11 @@ class TextPrinter:
                 return "barrier()"
             case Prefetch(node, indices):
                 return f"prefetch {self.cell(self.names.node(node), indices)}"
-            case CheckPositions(node, extent, axis):
-                return self.check(self.names.node(node), extent, axis)
+            case CheckPositions(node, extent, axis, extents):
+                ends = [
+                    "" if each is None else self.names.index(VarIndex(each)) for each in extents
+                ]
+                return self.check(self.names.node(node), ends, extent, axis)
             case CallExternal(op, inputs, outputs):
                 written = ", ".join(map(self.names.node, outputs))
                 read = ", ".join(map(self.names.node, inputs))
@@ -281,7 +284,9 @@ class TextPrinter:
     def vector(self, cell: str, length: int, word: str) -> str:
         return f"{cell}...{length} = lanes({word})"
 
-    def check(self, name: str, extent: int, axis: str) -> str:
+    def check(self, name: str, ends: Sequence[str], extent: int, axis: str) -> str:
+        if ends:
+            name = f"{name}[{', '.join(f':{end}' for end in ends)}]"
         return f"check {name} in range({extent}) for {axis}"
 
     def cell(self, name: str, indices: Iterable[AxisIndex]) -> str:
@@ -433,8 +438,8 @@ class _CLikePrinter(TextPrinter):
     def foreign(self, text: str) -> list[str]:
         return []
 
-    def check(self, name: str, extent: int, axis: str) -> str:
-        return f"check({name}, {extent})"
+    def check(self, name: str, ends: Sequence[str], extent: int, axis: str) -> str:
+        return f"check({', '.join([name, *filter(None, ends), str(extent)])})"
 
     def vector(self, cell: str, length: int, word: str) -> str:
         return f"store_lanes(&{cell}, {length}, {word})"

@@ -329,6 +329,8 @@ def indices_of(node: Node) -> tuple[AxisIndex, ...]:
             return (index,)
         case For(bound=LoopBound(index) as bound):
             return (index, bound.end)
+        case CheckPositions(extents=extents):
+            return tuple(VarIndex(extent) for extent in extents if extent is not None)
         case _:
             return ()
 

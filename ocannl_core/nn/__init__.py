@@ -2,6 +2,8 @@
 inferred.
 """
 
+from typing import NoReturn
+
 from ocannl_core.nn.attention import (
     KeyValueCache,
     attention,
@@ -43,6 +45,7 @@ from ocannl_core.nn.transformers import (
     transformer_encoder,
     transformer_layer,
 )
+from ocannl_core.tensor.foreign_modules import missing_name
 
 __all__ = [
     "KeyValueCache",
@@ -100,3 +103,7 @@ __all__ = [
     "transformer_layer",
     "variance",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing_name("oc.nn", name, __all__)

@@ -54,14 +54,15 @@ class AtLeast:
         n: The lower bound.
         origin: The operation that imposes it.
         axis: As in `DimEqual`.
-        is_written: True if the position is written, which lengthens the axis. A read does not.
+        lengthens: True if an open axis takes this size: the position is written, or is one of an
+            index with a range. Other reads do not lengthen an axis.
     """
 
     dim: Dim
     n: int
     origin: Origin = field(compare=False)
     axis: int | None = field(default=None, compare=False)
-    is_written: bool = False
+    lengthens: bool = False
 
 
 @dataclass(frozen=True, slots=True)

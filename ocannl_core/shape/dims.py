@@ -188,7 +188,7 @@ def at_least(state: State, constraint: AtLeast) -> None:
     match dim:
         case DimVar():
             var = state.find(dim)
-            if constraint.is_written:
+            if constraint.lengthens:
                 _record_written(state, var, Floor(constraint.n, constraint))
             _raise_floor(state, var, Floor(constraint.n, constraint))
         case Size():

@@ -309,7 +309,7 @@ class Instance:
                 dim = self._fresh.dim()
                 self._relation.pins[dim] = FixedIndex(index)
                 constraints.append(
-                    AtLeast(dim, index + 1, origin, position, is_written=side.is_result)
+                    AtLeast(dim, index + 1, origin, position, lengthens=side.is_result)
                 )
                 return dim
             case Affine() | Concat():

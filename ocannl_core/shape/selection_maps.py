@@ -17,7 +17,7 @@ from ocannl_core.indexing import (
     fresh_var,
 )
 from ocannl_core.shape.logic import PlaceRows, ScatterRows, Take, TakeAlong
-from ocannl_core.shape.terms import Shape, closed_row, rows_in_buffer_order
+from ocannl_core.shape.terms import Dim, Row, Shape, Size, rows_in_buffer_order
 
 _HINTS = ("b", "o", "i")
 _HOLDER = 1
@@ -98,14 +98,14 @@ def _selected_cell(source: Shape, positions: Shape, result: Shape, axis: int) ->
 def _selected_shape(source: Shape, positions: Shape, axis: int) -> Shape:
     """Return the shape with the axes of the positions in the place of one axis of the source."""
     here, at = _find_axis(source, axis)
-    rows: list[tuple[int, ...]] = []
+    rows: list[tuple[Dim, ...]] = []
     for number, row in enumerate(rows_in_buffer_order(source)):
-        sizes, given = row.sizes, rows_in_buffer_order(positions)[number].sizes
+        sizes, given = row.trailing, rows_in_buffer_order(positions)[number].trailing
         if number == here:
             rows.append((*sizes[:at], *given, *sizes[at + 1 :]))
         else:
             rows.append((*sizes, *given) if number < here else (*given, *sizes))
-    batch, output, input = (closed_row(*sizes) for sizes in rows)
+    batch, output, input = (Row(trailing=sizes) for sizes in rows)
     return Shape(batch, input, output)
 
 
@@ -158,11 +158,12 @@ def _loops(shape: Shape) -> tuple[tuple[tuple[LoopVar, int], ...], list[list[Axi
     rows: list[list[AxisIndex]] = []
     for hint, row in zip(_HINTS, rows_in_buffer_order(shape), strict=True):
         rows.append([])
-        for size in row.sizes:
-            if size == 1:
+        for size in row.trailing:
+            assert isinstance(size, Size), "shapes are closed"
+            if size.n == 1:
                 rows[-1].append(FixedIndex(0))
                 continue
-            var = fresh_var(hint)
-            domain.append((var, size))
+            var = fresh_var(hint, size.extent)
+            domain.append((var, size.n))
             rows[-1].append(VarIndex(var))
     return tuple(domain), rows

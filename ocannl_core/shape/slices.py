@@ -138,9 +138,8 @@ def _key_axis(
             least = index + 1 if index >= 0 else -index
             agenda.append(AtLeast(dim, least, origin, axis, is_written and index >= 0))
         case Position(VarIndex(StaticIndex(name, extent))) if extent is not None:
-            values = state.fresh.dim(name)
             where = origin.at(f"the range of index {name}")
-            agenda += DimEqual(values, Size(extent), where), DimEqual(values, dim, origin, axis)
+            agenda.append(AtLeast(dim, extent, where, axis, lengthens=True))
         case Position(index):
             least = 0 if isinstance(index, int) else _least(index)
             agenda.append(AtLeast(dim, least + 1, origin, axis))

@@ -12,6 +12,7 @@ from typing import Any
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.operation import define_operation
 from ocannl_core.tensor.pointwise_operations import (
     abs,
@@ -92,6 +93,7 @@ silu = define_operation("silu", forward=_silu, gradient=_silu_gradient)
 _exact_gelu = define_operation("gelu", forward=_gelu, gradient=_gelu_gradient)
 
 
+@explained
 def gelu(x: Any, *, approximate: str = "none") -> Any:
     """Return `x` times the share of the normal distribution below it.
 
@@ -161,6 +163,7 @@ def softsign(x: Any) -> Any:
     return x / (1.0 + abs(x))
 
 
+@explained
 def clip(x: Any, low: Any = None, high: Any = None) -> Any:
     """Return `x`, where it is below `low` that, and where it is above `high` that.
 

@@ -223,7 +223,8 @@ def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
     subscripts: list[object] = []
     modifiers: list[object] = []
     for part in parts_of(key):
-        is_modifier = part is neutral or hasattr(part, "primitive") or callable(part)
+        is_function = callable(part) and not isinstance(part, Expression)
+        is_modifier = part is neutral or hasattr(part, "primitive") or is_function
         (modifiers if is_modifier else subscripts).append(part)
     is_whole = len(subscripts) == 1 and (is_everything(subscripts[0]) or subscripts[0] is ...)
     return () if is_whole else tuple(subscripts), modifiers

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -78,6 +78,14 @@ class Computation:
             name,
             self.temporaries | other.temporaries,
             self.declared | other.declared,
+        )
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise UsageError(
+            "Code is compiled by a context, whose routine runs it.",
+            found=f"{self!r} called like a function",
+            where=str(caller_location() or ""),
+            fix="step = oc.Context().compile(code), then step()",
         )
 
     def resolve(self) -> AssignProgram:

@@ -17,7 +17,7 @@ from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic, NumbersOfWords
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.terms import Dim, Shape
 from ocannl_core.tensor.parameter_set import ParameterScope
 
 T = TypeVar("T")
@@ -46,6 +46,11 @@ class Differentiable(Protocol):
 
     @property
     def gradient(self) -> Callable[..., None] | None: ...
+
+    @property
+    def gradient_expression(self) -> Callable[..., Sequence[Any]] | None:
+        """Return the function that states the gradient as expressions, if there is one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,8 +187,12 @@ class OpApplication(Protocol[T]):
         """
         ...
 
+    def copy(self, inputs: Sequence[T]) -> OpApplication[T]:
+        """Return the application of the same operation to other inputs of equal types."""
+        ...
+
     def gradients(
-        self, cotangents: Sequence[T], wanted: Sequence[bool]
+        self, cotangents: Sequence[T], wanted: Sequence[bool], values: Sequence[T]
     ) -> Sequence[tuple[T, T | float, Shape]]:
         """Return the contributions of gradients of the results to those of the inputs.
 
@@ -193,6 +202,7 @@ class OpApplication(Protocol[T]):
         Args:
             cotangents: The gradients of the results.
             wanted: True for the inputs whose gradients are needed.
+            values: The tensors that hold the cells of the inputs.
 
         Raises:
             MissingGradientError: if the operation has no gradient.
@@ -242,6 +252,7 @@ class Loop(Generic[T]):
         outer: The loop whose body contains this one; None outside of any.
         origin: The operation and the user's line.
         length: The stated number of steps, or None.
+        time: The size of the time axis.
         over: The tensors with a time axis that the steps read.
         entries: Their entries for a step.
         initial: The carry before the first step.
@@ -263,6 +274,7 @@ class Loop(Generic[T]):
     outer: Loop[T] | None
     origin: Origin
     length: int | None = None
+    time: Dim | None = None
     over: tuple[T, ...] = ()
     entries: tuple[T, ...] = ()
     initial: tuple[T, ...] = ()

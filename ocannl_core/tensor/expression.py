@@ -39,6 +39,12 @@ def refuse_operand(other: object) -> Any:
         fix = "wrap arrays with oc.tensor(array, batch_axes=...)"
     elif isinstance(other, list | tuple):
         fix = "wrap lists with oc.tensor(...)"
+    elif isinstance(other, str | bytes):
+        fix = "text is no operand: labels and specifications are arguments, as in label="
+    elif isinstance(other, complex):
+        fix = "there are no complex numbers: keep real and imaginary parts in two tensors"
+    elif isinstance(other, dict | set):
+        fix = "give its tensors one by one"
     elif other is None:
         fix = "a tensor that needs no gradient has None as its .grad"
     else:

@@ -14,6 +14,7 @@ from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import broadcast_shape, closed_shape
 from ocannl_core.tensor.definitions import (
+    CarriedValue,
     Declared,
     Literal,
     OpApplication,
@@ -131,7 +132,8 @@ class ExternalCalls:
             if isinstance(tensor.definition, ResultOf):
                 self._applied.discard(tensor.definition.application)
         for tensor in backward.code:
-            self._emitter.forward(tensor)
+            if not isinstance(tensor.definition, CarriedValue):  # which the step has assigned
+                self._emitter.forward(tensor)
         for tensor, value in backward.contributions:
             if tensor.grad is not None:
                 self._add_gradient(tensor.grad, value)

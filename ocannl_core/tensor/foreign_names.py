@@ -143,6 +143,7 @@ UFUNCS: dict[str, str] = {
     "isnan": "isnan",
     "isinf": "isinf",
     "isfinite": "isfinite",
+    "divmod": "divmod",
 }
 """Universal functions of NumPy, and the operations of the same meaning."""
 
@@ -170,22 +171,37 @@ FUNCTIONS: dict[str, str] = {
     "squeeze": "squeeze",
     "broadcast_to": "broadcast_to",
     "flip": "flip",
-    "roll": "roll",
-    "repeat": "repeat",
     "tile": "tile",
     "tril": "tril",
     "triu": "triu",
-    "clip": "clip",
-    "stack": "stack",
-    "where": "where",
-    "round": "round",
     "amax": "max",
     "amin": "min",
-    "around": "round",
-    "concatenate": "concat",
-    "concat": "concat",
     "transpose": "permute",
     "permute_dims": "permute",
     "ravel": "flatten",
 }
 """Functions of NumPy, and the operations of the same arguments."""
+
+UFUNC_METHODS: dict[tuple[str, str], str] = {
+    ("add", "reduce"): "sum",
+    ("multiply", "reduce"): "prod",
+    ("maximum", "reduce"): "max",
+    ("minimum", "reduce"): "min",
+    ("logical_and", "reduce"): "all",
+    ("logical_or", "reduce"): "any",
+    ("add", "accumulate"): "cumsum",
+    ("multiply", "accumulate"): "cumprod",
+    ("maximum", "accumulate"): "cummax",
+    ("minimum", "accumulate"): "cummin",
+}
+"""Methods of universal functions of NumPy, and the operations of the same meaning."""
+
+IN_PLACE: dict[str, str] = {
+    "put": "oc.put(x, ids, values) is a new tensor",
+    "put_along_axis": "oc.put_along(x, ids, values, axis) is a new tensor",
+    "place": "oc.where(mask, values, x) is a new tensor",
+    "putmask": "oc.where(mask, values, x) is a new tensor",
+    "copyto": "c[:] = x, in a function decorated with @oc.cd",
+    "fill_diagonal": "oc.where(mask, value, x) is a new tensor",
+}
+"""Functions of NumPy that change their argument, and what to write in their place."""

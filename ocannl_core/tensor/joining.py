@@ -10,12 +10,14 @@ from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor import contractions
 from ocannl_core.tensor.axes import axes_of, operand
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.dimension import Capture
 from ocannl_core.tensor.rearrangement import expand_dims
 from ocannl_core.tensor.specifications import composite_operation
 from ocannl_core.tensor.tensor import Tensor
 
 
+@explained
 def concat(
     spec: str | Sequence[Any],
     *operands: Any,
@@ -100,6 +102,7 @@ def _concat_along(
         )
 
 
+@explained
 def stack(
     *operands: Any,
     axis: str | int = "output",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from inspect import signature
 from itertools import product
 from math import prod
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -466,10 +466,12 @@ def _kinds(
             )
         inner = axes - len(literal.axes)
         return [*(axis.kind for axis in literal.axes), *[RowKind.OUTPUT] * inner]
-    if batch_axes < 0 or input_axes < 0 or batch_axes + input_axes > axes:
+    are_counts = isinstance(batch_axes, Integral) and isinstance(input_axes, Integral)
+    if not are_counts or batch_axes < 0 or input_axes < 0 or batch_axes + input_axes > axes:
         raise UsageError(
             "The batch and input axes of an array are among its axes.",
-            found=f"batch_axes={batch_axes}, input_axes={input_axes} for an array of {axes} axes",
+            found=f"batch_axes={batch_axes!r}, input_axes={input_axes!r} for an array of {axes} "
+            "axes",
             where=where,
         )
     middle = axes - batch_axes - input_axes

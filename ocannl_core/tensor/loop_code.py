@@ -51,7 +51,7 @@ from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import Shape, broadcast_shape
 from ocannl_core.tensor.definitions import Loop, ResultOf, ResultOfLoop
-from ocannl_core.tensor.external_calls import ExternalCalls
+from ocannl_core.tensor.external_calls import ExternalCalls, with_siblings
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -122,12 +122,17 @@ class LoopCode:
         self.kept_bytes = 0
         self._emitted: dict[Loop[Tensor], _ForwardLoop] = {}
         self._passed: set[Loop[Tensor]] = set()
+        self._graph: set[Tensor] = set()
+        """The tensors of the current backpropagation."""
         self._stores: dict[StaticIndex, list[Assignment]] = {}
         """The stores of kept values, by the repetition whose steps make them."""
 
-    def begin_backpropagation(self) -> None:
-        """Start a backpropagation, in which every loop passes its gradients on again."""
+    def begin_backpropagation(self, graph: Iterable[Tensor]) -> None:
+        """Start a backpropagation through tensors, in which every loop passes its gradients on
+        again.
+        """
         self._passed = set()
+        self._graph = set(graph)
 
     def with_kept_values(self, body: Iterable[Assignment]) -> Iterator[Assignment]:
         """Yield assignments with the stores of the values that gradients read later."""
@@ -197,9 +202,12 @@ class LoopCode:
 
     # ----- backward -------------------------------------------------------------------------------
 
-    def backpropagate(self, loop: Loop[Tensor]) -> None:
-        """Emit the contributions of the results' gradients to those of the inputs."""
-        if loop in self._passed:
+    def backpropagate(self, loop: Loop[Tensor], result: Tensor) -> None:
+        """Emit the contributions of the results' gradients to those of the inputs, once all are
+        complete: at the oldest result, as gradients of gradients add younger ones to a loop.
+        """
+        is_last = not any(each.id < result.id for each in loop.results if each in self._graph)
+        if loop in self._passed or not is_last:
             return
         self._passed.add(loop)
         for result in loop.results:
@@ -227,7 +235,7 @@ class LoopCode:
         with_step = _Step(self, loop)
         self._body(loop)
         recomputed, emitter.body = emitter.body, []
-        for tensor in (*loop.before, *loop.body):
+        for tensor in (*loop.before, *with_siblings(loop.body)):
             if tensor.grad is not None:
                 emitter.fetch_zero(tensor.grad)
         position = (VarIndex(loop.index),)
@@ -243,6 +251,7 @@ class LoopCode:
                 emitter.changed(item.grad)
         for _, _, after, node, _ in carried:
             self._add(after, node, after.shape)
+        self._graph.update(loop.body)
         for tensor in reversed(loop.body):
             emitter.backpropagate(tensor)
         for _, before, _, node, _ in carried:

@@ -13,16 +13,17 @@ from typing import Any, NoReturn
 
 from ocannl_core.errors import MissingAttributeError, UsageError
 from ocannl_core.origin import caller_location
+from ocannl_core.tensor.call_errors import called
 from ocannl_core.tensor.expression import Expression, refuse_operand
-from ocannl_core.tensor.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
-from ocannl_core.tensor.operator_bindings import functions
+from ocannl_core.tensor.foreign_names import ATTRIBUTES, FUNCTIONS, IN_PLACE, UFUNC_METHODS, UFUNCS
+from ocannl_core.tensor.operator_bindings import functions, numpy_functions
 
 
 def _method(name: str) -> Callable[..., Any]:
     """Return the method that calls a function with the tensor as its first argument."""
 
     def method(self: Expression, *args: Any, **kwargs: Any) -> Any:
-        return functions[name](self, *args, **kwargs)
+        return called(f"x.{name}", functions[name], (self, *args), kwargs)
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"Return `oc.{name}` of the tensor; the other arguments are those of it."
@@ -60,6 +61,17 @@ class TensorMethods(Expression):
     argsort = _method("argsort")
     topk = _method("topk")
     median = _method("median")
+    searchsorted = _method("searchsorted")
+    diff = _method("diff")
+
+    # positions
+    take = _method("take")
+    take_along = _method("take_along")
+    put = _method("put")
+    put_along = _method("put_along")
+    trace = _method("trace")
+    diagonal = _method("diagonal")
+    split = _method("split")
 
     # rearrangements
     reshape = _method("reshape")
@@ -136,6 +148,20 @@ class TensorMethods(Expression):
         length: int = functions["length_of"](self)
         return length
 
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise UsageError(
+            "A tensor is a value and takes no arguments.",
+            found=f"{self!r} called like a function",
+            where=str(caller_location() or ""),
+            fix="x[0] is a part of it; a network is a function, oc.nn.dense(x), or a block, @oc.op",
+        )
+
     def __round__(self, digits: int | None = None) -> Any:
         if not digits:
             return functions["round"](self)
@@ -149,6 +175,50 @@ class TensorMethods(Expression):
 
     def __trunc__(self) -> Any:
         return functions["trunc"](self)
+
+    def __delitem__(self, key: object) -> NoReturn:
+        raise UsageError(
+            "A tensor keeps its axes: no cells are removed.",
+            found=f"del of a part of {self!r}",
+            where=str(caller_location() or ""),
+            fix="x[1:] is the tensor without its first slice; oc.concat joins parts",
+        )
+
+    def __lshift__(self, other: object) -> NoReturn:
+        raise _no_shift(self)
+
+    __rlshift__ = __rshift__ = __rrshift__ = __lshift__
+
+    def __enter__(self) -> NoReturn:
+        raise UsageError(
+            "A tensor is no context manager.",
+            found=f"with {self!r}",
+            where=str(caller_location() or ""),
+            fix="`with oc.Session():` opens a program, `with oc.evaluation():` ends training",
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: `__enter__` refuses."""
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise UsageError(
+            "A tensor is a value of a program, which copies share.",
+            found=f"copy.deepcopy of {self!r}",
+            where=str(caller_location() or ""),
+            fix="call the function that makes the parameters again, for others of the same shapes; "
+            "other.copy_from(ctx, [w]) copies cells between contexts",
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise UsageError(
+            "A tensor is a value of a program, and its cells live in contexts: it is not pickled.",
+            found=f"pickle of {self!r}",
+            where=str(caller_location() or ""),
+            fix='oc.save("model.safetensors", ctx, tensors) writes cells; ctx[x] is an array',
+        )
 
     def __format__(self, spec: str) -> str:
         if not spec:
@@ -170,10 +240,14 @@ class TensorMethods(Expression):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """Return the operation of the same meaning as a universal function of NumPy."""
         name = ufunc.__name__
+        reduction = UFUNC_METHODS.get((name, method)) if inputs and inputs[0] is self else None
+        if reduction is not None:
+            kwargs.setdefault("axis", 0)
+            return called(f"np.{name}.{method}", functions[reduction], inputs, kwargs)
         ours = UFUNCS.get(name) if method == "__call__" and not kwargs else None
         if ours is None:
-            called = name if method == "__call__" else f"{name}.{method}"
-            raise _no_counterpart(called, f"with {', '.join(kwargs)}=" if kwargs else "")
+            shown = name if method == "__call__" else f"{name}.{method}"
+            raise _no_counterpart(shown, f"with {', '.join(kwargs)}=" if kwargs else "")
         for each in inputs:
             if not isinstance(each, Expression | Real):
                 refuse_operand(each)
@@ -182,10 +256,23 @@ class TensorMethods(Expression):
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Return the operation of the same meaning as a function of NumPy."""
         name = function.__name__
-        ours = FUNCTIONS.get(name)
+        if function.__module__.endswith("linalg"):
+            name = f"linalg.{name}"
+        ours = numpy_functions.get(name)
+        if ours is None and name in FUNCTIONS:
+            ours = functions[FUNCTIONS[name]]
         if ours is None:
             raise _no_counterpart(name)
-        return functions[ours](*args, **kwargs)
+        return called(f"np.{name}", ours, args, kwargs)
+
+
+def _no_shift(tensor: object) -> UsageError:
+    return UsageError(
+        "There are no shifts of bits.",
+        found=f"<< or >> of {tensor!r}",
+        where=str(caller_location() or ""),
+        fix="x * 2**n, and x // 2**n for the other direction",
+    )
 
 
 def _missing(name: str, owner: type) -> MissingAttributeError:
@@ -201,6 +288,13 @@ def _missing(name: str, owner: type) -> MissingAttributeError:
 
 
 def _no_counterpart(name: str, detail: str = "") -> UsageError:
+    if name in IN_PLACE:
+        return UsageError(
+            "Tensors are values: functions of NumPy that change an array change none.",
+            found=f"numpy.{name}",
+            where=str(caller_location() or ""),
+            fix=IN_PLACE[name],
+        )
     return UsageError(
         "A function of NumPy is applied to a tensor where it has a counterpart here.",
         found=f"numpy.{name} {detail}".rstrip(),

@@ -99,6 +99,9 @@ class Operation:
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
         positions: The number of operands, the last ones, whose cells are positions and not values;
             their formats do not influence that of the result.
+        gradient_expression: Returns the terms of the operands' gradients for the operands and the
+            gradient of the result, as expressions, where the assignments of `gradient` have no
+            derivative; None where they have.
     """
 
     name: str
@@ -109,6 +112,7 @@ class Operation:
     primitive: Op | None = None
     combine: BinaryOp | None = None
     positions: int = 0
+    gradient_expression: Callable[..., Sequence[Any]] | None = None
 
     def __call__(
         self,

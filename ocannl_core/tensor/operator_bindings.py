@@ -88,5 +88,8 @@ class TensorCode:
 functions: dict[str, Function] = {}
 """The functions behind methods of tensors and behind functions of NumPy, by name."""
 
+numpy_functions: dict[str, Function] = {}
+"""Functions of NumPy with arguments of their own, by name."""
+
 operations = Operations()
 code = TensorCode()

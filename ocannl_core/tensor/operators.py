@@ -11,7 +11,9 @@ from ocannl_core.tensor import (
     conditions,
     contractions,
     joining,
+    numpy_functions,
     pointwise_operations,
+    position_writes,
     positions,
     powers,
     random,
@@ -84,6 +86,21 @@ for _module in _MODULES:
 functions["slices_of"] = rearrangement.slices_of
 functions["length_of"] = rearrangement.length_of
 functions["power"] = powers.power
+functions["divmod"] = lambda a, b: (
+    pointwise_operations.floor_divide(a, b),
+    pointwise_operations.mod(a, b),
+)
+for _function in (
+    positions.take,
+    positions.take_along,
+    position_writes.put,
+    position_writes.put_along,
+    numpy_functions.diff,
+    numpy_functions.trace,
+    numpy_functions.diagonal,
+    numpy_functions.split,
+):
+    functions[_function.__name__] = _function
 functions["greater"] = lambda a, b: pointwise_operations.less(b, a)
 functions["greater_equal"] = lambda a, b: pointwise_operations.less_equal(b, a)
 

@@ -20,6 +20,7 @@ from ocannl_core.origin import caller_location
 from ocannl_core.shape.logic import ScatterRows, Take, TakeAlong
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.operands import as_tensor, session_of, suggest_operand
 from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.tensor import Tensor
@@ -53,6 +54,7 @@ _take_along = _define("take_along", sums=False)
 _scatter_add = _define("scatter_add", sums=True)
 
 
+@explained
 def take(
     x: Any,
     ids: Any,
@@ -87,6 +89,7 @@ def take(
     return _take.tensor(operands, logic, label=label, dtype=dtype, requires_grad=requires_grad)
 
 
+@explained
 def take_along(
     x: Any,
     ids: Any,
@@ -108,6 +111,7 @@ def take_along(
     )
 
 
+@explained
 def scatter_add(
     ids: Any,
     updates: Any,
@@ -161,7 +165,7 @@ def store_rows(target: Tensor, ids: Tensor, axis: int, value: Any) -> None:
             fix="put the assignment into a function decorated with @oc.cd and compile its result; "
             "oc.scatter_add(ids, updates, size=n) makes a new tensor",
         )
-    _check_integers(ids, "an assignment")
+    check_integers(ids, "an assignment")
     update = recorder.update_of(value)
     combine = BinaryOp.SECOND
     if update is not None and update.part.operands == (target, ids):
@@ -183,12 +187,12 @@ def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tens
                 where=str(caller_location() or ""),
                 fix=suggest_operand(each),
             )
-    _check_integers(ids, operation.name)
+    check_integers(ids, operation.name)
     session = session_of((values, ids), operation.name)
     return as_tensor(values, session), as_tensor(ids, session)
 
 
-def _check_integers(ids: Tensor, name: str) -> None:
+def check_integers(ids: Tensor, name: str) -> None:
     if not ids.dtype.is_integer or ids.dtype.is_packed:
         raise UsageError(
             "Positions are integers.",

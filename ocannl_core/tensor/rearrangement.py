@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.ops import UnaryOp
 from ocannl_core.origin import Origin, caller_location
@@ -17,6 +19,7 @@ from ocannl_core.shape.constraints import DimEqual
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.axes import Axes, AxisArgument, apply, axes_of, operand, write_shape
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.literals import reshape as literal_of_cells
 from ocannl_core.tensor.operands import constant
 from ocannl_core.tensor.operation import define_operation
@@ -71,6 +74,7 @@ def _permute(name: str, x: Tensor, own: Axes, order: Sequence[int]) -> Tensor:
     return move(name, x, f"{own.spec} => {write_shape(names, own.ranks)}")
 
 
+@explained
 def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
     """Return the tensor with axes moved to other positions; the others keep their order."""
     given = operand(x, "moveaxis")
@@ -88,6 +92,7 @@ def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
     return _permute("moveaxis", given, own, order)
 
 
+@explained
 def swapaxes(x: Any, first: int, second: int) -> Any:
     """Return the tensor with two axes exchanged."""
     given = operand(x, "swapaxes")
@@ -129,6 +134,7 @@ def slices_of(x: Tensor) -> Iterator[Tensor]:
 # ----- axes inserted and removed ------------------------------------------------------------------
 
 
+@explained
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     """Return the tensor with axes of size 1 at positions of the result.
 
@@ -150,6 +156,7 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     )
 
 
+@explained
 def squeeze(x: Any, axis: AxisArgument = None) -> Any:
     """Return the tensor without axes of size 1.
 
@@ -317,6 +324,13 @@ def broadcast_to(x: Any, *sizes: Any) -> Any:
     given = operand(x, "broadcast_to")
     own = axes_of(given, "broadcast_to")
     wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+    if not all(isinstance(size, int | np.integer) and size >= 0 for size in wanted):
+        raise UsageError(
+            "A shape is a row of sizes.",
+            found=f"broadcast_to(x, {', '.join(map(repr, wanted))})",
+            where=str(caller_location() or ""),
+            fix="oc.broadcast_to(x, 5, 3)",
+        )
     target = tuple(int(size) for size in wanted)
     surplus = len(target) - len(own)
     if surplus < 0:

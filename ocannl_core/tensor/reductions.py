@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 from ocannl_core.assign.nodes import Constant, EmbedIndex
 from ocannl_core.dtypes import DType, int32
 from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import variables
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_location
@@ -23,11 +25,13 @@ from ocannl_core.tensor import contractions
 from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.axes import AxisArgument, apply, axes_of, operand, write_shape
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.dimension import count
 from ocannl_core.tensor.literals import offsets
 from ocannl_core.tensor.operands import constant, fill_tensor
 from ocannl_core.tensor.operation import Operation, define_operation
+from ocannl_core.tensor.operator_bindings import functions
 from ocannl_core.tensor.tensor import Tensor
 
 # ----- operations ---------------------------------------------------------------------------------
@@ -69,13 +73,6 @@ _least = define_operation(
     gradient=_selected_gradient,
     primitive=UnaryOp.IDENTITY,
     combine=BinaryOp.MIN,
-)
-_prod = define_operation(
-    "prod",
-    forward=_product,
-    gradient=_product_gradient,
-    primitive=UnaryOp.IDENTITY,
-    combine=BinaryOp.MUL,
 )
 _disjunction = define_operation(
     "any", forward=_any, primitive=UnaryOp.IDENTITY, combine=BinaryOp.OR
@@ -166,6 +163,7 @@ def _as_float(x: Tensor) -> Tensor:
 # ----- sums, extremes, products, truth ------------------------------------------------------------
 
 
+@explained
 def sum(
     x: Any,
     axis: AxisArgument = None,
@@ -185,6 +183,7 @@ def sum(
     return apply(_sum, (found.x,), found.spec, name="sum", dtype=dtype)
 
 
+@explained
 def mean(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the mean of cells along axes, of integers in floats."""
     found = _reduction("mean", x, axis, keepdims)
@@ -192,6 +191,7 @@ def mean(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return total / count_terms(total)
 
 
+@explained
 def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
     """Return the variance of cells along axes: the mean squared distance from the mean.
 
@@ -211,11 +211,13 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
     return total / (count if ddof == 0 else count - ddof)
 
 
+@explained
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
     """Return the square root of the variance; arguments are those of `var`."""
     return pointwise.sqrt(var(x, axis, keepdims=keepdims, ddof=ddof))
 
 
+@explained
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the greatest cell along axes, NaN if one is. The gradient goes to the first of equal
     cells.
@@ -224,6 +226,7 @@ def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return found(_greatest, found.x)
 
 
+@explained
 def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the least cell along axes, NaN if one is. The gradient goes to the first of equal
     cells.
@@ -232,18 +235,52 @@ def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return found(_least, found.x)
 
 
+@explained
 def prod(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the product of cells along axes."""
     found = _reduction("prod", x, axis, keepdims)
-    return found(_prod, found.x)
+    positions = None if found.spec == _ALL else axes_of(found.x, "prod").positions(axis)
+    return found(_product_along(positions, keepdims), found.x)
 
 
+@lru_cache(maxsize=256)
+def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operation:
+    """Return the product along axes, with its gradient as an expression.
+
+    Args:
+        positions: The axes; None for all.
+        keepdims: True if axes of size 1 are left.
+    """
+
+    def gradient(x: Tensor, g: Tensor) -> tuple[Tensor]:
+        axes = axes_of(x, "prod")
+        reduced = axes.positions(positions)
+        others, product = constant(1.0, x.session, dtype=x.dtype), x
+        for position in reduced:
+            others = others * functions["products_of_others"](product, position)
+            product = prod(product, position, keepdims=True)
+        left = axes.replaced(dict.fromkeys(reduced, "0" if keepdims else None))
+        spec = f"{axes.spec}; {left} => {axes.spec}"
+        return (apply(pointwise.mul, (others, g), spec, name="prod"),)
+
+    made = define_operation(
+        "prod",
+        forward=_product,
+        gradient=_product_gradient,
+        primitive=UnaryOp.IDENTITY,
+        combine=BinaryOp.MUL,
+    )
+    return replace(made, gradient_expression=gradient)
+
+
+@explained
 def any(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return 1 where a cell along the axes is not 0, else 0."""
     found = _reduction("any", x, axis, keepdims)
     return found(_disjunction, found.x)
 
 
+@explained
 def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return 1 where no cell along the axes is 0, else 0."""
     found = _reduction("all", x, axis, keepdims)
@@ -253,6 +290,7 @@ def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
 # ----- positions of extremes ----------------------------------------------------------------------
 
 
+@explained
 def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the position of the greatest cell along an axis, as an integer of 32 bits: of equal
     cells that of the first, and that of the first NaN, if any.
@@ -265,6 +303,7 @@ def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     return _position("argmax", _greatest, x, axis, keepdims)
 
 
+@explained
 def argmin(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the position of the least cell along an axis; arguments are those of `argmax`."""
     return _position("argmin", _least, x, axis, keepdims)
@@ -309,6 +348,7 @@ def _divide_by_sum(reduction: Reduction, x: Tensor) -> Tensor:
     return result
 
 
+@explained
 def softmax(x: Any, axis: AxisArgument = -1, *, scale: float = 1.0) -> Any:
     """Return `exp(scale * x)` divided by its sum along axes.
 
@@ -325,6 +365,7 @@ def softmax_along(spec: str, x: Tensor) -> Tensor:
     return _divide_by_sum(Reduction("softmax", x, spec, spec), x)
 
 
+@explained
 def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     """Return the logarithm of `softmax(x, axis)`, without rounding small weights to 0."""
     reduction = _reduction("log_softmax", x, axis, keepdims=False)
@@ -333,6 +374,7 @@ def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     return shifted - pointwise.log(total)
 
 
+@explained
 def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the logarithm of the sum of `exp(x)` along axes, without overflow."""
     reduction = _reduction("logsumexp", x, axis, keepdims)
@@ -347,6 +389,7 @@ def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> A
 # ----- norms --------------------------------------------------------------------------------------
 
 
+@explained
 def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the norm of the cells along axes, as those of a vector.
 
@@ -357,7 +400,7 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
         axis: The axes; all when not given.
         keepdims: True to leave axes of size 1.
     """
-    if isinstance(ord, str) or ord != ord or ord == 0:
+    if not isinstance(ord, Real) or ord != ord or ord == 0:
         raise UsageError(
             "The order of a norm is a number, not 0, or an infinity.",
             found=f"ord={ord!r}",

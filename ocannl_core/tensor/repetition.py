@@ -6,8 +6,10 @@ Axes are counted in buffer order (batch, output, input).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,9 @@ from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.axes import AxisArgument, apply, axes_of, operand, write_shape
+from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.contractions import where_along
+from ocannl_core.tensor.joining import concat
 from ocannl_core.tensor.literals import arange, offsets, tensor
 from ocannl_core.tensor.operands import constant
 from ocannl_core.tensor.operation import Operation, define_operation
@@ -40,17 +44,24 @@ def select(x: Tensor, axis: int, positions: Sequence[int], name: str) -> Tensor:
     return apply(where_along, (is_there, x, nothing), spec, name=name, dtype=dtype)
 
 
+@explained
 def flip(x: Any, axis: AxisArgument = None) -> Any:
     """Return the tensor with the order of the cells along axes reversed; along all by default."""
     given = operand(x, "flip")
     own = sized_axes_of(given, "flip")
     for position in own.positions(axis):
-        size = own.known_size(position)
-        if size > 1:
-            given = select(given, position, range(size)[::-1], "flip")
+        if own.known_size(position) > 1:
+            given = _part(given, position, slice(None, None, -1))
     return given
 
 
+def _part(x: Tensor, axis: int, key: slice) -> Tensor:
+    """Return a slice along an axis."""
+    found: Tensor = x[(*(slice(None),) * axis, key)]
+    return found
+
+
+@explained
 def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     """Return the tensor with its cells moved along axes, those at the end to the beginning.
 
@@ -63,9 +74,10 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     own = sized_axes_of(given, "roll")
     positions = own.positions(axis)
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(positions)
-    if len(shifts) != len(positions):
+    is_whole = all(hasattr(each, "__index__") and not isinstance(each, Tensor) for each in shifts)
+    if len(shifts) != len(positions) or not is_whole:
         raise UsageError(
-            "Every axis has a shift.",
+            "Every axis has a shift, a number of positions.",
             found=f"shift={shift!r} along axis={axis!r}",
             where=str(caller_location() or ""),
         )
@@ -97,6 +109,7 @@ Widths = int | tuple[int, int] | Sequence[tuple[int, int]]
 """Cells to add on both sides of every axis, before and after every axis, or for each axis."""
 
 
+@explained
 def pad(
     x: Any,
     widths: Widths,
@@ -123,6 +136,10 @@ def pad(
     own = axes_of(given, "pad") if mode == "constant" else sized_axes_of(given, "pad")
     positions = own.positions(axis)
     pairs = _pairs(widths, len(positions))
+    if not isinstance(value, Real):
+        raise UsageError(
+            "New cells hold a number.", found=f"value={value!r}", where=str(caller_location() or "")
+        )
     added = [(at, pair) for at, pair in zip(positions, pairs, strict=True) if pair != (0, 0)]
     if mode == "constant":
         parts = {
@@ -134,8 +151,29 @@ def pad(
         spec = f"{own.spec} => {own.replaced(parts)}"
         return apply(_padding_with(float(value)), (given,), spec, name="pad")
     for position, pair in added:
-        given = select(given, position, _padded(mode, own.known_size(position), *pair), "pad")
+        size = own.known_size(position)
+        places = _padded(mode, size, *pair)
+        parts = [
+            repeat(_part(given, position, each), copies, position)
+            for each, copies in _slices(places)
+        ]
+        given = concat(parts, axis=position)
     return given
+
+
+def _slices(positions: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Yield slices that have these positions, one after the other, and the copies of each cell."""
+    start = 0
+    while start < len(positions):
+        step = positions[start + 1] - positions[start] if start + 1 < len(positions) else 1
+        step = step if abs(step) <= 1 else 1
+        stop = start + 1
+        while stop < len(positions) and positions[stop] - positions[stop - 1] == step:
+            stop += 1
+        first, last = positions[start], positions[stop - 1]
+        end = last + (step or 1)
+        yield slice(first, end if end >= 0 else None, step or 1), 1 if step else stop - start
+        start = stop
 
 
 def _pairs(widths: Widths, count: int) -> list[tuple[int, int]]:
@@ -179,6 +217,7 @@ def _padded(mode: str, size: int, low: int, high: int) -> Sequence[int]:
 # ----- copies -------------------------------------------------------------------------------------
 
 
+@explained
 def repeat(x: Any, repeats: int, axis: int) -> Any:
     """Return the tensor with every cell along an axis repeated: `a, b` to `a, a, b, b`."""
     given = operand(x, "repeat")
@@ -187,10 +226,13 @@ def repeat(x: Any, repeats: int, axis: int) -> Any:
     count = _count(repeats, "repeat")
     if count == 1:
         return given
+    if count == 0:
+        return _emptied(given, {position})
     widened = own.replaced({position: f"{count}*{own.names[position]}<+copy"})
     return move("repeat", given, f"{own.spec} => {widened}", {"copy": count})
 
 
+@explained
 def tile(x: Any, repeats: int | Sequence[int]) -> Any:
     """Return the tensor repeated as a whole along axes: `a, b` to `a, b, a, b`.
 
@@ -204,6 +246,14 @@ def tile(x: Any, repeats: int | Sequence[int]) -> Any:
     counts = [_count(n, "tile") for n in (repeats if isinstance(repeats, Sequence) else (repeats,))]
     surplus = max(0, len(counts) - len(own))
     counts = [1] * (len(own) - len(counts)) + counts
+    for position in range(len(own)):
+        if own.known_size(position) == 0:  # copies of no cells
+            counts[position + surplus] = 1
+    empty = {k for k, count in enumerate(counts[surplus:]) if count == 0}
+    if empty:
+        given = _emptied(given, empty)
+        own = sized_axes_of(given, "tile")
+        counts = [*counts[:surplus], *(count or 1 for count in counts[surplus:])]
     _, ranks = own.inserted(range(surplus))
     names = [f"c{position}" for position in range(surplus)]
     values = {f"c{position}": count for position, count in enumerate(counts)}
@@ -215,10 +265,17 @@ def tile(x: Any, repeats: int | Sequence[int]) -> Any:
     return move("tile", given, spec, used)
 
 
-def _count(repeats: object, name: str) -> int:
-    if not isinstance(repeats, int | np.integer) or isinstance(repeats, bool) or repeats < 1:
+def _emptied(x: Tensor, positions: AbstractSet[int]) -> Tensor:
+    """Return a tensor without cells along axes."""
+    rank = len(axes_of(x, "repeat"))
+    found: Tensor = x[tuple(slice(0, 0) if k in positions else slice(None) for k in range(rank))]
+    return found
+
+
+def _count(repeats: object, name: str, least: int = 0) -> int:
+    if not isinstance(repeats, int | np.integer) or isinstance(repeats, bool) or repeats < least:
         raise UsageError(
-            "A tensor is repeated a positive number of times.",
+            "A tensor is repeated a number of times.",
             found=f"{name} with repeats={repeats!r}",
             where=str(caller_location() or ""),
         )
@@ -228,6 +285,7 @@ def _count(repeats: object, name: str) -> int:
 # ----- masks by position --------------------------------------------------------------------------
 
 
+@explained
 def tril(x: Any, k: int = 0) -> Any:
     """Return the tensor with zeros above a diagonal of its last two axes.
 
@@ -238,6 +296,7 @@ def tril(x: Any, k: int = 0) -> Any:
     return _triangle("tril", x, k, pointwise.less_equal)
 
 
+@explained
 def triu(x: Any, k: int = 0) -> Any:
     """Return the tensor with zeros below a diagonal; arguments are those of `tril`."""
     return _triangle("triu", x, k - 1, lambda low, high: pointwise.less(high, low))
@@ -269,6 +328,7 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
     return apply(pointwise.where, (mask, given, zero), spec, name=name)
 
 
+@explained
 def one_hot(ids: Any, classes: int, *, dtype: DType | str | None = None) -> Any:
     """Return 1 at the position that an integer names along a new last output axis, 0 elsewhere.
 
@@ -278,7 +338,7 @@ def one_hot(ids: Any, classes: int, *, dtype: DType | str | None = None) -> Any:
         dtype: The number format of the result; the session's default float when not given.
     """
     given = operand(ids, "one_hot")
-    count = _count(classes, "one_hot")
+    count = _count(classes, "one_hot", 1)
     spec = "...|...->...; |->k, => ...|...->..., k"
     found = apply(pointwise.equal, (given, arange(count, dtype=int32)), spec, name="one_hot")
     return pointwise.cast(found, dtype or given.session.default_dtype)

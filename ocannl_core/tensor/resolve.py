@@ -287,8 +287,9 @@ class _AssignmentEmitter:
                         self.fetch_zero(tensor.grad)
             case Backpropagate(roots):
                 self.calls.begin_backpropagation()
-                self.loops.begin_backpropagation()
-                for tensor in reversed(ancestors(list(roots))):
+                graph = ancestors(list(roots))
+                self.loops.begin_backpropagation(graph)
+                for tensor in reversed(graph):
                     self.backpropagate(tensor)
                     if tensor.grad is not None and not isinstance(
                         tensor.definition, Applied | ResultOf | ResultOfLoop
@@ -469,7 +470,7 @@ class _AssignmentEmitter:
         if isinstance(definition, ResultOf) and tensor.grad is not None:
             self.calls.backpropagate(definition.application)
         if isinstance(definition, ResultOfLoop) and tensor.grad is not None:
-            self.loops.backpropagate(definition.loop)
+            self.loops.backpropagate(definition.loop, tensor)
         if (
             tensor.grad is None
             or not isinstance(definition, Applied)

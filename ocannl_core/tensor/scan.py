@@ -83,6 +83,7 @@ def run_steps(
     is_reversed: bool,
     keep: str,
     has_layers: bool,
+    name: str | None = None,
 ) -> Any:
     """Return the results of a loop, as `scan` does.
 
@@ -94,6 +95,7 @@ def run_steps(
         is_reversed: True to run from the last step to the first.
         keep: The values that the gradient reads from memory.
         has_layers: True to give each step its own values of the parameters that the function makes.
+        name: The name of the loop; that of the function when not given.
     """
     if keep not in KEPT:
         raise UsageError(
@@ -106,18 +108,18 @@ def run_steps(
     _check_arguments(body, over, initial, length)
     tensors = [each.value for each in (*over, *initial) if isinstance(each.value, Tensor)]
     session = tensors[0].session if tensors else sessions.current()
-    name = getattr(body, "__name__", "step")
+    title = name or str(getattr(body, "__name__", "step"))
     origin = Origin(f"scan of {name}", caller_location())
     index = StaticIndex("t")
-    loop: Loop[Tensor] = Loop(name, index, is_reversed, keep, session.loop, origin, length)
+    loop: Loop[Tensor] = Loop(title, index, is_reversed, keep, session.loop, origin, length)
     loop.layers = {} if has_layers else None
     loop.over = tuple(each.value for each in over)
     loop.initial = tuple(as_tensor(each.value, session) for each in initial)
     recorder = session.recorder
     given = (*loop.over, *loop.initial)
     check_recorded_here(given, None if recorder is None else recorder.recording)
-    time = _time_axis(loop, session, over)
-    with _traced(loop, session):
+    loop.time = _time_axis(loop, session, over)
+    with traced(loop, session):
         loop.before = tuple(
             _carried(loop, session, start, leaf)
             for start, leaf in zip(loop.initial, initial, strict=True)
@@ -133,7 +135,7 @@ def run_steps(
         _relate_carry(loop, session)
     _sort_tensors(loop, recorder)
     _fix_formats(loop)
-    _add_results(loop, session, time)
+    _add_results(loop, session)
     if recorder is not None:
         for result in loop.results:
             recorder.add_tensor(result, is_named=False)
@@ -318,30 +320,55 @@ def _fix_formats(loop: Loop[Tensor]) -> None:
         tensor.settle()
 
 
-def _add_results(loop: Loop[Tensor], session: Session, time: Dim) -> None:
-    flows = session.recorder is None and any(each.requires_grad for each in loop.inputs)
-
-    def result(like: Tensor, terms: Shape) -> Tensor:
-        precision = Precision(like.dtype, Why.OPERANDS, (0,))
-        grad = flows and like.requires_grad
-        return Tensor(
-            session,
-            ResultOfLoop(loop),
-            terms,
-            precision,
-            like.label,
-            loop.origin,
-            requires_grad=grad,
-        )
-
-    loop.final = tuple(result(each, each.terms) for each in loop.before)
-    stacked = [_stacked(each.terms, time) for each in loop.items]
+def _add_results(loop: Loop[Tensor], session: Session) -> None:
+    loop.final = tuple(_result(loop, each, each.terms) for each in loop.before)
+    stacked = [_stacked(each.terms, _time_of(loop)) for each in loop.items]
     operands = [each.terms for each in (*loop.items, *loop.over)]
     session.environment.derive(stacked, operands, lambda _: [])
-    loop.stacked = tuple(map(result, loop.items, stacked))
+    loop.stacked = tuple(
+        _result(loop, item, terms) for item, terms in zip(loop.items, stacked, strict=True)
+    )
     for effect in dict.fromkeys(each for tensor in loop.body for each in tensor.effects):
         for made in loop.results:
             made.add_effect(effect)
+
+
+def _time_of(loop: Loop[Tensor]) -> Dim:
+    assert loop.time is not None
+    return loop.time
+
+
+def _result(loop: Loop[Tensor], like: Tensor, terms: Shape) -> Tensor:
+    """Return a result of a loop with the values of a tensor of a step."""
+    session = like.session
+    flows = session.recorder is None and any(each.requires_grad for each in loop.inputs)
+    made = Tensor(
+        session,
+        ResultOfLoop(loop),
+        terms,
+        Precision(like.dtype, Why.OPERANDS, (0,)),
+        like.label,
+        loop.origin,
+        requires_grad=flows and like.requires_grad,
+    )
+    made.loop = loop.outer
+    return made
+
+
+def stacked_values(loop: Loop[Tensor], tensor: Tensor) -> Tensor:
+    """Return the values of all steps of a tensor of a step along the time axis: a result, which is
+    added to the loop unless it has it.
+    """
+    known = dict(zip(loop.items, loop.stacked, strict=True))
+    if tensor in known:
+        return known[tensor]
+    session = tensor.session
+    terms = _stacked(tensor.terms, _time_of(loop))
+    operands = [each.terms for each in (tensor, *loop.over)]
+    session.environment.derive([terms], operands, lambda _: [])
+    made = _result(loop, tensor, terms)
+    loop.items, loop.stacked = (*loop.items, tensor), (*loop.stacked, made)
+    return made
 
 
 def _stacked(terms: Shape, time: Dim) -> Shape:
@@ -400,7 +427,7 @@ class _StepRecorder:
 
 
 @contextmanager
-def _traced(loop: Loop[Tensor], session: Session) -> Iterator[None]:
+def traced(loop: Loop[Tensor], session: Session) -> Iterator[None]:
     """Make tensors inside of the body of a loop."""
     recorder = session.recorder
     session.loop = loop

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core.tensor.computation import forward
 from ocannl_core.tensor.computation import gradient_update as grad_update
+from ocannl_core.tensor.foreign_modules import missing_name
 from ocannl_core.train.guards import DynamicScale, ZScore
 from ocannl_core.train.optimiser import Optimiser, Update
 from ocannl_core.train.optimisers import (
@@ -52,7 +53,7 @@ _LOADED_ON_DEMAND = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LOADED_ON_DEMAND:
-        raise AttributeError(f"module 'ocannl_core.train' has no attribute {name!r}")
+        raise missing_name("oc.train", name, __all__)
     file = _LOADED_ON_DEMAND[name]
     module = import_module(f"ocannl_core.train.{file}")
     globals().update({k: getattr(module, k) for k, v in _LOADED_ON_DEMAND.items() if v == file})

@@ -287,7 +287,7 @@ def test_an_axis_of_a_tensor_of_unknown_rank_is_refused() -> None:
         (lambda x: oc.pad(x, -1), "widths=-1"),
         (lambda x: oc.pad(x, [(1, 1)]), "for 3 axes"),
         (lambda x: oc.pad(x, 1, mode="wrap"), "mode='wrap'"),
-        (lambda x: x.repeat(0, 1), "repeats=0"),
+        (lambda x: x.repeat(-1, 1), "repeats=-1"),
         (lambda x: oc.tril(x.sum(axis=(0, 1))), "1 axes"),
         (lambda x: oc.topk(x, 9), "k=9 of 4"),
         (lambda x: oc.concat([x, x.sum(axis=0)]), "equally many axes"),

@@ -225,6 +225,8 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
         lambda a: a.prod(axis=1),
         [np.array([[0.5, 0.0, 0.3], [0.0, 0.0, 0.7], [0.2, 0.4, 0.6]])],
     ),
+    "prod over axes": (lambda a: a.prod(axis=(2, 0), keepdims=True), [cells(2, 2, 3)]),
+    "prod of all": (lambda a: a.prod(), [np.array([[0.5, 0.0], [0.3, 0.7]])]),
     "logsumexp": (lambda a: a.logsumexp(axis=0), [cells(2, 3)]),
     "log softmax": (lambda a: a.log_softmax(), [cells(2, 3)]),
     "norm": (lambda a: a.norm(axis=0) + a.norm(3, axis=0), [cells(2, 3)]),
@@ -244,11 +246,17 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
         [np.array([[0.5, 0.0, 0.3], [0.0, 0.0, 0.7], [0.2, 0.4, 0.6]])],
     ),
     "cummax": (lambda a: oc.cummax(a, axis=1), [cells(2, 3)]),
+    "cummin": (lambda a: oc.cummin(a, axis=0), [cells(3, 2)]),
     "sort": (lambda a: a.sort(axis=0), [cells(2, 3)]),
     "topk": (lambda a: oc.topk(a, 2)[0], [cells(2, 3)]),
     "median": (lambda a: oc.median(a, axis=1), [cells(2, 4)]),
     "take": (lambda a: oc.take(a, positions(2, 0, 2)), [cells(3, 2)]),
     "take along": (lambda a: oc.take_along(a, positions([2, 0], [1, 1]), axis=1), [cells(2, 3)]),
+    "put": (lambda a, b: oc.put(a, positions(2, 0, 2), b, 0), [cells(3, 2), cells(3, 2) + 0.05]),
+    "put along": (
+        lambda a, b: oc.put_along(a, positions([2, 0], [1, 1]), b, axis=1),
+        [cells(2, 3), cells(2, 2) + 0.05],
+    ),
     "scatter add": (lambda a: oc.scatter_add(positions(2, 0, 2), a, size=4), [cells(3, 2)]),
 }
 

@@ -79,21 +79,10 @@ def test_the_second_gradient_of_a_primitive_is_the_slope_of_its_gradient(name: s
     check_second_gradients(lambda *operands: operation(*operands), points)
 
 
-FIRST_ONLY = ("cummax", "cumprod", "cumprod with zeros", "prod", "prod with zeros")
-"""Operations whose gradient is computed by code without a gradient of its own."""
-
-
-@pytest.mark.parametrize("case", [each for each in CASES if each not in FIRST_ONLY])
+@pytest.mark.parametrize("case", CASES)
 def test_the_second_gradient_of_an_operation_is_the_slope_of_its_gradient(case: str) -> None:
     function, points = CASES[case]
     check_second_gradients(lambda *x: squashed(function(*x)), points)
-
-
-@pytest.mark.parametrize("case", FIRST_ONLY)
-def test_operations_without_a_second_gradient_are_named(case: str) -> None:
-    function, points = CASES[case]
-    with pytest.raises((oc.UsageError, oc.MissingGradientError), match=r"prod|max"):
-        check_second_gradients(lambda *x: squashed(function(*x)), points)
 
 
 def squashed(result: oc.Tensor) -> oc.Tensor:
@@ -102,7 +91,17 @@ def squashed(result: oc.Tensor) -> oc.Tensor:
 
 @pytest.mark.parametrize(
     "case",
-    ["matmul", "padded convolution", "padded max pooling", "tropical", "blocks", "softmax"],
+    [
+        "matmul",
+        "padded convolution",
+        "padded max pooling",
+        "tropical",
+        "blocks",
+        "softmax",
+        "prod with zeros",
+        "cumprod with zeros",
+        "cummax",
+    ],
 )
 def test_compiled_second_gradients_are_slopes_too(case: str) -> None:
     function, points = CASES[case]
@@ -139,6 +138,29 @@ def evaluate(target: str, *tensors: oc.Tensor) -> list[Any]:
 def total(x: oc.Tensor) -> oc.Tensor:
     found: oc.Tensor = oc.einsum("...|... => 0", x)
     return found
+
+
+def test_the_third_derivatives_of_products_are_those_of_the_other_factors() -> None:
+    with oc.Session(dtype="float64"):
+        x = oc.param("x", init=[2.0, 0.0, 3.0, 5.0])
+        (first,) = oc.gradients(x.prod(), [x])
+        (second,) = oc.gradients(first[0], [x])
+        (third,) = oc.gradients(second[1], [x])
+        (scanned,) = oc.gradients(oc.cumprod(x, 0)[-1], [x])
+        (second_scanned,) = oc.gradients(scanned[0], [x])
+        (third_scanned,) = oc.gradients(second_scanned[1], [x])
+        found = evaluate("cpu_c", first, second, third, scanned, second_scanned, third_scanned)
+    expected = [[0, 30, 0, 0], [0, 15, 0, 0], [0, 0, 5, 3]]
+    assert [each.tolist() for each in found] == expected * 2
+
+
+def test_a_running_maximum_is_flat_to_the_second_order() -> None:
+    with oc.Session(dtype="float64"):
+        x = oc.param("x", init=[1.0, 3.0, 2.0])
+        (first,) = oc.gradients(oc.cummax(x, 0), [x])
+        (second,) = oc.gradients(first, [x])
+        found = evaluate("interp", first, second)
+    assert [each.tolist() for each in found] == [[1, 2, 0], [0, 0, 0]]
 
 
 def test_the_fourth_derivative_of_a_power_is_a_constant(target: str) -> None:

@@ -494,3 +494,39 @@ def test_rows_are_assigned_in_recorded_code_only() -> None:
         c, ids = oc.declare("c", output=[4, 2]), placeholder("ids", (3,), dtype="int32")
         with pytest.raises(UsageError, match=r"oc\.scatter_add"):
             c[ids] = 0.0
+
+
+def test_positions_beyond_the_extent_of_a_call_are_not_checked(target: str) -> None:
+    n = oc.static_extent("n", max=4)
+    ids = oc.placeholder("ids", batch=[n], dtype="int32")
+    table = oc.tensor(np.arange(6.0, dtype=np.float32).reshape(3, 2))
+    rows = oc.take(table, ids)
+    ctx = oc.Context(target)
+    step = ctx.compile(oc.train.forward(rows), bindings=[n], keep=[rows])
+    assert "check ids[:n] in range(3)" in str(step.loop_ir)
+    ctx[ids] = np.array([2, 0, 1, 7], np.int32)
+    step(n=3)
+    assert ctx[rows][:3].tolist() == [[4, 5], [0, 1], [2, 3]]
+    with pytest.raises(oc.UsageError, match=r"ids\[3\] = 7"):
+        step(n=4)
+    step(n=1)
+    assert ctx[rows][0].tolist() == [4, 5]
+
+
+def test_rows_beyond_the_extent_of_a_call_add_nothing_to_a_gradient(target: str) -> None:
+    n = oc.static_extent("n", max=4)
+    ids = oc.placeholder("ids", batch=[n], dtype="int32")
+    table = oc.param("table", init=oc.tensor(np.ones((3, 2), np.float32)))
+    loss = oc.einsum("...|... => 0", oc.take(table, ids))
+    counted = oc.scatter_add(ids, oc.cast(ids, "float32") * 0.0 + 1.0, size=3)
+    ctx = oc.Context(target)
+    step = ctx.compile(
+        oc.train.grad_update(loss) + oc.train.forward(counted),
+        bindings=[n],
+        keep=[table.grad, counted],
+    )
+    ctx.init_params(loss)
+    ctx[ids] = np.array([2, 0, 1, 2], np.int32)
+    step(n=3)
+    assert ctx[table.grad].tolist() == [[1, 1]] * 3
+    assert ctx[counted].tolist() == [1, 1, 1]

@@ -381,3 +381,28 @@ def test_a_key_value_cache_is_written_in_place(target: str) -> None:
         expected = weights @ (inputs @ wv.T) / weights.sum()
         np.testing.assert_allclose(context[out], expected, rtol=1e-4, atol=1e-5)
         assert not context[keys][step + 1 :].any()
+
+
+def test_an_index_may_range_over_the_first_positions_of_an_axis(target: str) -> None:
+    i = oc.static_index("i", range=3)
+    cache = oc.declare("cache", batch=[8], output=[2])
+    row = oc.placeholder("row", output=[2])
+    x = oc.param("x", init=oc.tensor(np.arange(10.0).reshape(5, 2)))
+
+    @oc.cd
+    def write() -> None:
+        cache[i] = row
+
+    loss = oc.sum(x[i] * oc.tensor([1.0, 10.0]))
+    ctx = oc.Context(target)
+    store = ctx.compile(write(), bindings=[i])
+    step = ctx.compile(oc.train.grad_update(loss), bindings=[i], keep=[loss, x.grad])
+    ctx.init_params(loss)
+    ctx[row] = np.ones(2)
+    store(i=2)
+    step(i=1)
+    assert ctx[cache].sum(axis=1).tolist() == [0, 0, 2, 0, 0, 0, 0, 0]
+    assert ctx.item(loss) == 32
+    assert ctx[x.grad].tolist() == [[0, 0], [1, 10], [0, 0], [0, 0], [0, 0]]
+    with pytest.raises(oc.UsageError, match=r"i in range\(3\)"):
+        store(i=3)

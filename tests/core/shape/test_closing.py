@@ -122,7 +122,7 @@ def test_an_unused_size_is_1() -> None:
     assert sizes([], [A]) == "1"
 
 
-WRITTEN = AtLeast(A, 3, ORIGIN, is_written=True)
+WRITTEN = AtLeast(A, 3, ORIGIN, lengthens=True)
 READ = AtLeast(A, 3, ORIGIN)
 
 

@@ -333,19 +333,18 @@ Position 10 is accessed, so the axis needs at least 11 positions.
 """)
 
 
-def test_an_index_of_another_range() -> None:
+def test_an_index_of_a_range_beyond_the_axis() -> None:
     message = complaint("""\
-x = oc.placeholder("x", batch=[10], output=[3])
+x = oc.placeholder("x", batch=[7], output=[3])
 i = oc.static_index("i", range=8)
 y = x[i]
 """)
     assert message == snapshot("""\
-Axes that are the same must have the same size.
-  found  size 8 and size 10
+Position 7 is accessed, so the axis needs at least 8 positions.
+  found  size 7
   where  the range of index i of x[i], at program.py:4: y = x[i]
-         batch axis 0 of the operand of x[i], at program.py:4: y = x[i]
-         the operand is x of shape 10|3, made by placeholder x, at program.py:2: x = oc.placeholder("x", batch=[10], output=[3])
-  try    change one of the sizes\
+         the operand is x of shape 7|3, made by placeholder x, at program.py:2: x = oc.placeholder("x", batch=[7], output=[3])
+  try    use a smaller index, or make the axis longer\
 """)
 
 

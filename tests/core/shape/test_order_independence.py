@@ -377,7 +377,7 @@ def _constraint_sets(draw: st.DrawFn) -> tuple[list[DimVar], list[RowVar], list[
         st.builds(DimBelow, dim, dim, st.just(_ORIGIN)),
         st.builds(DimBelow, dim, dim, st.just(_ORIGIN)),
         st.builds(DimEqual, dim, dim, st.just(_ORIGIN)),
-        st.builds(AtLeast, dim, st.integers(1, 3), st.just(_ORIGIN), is_written=st.booleans()),
+        st.builds(AtLeast, dim, st.integers(1, 3), st.just(_ORIGIN), lengthens=st.booleans()),
         st.builds(RowBelow, row, row, st.just(_ORIGIN)),
         st.builds(RowBelow, row, row, st.just(_ORIGIN)),
         st.builds(RowEqual, row, row, st.just(_ORIGIN)),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +16,7 @@ import ocannl_core as oc
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
 from ocannl_core.tensor.methods import TensorMethods
-from ocannl_core.tensor.operator_bindings import functions
+from ocannl_core.tensor.operator_bindings import functions, numpy_functions
 
 
 def operation_of(x: oc.Tensor) -> str:
@@ -105,7 +108,7 @@ def test_an_error_about_an_attribute_of_another_library_has_a_fix(name: str) -> 
     [
         (lambda x: x.summ(), "x.sum is similar"),
         (lambda x: np.fft.fft(x), r"numpy\.fft"),
-        (lambda x: np.add.reduce(x), r"numpy\.add\.reduce"),
+        (lambda x: np.subtract.reduce(x), r"numpy\.subtract\.reduce"),
         (lambda x: np.exp(x, where=[True]), "where="),
         (lambda x: f"{x:.3f}", r"ctx\.item\(x\):\.3f"),
         (lambda x: 1.0 in x, r"oc\.any"),
@@ -129,3 +132,242 @@ def test_special_names_stay_attribute_errors() -> None:
     with pytest.raises(AttributeError):
         _ = x.__array_interface__
     assert getattr(x, "nothing_like_this", 7) == 7
+
+
+# ----- attributes of other libraries' tensors -----------------------------------------------------------
+
+PYTORCH = [
+    "add_",
+    "backward",
+    "bmm",
+    "bool",
+    "byte",
+    "chunk",
+    "clone",
+    "contiguous",
+    "cpu",
+    "cuda",
+    "cumsum",
+    "data",
+    "detach",
+    "detach_",
+    "device",
+    "dim",
+    "double",
+    "element_size",
+    "expand",
+    "expand_as",
+    "fill_",
+    "flatten",
+    "float",
+    "gather",
+    "grad_fn",
+    "half",
+    "index_select",
+    "int",
+    "is_leaf",
+    "item",
+    "long",
+    "masked_fill",
+    "masked_select",
+    "matmul",
+    "mm",
+    "movedim",
+    "mul_",
+    "narrow",
+    "new_zeros",
+    "norm",
+    "numel",
+    "numpy",
+    "permute",
+    "pin_memory",
+    "register_hook",
+    "repeat_interleave",
+    "requires_grad_",
+    "retain_grad",
+    "scatter",
+    "scatter_add",
+    "select",
+    "size",
+    "split",
+    "squeeze",
+    "storage",
+    "stride",
+    "t",
+    "to",
+    "tolist",
+    "topk",
+    "transpose",
+    "tril",
+    "type",
+    "type_as",
+    "unbind",
+    "unfold",
+    "unsqueeze",
+    "view",
+    "view_as",
+    "zero_",
+    "zero_grad",
+]
+
+
+def calls(x: oc.Tensor, y: oc.Tensor, name: str) -> None:
+    """Read an attribute, and call it in the ways that it may be called elsewhere."""
+    attribute = getattr(x, name)
+    if callable(attribute):
+        for args in ((), (y,), (0,), (1, 2)):
+            with contextlib.suppress(oc.OcannlError):
+                attribute(*args)
+        for kwargs in ({"dim": 0}, {"keepdim": True}, {"axis": 0}, {"out": y}):
+            with contextlib.suppress(oc.OcannlError):
+                attribute(**kwargs)
+
+
+@pytest.mark.parametrize("name", sorted({*PYTORCH, *(n for n in dir(np.ndarray) if n[0] != "_")}))
+def test_an_attribute_of_arrays_elsewhere_works_or_is_an_error_with_advice(name: str) -> None:
+    x, y = (oc.tensor(np.ones((2, 3), np.float32)) for _ in range(2))
+    with contextlib.suppress(oc.OcannlError):
+        calls(x, y, name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        (lambda x: x(1), "takes no arguments"),
+        (lambda x: x << 1, "2\\*\\*n"),
+        (lambda x: 1 >> x, "2\\*\\*n"),
+        (lambda x: x.__delitem__(0), r"x\[1:\]"),
+        (lambda x: x.__enter__(), r"oc\.Session"),
+        (pickle.dumps, r"oc\.save"),
+        (copy.deepcopy, "call the function that makes the parameters again"),
+        (lambda x: x + "a", "text is no operand"),
+        (lambda x: x * 1j, "real and imaginary parts"),
+        (lambda x: x.sum(dim=0), r"axis= for dim="),
+        (lambda x: oc.softmax(x, dim=-1), r"axis= for dim="),
+        (lambda x: x.mean(axis=0, keepdim=True), r"keepdims= for keepdim="),
+        (lambda x: np.put(x, [0], 1), r"oc\.put\(x, ids, values\)"),
+        (lambda x: np.where(x > 0), r"np\.where\(condition, x, y\)"),
+        (lambda x: np.linalg.inv(x), "functions of oc"),
+        (lambda x: np.einsum("ij,jk->ik", x), "as many parts as operands"),
+        (lambda x: np.einsum("ij->jij", x), "is an axis of an operand, once"),
+        (lambda x: oc.cat([x, x]), r"oc\.concat"),
+        (lambda x: oc.sofmax(x), r"oc\.softmax is similar"),
+        (lambda x: oc.nn.Linear(3, 4), r"oc\.nn\.dense"),
+        (lambda x: oc.train.optim, r"oc\.train\.AdamW"),
+        (lambda x: oc.train.forward(x)(), r"step = oc\.Context\(\)\.compile"),
+        (lambda x: oc.roll(x, "a", 0), "number of positions"),
+        (lambda x: oc.broadcast_to(x, "a"), "row of sizes"),
+        (lambda x: oc.pad(x, 1, value="a"), "hold a number"),
+        (lambda x: oc.searchsorted(x, x), "one axis in order"),
+        (lambda x: oc.put(x, oc.arange(2), x, 0), "Positions are integers"),
+        (lambda x: oc.tensor([1.0], batch_axes="a"), "batch_axes='a'"),
+        (lambda x: oc.Context(3), "NAME or NAME:NUMBER"),
+    ],
+)
+def test_a_wrong_use_is_an_error_with_advice(wrong: Callable[[Any], object], advice: str) -> None:
+    x = oc.tensor(np.ones((2, 3), np.float32))
+    with pytest.raises(oc.OcannlError, match=advice):
+        wrong(x)
+
+
+def test_a_missing_name_of_a_module_is_an_attribute_error() -> None:
+    assert not hasattr(oc, "cat")
+    assert not hasattr(oc.nn, "Linear")
+    assert copy.copy(x := oc.number(1.0)) is x
+
+
+def test_division_with_remainder_is_that_of_python() -> None:
+    x = oc.tensor(np.array([7.0, -7.0, 2.5], np.float32))
+    quotient, remainder = divmod(x, 2.0)
+    reflected, _ = divmod(9.0, x)
+    ctx = oc.Context("interp")
+    code = sum((oc.train.forward(e) for e in (remainder, reflected)), oc.train.forward(quotient))
+    ctx.compile(code, keep=[quotient, remainder, reflected])()
+    assert ctx[quotient].tolist() == [3, -4, 1]
+    assert ctx[remainder].tolist() == [1, 1, 0.5]
+    assert ctx[reflected].tolist() == [1, -2, 3]
+
+
+A, B, C = (
+    np.random.default_rng(k).normal(size=s).astype(np.float32)
+    for k, s in enumerate([(3, 4), (4, 3), (2, 3, 4)])
+)
+ROW, IDS = np.sort(A.ravel()[:7]), np.array([[0, 2], [1, 1], [2, 0]], np.int32)
+
+OF_NUMPY: dict[str, Callable[..., Any]] = {
+    "take": lambda a, b, c, r, i: np.take(a, i),
+    "take with axis": lambda a, b, c, r, i: np.take(a, i, axis=1),
+    "take_along_axis": lambda a, b, c, r, i: np.take_along_axis(a, i, 1),
+    "searchsorted": lambda a, b, c, r, i: np.searchsorted(r, a),
+    "searchsorted, right": lambda a, b, c, r, i: np.searchsorted(r, r, side="right"),
+    "concatenate": lambda a, b, c, r, i: np.concatenate([a, a]),
+    "concatenate flat": lambda a, b, c, r, i: np.concatenate([a, b], axis=None),
+    "stack": lambda a, b, c, r, i: np.stack([a, a]),
+    "vstack": lambda a, b, c, r, i: np.vstack([r, r]),
+    "hstack": lambda a, b, c, r, i: np.hstack([a, a]) * np.hstack([r, r]).sum(),
+    "split": lambda a, b, c, r, i: np.split(a, 2, axis=1)[1],
+    "array_split": lambda a, b, c, r, i: np.array_split(a, [1], axis=1)[1],
+    "roll": lambda a, b, c, r, i: np.roll(a, 2) + np.roll(a, 1, axis=1),
+    "repeat": lambda a, b, c, r, i: np.repeat(a, 2),
+    "fliplr, flipud": lambda a, b, c, r, i: np.fliplr(a) + np.flipud(a),
+    "pad": lambda a, b, c, r, i: np.pad(a, 1, constant_values=3),
+    "clip": lambda a, b, c, r, i: np.clip(a, 0, 1) + np.clip(a, 0, None),
+    "round": lambda a, b, c, r, i: np.round(a, 1),
+    "where": lambda a, b, c, r, i: np.where(a > 0, a, 0),
+    "isclose": lambda a, b, c, r, i: np.isclose(a, a + 1e-9),
+    "zeros_like, full_like": lambda a, b, c, r, i: np.zeros_like(a) + np.full_like(a, 7),
+    "cumsum": lambda a, b, c, r, i: np.cumsum(a),
+    "sort": lambda a, b, c, r, i: np.sort(a) + np.argsort(a, axis=0),
+    "diff": lambda a, b, c, r, i: np.diff(a, 2, 0),
+    "ptp": lambda a, b, c, r, i: np.ptp(a, axis=0),
+    "count_nonzero": lambda a, b, c, r, i: np.count_nonzero(i),
+    "average": lambda a, b, c, r, i: np.average(a, axis=0, weights=a),
+    "nanmean": lambda a, b, c, r, i: np.nanmean(a, axis=0) + np.nansum(a, axis=0),
+    "linalg.norm": lambda a, b, c, r, i: np.linalg.norm(a) + np.linalg.norm(r, 1),
+    "einsum": lambda a, b, c, r, i: np.einsum("ij,jk->ki", a, b),
+    "einsum, implicit": lambda a, b, c, r, i: np.einsum("ba,ac", a, b),
+    "einsum with dots": lambda a, b, c, r, i: np.einsum("...ij,jk->...ik", c, b),
+    "einsum of five": lambda a, b, c, r, i: np.einsum("ij,jk,kl,lm,mn->in", a, b, a, b, a),
+    "dot": lambda a, b, c, r, i: np.dot(c, b),
+    "dot of rows": lambda a, b, c, r, i: np.dot(r, r) + np.vdot(a, a),
+    "inner": lambda a, b, c, r, i: np.inner(a, c),
+    "outer": lambda a, b, c, r, i: np.outer(r, r),
+    "tensordot": lambda a, b, c, r, i: np.tensordot(c, a, axes=([1, 2], [0, 1])),
+    "tensordot, one axis": lambda a, b, c, r, i: np.tensordot(a, b, 1),
+    "trace": lambda a, b, c, r, i: np.trace(np.dot(a, b)),
+    "diagonal": lambda a, b, c, r, i: np.diagonal(np.dot(a, b)),
+    "add.reduce": lambda a, b, c, r, i: np.add.reduce(a),
+    "maximum.accumulate": lambda a, b, c, r, i: np.maximum.accumulate(a, axis=1),
+    "divmod": lambda a, b, c, r, i: np.divmod(a, 0.3)[0],
+    "size, ndim, shape": lambda a, b, c, r, i: a * (np.size(a) + np.ndim(a) + np.shape(a)[1]),
+}
+"""Functions of arrays or of tensors."""
+
+
+@pytest.mark.parametrize("case", OF_NUMPY)
+def test_functions_of_numpy_have_the_results_of_numpy(case: str) -> None:
+    function, arrays = OF_NUMPY[case], (A, B, C, ROW, IDS)
+    found, expected = function(*map(oc.tensor, arrays)), np.asarray(function(*arrays))
+    ctx = oc.Context("interp")
+    ctx.compile(oc.train.forward(found), keep=[found])()
+    assert ctx[found].shape == expected.shape
+    np.testing.assert_allclose(ctx[found], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_functions_of_numpy_with_arguments_of_their_own_exist_there() -> None:
+    for name in numpy_functions:
+        owner: Any = np
+        for part in name.split("."):
+            assert hasattr(owner, part) or name in (
+                "unstack",
+                "cumulative_sum",
+                "cumulative_prod",
+                "astype",
+                "concat",
+                "matrix_transpose",
+                "linalg.matrix_transpose",
+                "linalg.outer",
+                "linalg.tensordot",
+                "linalg.vector_norm",
+            ), name
+            owner = getattr(owner, part, None)

@@ -266,13 +266,6 @@ def test_a_length_is_no_extent_at_run_time() -> None:
         oc.scan(lambda c, x: (c, c), oc.tensor(ONES), length=length)
 
 
-def test_gradients_as_expressions_have_no_rule_for_loops() -> None:
-    w = oc.param("w", output=[3])
-    ys, _ = oc.scan(lambda c, x: (c + x * w, c), 0.0, entries())
-    with pytest.raises(UsageError, match=r"oc\.gradients has no rule for oc\.scan"):
-        oc.gradients(oc.einsum("...|... => |", ys), [w])
-
-
 def test_gradients_as_expressions_pass_loops_by_that_do_not_depend_on_the_variables() -> None:
     w, xs = oc.param("w", output=[3], init=ONES), entries()
     _, last = oc.scan(lambda c, x: (c + x, None), 0.0, xs)

@@ -152,16 +152,15 @@ The length of a slice is known when code is compiled; static indices only move i
   try    x[i:i+4] has 4 positions\
 """,
             "x[i]": """\
-Axes that are the same must have the same size.
-  found  size 8 and size 4
+Position 7 is accessed, so the axis needs at least 8 positions.
+  found  size 4
   where  the range of index i of x[i], at program.py:8: x[i]
-         batch axis 0 of the operand of x[i], at program.py:8: x[i]
          the operand is x of shape 4|3,5, made by placeholder x, at program.py:4: x = oc.placeholder("x", batch=[4], output=[3, 5])
-  try    change one of the sizes\
+  try    use a smaller index, or make the axis longer\
 """,
             "c[0:3] = x[0, 0:2]": """\
 Rows that must be equal have different numbers of axes.
-  found  at least 2 axes (..$40..,$41,$42) and 1 axis (5)
+  found  at least 2 axes (..$39..,$40,$41) and 1 axis (5)
   where  output row of the target of assignment to a slice of c, at program.py:8: c[0:3] = x[0, 0:2]
          output row of the first operand of assignment to a slice of c, at program.py:8: c[0:3] = x[0, 0:2]
          the target is c_x of shape 8|..c.input..->5, made by declaration c, at program.py:5: c = oc.declare("c", batch=[8], output=[5])

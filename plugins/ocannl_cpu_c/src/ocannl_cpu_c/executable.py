@@ -214,7 +214,8 @@ class _Linker:
                 flag[0] = 0
                 for check in checks:
                     node = check.node
-                    check_positions(check, interior(self._arrays[node], self._nodes[node]))
+                    cells = interior(self._arrays[node], self._nodes[node])
+                    check_positions(check, cells, lambda extent: self._index_cells[extent][0])
         raise LinkError(
             "Positions stay the same while a routine runs.",
             found="a check that failed, and positions that are in bounds now",

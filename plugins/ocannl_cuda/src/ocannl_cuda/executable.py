@@ -250,7 +250,7 @@ class _Linker:
                 raise device.failure(error, f"kernel {text.symbol}, {step.title}") from error
             if flag is not None and flag.cells.any():
                 flag.cells[:] = 0
-                self._raise_failure(checks)
+                self._raise_failure(checks, values)
 
         return (lambda values: None) if 0 in (*grid, *block) else run
 
@@ -267,13 +267,13 @@ class _Linker:
         self._kept += given
         return [buffer.address for buffer in given], indices
 
-    def _raise_failure(self, checks: Sequence[CheckPositions]) -> None:
+    def _raise_failure(self, checks: Sequence[CheckPositions], values: Values) -> None:
         """Raise the error of a check that failed."""
         for check in checks:
             buffer = self._memory[check.node]
             cells = np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy)
             transfer(HostBuffer(cells, buffer.info), buffer)
-            check_positions(check, interior(cells, buffer.info))
+            check_positions(check, interior(cells, buffer.info), values.__getitem__)
         raise LinkError(
             "Positions stay the same while a routine runs.",
             found="a check that failed, and positions that are in bounds now",

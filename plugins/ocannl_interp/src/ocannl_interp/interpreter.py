@@ -69,6 +69,7 @@ from ocannl_core.backend_api.loops import (
     StoreVector,
     Ternary,
     Unary,
+    VarIndex,
     affine,
     as_affine,
     check_positions,
@@ -155,9 +156,12 @@ class Translator:
                 return lambda frame: frame[slot].__setitem__(slice(None), number)
             case Scatter():
                 return self._scatter(stmt)
-            case CheckPositions(node):
+            case CheckPositions(node, extents=extents):
                 slot, info = self._slot(node), self.nodes[node]
-                return lambda frame: check_positions(stmt, interior(frame[slot], info))
+                ends = {e: self._position(VarIndex(e)) for e in extents if e is not None}
+                return lambda frame: check_positions(
+                    stmt, interior(frame[slot], info), lambda extent: ends[extent](frame)
+                )
             case DeclareLocal(local):
                 return self._declare(local)
             case SetLocal(local, value):

@@ -190,11 +190,11 @@ class _Linker:
                 kernel.set_arg(position, np.int64(values[index]))
             cl.enqueue_nd_range_kernel(queue, kernel, *extents)
             if flag is not None:
-                self._raise_failure(launch, flag)
+                self._raise_failure(launch, flag, values)
 
         return run
 
-    def _raise_failure(self, launch: Launch, flag: Any) -> None:
+    def _raise_failure(self, launch: Launch, flag: Any, values: Values) -> None:
         """Raise the error of a check that has set its flag, and clear the flag."""
         failed = np.zeros(1, np.int64)
         cl.enqueue_copy(self._queue, failed, flag, is_blocking=True)
@@ -205,7 +205,7 @@ class _Linker:
             buffer = self._memory[check.node]
             cells = np.empty(buffer.info.memory_dims, buffer.info.memory_numpy)
             transfer(HostBuffer(cells, buffer.info), buffer)
-            check_positions(check, interior(cells, buffer.info))
+            check_positions(check, interior(cells, buffer.info), values.__getitem__)
         raise LinkError(
             "Positions stay the same while a routine runs.",
             found="a check that failed, and positions that are in bounds now",

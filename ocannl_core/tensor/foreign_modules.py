@@ -1,0 +1,106 @@
+"""Names in the modules of NumPy and PyTorch, and their counterparts here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from ocannl_core.errors import MissingAttributeError
+from ocannl_core.origin import caller_location
+
+_SEED = "oc.Session(seed=7) fixes all random numbers of a program"
+_ZEROS = "oc.number(0.0) is broadcast to the shape of its use; oc.tensor(array) holds an array"
+_MODULE = "a network is a function of tensors, or a block with parameters of its own: @oc.op"
+_EXACT = "oc.nn has functions in place of classes of layers: oc.nn.{} makes its parameters"
+
+FOREIGN: dict[str, str] = {
+    "cat": "oc.concat([x, y], axis=0)",
+    "concatenate": "oc.concat([x, y], axis=0)",
+    "hstack": "oc.concat([x, y], axis=1)",
+    "vstack": "oc.concat([x, y], axis=0)",
+    "array": "oc.tensor(array)",
+    "asarray": "oc.tensor(array)",
+    "as_tensor": "oc.tensor(array)",
+    "from_numpy": "oc.tensor(array)",
+    "zeros": _ZEROS,
+    "ones": _ZEROS,
+    "full": _ZEROS,
+    "zeros_like": "oc.where(x == x, 0.0, 0.0); a number is broadcast to the shape of its use",
+    "ones_like": "oc.where(x == x, 1.0, 1.0); a number is broadcast to the shape of its use",
+    "empty": _ZEROS,
+    "eye": "oc.one_hot(oc.arange(n, dtype='int32'), n)",
+    "linspace": "oc.tensor(np.linspace(0, 1, 10))",
+    "rand": "oc.uniform()",
+    "randn": "oc.normal()",
+    "manual_seed": _SEED,
+    "seed": _SEED,
+    "grad": "(g,) = oc.gradients(loss, [w])",
+    "no_grad": "gradients are computed by oc.train.grad_update alone; oc.evaluation() switches "
+    "dropout off",
+    "jit": "ctx.compile(oc.train.forward(y)) compiles",
+    "compile": "ctx.compile(oc.train.forward(y)) compiles",
+    "device": "a context is a device: oc.Context('cpu_c')",
+    "cuda": "a context is a device: oc.Context('cuda')",
+    "float": "oc.float32",
+    "double": "oc.float64",
+    "long": "oc.int64",
+    "int": "oc.int32",
+    "mm": "x @ y",
+    "bmm": "oc.einsum('b|ij; b|jk => b|ik', x, y)",
+    "dot": "oc.einsum('i; i => ', x, y)",
+    "tensordot": "np.tensordot(x, y, axes), or oc.einsum",
+    "gather": "oc.take_along(x, ids, axis)",
+    "index_select": "oc.take(x, ids, axis)",
+    "scatter": "oc.put_along(x, ids, values, axis)",
+    "index_put": "oc.put(x, ids, values, axis)",
+    "multiply": "x * y",
+    "subtract": "x - y",
+    "divide": "x / y",
+    "pow": "x ** y",
+    "arcsin": "oc.asin(x)",
+    "arccos": "oc.acos(x)",
+    "arctan": "oc.atan(x)",
+    "amax": "oc.max(x, axis)",
+    "amin": "oc.min(x, axis)",
+    "unsqueeze": "oc.expand_dims(x, axis)",
+    "optim": "oc.train has the optimisers: oc.train.AdamW",
+    "functional": "the functions are in oc, as oc.relu, and in oc.nn",
+    "utils": "oc.data has loaders, oc.save and oc.load checkpoints",
+    "Module": _MODULE,
+    "Sequential": _MODULE,
+    "Parameter": "oc.param('w', output=[8])",
+    "Linear": _EXACT.format("dense(x, size)"),
+    "Embedding": _EXACT.format("embedding(ids, entries=, width=)"),
+    "Conv1d": _EXACT.format("conv(x, ...)"),
+    "Conv2d": _EXACT.format("conv2d(x, ...)"),
+    "Conv3d": _EXACT.format("conv(x, ...)"),
+    "LayerNorm": _EXACT.format("layer_norm(x)"),
+    "BatchNorm1d": _EXACT.format("batch_norm(x)"),
+    "BatchNorm2d": _EXACT.format("batch_norm(x)"),
+    "MultiheadAttention": _EXACT.format("multi_head_attention(...)"),
+    "Dropout": "oc.nn.dropout(x, rate=0.1)",
+    "MaxPool2d": "oc.nn.max_pool2d(x)",
+    "AvgPool2d": "oc.nn.avg_pool(x, ...)",
+    "ReLU": "oc.relu(x)",
+    "GELU": "oc.gelu(x)",
+    "Softmax": "oc.softmax(x, axis=-1)",
+    "CrossEntropyLoss": "oc.nn.cross_entropy(scores, class_ids)",
+    "MSELoss": "oc.nn.mean_squared_error(prediction, target)",
+    "Adam": "oc.train.AdamW(learning_rate=1e-3, weight_decay=0.0)",
+    "Optimizer": "oc.train.AdamW, and the other classes of oc.train",
+}
+"""Names of modules and classes elsewhere, and what to write in their place."""
+
+
+def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """Return the error about a name that a module lacks."""
+    if name.startswith("_"):
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    near = get_close_matches(name, list(known), 1)
+    advice = f"{module}.{near[0]} is similar" if near else f"dir({module}) lists what there is"
+    return MissingAttributeError(
+        f"{module} has no {name}.",
+        found=f"{module}.{name}",
+        where=str(caller_location() or ""),
+        fix=FOREIGN.get(name, advice),
+    )
