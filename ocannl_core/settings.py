@@ -72,6 +72,20 @@ def _check_fill_limit(value: object) -> object:
     raise ValueError
 
 
+def _read_bytes(text: str) -> object:
+    number = text.strip().upper().removesuffix("B")
+    power = "KMG".find(number[-1:]) + 1 if number[-1:] else 0
+    return _check_bytes(int(number[:-1] if power else number) * 1024**power)
+
+
+def _check_bytes(value: object) -> object:
+    if isinstance(value, str):
+        return _read_bytes(value)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise ValueError
+
+
 def _check_count(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
@@ -208,6 +222,9 @@ _OPTIONAL_COUNT = _Format(
     lambda text: _check_count(int(text)),
     lambda value: None if value is None else _check_count(value),
 )
+_BYTES = _Format(
+    "a number of bytes, or one with K, M or G for powers of 1024", _read_bytes, _check_bytes
+)
 _BOOLEAN = _Format("true or false", _read_boolean, _check_boolean)
 _NAMES = _Format("a list of names", _read_names, _check_names)
 _TRUSTED = _Format(
@@ -253,6 +270,13 @@ class Settings:
     )
     cc_arch: str = _setting(
         "native", _PROCESSOR_NAME, "the target processor of C code, as in -march="
+    )
+    cuda_compiler: str | None = _setting(
+        None,
+        _TEXT,
+        "the compiler of CUDA C++: `nvrtc`, the path of nvcc, or `emulator` for emulated devices; "
+        "by default the first one found",
+        needs_trust=True,
     )
     dump_dir: str | None = _setting(
         None,
@@ -356,6 +380,12 @@ class Settings:
         False,
         _BOOLEAN,
         "whether user-written operations run their Python code even if they have native code",
+    )
+    memory_budget: int | None = _setting(
+        None,
+        _BYTES,
+        "the bytes that a routine may need for values of its own: values are computed again rather "
+        "than kept, until they fit; 0 for as few as possible",
     )
     max_visits: int = _setting(
         1,
