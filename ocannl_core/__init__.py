@@ -59,6 +59,7 @@ from ocannl_core.errors import (
     SpecWarning,
     TransferError,
     UsageError,
+    ValueGuardError,
     VerifyError,
 )
 from ocannl_core.indexing import StaticExtent, StaticIndex
@@ -306,6 +307,7 @@ __all__ = [
     "Tensor",
     "TransferError",
     "UsageError",
+    "ValueGuardError",
     "VerifyError",
     "abs",
     "acos",

@@ -117,7 +117,7 @@ from ocannl_core.ops import (
     working_format,
 )
 from ocannl_core.origin import Origin
-from ocannl_core.settings import MOST_FILL_VALUES
+from ocannl_core.setting_formats import MOST_FILL_VALUES
 
 _MOST_UNROLLED_STORES = 64
 

@@ -43,6 +43,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Gather,
     IndexValue,
+    LoadMerge,
     Local,
     LocalRead,
     LoopBound,
@@ -433,6 +434,14 @@ class RunningSum:
     def perform(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         outputs[0][...] = np.cumsum(inputs[0], axis=-1)
         outputs[1][...] = inputs[0].sum()
+
+
+def sum_with_merge_buffer() -> tuple[LoopProgram, TensorNode]:
+    """Return a program that adds the merge buffer of its parameter, and the parameter."""
+    draft, i = Draft("merge"), fresh_var("i")
+    cell = draft.node("cell", float32, 2)
+    sent = LoadMerge(cell, at(i), float32)
+    return draft.program(loop(i, 2, draft.accumulate(cell, i, op=BinaryOp.ADD, value=sent))), cell
 
 
 def external_call() -> Example:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ocannl_core.backend_api import (
     Buffer,
+    Capability,
     Done,
     Event,
     HostBuffer,
@@ -25,7 +26,13 @@ from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
 
 OCANNL_API = (1, 0)
-TARGET = Target("interp", description="pure-Python reference interpreter", priority=10)
+TARGET = Target(
+    "interp",
+    description="pure-Python reference interpreter",
+    priority=10,
+    capabilities=tuple(Capability),
+    is_reference=True,
+)
 
 
 @hookimpl
