@@ -271,6 +271,13 @@ class Settings:
     cc_arch: str = _setting(
         "native", _PROCESSOR_NAME, "the target processor of C code, as in -march="
     )
+    cuda_compiler: str | None = _setting(
+        None,
+        _TEXT,
+        "the compiler of CUDA C++: `nvrtc`, the path of nvcc, or `emulator` for emulated devices; "
+        "by default the first one found",
+        needs_trust=True,
+    )
     dump_dir: str | None = _setting(
         None,
         _DIRECTORY,

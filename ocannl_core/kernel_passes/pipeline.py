@@ -27,7 +27,7 @@ from ocannl_core.kernel_passes.memory_budget import within_budget
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
-from ocannl_core.kernel_passes.row_fusion.choose import group_rows
+from ocannl_core.kernel_passes.row_fusion.choose import group_rows, group_rows_on_blocks
 from ocannl_core.kernel_passes.schedule_kernels import (
     has_schedules,
     rule_for,
@@ -36,6 +36,7 @@ from ocannl_core.kernel_passes.schedule_kernels import (
 )
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
+from ocannl_core.kernel_passes.unroll_shifts import unroll_shifts
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators, widen_scoped_sums
 from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nest_plan import (
@@ -99,13 +100,17 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if accumulation != "exact":
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
+    if target is not None and target.thread_blocks is not None:
+        passes.append(("unroll shifts", unroll_shifts))
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
     # a group packs the operands of all its kernels, which a budget has no room for
-    if target is not None and target.thread_blocks is None and budget is None:
-        passes.append(("group rows", partial(group_rows, target=target)))
-    passes.append(("split reductions", split_reductions))
+    if target is not None and budget is None:
+        group = group_rows if target.thread_blocks is None else group_rows_on_blocks
+        passes.append(("group rows", partial(group, target=target)))
+    on_blocks = target is not None and target.thread_blocks is not None
+    passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
     return tuple(NamedNestPass(*each) for each in passes)
 
 

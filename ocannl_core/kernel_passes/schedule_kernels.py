@@ -11,6 +11,7 @@ from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernel_passes.deduplicate import KernelMemo, ScheduledKernel
 from ocannl_core.kernel_passes.row_fusion.apply import fuse_group
+from ocannl_core.kernel_passes.row_fusion.on_blocks import fuse_on_blocks
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nest_plan import (
     NestKernel,
@@ -146,7 +147,8 @@ def _schedule_step(
     scheduled: list[LeafStep]
     match step:
         case RowGroup():
-            fused = fuse_group(step, rule, known)
+            is_on_device = step.fusion.threads > 0
+            fused = fuse_on_blocks(step, known) if is_on_device else fuse_group(step, rule, known)
             known.update(fused.nodes)
             scratch += fused.partial
             scheduled = [fused.kernel, *(_schedule_nest(each, rule, known) for each in fused.sums)]

@@ -201,6 +201,7 @@ def test_config_shows_values_with_their_sources(
             "cache_dir                    not set  (from default)",
             "cc                           not set  (from default)",
             "cc_arch                      native  (from default)",
+            "cuda_compiler                not set  (from default)",
             "dump_dir                     not set  (from default)",
             "schedule                     default  (from default)",
             "accumulation                 float32  (from default)",

@@ -293,6 +293,31 @@ def _power_below(number: int) -> int:
     return 1 << max(0, number.bit_length() - 1)
 
 
+# ----- rows ---------------------------------------------------------------------------------------
+
+
+def row_schedule(nest: KernelNest, nodes: NodeInfos, threads: int) -> Schedule:
+    """Return the schedule of a nest inside of a row that some threads run together.
+
+    Every thread has equally many iterations of one axis, the one that is contiguous in memory; that
+    of the cells where there are enough.
+    """
+    wide = [axis for axis in nest.axes if axis.extent > 1]
+    cells = [axis for axis in wide if not axis.is_reduced]
+    accesses = _accesses(nest.roots)
+    order = _coalesced_order(cells or wide, accesses, nodes)
+    if cells and len(cells) < len(wide) and order[0].extent < threads // 2:
+        order = _coalesced_order(wide, accesses, nodes)
+    if not order or (nest.rounds_often and order[0].is_reduced):
+        return ()
+    name = order[0].name
+    transforms: list[Transform] = [Split(name, threads), MapToBlock((f"{name}1",))]
+    over = next((axis.name for axis in nest.reduced), "")
+    if over:
+        transforms.append(AccumulateAt(f"{name}0" if over == name else over))
+    return tuple(transforms)
+
+
 # ----- tiles of products --------------------------------------------------------------------------
 
 

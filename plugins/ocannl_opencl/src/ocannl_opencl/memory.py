@@ -48,7 +48,7 @@ def zeroed(nbytes: int, target: Target) -> Any:
     device = device_of(target)
     size = max(nbytes, 1)
     memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
-    cl.enqueue_fill_buffer(device.queue, memory, np.uint8(0), 0, size)
+    cl.enqueue_fill_buffer(device.queue, memory, np.zeros(1, np.uint8), 0, size)
     return memory
 
 
