@@ -19,6 +19,7 @@ from ocannl_core.persistence.save import OWN
 from ocannl_core.persistence.sources import Listed, Source, json_object, opened
 from ocannl_core.persistence.stored import Stored
 from ocannl_core.persistence.subjects import (
+    DROPOUT_STEP,
     STATE,
     HasState,
     Named,
@@ -130,6 +131,7 @@ def load(
             name
             for name in source.arrays
             if name not in used
+            and name != DROPOUT_STEP
             and (optimizer is not None or not name.startswith(STATE))
             and not any(fnmatchcase(name, pattern) for pattern in ignore)
         )
@@ -170,17 +172,17 @@ def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Na
     if names is None:
         return [(each.name, each) for each in named]
     if isinstance(names, Mapping):
-        unknown = sorted(set(names) - {each.name for each in named if not each.is_state})
+        unknown = sorted(set(names) - {each.name for each in named if not each.keeps_name})
         if unknown:
             raise UsageError(
                 "names= has the names of tensors in the program as keys.",
                 found=f"no tensor for {', '.join(map(repr, unknown))}",
                 where=str(caller_location() or ""),
-                fix="the names are " + _some([each.name for each in named if not each.is_state]),
+                fix="the names are " + _some([each.name for each in named if not each.keeps_name]),
             )
         table = names
         return [
-            (each.name if each.is_state else table.get(each.name, each.name), each)
+            (each.name if each.keeps_name else table.get(each.name, each.name), each)
             for each in named
         ]
     if not callable(names):
@@ -189,7 +191,7 @@ def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Na
             found=repr(names),
             where=str(caller_location() or ""),
         )
-    return [(each.name if each.is_state else names(each.name), each) for each in named]
+    return [(each.name if each.keeps_name else names(each.name), each) for each in named]
 
 
 def _matched(
@@ -214,7 +216,8 @@ def _matched(
         found = [source.arrays.get(name) for name in _arrays_of(place, each)]
         listed = tuple(array for array in found if array is not None)
         if len(listed) < len(found) or not found:
-            missing.append(each.name)
+            if each.name != DROPOUT_STEP:
+                missing.append(each.name)
             continue
         axes = next((a for p, a in transpose.items() if fnmatchcase(each.name, p)), None)
         problem = _difference(each, place, listed, axes, cast)

@@ -22,6 +22,12 @@ STATE = "optimizer/"
 """The beginning of the names of an optimiser's state."""
 
 
+DROPOUT_STEP = "dropout_step"
+"""The name of the number that selects the cells that dropout drops: state of training, which models
+without dropout and files of other programs lack.
+"""
+
+
 class HasState(Protocol):
     """An optimiser: tensors that it keeps between updates, by name."""
 
@@ -51,6 +57,11 @@ class Named:
     name: str
     tensor: Tensor
     is_state: bool
+
+    @property
+    def keeps_name(self) -> bool:
+        """True for state of training, whose name in a file is its own."""
+        return self.is_state or self.name == DROPOUT_STEP
 
 
 def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -> tuple[Named, ...]:

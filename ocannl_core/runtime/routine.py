@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
@@ -268,6 +269,14 @@ class Routine:
     def __repr__(self) -> str:
         arguments = ", ".join(binding.name for binding in self.bindings)
         return f"<routine {self.name}({arguments}): {len(self._build.plan.kernels)} kernels>"
+
+    def unchecked(self) -> Callable[[], object] | None:
+        """Return the code as a function without checks and without a record of its runs, for nodes
+        that nothing else writes; None before the first call, for code with arguments, and where
+        calls return before the code has run.
+        """
+        is_plain = self._is_ready and not self.bindings and self.merged is None
+        return partial(self._launch, ()) if is_plain and self._run.event is None else None
 
     def _start(self, values: Sequence[int], extents: tuple[int, ...] = ()) -> None:
         """Run the code with checked values after checking the state of the context.

@@ -291,12 +291,18 @@ def statistic(name: str, *, dtype: DType | str | None = None, is_scalar: bool = 
 
 
 def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
-    """Return a number that all models of the session share; see `statistic`."""
+    """Return a number that all models of the session share; see `statistic`.
+
+    It belongs to the state of every block that uses it.
+    """
     session = sessions.current()
     if name not in session.applications:
         shape = session.environment.fresh_shape(batch=(), input=(), output=(), name=name)
         session.applications[name] = _new_statistic(session, (name,), shape, (), dtype)
     found: Tensor = session.applications[name]
+    if session.block is not None:
+        key = f"{name} of the session"  # no identifier, as the names of parameters are
+        session.block.block.parameters.setdefault(key, (found, dtype))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,6 @@ class LossLog:
         loss: A tensor of one cell.
         length: The number of losses on the device.
 
-    Attributes:
-        record: Appends the current loss; the routine to call after each step.
     """
 
     def __init__(self, ctx: Context, loss: Tensor, length: int) -> None:
@@ -56,7 +55,14 @@ class LossLog:
             self._place = declare("place", **one, output=(), dtype=int32)
             code = cd(self._append)(loss)
         ctx.assign({self._ring: 0.0, self._place: 0})
-        self.record = ctx.compile(code, name="record_loss")
+        self._routine = ctx.compile(code, name="record_loss")
+
+    @property
+    def record(self) -> Callable[[], object]:
+        """The function that appends the current loss, to call after each step. After the first call
+        there is a quicker one: nothing else writes the ring.
+        """
+        return self._routine.unchecked() or self._routine
 
     def _append(self, loss: Any) -> None:
         places = arange(self._length, dtype=int32)

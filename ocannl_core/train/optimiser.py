@@ -106,7 +106,7 @@ class Clock:
         self._count = count
         self._times: dict[DType, Tensor] = {}
         self._rates: dict[tuple[ById, DType], Tensor] = {}
-        self._corrections: dict[tuple[float, DType], Tensor] = {}
+        self._corrections: dict[tuple[float, float, DType], Tensor] = {}
 
     def time(self, dtype: DType) -> Tensor:
         """Return the number of this update, from 1."""
@@ -123,11 +123,14 @@ class Clock:
             self._rates[key] = cast(rate(self._count), dtype, label="learning_rate")
         return self._rates[key]
 
-    def correction(self, decay: float, dtype: DType) -> Tensor:
-        """Return the sum of the weights in a moving average that starts at 0: `1 - decay**t`."""
-        key = decay, dtype
+    def correction(self, decay: float, power: float, dtype: DType) -> Tensor:
+        """Return a power of the sum of the weights in a moving average that starts at 0: `1 -
+        decay**t`. It is computed once for all parameters.
+        """
+        key = decay, power, dtype
         if key not in self._corrections:
-            self._corrections[key] = 1.0 - decay ** self.time(dtype)
+            weight = 1.0 - decay ** self.time(dtype)
+            self._corrections[key] = weight if power == 1 else weight**power
         return self._corrections[key]
 
 
@@ -174,9 +177,11 @@ class Update:
         owner = self._state.names[self._owner]
         self._state.averages[owner] = f"{owner}.{name}"
 
-    def correction(self, decay: float) -> Any:
-        """Return the sum of the weights in a moving average that starts at 0: `1 - decay**t`."""
-        return self._clock.correction(decay, self.p.dtype)
+    def correction(self, decay: float, *, power: float = 1.0) -> Any:
+        """Return the sum of the weights in a moving average that starts at 0, `1 - decay**t`, or a
+        power of it.
+        """
+        return self._clock.correction(decay, power, self.p.dtype)
 
 
 Group = Mapping[str, Any] | None

@@ -160,8 +160,9 @@ class Adam(Optimiser):
         square = update.average("second_moment", update.g * update.g, second)
         if self.amsgrad:
             square = update.keep("largest", maximum(update.state("largest"), square))
-        root = sqrt(square) / sqrt(update.correction(second)) + self.eps
-        return mean / update.correction(first) / root
+        # one division for each cell: powers of the corrections are shared by all parameters
+        root = sqrt(square) * update.correction(second, power=-0.5) + self.eps
+        return mean * update.correction(first, power=-1.0) / root
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -279,6 +279,7 @@ def fit(
                 if done == event:
                     run.step = done
                     run._update()
+                    record = log.record
                     line.show(run)
                     if checkpoint is not None and run.step % checkpoint.every == 0:
                         save_now()

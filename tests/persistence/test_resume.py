@@ -83,3 +83,36 @@ def test_running_statistics_and_the_draws_of_dropout_resume(target: Target, tmp_
     assert len(whole) > 4
     assert whole != half
     assert steps(target, path, load=True, save=False, count=2) == whole
+
+
+def test_a_block_with_dropout_is_saved_and_resumed_without_its_loss(tmp_path: Path) -> None:
+    """Its checkpoint has the step of dropout; one for evaluation loads without it."""
+    images = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+
+    def run(steps: int, begin: Path | None = None, end: Path | None = None) -> object:
+        with oc.Session(seed=1):
+            net = oc.op(lambda x: oc.nn.dense(oc.nn.dropout(x, rate=0.5), output=[2]))()
+            y = net(oc.tensor(images, batch_axes=1))
+            loss = oc.mean(y * y)
+            ctx = oc.Context("cpu_c")
+            ctx.init_params(loss)
+            update = oc.train.sgd_update(loss, learning_rate=0.1)
+            step = ctx.compile(oc.train.grad_update(loss) + update)
+            if begin is not None:
+                assert "dropout_step" in oc.load(begin, ctx, net).loaded
+            for _ in range(steps):
+                step()
+            if end is not None:
+                oc.save(end, ctx, net)
+            return [ctx[p].tolist() for p in loss.params]
+
+    file = tmp_path / "m.safetensors"
+    run(2, end=file)
+    assert run(2, begin=file) == run(4)
+    with oc.Session(), oc.evaluation():
+        net = oc.op(lambda x: oc.nn.dense(oc.nn.dropout(x, rate=0.5), output=[2]))()
+        net(oc.tensor(images, batch_axes=1))
+        found = oc.load(file, oc.Context("cpu_c"), net)
+        assert (
+            found.loaded == ("lambda.dense.weight", "lambda.dense.bias") or len(found.loaded) == 2
+        )
