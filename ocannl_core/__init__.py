@@ -236,12 +236,14 @@ if TYPE_CHECKING:
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.persistence.load import load
     from ocannl_core.persistence.save import save
+    from ocannl_core.persistence.stored import Stored
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
     "Routine": "ocannl_core.runtime.routine",
+    "Stored": "ocannl_core.persistence.stored",
     "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
     "load": "ocannl_core.persistence.load",
@@ -295,6 +297,7 @@ __all__ = [
     "SpecWarning",
     "StaticExtent",
     "StaticIndex",
+    "Stored",
     "Tensor",
     "TransferError",
     "UsageError",

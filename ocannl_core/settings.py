@@ -72,6 +72,20 @@ def _check_fill_limit(value: object) -> object:
     raise ValueError
 
 
+def _read_bytes(text: str) -> object:
+    number = text.strip().upper().removesuffix("B")
+    power = "KMG".find(number[-1:]) + 1 if number[-1:] else 0
+    return _check_bytes(int(number[:-1] if power else number) * 1024**power)
+
+
+def _check_bytes(value: object) -> object:
+    if isinstance(value, str):
+        return _read_bytes(value)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise ValueError
+
+
 def _check_count(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
@@ -207,6 +221,9 @@ _OPTIONAL_COUNT = _Format(
     "a positive integer",
     lambda text: _check_count(int(text)),
     lambda value: None if value is None else _check_count(value),
+)
+_BYTES = _Format(
+    "a number of bytes, or one with K, M or G for powers of 1024", _read_bytes, _check_bytes
 )
 _BOOLEAN = _Format("true or false", _read_boolean, _check_boolean)
 _NAMES = _Format("a list of names", _read_names, _check_names)
@@ -363,6 +380,12 @@ class Settings:
         False,
         _BOOLEAN,
         "whether user-written operations run their Python code even if they have native code",
+    )
+    memory_budget: int | None = _setting(
+        None,
+        _BYTES,
+        "the bytes that a routine may need for values of its own: values are computed again rather "
+        "than kept, until they fit; 0 for as few as possible",
     )
     max_visits: int = _setting(
         1,

@@ -31,7 +31,7 @@ from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.loopir.nodes import LoopProgram, Repeat
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.target import Executable, Source, Target
@@ -132,6 +132,21 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
     return GeneratedCode(optimised, kernels.plan(), source, placements, decisions.definitions)
 
 
+def bytes_over_budget(request: CompileRequest) -> int:
+    """Return the bytes by which a program needs more memory of its own than the setting
+    `memory_budget` allows, after recomputation; 0 without such a setting.
+    """
+    budget = settings.current().memory_budget
+    if budget is None or not any(isinstance(s, Repeat) for s in request.lowered.body.stmts):
+        return 0
+    from ocannl_core.passes.decisions import Decisions
+    from ocannl_core.passes.recompute import needed_bytes
+
+    prefers_device = _prefers_device(request.backend, request.target)
+    decisions = Decisions(request.stored, prefers_device, request.inlined)
+    return needed_bytes(optimise(request, decisions, Dump(None)).program) - budget
+
+
 def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> OptimisedRepetitions:
     """Return a program after the passes of the core and of the backend; the iterations of its
     repetitions come first, each as a program.
@@ -146,7 +161,23 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
         return run_passes(program, passes, [dump.program])
 
     found = optimise_repetitions(request.lowered, request.stored.keys(), run)
-    return replace(found, program=run(found.program, decisions))
+    program = run(found.program, decisions)
+    budget = settings.current().memory_budget
+    if budget is not None:
+        program = _within_budget(program, budget, dump)
+    return replace(found, program=program)
+
+
+def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
+    from ocannl_core.passes.pipeline import NamedPass, run_passes
+    from ocannl_core.passes.recompute import recompute_within_budget
+
+    recompute = NamedPass("recompute", lambda program: recompute_within_budget(program, budget))
+    return (
+        recompute.run(program)
+        if not dump.is_open
+        else run_passes(program, [_timed(recompute, dump)], [dump.program])
+    )
 
 
 def compile_again(built: Build) -> Build:

@@ -23,6 +23,7 @@ from ocannl_core.kernel_passes.inline_nodes import (
     initialise_reductions,
     rematerialise,
 )
+from ocannl_core.kernel_passes.memory_budget import within_budget
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
@@ -84,11 +85,15 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     Args:
         target: The processor; None for passes that need no cache sizes.
     """
-    accumulation = settings.current().accumulation
+    accumulation, budget = settings.current().accumulation, settings.current().memory_budget
+
+    def fusion(run: NestPass) -> NestPass:
+        return run if budget is None else within_budget(run, budget)
+
     passes: list[tuple[str, NestPass]] = [
         ("initialise reductions", initialise_reductions),
-        ("fuse distant kernels", fuse_distant_kernels),
-        ("fuse neighbours", fuse_neighbours),
+        ("fuse distant kernels", fusion(fuse_distant_kernels)),
+        ("fuse neighbours", fusion(fuse_neighbours)),
         ("forward stores", forward_stores),
         ("widen accumulators", partial(widen_accumulators, may_pair=accumulation == "fast")),
     ]
@@ -100,6 +105,8 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
+    # a group packs the operands of all its kernels, which a budget has no room for
+    if target is not None and budget is None:
         group = group_rows if target.thread_blocks is None else group_rows_on_blocks
         passes.append(("group rows", partial(group, target=target)))
     on_blocks = target is not None and target.thread_blocks is not None

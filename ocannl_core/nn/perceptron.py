@@ -11,7 +11,7 @@ from ocannl_core.tensor.tensor import Tensor
 
 
 @op
-def dense(x: Tensor, *, output: Sequence[int] | None = None) -> Tensor:
+def dense(x: Tensor, *, output: Sequence[int] | None = None, bias: bool = True) -> Tensor:
     """Return an affine function of the output axes: `weight @ x + bias`.
 
     Shapes: `b|n` to `b|m`, with parameters `weight` of shape `n->m` and `bias` of shape `m`, 0 at
@@ -20,8 +20,13 @@ def dense(x: Tensor, *, output: Sequence[int] | None = None) -> Tensor:
     Args:
         x: The features.
         output: The sizes `m`; inferred from the use of the result when not given.
+        bias: False to leave out the bias.
     """
-    result: Tensor = param("weight") @ x + param("bias", output=output, init=0.0)
+    result: Tensor
+    if bias:
+        result = param("weight") @ x + param("bias", output=output, init=0.0)
+    else:
+        result = param("weight", output=output) @ x
     return result
 
 

@@ -11,7 +11,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ocannl_core import settings
-from ocannl_core.compile.driver import compile_program
+from ocannl_core.compile.driver import bytes_over_budget, compile_program
 from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
@@ -179,6 +179,9 @@ class Context:
         kept = link.stored_nodes(code, self._store, keep, read_again)
         inlined = link.requested_nodes(code, inline)
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
+        excess = bytes_over_budget(request)
+        if excess > 0 and computation.keep_less(excess):
+            return self._compile(computation, bindings, keep, name, inline)
         built = compile_program(program, request)
 
         # optimisation may have removed reads, never an access that bounds an index

@@ -76,6 +76,10 @@ class ComputationLike(Protocol):
         """Return the assignments with every shape closed."""
         ...
 
+    def keep_less(self, excess: int) -> bool:
+        """Let loops keep fewer bytes of values for gradients; return False if they keep none."""
+        ...
+
     def literals(self) -> Mapping[TensorNode, Array]:
         """Return the cells of the nodes made from host data: `TensorLike.literal` of each."""
         ...
