@@ -1,4 +1,4 @@
-"""Options of pytest, and profiles of Hypothesis: the same examples in every run, or new ones.
+"""Options of pytest, and profiles of Hypothesis: equal examples in every run, new ones on request.
 
 `HYPOTHESIS_PROFILE=explore make test` draws new examples; its failures are defects like any other.
 """

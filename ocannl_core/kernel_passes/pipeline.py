@@ -37,7 +37,11 @@ from ocannl_core.kernel_passes.schedule_kernels import (
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
 from ocannl_core.kernel_passes.unroll_shifts import unroll_shifts
-from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators, widen_scoped_sums
+from ocannl_core.kernel_passes.widen_accumulators import (
+    widen_accumulators,
+    widen_integers,
+    widen_scoped_sums,
+)
 from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nest_plan import (
     NestKernel,
@@ -96,6 +100,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
         ("fuse neighbours", fusion(fuse_neighbours)),
         ("forward stores", forward_stores),
         ("widen accumulators", partial(widen_accumulators, may_pair=accumulation == "fast")),
+        ("widen integers", widen_integers),
     ]
     if accumulation != "exact":
         passes.append(("widen scoped sums", widen_scoped_sums))

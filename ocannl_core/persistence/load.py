@@ -230,8 +230,8 @@ def _difference(
 ) -> str:
     """Return a line about the first difference between a tensor and its arrays, or nothing."""
     tensor = named.tensor
-    format_here = "uint32" if tensor.dtype is uint4x32 else tensor.dtype.name
     dims = tensor.info.dims
+    format_here = "uint32" if tensor.dtype is uint4x32 else tensor.dtype.unpacked.name
     needed = (*dims, 4) if tensor.dtype is uint4x32 else dims
     for listed in arrays:
         title = named.name if named.name == listed.name else f"{named.name} (there {listed.name})"

@@ -238,16 +238,18 @@ class DataParallel:
     @property
     def loss(self) -> float:
         """The mean loss of the slots in the last step."""
-        return self.context.item(self._code.means[self._loss])
+        return self.context.item(self.means[self._loss])
 
     @property
-    def mean_loss(self) -> Tensor:
-        """The tensor that holds the mean loss of the last step in every context."""
-        return self._code.means[self._loss]
+    def means(self) -> Mapping[Tensor, Tensor]:
+        """The tensors that hold the mean of the loss and of each metric in the last step, in every
+        context.
+        """
+        return self._code.means
 
     def mean(self, metric: Tensor) -> Array:
         """Return the mean over the slots of the loss or of a metric in the last step."""
-        found = self._code.means.get(metric)
+        found = self.means.get(metric)
         if found is None:
             raise _refusal(
                 "A step averages the loss and the metrics that it was made with.",
