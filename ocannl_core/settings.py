@@ -168,7 +168,7 @@ class Settings:
     )
     device_memory: int | None = _setting(
         None,
-        _OPTIONAL_COUNT,
+        formats.OPTIONAL_COUNT,
         "the greatest memory in MiB that the tensors and routines on one device may take; by "
         "default all that it has",
     )

@@ -16,11 +16,14 @@ from typing import Any
 from ocannl_core.backend_api import (
     NodeInfo,
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
     float64,
+    int8,
+    int16,
     int32,
     int64,
     uint8,
@@ -32,6 +35,8 @@ from ocannl_core.backend_api import (
 CUDA = 2
 """kDLCUDA."""
 _CODES = {
+    int8: 0,
+    int16: 0,
     int32: 0,
     int64: 0,
     uint8: 1,
@@ -42,6 +47,7 @@ _CODES = {
     float32: 2,
     float64: 2,
     bfloat16: 4,
+    bool_: 6,
     float8_e4m3fn: 10,
     float8_e5m2: 12,
 }
