@@ -70,7 +70,7 @@ class Cuda(Dialect):
         return ["}"]
 
     def parameter(self, parameter: KernelParameter) -> str:
-        # 64 bits, whatever the type of positions: parameters have one layout
+        # 64 bits for every type of positions: parameters have one layout
         return (
             f"int64_t {parameter.name}" if parameter.dtype is None else super().parameter(parameter)
         )
