@@ -311,8 +311,10 @@ def row_schedule(nest: KernelNest, nodes: NodeInfos, threads: int) -> Schedule:
     order = _coalesced_order(cells or wide, accesses, nodes)
     if cells and len(cells) < len(wide) and order[0].extent < threads // 2:
         order = _coalesced_order(wide, accesses, nodes)
-    if not order or (nest.rounds_often and order[0].is_reduced):
-        return ()
+    terms = prod(axis.extent for axis in nest.reduced)
+    keeps_order = nest.rounds_often or terms < MIN_TREE_TERMS
+    if not order or (keeps_order and order[0].is_reduced):
+        return ()  # one thread
     name = order[0].name
     transforms: list[Transform] = [Split(name, threads), MapToBlock((f"{name}1",))]
     over = next((axis.name for axis in nest.reduced), "")
