@@ -1,7 +1,7 @@
 """Every kernel of the conformance suite compiles for three generations of devices, without one.
 
-The results that the suite compares are those of the interpreter here: what runs on emulated devices
-is tested where those are.
+The results that the suite compares are those of the interpreter here; emulated devices have a run of
+their own.
 """
 
 from __future__ import annotations
