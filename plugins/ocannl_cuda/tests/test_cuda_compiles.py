@@ -57,6 +57,10 @@ class TestCompiles(BackendConformance):
     oracle_name = "interp"
 
     @pytest.fixture
+    def target(self) -> str:
+        return "interp"
+
+    @pytest.fixture
     def subject(self) -> Subject:
         interpreter = subject_named("interp")
         return CompiledAsWell(interpreter.backend, interpreter.target)
