@@ -247,8 +247,6 @@ MIN_GRID_TERMS = 2048
 """Terms of one of these, at least."""
 MAX_UNROLLED_SHIFTS = 64
 """Positions of a window whose sums run as kernels one after the other."""
-MIN_ROW_THREADS = 32
-"""Threads that run a row together, at least: those that execute one instruction."""
 MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16

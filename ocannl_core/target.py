@@ -36,9 +36,10 @@ class ThreadBlocks:
             many.
         local_bytes: The memory that the threads of a block share.
         registers: The numbers of 32 bits that a thread keeps in registers.
-        subgroup: Threads that execute one instruction together; 1 if each has its own.
+        subgroup: Threads that execute one instruction together: so many run a row, or neighbouring
+            cells, at least; 1 if each has its own.
         processors: The blocks that run at the same time, at least.
-        vector_bytes: The widest access to memory of one thread.
+        vector_bytes: The widest access to memory of one thread; 0 if all have the size of a number.
     """
 
     max_threads: int

@@ -148,7 +148,7 @@ class _Chooser:
             nests = [member.nest for member in members]
             rows = prod(axis.extent for axis in members[0].axes)
             if len(members) > 1 and any(nest.reduced for nest in nests):
-                threads = row_threads(nests, rows, blocks.threads)
+                threads = row_threads(nests, rows, blocks)
                 foldable = self._fitting(candidate, rows, blocks.local_bytes // 2)
                 fusion = RowFusion(members, folded=foldable, threads=threads)
                 refined = FusedLoops(fusion, self._nodes).refine()

@@ -22,25 +22,25 @@ from ocannl_core.kernels.nest_plan import RowGroup
 from ocannl_core.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import Allocate, AxisKind, Barrier, Block, For, LoopBound, Scope, Stmt
-from ocannl_core.machine_model import MIN_ROW_THREADS
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.block_axes import BlockAxes
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.thread_blocks import ThreadEmitter
 from ocannl_core.schedule.heuristics.thread_blocks import row_schedule
+from ocannl_core.target import ThreadBlocks
 
 
-def row_threads(nests: Sequence[KernelNest], rows: int, most: int) -> int:
+def row_threads(nests: Sequence[KernelNest], rows: int, blocks: ThreadBlocks) -> int:
     """Return the threads that run a row of some nests together.
 
     Args:
         nests: The nests.
         rows: The iterations of the axes that they share.
-        most: The most threads.
+        blocks: The device.
     """
     longest = max(prod(axis.extent for axis in nest.axes) // rows for nest in nests)
     wanted = 1 << max(0, (longest - 1).bit_length())
-    return min(most, max(MIN_ROW_THREADS, wanted))
+    return min(blocks.threads, max(blocks.subgroup, wanted))
 
 
 def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:

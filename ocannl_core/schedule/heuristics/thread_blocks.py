@@ -251,7 +251,7 @@ def _schedule_reduction(
         most = _power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
         # along the cells, as many as those leave idle
         count = prod(axis.extent for axis in cells) // blocks.processors
-        width = max(_WIDTH, _power_below(min(blocks.threads, count)))
+        width = max(blocks.subgroup, _power_below(min(blocks.threads, count)))
         idle = most if is_across else max(1, blocks.threads // width)
         shared = min(most, parameters.sharing or idle)
     leaves = _deal_reduced(dealing, reduced, shared)
@@ -260,10 +260,6 @@ def _schedule_reduction(
     dealing.block = [*dealing.block, *leaves] if is_across else [*leaves, *dealing.block]
     over = _first_reduced_leaf(nest, dealing)
     return dealing.schedule(*([AccumulateAt(over, fused(nest, target))] if over else []))
-
-
-_WIDTH = 32
-"""Neighbouring threads that read neighbouring cells, at least, where there are as many."""
 
 
 def _deal_reduced(dealing: _Dealing, axes: list[LoopAxis], count: int) -> list[str]:

@@ -107,7 +107,9 @@ def test_hand_made_programs_are_right(make: Callable[[], Example]) -> None:
 DEVICE = Target(
     "device",
     has_fma=True,
-    thread_blocks=ThreadBlocks(max_threads=1024, threads=256, local_bytes=48 << 10, processors=8),
+    thread_blocks=ThreadBlocks(
+        max_threads=1024, threads=256, local_bytes=48 << 10, subgroup=32, processors=8
+    ),
 )
 
 
