@@ -37,7 +37,7 @@ torture: $(VENV)/.for-test
 # The backend tests, compilers for three generations of devices, and faults, on emulated CUDA devices: needs no GPU.
 cuda-emulated: $(VENV)/.for-cuda
 	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(ARGS)
-	$(BIN)/python -m ocannl_cuda.emulation --sanitize -- $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal tests/backends -k cuda $(ARGS)
+	$(BIN)/python -m ocannl_cuda.emulation --sanitize -- $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends -k cuda $(ARGS)
 
 # Kills processes of training runs at random steps, and resumes each run.
 killed: $(VENV)/.for-test

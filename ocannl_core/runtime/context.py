@@ -31,7 +31,7 @@ from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.memory import Entry, MemoryReport
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
-from ocannl_core.target import Event, Target
+from ocannl_core.target import Buffer, Event, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
@@ -320,6 +320,18 @@ class Context:
         self._store.release()
 
     # ----- host access ---------------------------------------------------------------------------
+
+    def buffer(self, tensor: TensorLike) -> Buffer:
+        """Return the memory of a tensor on the device, without a copy: some backends let other
+        libraries access it.
+
+        Raises:
+            LinkError: if the tensor is not stored here, or has no value yet; the message has the
+                reason.
+        """
+        stored = self._readable(tensor)
+        self._store.wait_to_read(stored)
+        return stored.buffer
 
     def __getitem__(self, tensor: TensorLike) -> Array:
         """Return a copy of a tensor's cells: axes batch, output, input, without margins. An axis

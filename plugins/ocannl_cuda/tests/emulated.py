@@ -30,7 +30,7 @@ class Outcome:
         code: Its exit code.
         output: Its standard output.
         errors: Its standard error.
-        left: What the emulated driver still had at exit, and numbers of calls; empty if it was
+        left: Objects that the emulated driver still had at exit, and counts of calls; empty if it was
             not used, or the process was aborted.
     """
 

@@ -143,6 +143,17 @@ def test_a_shuffle_from_a_lane_that_does_not_exist_is_no_number() -> None:
     assert np.isnan(y).all()
 
 
+def test_a_launch_of_the_wrong_shape_is_an_error() -> None:
+    text = (
+        'extern "C" __global__ void __launch_bounds__(64) wide(float *x) { x[threadIdx.x] = 1; }\n'
+    )
+    x = np.zeros(64, np.float32)
+    launch = compiled(text, "wide")
+    assert launch(1, 64, x) == (0, "")
+    message = "the kernel is written for blocks of 64 threads, and is launched with 32"
+    assert launch(1, 32, x) == (719, message)
+
+
 def test_a_wrong_number_of_parameters_is_an_error() -> None:
     text = 'extern "C" __global__ void two(float *x, float *y) {}\n'
     code, message = compiled(text, "two")(1, 1, np.zeros(1, np.float32))

@@ -214,6 +214,72 @@ def test_several_threads_use_one_device(tmp_path: Path) -> None:
     assert (outcome.errors, outcome.code) == ("", 0)
 
 
+INTEROP = """
+    import ctypes
+    import gc
+    import numpy as np
+    import ocannl_core as oc
+    from ocannl_cuda import interop
+
+    ctx = oc.Context("cuda:1")
+    x = oc.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    y = x * 2.0
+    ctx.compile(oc.train.forward(y))()
+    expected = [[0, 2, 4], [6, 8, 10]]
+
+    def cells_at(address):  # memory of emulated devices is memory of this process
+        return np.ctypeslib.as_array((ctypes.c_float * 6).from_address(address)).reshape(2, 3)
+"""
+
+
+def test_other_libraries_see_the_memory_through_the_array_interface(tmp_path: Path) -> None:
+    outcome = run(
+        INTEROP
+        + """
+    found = ctx.buffer(y).__cuda_array_interface__
+    address, is_read_only = found.pop("data")
+    assert cells_at(address).tolist() == expected
+    assert not is_read_only
+    assert found == {"shape": (2, 3), "typestr": "<f4", "strides": (12, 4), "version": 3}
+    """,
+        tmp_path,
+        devices=2,
+    )
+    assert (outcome.errors, outcome.code) == ("", 0)
+
+
+def test_a_capsule_keeps_the_memory_until_its_deleter_runs(tmp_path: Path) -> None:
+    outcome = run(
+        INTEROP
+        + """
+    buffer = ctx.buffer(y)
+    assert buffer.__dlpack_device__() == (2, 1)
+    capsule = buffer.__dlpack__(stream=None)
+    pythonapi = ctypes.pythonapi
+    pointer = ctypes.cast(interop._pointer(id(capsule), b"dltensor"), ctypes.POINTER(interop._Tensor))
+    tensor = pointer.contents
+    assert cells_at(tensor.data).tolist() == expected
+    assert (tensor.code, tensor.bits, tensor.lanes, tensor.device_id) == (2, 32, 1, 1)
+    assert (tensor.shape[:2], tensor.strides[:2]) == ([2, 3], [3, 1])
+    # a consumer takes the tensor, and releases it later
+    pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), b"used_dltensor")
+    del capsule
+    assert len(interop._exported) == 1
+    tensor.deleter(pointer)
+    assert not interop._exported
+    # without a consumer the capsule releases it
+    capsule = buffer.__dlpack__()
+    assert len(interop._exported) == 1
+    del capsule
+    assert not interop._exported
+    """,
+        tmp_path,
+        devices=2,
+    )
+    assert (outcome.errors, outcome.code) == ("", 0)
+    assert left_of(outcome) == NOTHING_LEFT
+
+
 def test_memory_is_reused_and_given_back_when_there_is_too_little(tmp_path: Path) -> None:
     outcome = call(
         """

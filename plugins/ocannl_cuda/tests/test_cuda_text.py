@@ -1,4 +1,4 @@
-"""CUDA C++ of kernels, as text, and what the assembler makes of it."""
+"""CUDA C++ of kernels, as text, and the resources that it takes."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from ocannl_core.backend_api import (
     Target,
     dataclass,
 )
+from ocannl_cuda import interop
 from ocannl_cuda.device import Device, device_of
 from ocannl_cuda.memory_pool import Allocation
 
@@ -33,6 +34,21 @@ class CudaBuffer:
     def address(self) -> int:
         """The address on the device of the first cell."""
         return self.memory.address
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        # a consumer that does not support streams needs the cells to be written
+        device_of(self.target).synchronize()
+        return interop.array_interface(self.address, self.info)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return interop.CUDA, self.target.device
+
+    def __dlpack__(self, *, stream: int | None = None, **more: object) -> object:
+        """Return a capsule of DLPack; a stream of -1 leaves out the wait for queued work."""
+        if stream != -1:
+            device_of(self.target).synchronize()
+        return interop.capsule(self.memory, self.address, self.info, self.target.device)
 
 
 class Queued:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.backend_api import Target, TargetReport, ThreadBlocks
+from ocannl_core.backend_api import Capability, Target, TargetReport, ThreadBlocks
 from ocannl_cuda.compiler import CudaCompiler, architecture_of
 from ocannl_cuda.compilers import INSTALL, Missing
 from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused
@@ -103,6 +103,7 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         cache_bytes=(facts.cache_bytes,),
         compiler=compiler_key(compiler, architecture_of(facts.capability)),
         thread_blocks=blocks,
+        capabilities=tuple(Capability),
     )
 
 

@@ -335,6 +335,13 @@ T take(size_t &end, const char *buffer) {
   return value;
 }
 
+// Generated kernels state the exact number of threads that they are written for.
+static inline int check_bounds(const unsigned *block, unsigned bounds) {
+  const unsigned count = block[0] * block[1] * block[2];
+  if (!bounds || count == bounds) return ok;
+  return fail("the kernel is written for blocks of %u threads, and is launched with %u", bounds, count);
+}
+
 template <class... A>
 struct Call {
   void (*kernel)(A...);
@@ -447,8 +454,9 @@ static inline T atomicAdd(T *cell, T value) {
   return old;
 }
 
-#define CUDA_EMULATOR_EXPORT(kernel, has_barriers)                                             \
+#define CUDA_EMULATOR_EXPORT(kernel, bounds, has_barriers)                                     \
   extern "C" __attribute__((visibility("default"))) int cuda_emulator_run_##kernel(            \
       const char *buffer, size_t size, const unsigned *grid, const unsigned *block) {          \
+    if (const int error = cuda_emulator::check_bounds(block, bounds)) return error;            \
     return cuda_emulator::launch(kernel, buffer, size, grid, block, has_barriers);             \
   }

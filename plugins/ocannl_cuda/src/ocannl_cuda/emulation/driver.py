@@ -90,14 +90,19 @@ def with_sanitizer(given: Mapping[str, str]) -> dict[str, str]:
     Raises:
         CompileError: if the compiler has none.
     """
-    library = subprocess.run(
-        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True
-    ).stdout.strip()
-    if not os.path.isabs(library):
+    # exceptions of PyCUDA need the library of C++ to be there when the sanitizer starts
+    libraries = [_library_of_compiler(name) for name in ("libasan.so", "libstdc++.so")]
+    if not all(map(os.path.isabs, libraries)):
         raise CompileError("The address sanitizer comes with g++.", found="g++ has none")
     return {
         **given,
-        "LD_PRELOAD": library,
+        "LD_PRELOAD": " ".join(libraries),
         "ASAN_OPTIONS": "detect_leaks=0",
         "CUDA_EMULATOR_CXX": "g++ -fsanitize=address",
     }
+
+
+def _library_of_compiler(name: str) -> str:
+    """Return the path of a library of g++, or the name itself if there is none."""
+    command = ["g++", f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()

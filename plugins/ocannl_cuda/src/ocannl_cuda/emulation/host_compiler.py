@@ -34,7 +34,7 @@ _FLAGS = (
     "-fvisibility=hidden",
 )
 _SANITIZED = ("-g", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
-_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(')
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)\) )?(\w+)\(')
 _MEETS = re.compile(r"\b__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)\(")
 
 
@@ -72,9 +72,10 @@ class HostCompiler:
             RejectedError: with the messages of the compiler.
         """
         # a kernel without barriers needs no fibers; helpers may contain some
+        meets = str(_MEETS.search(text) is not None).lower()
         exports = [
-            f"CUDA_EMULATOR_EXPORT({kernel}, {str(_MEETS.search(text) is not None).lower()})"
-            for kernel in _KERNEL.findall(text)
+            f"CUDA_EMULATOR_EXPORT({kernel}, {bounds or 0}, {meets})"
+            for bounds, kernel in _KERNEL.findall(text)
         ]
         with tempfile.TemporaryDirectory(prefix="ocannl-emulator-") as folder:
             source, target = Path(folder) / name, Path(folder) / "code.so"
