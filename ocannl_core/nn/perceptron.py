@@ -21,7 +21,9 @@ def dense(x: Tensor, *, output: Sequence[int] | None = None) -> Tensor:
         x: The features.
         output: The sizes `m`; inferred from the use of the result when not given.
     """
-    result: Tensor = param("weight") @ x + param("bias", output=output, init=0.0)
+    # both state all their axes, so that the number of axes of the result is known at once
+    weight = param("weight", output=output)
+    result: Tensor = weight @ x + param("bias", output=output, input=[], init=0.0)
     return result
 
 
