@@ -77,21 +77,24 @@ class Writer:
     Attributes:
         losses: The mean loss of each part of training.
         held_out: The loss on the held-out text.
+        model: The network.
     """
 
-    def __init__(self, texts: tuple[str, str], steps: int = 500, batch: int = 24) -> None:
+    def __init__(
+        self, texts: tuple[str, str], steps: int = 500, batch: int = 24, **sizes: int
+    ) -> None:
         self.alphabet = "".join(sorted(set("".join(texts))))
         known, other = (np.array([self.alphabet.index(c) for c in t], np.int32) for t in texts)
-        shape = self.shape = Shape(len(self.alphabet))
-        length, model = shape.length, gpt(shape=shape)
+        shape = self.shape = Shape(len(self.alphabet), **sizes)
+        length, self.model = shape.length, gpt(shape=shape)
         ids, following = (
             oc.placeholder(name, batch=[batch, length], dtype="int32") for name in ("ids", "next")
         )
         places = oc.tensor(np.arange(length), batch_axes=1, dtype="int32")
         mask, nothing = oc.nn.causal_mask(length), [None] * shape.layers
-        loss = oc.nn.cross_entropy(model(ids, places, mask, nothing, None), following)
+        loss = oc.nn.cross_entropy(self.model(ids, places, mask, nothing, None), following)
         with oc.evaluation():
-            value = oc.nn.cross_entropy(model(ids, places, mask, nothing, None), following)
+            value = oc.nn.cross_entropy(self.model(ids, places, mask, nothing, None), following)
 
         rate = oc.train.cosine(4e-3, steps=steps, warmup=steps // 10)
         optimiser = oc.train.AdamW(learning_rate=rate, weight_decay=0.05, clip_norm=1.0)
@@ -107,9 +110,9 @@ class Writer:
             evaluate()
             found.append(ctx.item(value))
         self.held_out = float(np.mean(found))
-        self._compile_writing(model)
+        self._compile_writing()
 
-    def _compile_writing(self, model: Any) -> None:
+    def _compile_writing(self) -> None:
         """Compile the routine that writes the character after a position."""
         shape, at = self.shape, oc.static_index("at", range=self.shape.length - 1)
         size = shape.width // shape.heads
@@ -126,7 +129,7 @@ class Writer:
         def write() -> None:
             here = self.text[at : at + 1]
             with oc.evaluation():
-                scores = model(here, place, seen, memories, at)
+                scores = self.model(here, place, seen, memories, at)
             noise = -oc.log(-oc.log(oc.uniform(counter=at) + 1e-9) + 1e-9)
             drawn = oc.require_shape(scores + self.heat * noise, f"1|{shape.characters}")
             chosen = oc.argmax(drawn, axis=-1)

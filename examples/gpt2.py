@@ -56,7 +56,9 @@ def mlp(x: oc.Tensor, *, width: int) -> oc.Tensor:
 def layer(
     x: oc.Tensor, seen: oc.Tensor, memory: Any, at: oc.StaticIndex, *, sizes: Sizes
 ) -> oc.Tensor:
-    x = x + attention(oc.nn.layer_norm(x, label="ln_1"), seen, memory, at, sizes=sizes, label="attn")
+    x = x + attention(
+        oc.nn.layer_norm(x, label="ln_1"), seen, memory, at, sizes=sizes, label="attn"
+    )
     return x + mlp(oc.nn.layer_norm(x, label="ln_2"), width=sizes.width)
 
 
@@ -121,9 +123,7 @@ class Model:
             noise = -oc.log(-oc.log(draws + 1e-9) + 1e-9)
             chosen = oc.argmax(self.scores + self.heat * noise, axis=-1)
             following = self.text[at + 1 : at + 2]
-            self.text[at + 1 : at + 2] = oc.where(
-                oc.number(at + 1) < self.given, following, chosen
-            )
+            self.text[at + 1 : at + 2] = oc.where(oc.number(at + 1) < self.given, following, chosen)
 
         self.ctx = oc.Context()
         code = write()
