@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 
 import comparison  # before NumPy: it limits the threads
-from workloads import block, convolutions, positions, rows, training
+from workloads import block, convolutions, orderings, positions, recurrent, rows, training
 
 
 def main() -> None:
-    modules = (rows, positions, convolutions, training, block)
+    modules = (rows, positions, orderings, convolutions, recurrent, training, block)
     works = itertools.chain.from_iterable(each.workloads() for each in modules)
     comparison.run(works, comparison.options(__doc__, rounds=15, sample=0.02))
 

@@ -7,7 +7,7 @@ are loaded at the first use of `Context`, `Routine` or `hookimpl`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import custom, nn, settings, train
+from ocannl_core import custom, settings
 from ocannl_core.custom.scans import (
     argsort,
     cummax,
@@ -41,6 +41,7 @@ from ocannl_core.errors import (
     CompileError,
     DataError,
     DivergenceError,
+    HookError,
     LinkError,
     LoweringError,
     MissingGradientError,
@@ -228,7 +229,7 @@ from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ocannl_core import data, testing
+    from ocannl_core import data, nn, testing, train
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
@@ -248,7 +249,7 @@ _LOADED_ON_DEMAND = {
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
-_MODULES_ON_DEMAND = frozenset({"data", "testing"})
+_MODULES_ON_DEMAND = frozenset({"data", "nn", "testing", "train"})
 
 
 def __getattr__(name: str) -> Any:
@@ -277,6 +278,7 @@ __all__ = [
     "DataError",
     "Dimension",
     "DivergenceError",
+    "HookError",
     "LinkError",
     "LoweringError",
     "MissingGradientError",

@@ -87,6 +87,12 @@ class BackendNotFoundError(OcannlError):
     """The requested backend is not installed, is broken, or has no device on this machine."""
 
 
+class HookError(OcannlError):
+    """A plugin's hook failed, or returned a result that its specification excludes: a defect of
+    the plugin.
+    """
+
+
 class LinkError(OcannlError):
     """A routine and the context it runs in do not fit together."""
 

@@ -395,6 +395,11 @@ class Settings:
     strict_plugins: bool = _setting(
         False, _BOOLEAN, "whether a plugin that fails to load is an error at once"
     )
+    plugin_timeout: float = _setting(
+        60.0,
+        _SECONDS,
+        "the time limit in seconds for the import of a plugin, and for its search for devices",
+    )
     trusted_directories: tuple[str, ...] = _setting(
         (),
         _TRUSTED,

@@ -23,6 +23,33 @@ majors must agree.
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadBlocks:
+    """The execution of a kernel by a grid of thread blocks, as on a GPU.
+
+    All threads run one kernel; those of a block share local memory and meet at barriers. Schedules
+    depend on these numbers alone, never on the name of a backend.
+
+    Attributes:
+        max_threads: The most threads of a block.
+        threads: The threads of a block that hide the latency of memory: schedules choose about as
+            many.
+        local_bytes: The memory that the threads of a block share.
+        registers: The numbers of 32 bits that a thread keeps in registers.
+        subgroup: Threads that execute one instruction together; 1 if each has its own.
+        processors: The blocks that run at the same time, at least.
+        vector_bytes: The widest access to memory of one thread.
+    """
+
+    max_threads: int
+    threads: int = 256
+    local_bytes: int = 32 << 10
+    registers: int = 64
+    subgroup: int = 1
+    processors: int = 1
+    vector_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One device of one backend, as schedules and code generators need it.
 
@@ -40,6 +67,8 @@ class Target:
         tile_products: Formats of which one instruction adds products of blocks, of 16 rows, 32
             terms and 16 columns, to numbers of float32, likewise.
         cache_bytes: Sizes of the data caches of one processor, nearest first; empty if unknown.
+        thread_blocks: The blocks of threads that run a kernel; None if one thread runs it, or parts
+            of its parallel loops.
         compiler: A key of the compiler and its flags: measurements with another compiler are not
             comparable.
     """
@@ -56,6 +85,7 @@ class Target:
     tile_products: tuple[DType, ...] = ()
     cache_bytes: tuple[int, ...] = ()
     compiler: str = ""
+    thread_blocks: ThreadBlocks | None = None
 
     def __str__(self) -> str:
         return f"{self.backend}:{self.device}"

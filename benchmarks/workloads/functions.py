@@ -23,7 +23,7 @@ class Function:
         own: The function as an expression of this project; arguments are named as the arrays are.
         torch: The function in PyTorch.
         jax: The function in JAX.
-        tinygrad: The function in tinygrad.
+        tinygrad: The function in tinygrad; None if that takes minutes to compile it.
         pytensor: The function in PyTensor; None if that cannot express it.
         numpy: The function in NumPy, if one call of NumPy does it; takes `out`, too.
         exact: The value in double precision by NumPy, if contenders must agree with that.
@@ -41,7 +41,7 @@ class Function:
     own: Callable[..., Any]
     torch: Callable[..., Any]
     jax: Callable[..., Any]
-    tinygrad: Callable[..., Any]
+    tinygrad: Callable[..., Any] | None
     pytensor: Callable[..., Any] | None
     numpy: Callable[..., Any] | None = None
     exact: Callable[..., Any] | None = None

@@ -76,6 +76,7 @@ from ocannl_core.target import (
     Source,
     Target,
     TargetReport,
+    ThreadBlocks,
 )
 
 __all__ = [
@@ -118,6 +119,7 @@ __all__ = [
     "Target",
     "TargetReport",
     "TensorNode",
+    "ThreadBlocks",
     "TransferError",
     "VerifyError",
     "bfloat16",

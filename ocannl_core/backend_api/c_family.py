@@ -7,7 +7,7 @@ from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
 from ocannl_core.codegen.names import NameRole
 from ocannl_core.codegen.native import native_arguments, render_native
 from ocannl_core.codegen.precedence import CExpr, Precedence, call
-from ocannl_core.codegen.prelude import headers_of
+from ocannl_core.codegen.prelude import PreludeWords, headers_of, prelude
 
 __all__ = [
     "CODEGEN_VERSION",
@@ -20,9 +20,11 @@ __all__ = [
     "KernelText",
     "NameRole",
     "Precedence",
+    "PreludeWords",
     "call",
     "headers_of",
     "native_arguments",
+    "prelude",
     "render_kernel",
     "render_native",
 ]

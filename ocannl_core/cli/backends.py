@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core import settings
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
+from ocannl_core.cli.streams import stdout_to_stderr
 from ocannl_core.hooks.manager import wrapper_entries
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ def add(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the list; return 0, or 1 if no backend can be used or the chosen one cannot."""
-    rows = inventory()
-    _, error = default_target()
+    with stdout_to_stderr():  # plugins may print
+        rows = inventory()
+        _, error = default_target()
     if arguments.json:
         print(json.dumps([as_json(row) for row in rows], indent=2))
         return 0 if error is None else 1
@@ -79,6 +81,7 @@ def as_json(row: BackendRow) -> dict[str, Any]:
         "reason": row.reason,
         "fix": row.fix,
         "details": list(row.report.details),
+        "shadowed": list(row.entry.shadowed),
         "devices": [
             {
                 "device": target.device,
@@ -94,6 +97,7 @@ def as_json(row: BackendRow) -> dict[str, Any]:
 
 def _notes(row: BackendRow, verbose: bool) -> list[str]:
     notes = _title_lines("reason", row.reason) + _title_lines("try", row.fix)
+    notes += [f"shadows {plugin}: uninstall one of them" for plugin in row.entry.shadowed]
     if verbose:
         notes += [
             f"device  {target}: {target.description or 'no description'}, cores: {target.cores}, "

@@ -35,9 +35,11 @@ class BackendRow:
 
     @property
     def state(self) -> str:
-        """One word: available, unavailable, broken or disabled."""
+        """One word: available, unavailable, incomplete, broken or disabled."""
         if self.entry.status in (Status.BROKEN, Status.DISABLED):
             return str(self.entry.status.value)
+        if self.report.targets and self.lacking:
+            return "incomplete"
         return "available" if self.report.targets else "unavailable"
 
     @property
@@ -45,7 +47,14 @@ class BackendRow:
         """The reason why it cannot be used; empty if it can."""
         if self.entry.status is Status.DISABLED:
             return "the settings load_plugins and disable_plugins exclude it"
+        if self.report.targets and self.lacking:
+            return f"it does not implement {', '.join(self.lacking)}, which programs need"
         return self.entry.error or self.report.reason
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Hooks that running a program needs and that it does not implement."""
+        return () if self.backend is None else self.backend.lacking()
 
     @property
     def fix(self) -> str:

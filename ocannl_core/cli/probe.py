@@ -50,7 +50,7 @@ def check(backend: Backend, target: Target) -> None:
     buffers = {node: backend.allocate(plan.nodes[node], target) for node in plan.params}
     for node, values in cells.items():
         backend.transfer(buffers[node], HostBuffer(values, plan.nodes[node])).wait()
-    executable.link(buffers)([])
+    backend.link(executable, buffers)([])
     backend.synchronize(target)
     result = HostBuffer(np.empty(EXTENT, np.float32), plan.nodes[c])
     backend.transfer(result, buffers[c]).wait()

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.compound_assignment import compound_symbol
+from ocannl_core.codegen.device_axes import GROUP_ALIGNMENT, DeviceAxis, device_axes
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
@@ -70,8 +71,8 @@ from ocannl_core.loopir.nodes import (
     Store,
     StoreVector,
 )
-from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
+from ocannl_core.loopir.ranges import Range, bounded_range
+from ocannl_core.loopir.traverse import merge_reads, nodes_of, writes
 from ocannl_core.machine_model import STACK_BYTES
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -82,7 +83,6 @@ _VECTORS_PER_PLAIN = 16
 """The least number of vector loops per plain loop in a kernel that counts as vector code."""
 
 _DECLARATIONS = frozenset({Allocate, DeclareLocal})
-_LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
 
 def render_kernel(
@@ -124,6 +124,7 @@ def render_kernel(
         kernel.bounds,
         kernel.vectorisation,
         checks=kernel.checks,
+        group_bytes=kernel.group_bytes,
     )
 
 
@@ -183,10 +184,11 @@ class _KernelRenderer:
         self._vector_loops = 0
         self._enclosing: list[AxisKind] = []
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
-        self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
+        self._device = device_axes(nest.body, dialect)
+        self.group_bytes = 0
+        self._limits: list[tuple[AxisIndex, int]] = []
         self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
         self._private: dict[TensorNode, KernelParameter] = {}
-        self._collect_extents(nest.body)
 
     @property
     def bounds(self) -> int:
@@ -218,8 +220,8 @@ class _KernelRenderer:
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the extents of the axes that the device runs: GRID, then BLOCK."""
-        return tuple(self._launch[AxisKind.GRID]), tuple(self._launch[AxisKind.BLOCK])
+        """Return the number of thread blocks, and of the threads of each."""
+        return self._device.launch
 
     def parameters(self) -> list[KernelParameter]:
         """Return the parameters of the kernel; they are complete once the body is rendered."""
@@ -255,30 +257,10 @@ class _KernelRenderer:
         """Return True if an access is certainly in bounds."""
         extents = self._info(load.node).buffer_dims
         for index, extent in zip(load.indices, extents, strict=True):
-            reach = index_range(index, self._ranges)
+            reach = bounded_range(index, self._ranges, self._limits)
             if reach is None or reach.low < 0 or reach.high >= extent:
                 return False
         return True
-
-    def _collect_extents(self, stmt: Stmt, grid: int = 0, block: int = 0) -> None:
-        """Collect the extents of the axes that the device runs."""
-        match stmt:
-            case Block(stmts):
-                for each in stmts:
-                    self._collect_extents(each, grid, block)
-            case Staged(_, _, body):
-                self._collect_extents(body, grid, block)
-            case For(_, start, stop, body, kind):
-                depth = block if kind is AxisKind.BLOCK else grid
-                if kind in _LAUNCHED and self._dialect.bound_index(kind, depth) is not None:
-                    extents = self._launch[kind]
-                    extents += [0] * (depth + 1 - len(extents))
-                    extents[depth] = max(extents[depth], stop - start)
-                    grid += kind is AxisKind.GRID
-                    block += kind is AxisKind.BLOCK
-                self._collect_extents(body, grid, block)
-            case _:
-                return
 
     # ----- statements -----------------------------------------------------------------------
 
@@ -377,7 +359,15 @@ class _KernelRenderer:
         if extent <= 0:
             return
         self._ranges[loop.var] = Range(loop.start, loop.stop - 1)
-        bound = self._bound_index(loop.kind)
+        if loop.bound is None:
+            self._write_iterations(loop, extent)
+            return
+        self._limits.append((loop.bound.index, loop.bound.maximum))
+        self._write_iterations(loop, extent)
+        self._limits.pop()
+
+    def _write_iterations(self, loop: For, extent: int) -> None:
+        axis = self._device.axes.find(loop)
         is_whole = loop.bound is None
         if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1 and is_whole:
             self._write_vector_loop(loop)
@@ -393,12 +383,14 @@ class _KernelRenderer:
                         self.write_block(loop.body)
             return
         partition = self._partitions.find(loop)
-        if bound is None and extent == 1:
+        if extent == 1 and (axis is None or axis.is_full):
+            self._enclosing.append(loop.kind)
             with self._names.bind(loop.var, loop.start):
                 conditions = [] if partition is None else [partition.condition()]
                 if loop.bound is not None:
                     conditions.append(self._ends.condition(loop.bound))
                 self._write_guarded(conditions, loop.body)
+            self._enclosing.pop()
             return
         is_plain = partition is None and loop.bound is None
         cleared = self._memsets.fill_row(loop) if is_plain else None
@@ -407,10 +399,10 @@ class _KernelRenderer:
             return
         self._enclosing.append(loop.kind)
         with self._names.loop(loop.var) as name:
-            if bound is None:
+            if axis is None:
                 self._write_serial_loop(loop, name)
             else:
-                self._write_device_axis(loop, name, bound)
+                self._write_device_axis(loop, name, axis)
         self._enclosing.pop()
 
     def _uses_registers(self, loop: For) -> bool:
@@ -480,26 +472,14 @@ class _KernelRenderer:
         with self.writer.braces(f"if ({' && '.join(conditions)})"):
             self.write_block(body)
 
-    def _write_device_axis(self, loop: For, name: str, bound: str) -> None:
+    def _write_device_axis(self, loop: For, name: str, axis: DeviceAxis) -> None:
         """Write the body for the iteration that the device runs; idle iterations skip it."""
-        extents = self._launch[loop.kind]
-        depth = self._enclosing.count(loop.kind) - 1
-        is_full = loop.stop - loop.start == extents[depth]
-        if not is_full and any(isinstance(each, Barrier) for each in walk(loop.body)):
-            raise CodegenError(
-                "All iterations of a BLOCK axis meet at its barriers.",
-                found=f"an axis of {loop.stop - loop.start} beside one of {extents[depth]}",
-            )
         start = f"{loop.start} + " if loop.start else ""
-        declaration = f"const {self._dialect.index_type} {name} = {start}{bound};"
-        with self.writer.braces("" if is_full else f"if ({bound} < {loop.stop - loop.start})"):
+        declaration = f"const {self._dialect.index_type} {name} = {start}{axis.index};"
+        head = "" if axis.is_full else f"if ({axis.index} < {loop.stop - loop.start})"
+        with self.writer.braces(head):
             self.writer.line(declaration)
             self._write_guarded([self._ends.condition(loop.bound)] if loop.bound else [], loop.body)
-
-    def _bound_index(self, kind: AxisKind) -> str | None:
-        if kind not in _LAUNCHED:
-            return None
-        return self._dialect.bound_index(kind, self._enclosing.count(kind))
 
     def _write_store(self, node: TensorNode, cell: CExpr, value: Expr, stmt: Store) -> None:
         if node in self._names.registers:
@@ -541,6 +521,12 @@ class _KernelRenderer:
             )
         if self._partitions and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
             self._allocate_private(node, info)
+            return
+        if scope is Scope.GROUP and self._device.counts[1]:
+            self.group_bytes += -(-info.nbytes // GROUP_ALIGNMENT) * GROUP_ALIGNMENT
+            self._note_type(info.dtype)
+            name = self._names.allocate(node)
+            self.writer.insert_first(self._dialect.array(name, info.dtype, info.size, scope))
             return
         self._stack_bytes += info.nbytes
         if self._stack_bytes > self._dialect.stack_limit:

@@ -15,7 +15,7 @@ import numpy as np
 from ocannl_core.codegen.float32_math import math_helper
 from ocannl_core.codegen.helper import MATH, STRING
 from ocannl_core.codegen.precedence import CExpr, Precedence, call
-from ocannl_core.codegen.prelude import headers_of, prelude
+from ocannl_core.codegen.prelude import C_WORDS, PreludeWords, headers_of, prelude
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
@@ -60,7 +60,8 @@ class Dialect:
 
     language: ClassVar[str] = "c"
     """The name under which `Staged` code addresses the dialect."""
-    inline: ClassVar[str] = "static inline"
+    words: ClassVar[PreludeWords] = C_WORDS
+    """The spelling of helpers."""
     restrict: ClassVar[str] = "restrict"
     index_type: ClassVar[str] = "int64_t"
     headers: ClassVar[tuple[str, ...]] = (MATH, "<stdint.h>", STRING)
@@ -181,7 +182,7 @@ class Dialect:
         helpers = list(helpers)
         needed = {"<stdint.h>", *headers_of(helpers)}
         includes = "\n".join(f"#include {each}" for each in self.headers if each in needed)
-        definitions = prelude(helpers, self.inline)
+        definitions = prelude(helpers, self.words)
         return f"{includes}\n\n{definitions}\n" if definitions else f"{includes}\n"
 
     # ----- statements -----------------------------------------------------------------------
@@ -200,12 +201,11 @@ class Dialect:
         """Return a compiler barrier that prevents speculation of the loads in a branch."""
         return ['__asm__ volatile ("");']
 
-    def bound_index(self, kind: AxisKind, dimension: int) -> str | None:
-        """Return the index of an axis on the device; None if a loop runs it.
+    def device_index(self, kind: AxisKind) -> str | None:
+        """Return the number of the thread block (GRID), or of the thread in its block (BLOCK), as a
+        primary expression; None if loops run the axes of the kind.
 
-        Args:
-            kind: GRID or BLOCK.
-            dimension: The number of enclosing axes of the same kind.
+        The axes of a kind share one number; `KernelText` has the count to launch.
         """
         return None
 

@@ -28,8 +28,9 @@ class KernelText:
         symbol: Its name: `k_` and a hash of all other attributes that distinguish kernels.
         text: Its definition.
         helpers: The helpers of the prelude that it uses.
-        grid: Extents of the GRID axes that the device runs, outermost first.
-        block: Extents of the BLOCK axes that the device runs, likewise.
+        grid: The grid of thread blocks that the device runs, of one axis; empty if loops run the
+            GRID axes. Native code may have more axes.
+        block: The threads of a block, likewise.
         private: The size in bytes of each buffer that is private to a thread; these parameters
             follow the indices.
         bounds: The number of trailing pairs of a first iteration and an end: 0, 1 for its loops, 2
@@ -37,6 +38,7 @@ class KernelText:
         vectorisation: Amount of vectorisation that is left for the C compiler.
         checks: True if the kernel checks positions: an integer to be set to 1 by a failure is its
             last argument.
+        group_bytes: Bytes of the memory that the threads of a block share.
         author: The author, for messages, if it is not the compiler; kernels that differ only in
             this are equal.
     """
@@ -50,4 +52,5 @@ class KernelText:
     bounds: int = 0
     vectorisation: CompilerVectorisation = CompilerVectorisation.PLAIN
     checks: bool = False
+    group_bytes: int = 0
     author: str = field(default="", compare=False)

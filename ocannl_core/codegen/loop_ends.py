@@ -36,7 +36,7 @@ class LoopEnds:
 
     def condition(self, bound: LoopBound) -> str:
         """Return the condition that an iteration is before the end."""
-        return f"{self.positions.index(bound.index)} < {self.names.index(bound.extent)}"
+        return f"{self.positions.index(bound.index)} < {self.positions.index(bound.end)}"
 
     def earlier(self, loop: For, bound: LoopBound, end: str, *, is_part: bool) -> str:
         """Return the smaller of an end of a loop and its end at run time.
@@ -51,13 +51,14 @@ class LoopEnds:
         step = sum(coefficient for coefficient, var in terms if var is loop.var)
         others = [(coefficient, var) for coefficient, var in terms if var is not loop.var]
         before = [(-coefficient, var) for coefficient, var in others]
-        last = affine([(1, bound.extent), *before], step - 1 - offset)
+        end_terms, end_offset = as_affine(bound.end)
+        last = affine([*end_terms, *before], end_offset + step - 1 - offset)
         limit = self.positions.index(last).code
         if step > 1:
             limit = f"({limit}) / {step}"
         reached = index_range(affine(others, offset), self.ranges)
         if reached is not None and not is_part:
-            most = -((reached.low - bound.extent.maximum) // step)
+            most = -((reached.low - bound.maximum) // step)
             if most <= loop.stop:
                 return limit
         name = self.names.fresh()

@@ -1,7 +1,7 @@
 """Prelude of generated C: helpers for operations that C has no exact operator or function for.
 
 A kernel lists the helpers that it uses; `prelude` returns their definitions in dependency order. In
-a definition, `INLINE` stands for the function specifiers of a dialect.
+a definition, `INLINE`, `TABLE` and `CELLS` stand for words of a dialect (`PreludeWords`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from ocannl_core.codegen.float32_math import number_function, number_function_names
 from ocannl_core.codegen.helper import Helper, headers_for, read_helpers
 from ocannl_core.codegen.vector_prelude import vector_helper
+from ocannl_core.fast_dataclass import dataclass
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _UNSIGNED = {
@@ -31,6 +32,7 @@ _FORMATS = {
 }
 """The formats of a kind: their types in C, and the suffixes of library functions."""
 _TOKEN = re.compile(r"\w+")
+_WORD = re.compile(r"\b(?:INLINE|TABLE|CELLS)\b")
 _FILES = ("scalars.h", "float32_math.h", "words.h", "tiles.h")
 
 
@@ -110,15 +112,39 @@ def headers_of(names: Iterable[str]) -> frozenset[str]:
     return frozenset(filter(_is_header, closure(names)))
 
 
-def prelude(names: Iterable[str], inline: str = "static inline") -> str:
+@dataclass(frozen=True, slots=True)
+class PreludeWords:
+    """The words of a dialect in helpers.
+
+    Attributes:
+        inline: The specifiers of a function.
+        table: The specifiers of a table of numbers.
+        cells: The qualifiers of the numbers that a pointer into a table points to.
+        own: Definitions that take the place of those in files, by name.
+    """
+
+    inline: str = "static inline"
+    table: str = "static const"
+    cells: str = "const"
+    own: tuple[tuple[str, str], ...] = ()
+
+
+C_WORDS = PreludeWords()
+
+
+def prelude(names: Iterable[str], words: PreludeWords = C_WORDS) -> str:
     """Return the definitions of helpers and their dependencies, separated by blank lines."""
-    return _prelude(closure(names), inline)
+    return _prelude(closure(names), words)
 
 
 @lru_cache(maxsize=1024)
-def _prelude(ordered: tuple[str, ...], inline: str) -> str:
-    return "\n\n".join(
-        _helper(name).text.replace("INLINE", f"{inline}{_ALWAYS * _helper(name).is_instruction}")
-        for name in ordered
-        if not _is_header(name)
-    )
+def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
+    own = dict(words.own)
+
+    def definition(name: str) -> str:
+        helper = _helper(name)
+        inline = f"{words.inline}{_ALWAYS * helper.is_instruction}"
+        spelled = {"INLINE": inline, "TABLE": words.table, "CELLS": words.cells}
+        return _WORD.sub(lambda word: spelled[word[0]], own.get(name, helper.text))
+
+    return "\n\n".join(definition(name) for name in ordered if not _is_header(name))

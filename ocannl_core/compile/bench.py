@@ -54,7 +54,7 @@ class Bench:
         self._kernel = kernel
         self._backend = backend
         self._target = target
-        alone = plan_variants(plan, kernel, [()])
+        alone = plan_variants(plan, kernel, [()], target)
         (nest,) = alone.steps
         assert isinstance(nest, Kernel)
         self.plain = nest
@@ -75,15 +75,16 @@ class Bench:
 
     def compile(self, schedules: Sequence[Schedule]) -> list[Launcher]:
         """Return launchers of the kernel for each of some schedules, compiled together."""
-        together = plan_variants(self._plan, self._kernel, schedules)
+        together = plan_variants(self._plan, self._kernel, schedules, self._target)
         self._backend.compile(self._backend.generate(together, self._target), self._target)
         launchers = []
         for schedule in schedules:
-            alone = plan_variants(self._plan, self._kernel, [schedule])
+            alone = plan_variants(self._plan, self._kernel, [schedule], self._target)
             executable = self._backend.compile(
                 self._backend.generate(alone, self._target), self._target
             )
-            launchers.append(executable.link({node: self._buffers[node] for node in alone.params}))
+            buffers = {node: self._buffers[node] for node in alone.params}
+            launchers.append(self._backend.link(executable, buffers))
         return launchers
 
     def results(self, launcher: Launcher) -> list[Array]:

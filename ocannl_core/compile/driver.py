@@ -32,7 +32,6 @@ from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_o
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.loopir.verify import verify
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.target import Executable, Source, Target
@@ -140,7 +139,7 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
     from ocannl_core.passes.pipeline import core_passes, run_passes
     from ocannl_core.passes.repetitions import optimise_repetitions
 
-    own = [_verified(each) for each in request.backend.passes(request.target)]
+    own = request.backend.passes(request.target)
 
     def run(program: LoopProgram, decided: Decisions) -> LoopProgram:
         passes = [_timed(each, dump) for each in (*core_passes(decided), *own)]
@@ -176,18 +175,5 @@ def _timed(each: NamedPass, dump: Dump) -> NamedPass:
     def run(program: LoopProgram) -> LoopProgram:
         with dump.timing(each.name):
             return each.run(program)
-
-    return NamedPass(each.name, run)
-
-
-def _verified(each: NamedPass) -> NamedPass:
-    """Return a backend's pass with its results verified, so that defects show where they arise."""
-
-    from ocannl_core.passes.pipeline import NamedPass
-
-    def run(program: LoopProgram) -> LoopProgram:
-        result = each.run(program)
-        verify(result)
-        return result
 
     return NamedPass(each.name, run)

@@ -108,8 +108,9 @@ def profile(
         backend.transfer(buffers[node], buffer).wait()
     steps = tuple(_counted(plan.steps, 1, plan.indices))
     launchers = [
-        backend.compile(backend.generate(alone, target), target).link(
-            {node: buffers[node] for node in alone.params}
+        backend.link(
+            backend.compile(backend.generate(alone, target), target),
+            {node: buffers[node] for node in alone.params},
         )
         for alone in (isolate_step(plan, each) for each in steps)
     ]

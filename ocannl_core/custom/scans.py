@@ -37,6 +37,13 @@ _TYPES = {
 """Formats that C code computes in, and their types."""
 
 
+_BLOCK = 64
+"""The cells that `topk` compares with the last of the first cells before it looks at each."""
+
+_FEW_CELLS = 64
+"""The greatest number of cells that `topk` keeps in order in place of sorting all of them."""
+
+
 def _type(dtype: DType) -> str:
     if dtype not in _TYPES:
         raise NoNativeCode
@@ -238,36 +245,130 @@ class ArgSort(_AlongAxis):
             order = np.argsort(x, axis=self.axis, kind="stable")
         output_storage[0][0] = order.astype(np.int32)
 
-    c_headers = ("<stdlib.h>",)
+    c_headers = ("<stdlib.h>", "<string.h>")
 
     def c_code(self, node: Apply) -> str:
-        kind = _type(node.inputs[0].dtype)
-        first = "b < a || (a != a && b == b)" if self.descending else "a < b || (b != b && a == a)"
-        # of two runs, the right one is ahead only where its cell is strictly before the left one
-        ahead = first.replace("a", "_").replace("b", "a").replace("_", "b")
-        sort = (
-            "for (int64_t k = 0; k < n; ++k) from[k] = (int32_t)k;\n"
-            "for (int64_t run = 1; run < n; run *= 2) {\n"
-            "for (int64_t start = 0; start < n; start += 2 * run) {\n"
-            "const int64_t middle = start + run < n ? start + run : n;\n"
-            "const int64_t stop = start + 2 * run < n ? start + 2 * run : n;\n"
-            "int64_t left = start, right = middle;\n"
-            "for (int64_t k = start; k < stop; ++k) {\n"
-            "int takes_right = left == middle;\n"
-            "if (left < middle && right < stop) {\n"
-            f"const {kind} a = in0[first + from[left] * inner];\n"
-            f"const {kind} b = in0[first + from[right] * inner];\n"
-            f"takes_right = {ahead};\n}}\n"
-            "into[k] = from[takes_right ? right++ : left++];\n}\n}\n"
-            "int32_t *const other = from;\nfrom = into;\ninto = other;\n}\n"
-            "for (int64_t k = 0; k < n; ++k) out0[first + k * inner] = from[k];"
+        """Return a radix sort of the keys, digit by digit of 8 bits; of few cells, by insertion."""
+        dtype = node.inputs[0].dtype
+        word = _word(dtype)
+        loops = self._loops(
+            f"struct pair {{ {word} key; int32_t at; }} *from = memory, *into = from + n;\n"
+            "memset(counts, 0, sizeof counts);\n"
+            "for (int64_t k = 0; k < n; ++k) {\n"
+            f"{_key(dtype, 'in0[first + k * inner]', self.descending)}"
+            "int64_t place = k;\n"
+            "if (n <= few) {\n"
+            "for (; place > 0 && from[place - 1].key > key; --place) from[place] = from[place - 1];"
+            "\n}\n"
+            f"else for (int digit = 0; digit < {dtype.nbytes}; ++digit)\n"
+            "++counts[digit][key >> 8 * digit & 255];\n"
+            "from[place].key = key;\n"
+            "from[place].at = (int32_t)k;\n}\n"
+            f"for (int digit = 0; n > few && digit < {dtype.nbytes}; ++digit) {{\n"
+            "int32_t *const count = counts[digit];\n"
+            "if (count[from[0].key >> 8 * digit & 255] == n) continue;\n"
+            "int32_t start = 0;\n"
+            "for (int value = 0; value < 256; ++value) {\n"
+            "const int32_t equal = count[value];\n"
+            "count[value] = start;\n"
+            "start += equal;\n}\n"
+            "for (int64_t k = 0; k < n; ++k)\n"
+            "into[count[from[k].key >> 8 * digit & 255]++] = from[k];\n"
+            "struct pair *const other = from;\nfrom = into;\ninto = other;\n}\n"
+            "for (int64_t k = 0; k < n; ++k) out0[first + k * inner] = from[k].at;"
         )
-        loops = self._loops(sort)
         count = f"in0_shape[{self.axis}]"
         return (
-            f"int32_t *const memory = malloc(sizeof(int32_t) * 2 * (size_t)({count} + 1));\n"
-            "if (memory == NULL) abort();\n"
-            f"int32_t *from = memory, *into = memory + {count};\n{loops}\nfree(memory);"
+            "enum { few = 24 };\n"
+            f"int32_t counts[{dtype.nbytes}][256];\n"
+            f"void *const memory = malloc(4 * sizeof({word}) * (size_t)({count} + 1));\n"
+            f"if (memory == NULL) abort();\n{loops}\nfree(memory);"
+        )
+
+
+def _word(dtype: DType) -> str:
+    """Return the unsigned type of the keys of a format."""
+    _type(dtype)
+    return "uint64_t" if dtype.nbytes == 8 else "uint32_t"
+
+
+def _key(dtype: DType, cell: str, is_reversed: bool) -> str:
+    """Return C code that declares `key`, unsigned and in the order of the cells.
+
+    Equal cells have equal keys, zeros of both signs and all NaN included.
+    """
+    word = _word(dtype)
+    kind, sign = _type(dtype), f"({word})1 << {8 * dtype.nbytes - 1}"
+    lines = [f"const {kind} cell = {cell};", f"{word} key = ({word})cell;"]
+    if dtype.is_float:
+        lines += [
+            "memcpy(&key, &cell, sizeof key);",
+            f"key ^= key >> {8 * dtype.nbytes - 1} ? ~({word})0 : {sign};",
+            f"key = cell == 0 ? {sign} : cell != cell ? ~({word})0 : key;",
+        ]
+    elif kind.startswith("int"):
+        lines += [f"key ^= {sign};"]
+    if is_reversed:
+        lines += ["key = ~key;"]
+    return "\n".join([*lines, ""])
+
+
+class TopPositions(_AlongAxis):
+    """The positions of the first few cells in ascending or descending order, as `ArgSort` has them.
+
+    One pass that keeps the first cells so far in order: of random cells, few displace another one.
+
+    Attributes:
+        count: The number of cells.
+        descending: True for the greatest cells.
+    """
+
+    __props__ = ("axis", "ranks", "count", "descending")
+
+    def __init__(
+        self, axis: int, ranks: tuple[int, int, int], count: int, descending: bool
+    ) -> None:
+        super().__init__(axis, ranks)
+        self.count = count
+        self.descending = descending
+        self.spec = f"{self._shape()} => {self._shape(str(count))}"
+
+    def output_dtypes(self, *given: DType) -> Sequence[DType]:
+        return [int32]
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        order: list[Storage] = [[None]]
+        ArgSort(self.axis, self.ranks, self.descending).perform(node, inputs, order)
+        output_storage[0][0] = np.take(order[0][0], np.arange(self.count), axis=self.axis)
+
+    c_headers = ("<string.h>",)
+
+    def c_code(self, node: Apply) -> str:
+        dtype = node.inputs[0].dtype
+        return self._loops(
+            f"{_word(dtype)} keys[{self.count}];\n"
+            f"int32_t found[{self.count}];\n"
+            "for (int64_t k = 0; k < n; ++k) {\n"
+            f"for (; k >= {self.count} && k + {_BLOCK} <= n; k += {_BLOCK}) {{\n"
+            "int displaces = 0;\n"
+            f"for (int64_t j = k; j < k + {_BLOCK}; ++j) {{\n"
+            f"{_key(dtype, 'in0[first + j * inner]', self.descending)}"
+            f"displaces |= key < keys[{self.count - 1}];\n}}\n"
+            "if (displaces) break;\n}\n"
+            "if (k == n) break;\n"
+            f"const int64_t stop = k >= {self.count} && k + {_BLOCK} <= n ? k + {_BLOCK} : k + 1;\n"
+            "for (; k < stop; ++k) {\n"
+            f"{_key(dtype, 'in0[first + k * inner]', self.descending)}"
+            f"int64_t place = k < {self.count} ? k : {self.count};\n"
+            f"if (place == {self.count} && key >= keys[{self.count - 1}]) continue;\n"
+            f"if (place == {self.count}) --place;\n"
+            "for (; place > 0 && keys[place - 1] > key; --place) {\n"
+            "keys[place] = keys[place - 1];\n"
+            "found[place] = found[place - 1];\n}\n"
+            "keys[place] = key;\n"
+            "found[place] = (int32_t)k;\n}\n--k;\n}\n"
+            f"for (int64_t k = 0; k < {self.count}; ++k)\n"
+            f"out0[line / inner * {self.count} * inner + line % inner + k * inner] = found[k];"
         )
 
 
@@ -400,6 +501,9 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
             found=f"k={k!r} of {size}",
             where=str(caller_location() or ""),
         )
+    if size is not None and k <= _FEW_CELLS:
+        order = TopPositions(position, own.ranks, int(k), bool(largest))(given)
+        return TakeAlong(position, own.ranks)(given, order), order
     order = ArgSort(position, own.ranks, bool(largest))(given)
     if k != size:
         parts = f"{own.replaced({position: 'taken^rest'})} => {own.replaced({position: 'taken'})}"

@@ -2,23 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pluggy
 
-from ocannl_core.errors import CodegenError, CompileError, LinkError, OcannlError, TransferError
+from ocannl_core import settings
+from ocannl_core.errors import (
+    CodegenError,
+    CompileError,
+    HookError,
+    LinkError,
+    OcannlError,
+    TransferError,
+    VerifyError,
+)
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks.host_staging import stage
 from ocannl_core.hooks.plugins import describe
+from ocannl_core.hooks.results import (
+    shown,
+    violation_of_buffer,
+    violation_of_event,
+    violation_of_executable,
+    violation_of_launcher,
+    violation_of_passes,
+    violation_of_report,
+    violation_of_source,
+)
+from ocannl_core.hooks.time_limit import call_within
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
+from ocannl_core.target import (
+    Buffer,
+    Done,
+    Event,
+    Executable,
+    Launcher,
+    Source,
+    Target,
+    TargetReport,
+)
 
 if TYPE_CHECKING:
     from ocannl_core.passes.pipeline import NamedPass
+
+T = TypeVar("T")
+
+_NEEDED = ("ocannl_generate", "ocannl_compile", "ocannl_allocate", "ocannl_transfer")
+"""The hooks that running a program needs, beside `ocannl_targets`."""
+_PATIENCE = "repair the driver that it waits for, or raise the setting plugin_timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class DefectReport(TargetReport):
+    """A report in the place of one that a defective plugin did not make."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,32 +82,40 @@ class Backend:
         """The distribution and its version, for messages."""
         return f"{self.distribution} {self.version}".strip()
 
+    def lacking(self) -> tuple[str, ...]:
+        """Return the hooks that running a program needs and that the plugin does not implement."""
+        plugin = self.manager.get_plugin(self.name)
+        return tuple(hook for hook in _NEEDED if not callable(getattr(plugin, hook, None)))
+
     def targets(self) -> TargetReport:
         """Return the usable devices; an exception of the hook becomes the reason of the report."""
+        limit = settings.current().plugin_timeout
         try:
-            report: object = self.manager.hook.ocannl_targets()
+            report: object = call_within(limit, self.manager.hook.ocannl_targets)
+        except TimeoutError as error:
+            return self._defect(f"looking for devices hangs: {error}", _PATIENCE)
+        except HookError as error:
+            return self._defect(f"looking for devices failed: {error.found}", error.fix)
         except (Exception, SystemExit) as error:
             reason = str(error) if isinstance(error, OcannlError) else describe(error)
-            return TargetReport(
-                reason=f"looking for devices failed: {reason}", fix=self._defect_fix()
-            )
-        if not isinstance(report, TargetReport):
-            reason = f"ocannl_targets must return a TargetReport, and returned {report!r}"
-            return TargetReport(reason=reason, fix=self._defect_fix())
-        foreign = [str(target) for target in report.targets if target.backend != self.name]
-        if foreign:
-            reason = f"it reports devices of another backend: {', '.join(foreign)}"
-            return TargetReport(reason=reason, fix=self._defect_fix())
+            return self._defect(f"looking for devices failed: {reason}")
+        if violation := violation_of_report(report, self.name):
+            return self._defect(violation)
+        assert isinstance(report, TargetReport)
         if not report.targets and not report.reason:
-            return TargetReport(
-                reason="it reports no device and no reason", fix=report.fix, details=report.details
-            )
+            return self._defect("it reports no device and no reason")
         return report
 
     def passes(self, target: Target) -> list[NamedPass]:
-        """Return the passes that the backend adds after the core's own."""
-        answers: list[list[NamedPass]] = self.manager.hook.ocannl_passes(target=target)
-        return [each for answer in answers for each in answer]
+        """Return the passes that the backend adds after the core's own; their results are
+        verified, so that defects show where they arise.
+        """
+        hook = "ocannl_passes"
+        answers: Any = self._call(hook, target=target)
+        for answer in answers:
+            if violation := violation_of_passes(answer):
+                raise self.fault(hook, violation)
+        return [self._watched(each) for answer in answers for each in answer]
 
     def generate(self, kernels: KernelStream | Plan, target: Target) -> Source:
         """Return the code of a routine.
@@ -75,11 +123,17 @@ class Backend:
         Raises:
             CodegenError: if the backend cannot express it.
         """
+        hook = "ocannl_generate"
         stream = KernelStream.of(kernels) if isinstance(kernels, Plan) else kernels
-        source: Source | None = self.manager.hook.ocannl_generate(kernels=stream, target=target)
+        try:
+            source: Source | None = self.manager.hook.ocannl_generate(kernels=stream, target=target)
+        except (Exception, SystemExit) as error:
+            if stream.error is not None:  # of the scheduler
+                raise stream.error from None
+            self.raise_fault(hook, error)
         if source is None:
-            raise CodegenError(**self._missing("generates no code", "ocannl_generate"))
-        return source
+            raise CodegenError(**self._missing("generates no code", hook))
+        return self._checked(hook, source, violation_of_source(source))
 
     def source_class(self) -> type[Any] | None:
         """Return the class of sources that can be kept on disk; None if the backend states none."""
@@ -92,12 +146,28 @@ class Backend:
         Raises:
             CompileError: if the compiler is missing or rejects the code.
         """
-        executable: Executable | None = self.manager.hook.ocannl_compile(
-            source=source, target=target
-        )
+        hook = "ocannl_compile"
+        executable: Executable | None = self._call(hook, source=source, target=target)
         if executable is None:
-            raise CompileError(**self._missing("compiles no code", "ocannl_compile"))
-        return executable
+            raise CompileError(**self._missing("compiles no code", hook))
+        return self._checked(hook, executable, violation_of_executable(executable))
+
+    def link(self, executable: Executable, *buffers: Mapping[TensorNode, Buffer]) -> Launcher:
+        """Return a function that runs compiled code over memory.
+
+        Args:
+            executable: The compiled code.
+            buffers: The memory of its parameters, and of merge buffers if it reads any.
+
+        Raises:
+            MemoryError: if the device has too little memory for the routine's own nodes.
+        """
+        hook = "Executable.link"
+        try:
+            launcher: Launcher = executable.link(*buffers)
+        except (Exception, SystemExit) as error:
+            self.raise_fault(hook, error)
+        return self._checked(hook, launcher, violation_of_launcher(launcher))
 
     def resolve_mode(
         self,
@@ -109,28 +179,30 @@ class Backend:
         """Return the memory mode that the backend chooses; without a choice, the first candidate.
 
         Raises:
-            CodegenError: if the backend returns none of the candidates.
+            HookError: if the backend returns none of the candidates.
         """
-        chosen: MemoryMode | None = self.manager.hook.ocannl_resolve_mode(
-            node=node, info=info, candidates=candidates, target=target
-        )
+        hook = "ocannl_resolve_mode"
+        chosen: Any = self._call(hook, node=node, info=info, candidates=candidates, target=target)
         if chosen is None:
             return candidates[0]
-        if chosen not in candidates:
-            raise CodegenError(
-                "A backend may only choose among the memory modes that are still open.",
-                found=f"{chosen} for {node.name}; open: {[each.value for each in candidates]}",
-                where=f"backend {self.name}, plugin {self.plugin}",
-                fix=self._defect_fix(),
-            )
-        return chosen
+        if not any(chosen is each for each in candidates):
+            still_open = ", ".join(each.value for each in candidates)
+            found = f"it returned {shown(chosen)} for {node.name}; open are {still_open}"
+            raise self.fault(hook, found)
+        result: MemoryMode = chosen
+        return result
 
     def allocate(self, info: NodeInfo, target: Target) -> Buffer:
-        """Return new memory for the cells of a node, all zero."""
-        buffer: Buffer | None = self.manager.hook.ocannl_allocate(info=info, target=target)
+        """Return new memory for the cells of a node, all zero.
+
+        Raises:
+            MemoryError: if the device has too little.
+        """
+        hook = "ocannl_allocate"
+        buffer: Buffer | None = self._call(hook, info=info, target=target)
         if buffer is None:
-            raise LinkError(**self._missing("allocates no memory", "ocannl_allocate"))
-        return buffer
+            raise LinkError(**self._missing("allocates no memory", hook))
+        return self._checked(hook, buffer, violation_of_buffer(buffer, info, target))
 
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
         """Copy cells to or from a device of this backend, or between two of them.
@@ -143,14 +215,74 @@ class Backend:
 
     def try_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
         """Copy cells if this backend serves the pair; return None if it does not."""
-        event: Event | None = self.manager.hook.ocannl_transfer(
-            destination=destination, source=source
-        )
-        return event
+        hook = "ocannl_transfer"
+        event: Event | None = self._call(hook, destination=destination, source=source)
+        if event is None or type(event) is Done:
+            return event
+        return self._checked(hook, event, violation_of_event(event))
 
     def synchronize(self, target: Target) -> None:
         """Return when all work of the device has finished."""
-        self.manager.hook.ocannl_synchronize(target=target)
+        hook = "ocannl_synchronize"
+        answer: object = self._call(hook, target=target)
+        if answer is not True:
+            raise self.fault(hook, f"it must return True, and returned {shown(answer)}")
+
+    # ----- faults --------------------------------------------------------------------------------
+
+    def fault(self, hook: str, found: str) -> HookError:
+        """Return the error of a hook that breaks its specification."""
+        return HookError(
+            "A hook of a plugin works and returns what its specification states.",
+            found=f"{hook}: {found}",
+            where=f"backend {self.name}, plugin {self.plugin}",
+            fix=self._defect_fix(),
+        )
+
+    def raise_fault(self, hook: str, error: BaseException) -> NoReturn:
+        """Raise the error of a hook that has raised one: the same, if that was on purpose."""
+        if isinstance(error, OcannlError | MemoryError):
+            raise error
+        raise self.fault(hook, f"it raised {describe(error)}") from error
+
+    def _call(self, hook: str, **arguments: object) -> Any:
+        try:
+            return getattr(self.manager.hook, hook)(**arguments)
+        except (Exception, SystemExit) as error:
+            self.raise_fault(hook, error)
+
+    def _checked(self, hook: str, result: T, violation: str) -> T:
+        if violation:
+            raise self.fault(hook, violation)
+        return result
+
+    def _watched(self, each: NamedPass) -> NamedPass:
+        """Return a pass that names the plugin if it fails or breaks the program."""
+        from ocannl_core.loopir.nodes import LoopProgram
+        from ocannl_core.loopir.verify import verify
+        from ocannl_core.passes.pipeline import NamedPass
+
+        hook = f"ocannl_passes, pass '{each.name}'"
+
+        def run(program: LoopProgram) -> LoopProgram:
+            try:
+                result: object = each.run(program)
+            except (Exception, SystemExit) as error:
+                self.raise_fault(hook, error)
+            if not isinstance(result, LoopProgram):
+                raise self.fault(
+                    hook, f"it must return a LoopProgram, and returned {shown(result)}"
+                )
+            try:
+                verify(result)
+            except VerifyError as error:
+                raise self.fault(hook, f"its result is no valid program: {error}") from error
+            return result
+
+        return NamedPass(each.name, run)
+
+    def _defect(self, reason: str, fix: str = "") -> TargetReport:
+        return DefectReport(reason=reason, fix=fix or self._defect_fix())
 
     def _missing(self, lack: str, hook: str) -> dict[str, str]:
         return {

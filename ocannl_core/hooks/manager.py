@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import Enum
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from ocannl_core import settings
 from ocannl_core.errors import BackendNotFoundError, UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.hooks.backend import Backend, transfer
-from ocannl_core.hooks.plugins import PluginError, backend_manager, check_wrapper, load
+from ocannl_core.hooks.backend import Backend, DefectReport, transfer
+from ocannl_core.hooks.plugins import (
+    PluginError,
+    Wrapper,
+    backend_manager,
+    check_wrapper,
+    load,
+)
 from ocannl_core.origin import caller_depth
 from ocannl_core.target import (
     BACKEND_API,
@@ -95,6 +104,7 @@ class PluginEntry:
         editable: True if it runs from a source checkout.
         status: Its state.
         error: The reason why it is broken.
+        shadowed: Plugins of the same name that are not used, because this one comes first.
     """
 
     name: str
@@ -104,6 +114,7 @@ class PluginEntry:
     editable: bool = False
     status: Status = Status.INSTALLED
     error: str = ""
+    shadowed: tuple[str, ...] = ()
 
     @property
     def repair(self) -> str:
@@ -126,11 +137,11 @@ class _Plugins:
     def entry(self, name: str, loaded: bool) -> PluginEntry:
         """Return an entry with the status that it has now."""
         entry = self.entries[name]
+        if not _is_enabled(name):
+            return replace(entry, status=Status.DISABLED)
         if name in self.errors:
             return replace(entry, status=Status.BROKEN, error=str(self.errors[name]))
-        if loaded:
-            return replace(entry, status=Status.LOADED)
-        return entry if _is_enabled(name) else replace(entry, status=Status.DISABLED)
+        return replace(entry, status=Status.LOADED) if loaded else entry
 
 
 @dataclass(slots=True)
@@ -138,7 +149,7 @@ class _Registry:
     backends: _Plugins
     wrappers: _Plugins
     loaded: dict[str, Backend] = field(default_factory=dict)
-    loaded_wrappers: dict[str, object] = field(default_factory=dict)
+    loaded_wrappers: dict[str, Wrapper] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
 
 
@@ -165,14 +176,26 @@ def _scan(group: str) -> _Plugins:
         found.setdefault(point.name, []).append(point)
     plugins = _Plugins({}, {}, {})
     for name, points in sorted(found.items()):
-        plugins.entries[name] = _entry(points[0])
-        plugins.readers[name] = points[0].load
-        if len(points) > 1:
-            owners = "; ".join(sorted(str(_entry(point)) for point in points))
-            plugins.errors[name] = PluginError(
-                f"several plugins have this name: {owners}; uninstall all but one"
-            )
+        first, *others = sorted(points, key=_precedence)
+        shadowed = tuple(str(_entry(point)) for point in others)
+        plugins.entries[name] = replace(_entry(first), shadowed=shadowed)
+        plugins.readers[name] = first.load
     return plugins
+
+
+def _precedence(point: EntryPoint) -> tuple[int, str, str]:
+    """Return the key that decides between plugins of one name.
+
+    The first on the import path wins, as among modules; in one directory the first by the name of
+    its distribution.
+    """
+    owner = _entry(point).distribution.lower()
+    path = [os.path.realpath(each or os.curdir) for each in sys.path]
+    try:
+        place = os.path.realpath(str(point.dist.locate_file(""))) if point.dist else ""
+    except Exception:  # distributions of other finders have no place
+        place = ""
+    return path.index(place) if place in path else len(path), owner, point.value
 
 
 def _entry(point: EntryPoint) -> PluginEntry:
@@ -241,6 +264,7 @@ def load_all() -> tuple[Backend, ...]:
 
 
 def _load_each() -> Iterator[Backend]:
+    _check_requested_names()
     for entry in backend_entries():
         if entry.status is Status.DISABLED:
             continue
@@ -253,6 +277,35 @@ def _load_each() -> Iterator[Backend]:
                     found=str(error),
                     where=str(entry),
                 ) from error.__cause__
+
+
+def _check_requested_names() -> None:
+    """Warn once about names in the setting `load_plugins` that no plugin has.
+
+    Raises:
+        BackendNotFoundError: if the setting `strict_plugins` is on.
+    """
+    registry, chosen = _get_registry(), settings.current()
+    known = {*registry.backends.entries, *registry.wrappers.entries}
+    unknown = [name for name in chosen.load_plugins or () if name not in known]
+    if not unknown:
+        return
+    source = next(each.source for each in settings.describe() if each.name == "load_plugins")
+    close = {match for name in unknown for match in difflib.get_close_matches(name, known, n=1)}
+    hint = f"did you mean {' or '.join(sorted(close))}?" if close else ""
+    names = ", ".join(f"'{name}'" for name in unknown)
+    if chosen.strict_plugins:
+        raise BackendNotFoundError(
+            "Every name in load_plugins is that of an installed plugin: strict_plugins is on.",
+            found=names,
+            where=source,
+            fix=_lines(hint, f"installed: {', '.join(sorted(known)) or 'none'}"),
+        )
+    _warn_once(
+        registry,
+        f"load_plugins, set by {source}, names plugins that are not installed: {names}"
+        + (f"; {hint}" if hint else ""),
+    )
 
 
 def _load_backend(name: str) -> Backend:
@@ -268,6 +321,12 @@ def _load_backend(name: str) -> Backend:
         if name in registry.backends.errors:
             raise registry.backends.errors[name]
         entry = registry.backends.entries[name]
+        if entry.shadowed:
+            text = f"{entry} is used; not used, for it has the same name: "
+            text += f"{'; '.join(entry.shadowed)}. Uninstall all but one"
+            if settings.current().strict_plugins:
+                raise PluginError(f"several plugins have this name: {text}")
+            _warn_once(registry, f"Backend '{name}': {text}")
         try:
             plugin = load(registry.backends.readers[name])
             manager = backend_manager(name, plugin, _load_wrappers(registry))
@@ -278,7 +337,7 @@ def _load_backend(name: str) -> Backend:
         return registry.loaded[name]
 
 
-def _load_wrappers(registry: _Registry) -> list[tuple[str, object]]:
+def _load_wrappers(registry: _Registry) -> list[Wrapper]:
     """Return the wrapper plugins that work and are enabled; warn once about each broken one."""
     with _lock:
         for name, entry in registry.wrappers.entries.items():
@@ -293,10 +352,9 @@ def _load_wrappers(registry: _Registry) -> list[tuple[str, object]]:
                 registry.wrappers.errors[name] = error
                 _warn_once(registry, f"Wrapper {entry} is not used: {error}")
             else:
-                registry.loaded_wrappers[name] = plugin
-        return sorted(
-            (name, plugin) for name, plugin in registry.loaded_wrappers.items() if _is_enabled(name)
-        )
+                registry.loaded_wrappers[name] = Wrapper(name, str(entry), plugin)
+        loaded = sorted(registry.loaded_wrappers.items())
+        return [wrapper for name, wrapper in loaded if _is_enabled(name)]
 
 
 def register(name: str, plugin: object) -> None:
@@ -315,7 +373,8 @@ def register(name: str, plugin: object) -> None:
                 found=f"'{name}' is taken by {registry.backends.entries[name]}",
                 fix="register it under another name",
             )
-        value = getattr(plugin, "__name__", type(plugin).__name__)
+        value = getattr(plugin, "__name__", "") if isinstance(plugin, ModuleType) else ""
+        value = value or type(plugin).__name__
         registry.backends.entries[name] = PluginEntry(name, value, "registered in this process", "")
         registry.backends.readers[name] = lambda: plugin
 
@@ -448,13 +507,18 @@ def _installation(name: str) -> str:
 
 
 def _choose_device() -> tuple[Backend, Target]:
-    """Return the available device of highest priority."""
+    """Return the available device of highest priority on which programs can run."""
     registry = _get_registry()
     reports = [(each, each.targets()) for each in _load_each()]
-    devices = [(each, target) for each, report in reports for target in report.targets]
+    devices = [
+        (each, target)
+        for each, report in reports
+        if not each.lacking()
+        for target in report.targets
+    ]
     broken = [entry for entry in backend_entries() if entry.status is Status.BROKEN]
     if not devices:
-        reasons = [f"{each.name}: {report.reason}" for each, report in reports]
+        reasons = [f"{each.name}: {_unfitness(each, report)}" for each, report in reports]
         reasons += [f"{entry.name}: {entry.error}" for entry in broken]
         disabled = (entry for entry in backend_entries() if entry.status is Status.DISABLED)
         reasons += [f"{entry.name}: disabled by the settings" for entry in disabled]
@@ -467,13 +531,23 @@ def _choose_device() -> tuple[Backend, Target]:
     for entry in broken:
         _warn_once(registry, f"Backend '{entry.name}' is not considered: {entry.error} ({entry})")
     for each, report in reports:
-        if not report.targets and report.priority > best[1].priority:
+        reason = _unfitness(each, report)
+        priority = max((each.priority for each in report.targets), default=report.priority)
+        if reason and (isinstance(report, DefectReport) or priority > best[1].priority):
             _warn_once(
                 registry,
-                f"Using backend '{best[0].name}': '{each.name}' is not available: {report.reason}"
+                f"Using backend '{best[0].name}': '{each.name}' is not available: {reason}"
                 + (f" (try: {' '.join(report.fix.split())})" if report.fix else ""),
             )
     return best
+
+
+def _unfitness(chosen: Backend, report: TargetReport) -> str:
+    """Return why programs cannot run on a backend; an empty text if they can."""
+    if not report.targets:
+        return report.reason
+    lacking = chosen.lacking()
+    return f"it has devices and does not implement {', '.join(lacking)}" if lacking else ""
 
 
 def _warn_once(registry: _Registry, text: str) -> None:

@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pluggy
 
+from ocannl_core import settings
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks import host_staging
+from ocannl_core.hooks.results import shown
 from ocannl_core.hooks.specs import ALL_SPECS, PROJECT
+from ocannl_core.hooks.time_limit import call_within
+from ocannl_core.hooks.wrappers import guarded
 from ocannl_core.target import BACKEND_API
 
 HOOK_NAMES: tuple[str, ...] = tuple(
@@ -31,10 +36,13 @@ def load(read: Callable[[], object]) -> object:
     """Return the plugin object that `read` imports.
 
     Raises:
-        PluginError: if the import raises anything, `SystemExit` included.
+        PluginError: if the import raises anything, `SystemExit` included, or takes longer than the
+            setting `plugin_timeout`.
     """
     try:
-        return read()
+        return call_within(settings.current().plugin_timeout, read)
+    except TimeoutError as error:
+        raise PluginError(f"it hangs on import: {error}; the limit is plugin_timeout") from error
     except (Exception, SystemExit) as error:
         raise PluginError(f"it fails on import: {describe(error)}") from error
 
@@ -53,9 +61,22 @@ def describe(error: BaseException) -> str:
 _HERE = str(Path(__file__).resolve().parent)
 
 
-def backend_manager(
-    name: str, plugin: object, wrappers: Sequence[tuple[str, object]]
-) -> pluggy.PluginManager:
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """A wrapper plugin.
+
+    Attributes:
+        name: The name of its entry point.
+        owner: The plugin and its distribution, for messages.
+        plugin: The plugin as it was loaded.
+    """
+
+    name: str
+    owner: str
+    plugin: object
+
+
+def backend_manager(name: str, plugin: object, wrappers: Sequence[Wrapper]) -> pluggy.PluginManager:
     """Return the plugin manager of a backend.
 
     Raises:
@@ -63,13 +84,14 @@ def backend_manager(
     """
     check_api(plugin)
     manager = _manager_with(name, plugin)
-    if not hasattr(plugin, "ocannl_targets"):
+    if not callable(getattr(plugin, "ocannl_targets", None)):
         raise PluginError(
             "it does not implement ocannl_targets, the one hook that every backend needs"
         )
     manager.register(host_staging, "built-in host staging")
-    for wrapper_name, wrapper in wrappers:
-        manager.register(wrapper, f"wrapper {wrapper_name}")
+    for each in wrappers:
+        alone = _manager_with(each.name, each.plugin)
+        manager.register(guarded(alone, each.plugin, each.name, each.owner), f"wrapper {each.name}")
     return manager
 
 
@@ -84,7 +106,7 @@ def check_wrapper(name: str, plugin: object) -> None:
     manager = _manager_with(name, plugin)
     for caller in manager.get_hookcallers(plugin) or []:
         for implementation in caller.get_hookimpls():
-            if not (implementation.wrapper or implementation.hookwrapper):
+            if not implementation.wrapper:
                 raise PluginError(
                     f"{caller.name} must be marked with hookimpl(wrapper=True): a wrapper observes "
                     "a backend and never answers for it"
@@ -95,25 +117,32 @@ def check_api(plugin: object) -> None:
     """Check that a plugin was written for this version of `BACKEND_API`.
 
     Raises:
-        PluginError: if it states no version, or one with another major number.
+        PluginError: if it states no version, one with another major number, or a later one.
     """
-    stated = getattr(plugin, "OCANNL_API", None)
-    ours = f"({BACKEND_API[0]}, {BACKEND_API[1]})"
-    match stated:
-        case (int(major), int()):
-            if major != BACKEND_API[0]:
-                raise PluginError(
-                    f"it was written for version {major} of the backend interface, and this is "
-                    f"version {BACKEND_API[0]}: update the plugin or ocannl-core"
-                )
-        case None:
-            raise PluginError(
-                f"it states no OCANNL_API; a plugin for this version states OCANNL_API = {ours}"
-            )
-        case _:
-            raise PluginError(
-                f"its OCANNL_API must be two integers such as {ours}, and is {stated!r}"
-            )
+    try:
+        stated = getattr(plugin, "OCANNL_API", None)
+    except Exception as error:
+        raise PluginError(f"its OCANNL_API cannot be read: {describe(error)}") from error
+    major, minor = BACKEND_API
+    ours = f"({major}, {minor})"
+    if stated is None:
+        raise PluginError(
+            f"it states no OCANNL_API; a plugin for this version states OCANNL_API = {ours}"
+        )
+    if type(stated) is not tuple or [type(part) for part in stated] != [int, int]:
+        raise PluginError(
+            f"its OCANNL_API must be two integers such as {ours}, and is {shown(stated)}"
+        )
+    if stated[0] != major:
+        raise PluginError(
+            f"it was written for version {stated[0]} of the backend interface, and this is "
+            f"version {major}: update the plugin or ocannl-core"
+        )
+    if stated[1] > minor:
+        raise PluginError(
+            f"it needs version {stated[0]}.{stated[1]} of the backend interface, and this is "
+            f"version {major}.{minor}: update ocannl-core"
+        )
 
 
 def _manager_with(name: str, plugin: object) -> pluggy.PluginManager:
@@ -121,13 +150,19 @@ def _manager_with(name: str, plugin: object) -> pluggy.PluginManager:
     manager = pluggy.PluginManager(PROJECT)
     for spec in ALL_SPECS:
         manager.add_hookspecs(spec)
-    for hook in HOOK_NAMES:
-        implementation = getattr(plugin, hook, None)
-        if callable(implementation) and not hasattr(implementation, f"{PROJECT}_impl"):
-            raise PluginError(f"{hook} is not marked with @hookimpl, so it would never be called")
     try:
+        for hook in HOOK_NAMES:
+            implementation = getattr(plugin, hook, None)
+            if implementation is not None and not hasattr(implementation, f"{PROJECT}_impl"):
+                raise PluginError(
+                    f"{hook} is not marked with @hookimpl, so it would never be called"
+                    if callable(implementation)
+                    else f"{hook} must be a function, and is {shown(implementation)}"
+                )
         manager.register(plugin, name)
         manager.check_pending()
+    except PluginError:
+        raise
     except pluggy.PluginValidationError as error:
         raise PluginError(
             f"it does not follow the hook specifications: {_reason(error)}"

@@ -84,7 +84,7 @@ def parallelise_step(
         case Kernel():
             phases = _phases(step, nodes, 2 * least_work)
             return (
-                StepReplacement(phases, tuple(_top_allocations(step.body)))
+                StepReplacement(phases, tuple(top_allocations(step.body)))
                 if phases
                 else StepReplacement((step,))
             )
@@ -102,8 +102,8 @@ def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ..
     work = estimated_cycles(nest.body, nodes)
     if work < least_work:
         return None
-    pieces = _pieces(nest.body, nodes)
-    groups = None if pieces is None else _grouped(pieces)
+    pieces = top_pieces(nest.body, nodes)
+    groups = None if pieces is None else group_independent(pieces)
     if groups is None:
         return None
     phases: list[Kernel] = []
@@ -113,12 +113,13 @@ def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ..
         phases.append(_phase(nest, group, nodes, is_large=work >= least_work))
     if not any(each.is_parallel for each in phases):
         return None
-    if len(phases) == 1 and not _top_allocations(nest.body):
+    if len(phases) == 1 and not top_allocations(nest.body):
         return (phases[0],)
-    return tuple(_titled([_given(phase) for phase in phases], nest))
+    return tuple(_titled([with_own_arguments(phase) for phase in phases], nest))
 
 
-def _top_allocations(body: Block) -> list[TensorNode]:
+def top_allocations(body: Block) -> list[TensorNode]:
+    """Return the nodes that a kernel allocates outside of its loops."""
     return [stmt.node for stmt in _flat(body) if isinstance(stmt, Allocate)]
 
 
@@ -141,7 +142,7 @@ def _declares(block: Block) -> bool:
     return any(isinstance(stmt, Allocate | DeclareLocal) for stmt in block.stmts)
 
 
-def _pieces(body: Block, nodes: NodeInfos) -> list[Stmt] | None:
+def top_pieces(body: Block, nodes: NodeInfos) -> list[Stmt] | None:
     """Return the top-level statements of a kernel; None if some are no loops or stores."""
     pieces: list[Stmt] = []
     for stmt in _flat(body):
@@ -170,7 +171,7 @@ def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
 
 
 @dataclass(frozen=True, slots=True)
-class _AnalysedStatement:
+class AnalysedStatement:
     """A statement and its accesses."""
 
     stmt: Stmt
@@ -182,19 +183,19 @@ class _AnalysedStatement:
             return replace(self.stmt, kind=AxisKind.PARALLEL)
         return self.stmt
 
-    def is_apart(self, others: Sequence[_AnalysedStatement]) -> bool:
+    def is_apart(self, others: Sequence[AnalysedStatement]) -> bool:
         """Return True if it may run concurrently with all of some others."""
         return all(are_independent(self.touched, other.touched) for other in others)
 
 
-def _grouped(stmts: Sequence[Stmt]) -> list[list[_AnalysedStatement]] | None:
+def group_independent(stmts: Sequence[Stmt]) -> list[list[AnalysedStatement]] | None:
     """Group neighbours that may run concurrently; return None if that is undecidable."""
-    groups: list[list[_AnalysedStatement]] = []
+    groups: list[list[AnalysedStatement]] = []
     for stmt in stmts:
         touched = access_set(stmt)
         if touched is None:
             return None
-        piece = _AnalysedStatement(stmt, touched)
+        piece = AnalysedStatement(stmt, touched)
         if not groups or not piece.is_apart(groups[-1]):
             groups.append([])
         groups[-1].append(piece)
@@ -202,7 +203,7 @@ def _grouped(stmts: Sequence[Stmt]) -> list[list[_AnalysedStatement]] | None:
 
 
 def _phase(
-    nest: Kernel, pieces: Sequence[_AnalysedStatement], nodes: NodeInfos, *, is_large: bool
+    nest: Kernel, pieces: Sequence[AnalysedStatement], nodes: NodeInfos, *, is_large: bool
 ) -> Kernel:
     """Return a kernel of some of the statements of another one."""
     stmts = [piece.stmt for piece in pieces]
@@ -214,7 +215,7 @@ def _phase(
     return replace(nest, body=body, is_parallel=is_parallel)
 
 
-def _given(phase: Kernel) -> Kernel:
+def with_own_arguments(phase: Kernel) -> Kernel:
     """Return a phase with the arguments and indices that it mentions."""
     found = kernel_of(phase.body)
     return replace(phase, arguments=found.arguments, indices=found.indices)
@@ -222,7 +223,7 @@ def _given(phase: Kernel) -> Kernel:
 
 def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
     """Return the phases with titles; those that only fill buffers are copies for the kernel."""
-    buffers = set(_top_allocations(nest.body))
+    buffers = set(top_allocations(nest.body))
     return [
         replace(phase, title=f"copies for {nest.title}" if nest.title else "", schedule=())
         if buffers.issuperset({*writes(phase.body)}.difference(allocated_nodes(phase.body)))
@@ -268,7 +269,7 @@ def _inner_marked(stmt: Stmt, nodes: NodeInfos) -> For | None:
     before, after = _divided(_flat(loop.body))
     if _declares(Block(tuple(after))) or len(after) > _MOST_PIECES:
         return None
-    groups = _grouped(after)
+    groups = group_independent(after)
     if groups is None or len(groups) != 1:
         return None
     inner = [_as_loop(piece.marked()) for piece in groups[0]]

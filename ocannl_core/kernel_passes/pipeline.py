@@ -15,6 +15,7 @@ from functools import partial
 
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernel_passes.distribute import distribute
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
 from ocannl_core.kernel_passes.inline_nodes import (
@@ -170,12 +171,21 @@ def plan_kernels(
     plan = split_kernels(optimised)
     for observer in observers:
         observer("split kernels", plan)
-    return schedule_for(plan, target, finish_kernel, observers)
+    return schedule_for(plan, target, finish_for(target), observers)
 
 
-def plan_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule]) -> Plan:
+def plan_variants(
+    plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule], target: Target
+) -> Plan:
     """Return a plan of one nest by each of some schedules, finished like other kernels."""
-    return map_steps(schedule_variants(plan, kernel, schedules), finish_kernel)
+    return map_steps(schedule_variants(plan, kernel, schedules), finish_for(target))
+
+
+def finish_for(target: Target) -> StepRule:
+    """Return the rewrite of each scheduled step for a target."""
+    if target.thread_blocks is None:
+        return finish_kernel
+    return partial(distribute, blocks=target.thread_blocks)
 
 
 def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:

@@ -108,7 +108,7 @@ class _Text:
         return "+".join([*parts, str(offset)])
 
     def _end(self, bound: LoopBound) -> str:
-        return f" while {self._index(bound.index)} < {self._name(bound.extent)}"
+        return f" while {self._index(bound.index)} < {self._index(bound.end)}"
 
     def _name(self, var: IndexVar) -> str:
         if var not in self._vars:

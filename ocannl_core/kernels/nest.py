@@ -104,7 +104,7 @@ class LoopAxis:
     bound: LoopBound | None = None
 
     @property
-    def domain(self) -> tuple[int, int, tuple[StaticExtent, AxisIndex] | None]:
+    def domain(self) -> tuple[int, int, tuple[StaticExtent | int, AxisIndex] | None]:
         """The range as a value that axes of different variables can have in common."""
         if self.bound is None:
             return self.start, self.extent, None

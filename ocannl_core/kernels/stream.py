@@ -16,9 +16,13 @@ class KernelStream:
 
     Args:
         steps: Yields the steps; returns the plan.
+
+    Attributes:
+        error: The error that ended scheduling, if one did.
     """
 
     def __init__(self, steps: Generator[FinishedStep, None, Plan]) -> None:
+        self.error: BaseException | None = None
         self._steps = steps
         self._finished: list[FinishedStep] = []
         self._plan: Plan | None = None
@@ -52,6 +56,9 @@ class KernelStream:
                 raise RuntimeError("scheduling has failed before") from None
             self._plan = end.value
             return False
+        except BaseException as error:
+            self.error = error
+            raise
         return True
 
 

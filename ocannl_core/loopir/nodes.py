@@ -22,7 +22,14 @@ from enum import Enum
 
 from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, LoopVar, StaticExtent, StaticIndex
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    LoopVar,
+    StaticExtent,
+    StaticIndex,
+    VarIndex,
+)
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin
@@ -246,16 +253,29 @@ Expr = (
 
 @dataclass(frozen=True, slots=True)
 class LoopBound:
-    """The end of a loop at run time: it iterates while `index < extent`.
+    """An end of a loop below its stop: it iterates while `index < extent`.
+
+    A loop of at most one iteration with a bound is a guard.
 
     Attributes:
         index: A position that increases with the variable of the loop, and may depend on those of
             the loops around.
-        extent: The extent of the axis that the position is on.
+        extent: The extent of the axis that the position is on: one at run time, or a number where
+            blocks of iterations exceed an axis.
     """
 
     index: AxisIndex
-    extent: StaticExtent
+    extent: StaticExtent | int
+
+    @property
+    def end(self) -> AxisIndex:
+        """The extent as an index."""
+        return FixedIndex(self.extent) if isinstance(self.extent, int) else VarIndex(self.extent)
+
+    @property
+    def maximum(self) -> int:
+        """The greatest value of the extent."""
+        return self.extent if isinstance(self.extent, int) else self.extent.maximum
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +287,7 @@ class For:
     other cells.
 
     Attributes:
-        bound: The end at run time, if it is below `stop`; None if all iterations run.
+        bound: The end, if it may be below `stop`; None if all iterations run.
         traced: False limits analyses to the first iteration, and excludes the nodes inside from
             inlining.
     """

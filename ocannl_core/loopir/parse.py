@@ -359,6 +359,8 @@ class TextParser:
             return None
         index = read_index(cursor, self.names)
         cursor.expect("<")
+        if cursor.peek().text.isdigit():
+            return LoopBound(index, cursor.expect_integer())
         extent = self.names.variables.get(cursor.peek().text)
         if not isinstance(extent, StaticExtent):
             raise cursor.error("an extent, declared as `static n <= 256`")

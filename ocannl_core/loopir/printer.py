@@ -251,8 +251,8 @@ class TextPrinter:
         return self.nested(head, lines)
 
     def end(self, bound: LoopBound) -> str:
-        """Return the end of a loop at run time."""
-        return f" while {self.names.index(bound.index)} < {self.names.variable(bound.extent)}"
+        """Return the end of a loop below its stop."""
+        return f" while {self.names.index(bound.index)} < {self.names.index(bound.end)}"
 
     def nested(self, head: str, inner: list[str]) -> list[str]:
         return [f"{head}:", *(INDENT + line for line in inner or ["pass"])]

@@ -8,7 +8,14 @@ from math import prod
 import numpy as np
 
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, ComputedIndex, ConcatIndex, IndexVar, as_affine
+from ocannl_core.indexing import (
+    AxisIndex,
+    ComputedIndex,
+    ConcatIndex,
+    IndexVar,
+    affine,
+    as_affine,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,45 @@ def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | N
         low += min(ends)
         high += max(ends)
     return Range(low, high)
+
+
+def bounded_range(
+    index: AxisIndex,
+    ranges: Mapping[IndexVar, Range],
+    bounds: Iterable[tuple[AxisIndex, int]],
+) -> Range | None:
+    """Return the range of an index where some positions stay below limits.
+
+    4 * i + j in range(0, 12) where 4 * i + j < 10   -->   0 .. 9
+
+    Args:
+        index: The index.
+        ranges: The ranges of its variables.
+        bounds: The positions and their limits, such as those of the loops around.
+
+    Returns:
+        The range, or one that contains it; None where `index_range` returns None.
+    """
+    reach = index_range(index, ranges)
+    if reach is None:
+        return None
+    high = reach.high
+    terms, offset = as_affine(index)
+    factors = {var: coefficient for coefficient, var in terms}
+    for position, limit in bounds:
+        inner, start = as_affine(position)
+        varying = [term for term in inner if ranges.get(term[1]) != Range(0, 0)]
+        if not varying:
+            continue
+        coefficient, var = varying[0]
+        times = factors.get(var, 0) // coefficient
+        if times < 1 or any(factors.get(each) != times * factor for factor, each in varying):
+            continue
+        used = {each for _, each in varying}
+        rest = index_range(affine([term for term in terms if term[1] not in used], offset), ranges)
+        if rest is not None:
+            high = min(high, times * (limit - 1 - start) + rest.high)
+    return Range(reach.low, high)
 
 
 _MOST_PIECES = 1_000_000

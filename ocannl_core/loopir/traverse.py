@@ -327,8 +327,8 @@ def indices_of(node: Node) -> tuple[AxisIndex, ...]:
             return indices
         case IndexValue(index):
             return (index,)
-        case For(bound=LoopBound(index, extent)):
-            return (index, VarIndex(extent))
+        case For(bound=LoopBound(index) as bound):
+            return (index, bound.end)
         case _:
             return ()
 

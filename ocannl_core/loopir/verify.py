@@ -20,7 +20,6 @@ from ocannl_core.indexing import (
     FixedIndex,
     LoopVar,
     StaticIndex,
-    VarIndex,
     as_affine,
     row_major,
     variables,
@@ -59,7 +58,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.ranges import Range, index_range
+from ocannl_core.loopir.ranges import Range, bounded_range, index_range
 from ocannl_core.loopir.traverse import Node, accesses, children, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
@@ -94,6 +93,7 @@ class _Checker:
 
     Attributes:
         ranges: Ranges of the variables of the enclosing loops.
+        ends: The positions that the enclosing loops keep below limits.
         memory: Nodes that are allocated at this point.
         scalars: Variables declared at this point.
         assigned: Variables that an earlier statement sets.
@@ -106,6 +106,7 @@ class _Checker:
     problems: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
     ranges: dict[LoopVar | StaticIndex, Range] = field(default_factory=dict)
+    ends: list[tuple[AxisIndex, int]] = field(default_factory=list)
     memory: set[TensorNode] = field(default_factory=set)
     scalars: set[Local] = field(default_factory=set)
     assigned: set[Local] = field(default_factory=set)
@@ -259,14 +260,17 @@ class _Checker:
         def close() -> None:
             del self.ranges[var]
             self.dead -= empty
+            if loop.bound is not None:
+                self.ends.pop()
 
         self.later(*self.inside(loop), close)
 
     def loop_bound(self, loop: For, bound: LoopBound) -> None:
-        """Check the end of a loop at run time."""
+        """Check the end of a loop below its stop."""
+        self.ends.append((bound.index, bound.maximum))
         what = f"bound of loop variable {loop.var.hint}#{loop.var.id}"
         self.bound(bound.index, what)
-        self.bound(VarIndex(bound.extent), what)
+        self.bound(bound.end, what)
         terms, _ = as_affine(bound.index)
         if [coefficient > 0 for coefficient, var in terms if var is loop.var] != [True]:
             self.problem(f"{what}: the position does not increase with it")
@@ -468,7 +472,7 @@ class _Checker:
         if self.guarded or self.dead or flat:
             return
         for axis, (index, dim) in enumerate(zip(indices, dims, strict=True)):
-            reach = index_range(index, self.ranges)
+            reach = bounded_range(index, self.ranges, self.ends)
             if reach is None:
                 continue
             outside = reach.low < 0 or reach.high >= dim

@@ -273,7 +273,7 @@ def _before_ends(apart: Difference, known: Variables) -> Difference:
     low, high = apart.reach.low, apart.reach.high
     for _, var in terms:
         bound = known.ends.get(var) if isinstance(var, LoopVar) else None
-        if bound is None:
+        if bound is None or isinstance(bound.extent, int):
             continue
         position, start = as_affine(bound.index)
         to_end = {*position, (-1, bound.extent)}  # at most -1 - start

@@ -77,13 +77,17 @@ def _function(
 def __call__({own}self, {", ".join(parameters)}, **{own}others):
     if {" and ".join(checks)}:
         if {own}self._history.last is {own}self._run{again}:
-            {own}self._launch(({values}))
+            try:
+                {own}self._launch(({values}))
+            except {own}faults as {own}error:
+                {own}self._raise_fault({own}error)
         else:
             {own}self._start({stated})
     else:
         {own}otherwise({own}self, {{{taken}**{own}others}})
 """
     meant = {"missing": _MISSING, "type": type, "int": int, "otherwise": otherwise}
+    meant["faults"] = Exception
     namespace: dict[str, Any] = {own + name: value for name, value in meant.items()}
     exec(compile(source, _FILE, "exec"), namespace)
     return namespace["__call__"]

@@ -248,7 +248,8 @@ def launcher_of(built: Build, memory: Mapping[TensorNode, Stored]) -> Launcher:
         LinkError: if the device has too little memory for the routine's own nodes.
     """
     try:
-        return built.executable.link({node: stored.buffer for node, stored in memory.items()})
+        buffers = {node: stored.buffer for node, stored in memory.items()}
+        return built.backend.link(built.executable, buffers)
     except MemoryError as error:
         nbytes = memory_plan(built.plan).nbytes
         raise too_large(built.plan, f"{nbytes:,} bytes") from error

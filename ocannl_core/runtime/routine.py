@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.compile.driver import Build, compile_again
@@ -226,7 +226,7 @@ class Routine:
             extents: The extents at run time, in the order of the bindings.
         """
         if self._history.last is self._run and extents == self._run.values:
-            self._launch(values)
+            self._run_launcher(values)
             return
         sizes = dict(zip(self._extents, extents, strict=True))
         if self._sized:
@@ -237,13 +237,23 @@ class Routine:
             link.check_gradients(self._carried, self._run)
         if not self._is_ready:
             link.check_values(self._needed, self.name)
-        self._launch(values)
+        self._run_launcher(values)
         self._run.sizes, self._run.values = sizes, extents
         self._history.ran(self._run, is_repeatable=self._is_repeatable)
         if not self._is_ready:
             for stored in self._written:
                 stored.has_value = True
             self._is_ready = True  # for good: a node that has a value never loses it
+
+    def _run_launcher(self, values: Sequence[int]) -> None:
+        try:
+            self._launch(values)
+        except Exception as error:
+            self._raise_fault(error)
+
+    def _raise_fault(self, error: Exception) -> NoReturn:
+        """Raise the error of a launcher; if it is no error of the project, name the plugin."""
+        self._build.backend.raise_fault(f"the launcher of {self.name}", error)
 
     def _values(
         self, indices: Mapping[str, SupportsIndex]

@@ -82,7 +82,7 @@ class Subject:
             else self.backend.allocate(program.nodes[node], self.target)
             for node in program.params
         }
-        executable.link(buffers)(indices)
+        self.backend.link(executable, buffers)(indices)
         return {node: self.download(buffer) for node, buffer in buffers.items()}
 
 

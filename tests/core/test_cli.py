@@ -69,6 +69,12 @@ class Present:
     def ocannl_compile(self, source: Source) -> None:
         raise CompileError("The compiler must accept the code.", found="syntax error")
 
+    @hookimpl
+    def ocannl_allocate(self) -> None: ...
+
+    @hookimpl
+    def ocannl_transfer(self) -> None: ...
+
 
 class Broken:
     """A backend for another version of the interface."""
@@ -223,6 +229,7 @@ def test_config_shows_values_with_their_sources(
             "load_plugins                 not set  (from default)",
             "disable_plugins              cuda, other  (from FOLDER/ocannl.toml)",
             "strict_plugins               false  (from default)",
+            "plugin_timeout               60.0  (from default)",
             "trusted_directories          none  (from default)",
             "fill_limit                   16  (from default)",
             "print_decimals               4  (from default)",

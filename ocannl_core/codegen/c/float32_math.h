@@ -1,7 +1,7 @@
 // Elementary functions of one number of float32: tables, and functions that compute with doubles.
 
 /// quarters -- 2/pi * 2^(e - 23) modulo 4 for every exponent e of a far angle
-static const double quarters_high[106] = {
+TABLE double quarters_high[106] = {
 0x1.45f3070000000p-2, 0x1.45f306c000000p-1, 0x1.45f306e000000p+0, -0x1.7419f24000000p+0,
 0x1.17cc1b8000000p+0, -0x1.d067c92000000p+0, 0x1.7cc1b70000000p-2, 0x1.7cc1b74000000p-1,
 0x1.7cc1b72000000p+0, -0x1.067c91c000000p+0, 0x1.f306dca000000p+0, -0x1.9f246c0000000p-4,
@@ -29,7 +29,7 @@ static const double quarters_high[106] = {
 0x1.f534ddc000000p-1, 0x1.f534ddc000000p+0, -0x1.5964480000000p-4, -0x1.5964480000000p-3,
 -0x1.5964480000000p-2, -0x1.5964480000000p-1, -0x1.596447e000000p+0, 0x1.4d37704000000p+0,
 -0x1.65911fa000000p+0, 0x1.34ddc0e000000p+0};
-static const double quarters_low[106] = {
+TABLE double quarters_low[106] = {
 -0x1.1b1bbead603d9p-29, 0x1.c9c882a53f84fp-29, -0x1.b1bbead603d8bp-31, -0x1.b1bbead603d8bp-30,
 -0x1.b1bbead603d8bp-29, 0x1.391054a7f09d6p-30, 0x1.391054a7f09d6p-29, -0x1.8ddf56b01ec54p-29,
 0x1.c882a53f84eb0p-30, 0x1.c882a53f84eb0p-29, -0x1.bbead603d8a83p-31, -0x1.bbead603d8a83p-30,
@@ -59,7 +59,7 @@ static const double quarters_low[106] = {
 0x1.b6295993c4390p-29, -0x1.275a99b0ef1bfp-30};
 
 /// tanh_cells -- by rows: the middle of each interval, coefficients from the lowest
-static const float tanh_cells[7][16] __attribute__((aligned(64))) = {
+TABLE float tanh_cells[7][16] __attribute__((aligned(64))) = {
   {0x1.89cf46p-1, 0x1.13bd86p+0, 0x1.628162p+0, 0x1.b14104p+0, 0x1.13c04ap+1, 0x1.626b5p+1,
    0x1.b135d2p+1, 0x1.000cbep+2, 0x1.3b1fd2p+2, 0x1.89c0ep+2, 0x1.d8707ap+2, 0x1.154246p+3, 0,
    0x1.d89f1ep-3, 0x1.89d8a4p-2, 0x1.13b636p-1},
@@ -84,7 +84,7 @@ static const float tanh_cells[7][16] __attribute__((aligned(64))) = {
 
 /// lookup_float32
 /* the cell of sixteen whose number is the last four bits of i */
-INLINE float lookup_float32(const float *cells, int32_t i) {
+INLINE float lookup_float32(CELLS float *cells, int32_t i) {
   return cells[i & 15];
 }
 

@@ -156,9 +156,7 @@ class Accumulators:
         total = self._add_term(cell, term)
         if end is not None:
             counter = int64 if self.dtype.nbytes == int64.nbytes else int32
-            position, extent = (
-                IndexValue(index, counter) for index in (end.index, VarIndex(end.extent))
-            )
+            position, extent = (IndexValue(index, counter) for index in (end.index, end.end))
             is_inside = Binary(BinaryOp.LT, position, extent, counter)
             total = Ternary(TernaryOp.WHERE, is_inside, total, cell, self.dtype)
         return self._store(cell, total)

@@ -413,8 +413,8 @@ class Threads(Dialect):
 
     language: ClassVar[str] = "threads"
 
-    def bound_index(self, kind: AxisKind, dimension: int) -> str:
-        return f"{kind.value}[{dimension}]"
+    def device_index(self, kind: AxisKind) -> str:
+        return f"{kind.value}()"
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["meet();"]
@@ -432,14 +432,14 @@ def test_a_dialect_can_have_the_device_run_axes(build):
     assert (kernel.grid, kernel.block) == ((8,), (4,))
     assert kernel.text.partition("{\n")[2].partition("\n}\n")[0] == snapshot("""\
   {
-    const int64_t i = grid[0];
+    const int64_t i = grid();
     {
-      const int64_t j = block[0];
+      const int64_t j = block();
       a0[4 * i + j] = 1.0f;
     }
     meet();
-    if (block[0] < 2) {
-      const int64_t j = block[0];
+    if (block() < 2) {
+      const int64_t j = block();
       a0[4 * i + j] = 1.0f;
     }
   }\

@@ -11,6 +11,7 @@ from inline_snapshot import external_file, snapshot
 
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.native import native_arguments, render_native
+from ocannl_core.codegen.prelude import PreludeWords
 from ocannl_core.dtypes import bfloat16, float32, float64, int32
 from ocannl_core.errors import OpError
 from ocannl_core.loopir.nodes import CallExternal
@@ -46,7 +47,7 @@ class Cuda(Dialect):
     """As much of CUDA C++ as a kernel needs around it."""
 
     language: ClassVar[str] = "cuda"
-    inline: ClassVar[str] = "static __device__ inline"
+    words: ClassVar[PreludeWords] = PreludeWords(inline="static __device__ inline")
     restrict: ClassVar[str] = "__restrict__"
     headers: ClassVar[tuple[str, ...]] = ("<stdint.h>",)
 

@@ -23,6 +23,18 @@ WORKING = """
     @hookimpl
     def ocannl_targets():
         return TargetReport((Target("{name}", description="a test device", priority={priority}),))
+
+    @hookimpl
+    def ocannl_generate(): ...
+
+    @hookimpl
+    def ocannl_compile(): ...
+
+    @hookimpl
+    def ocannl_allocate(): ...
+
+    @hookimpl
+    def ocannl_transfer(): ...
 """
 
 

@@ -207,14 +207,14 @@ class Translator:
         every = range(loop.start, loop.stop)
         if loop.bound is None:
             return slot, lambda frame: every
-        extent = self._slot(loop.bound.extent)
+        extent = self._position(loop.bound.end)
         terms, offset = as_affine(loop.bound.index)
         (step,) = (coefficient for coefficient, var in terms if var is loop.var)
         others = affine([term for term in terms if term[1] is not loop.var], offset)
         first = self._position(others)
 
         def positions(frame: Frame) -> range:
-            end = -((first(frame) - frame[extent]) // step)
+            end = -((first(frame) - extent(frame)) // step)
             return every[: max(0, end - loop.start)]
 
         return slot, positions

@@ -1,0 +1,86 @@
+"""A time limit for code of plugins that may hang: its import, and its search for devices.
+
+In the main thread a timer signal interrupts the code, also in system calls. In other threads, and
+where the program has a timer of its own, a helper thread runs the code and is left behind when the
+time is over.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_AGAIN = 1.0
+"""Seconds until the next interruption of code that has caught the previous one."""
+
+
+class _Overdue(BaseException):
+    """The interruption of code that takes too long; `except Exception` does not catch it."""
+
+
+def call_within(seconds: float, action: Callable[[], T]) -> T:
+    """Return the result of a function that takes no longer than a limit.
+
+    Raises:
+        TimeoutError: if it takes longer. Errors of the function propagate.
+    """
+    if _is_timer_free():
+        return _interrupt_after(seconds, action)
+    return _abandon_after(seconds, action)
+
+
+def _is_timer_free() -> bool:
+    """Return True in the main thread of a program that uses no timer signal."""
+    return (
+        hasattr(signal, "setitimer")
+        and threading.current_thread() is threading.main_thread()
+        and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        and signal.getsignal(signal.SIGALRM) is not None
+    )
+
+
+def _interrupt_after(seconds: float, action: Callable[[], T]) -> T:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise _Overdue
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+            return action()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    except _Overdue:
+        raise TimeoutError(_text(seconds)) from None
+
+
+def _abandon_after(seconds: float, action: Callable[[], T]) -> T:
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:
+            errors.append(error)
+
+    context = contextvars.copy_context()  # for the settings in force here
+    thread = threading.Thread(target=context.run, args=(run,), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(_text(seconds))
+    return results[0]
+
+
+def _text(seconds: float) -> str:
+    return f"not finished after {seconds:g} s"

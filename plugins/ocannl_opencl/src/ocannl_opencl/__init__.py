@@ -1,0 +1,80 @@
+"""OpenCL devices as a backend of ocannl-core.
+
+Kernels are OpenCL C, compiled by the driver of the device when a routine is compiled. Calls enqueue
+work and return; transfers to the host wait for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from ocannl_core.backend_api import (
+    Buffer,
+    Event,
+    KernelStream,
+    NodeInfo,
+    Target,
+    TargetReport,
+    hookimpl,
+)
+from ocannl_opencl.source import OpenCLSource, generate
+
+if TYPE_CHECKING:
+    from ocannl_opencl.executable import OpenCLExecutable
+    from ocannl_opencl.memory import OpenCLBuffer
+
+OCANNL_API = (1, 0)
+OCANNL_SOURCE = OpenCLSource
+"""The class of sources that later processes may read from disk."""
+
+
+@hookimpl
+def ocannl_targets() -> TargetReport:
+    """Return the devices of all OpenCL platforms, or the reason why there are none."""
+    if importlib.util.find_spec("pyopencl") is None:
+        return TargetReport(
+            reason="PyOpenCL is not installed", fix="pip install 'ocannl-opencl[pocl]'"
+        )
+    from ocannl_opencl import devices
+
+    return devices.report()
+
+
+@hookimpl
+def ocannl_generate(kernels: KernelStream, target: Target) -> OpenCLSource:
+    """Return the OpenCL C of a routine."""
+    return generate(kernels)
+
+
+@hookimpl
+def ocannl_compile(source: OpenCLSource, target: Target) -> OpenCLExecutable:
+    """Return the routine compiled by the driver of the device."""
+    from ocannl_opencl.executable import OpenCLExecutable
+
+    return OpenCLExecutable(source, target)
+
+
+@hookimpl
+def ocannl_allocate(info: NodeInfo, target: Target) -> OpenCLBuffer:
+    """Return zeroed memory of the device."""
+    from ocannl_opencl import memory
+
+    return memory.allocate(info, target)
+
+
+@hookimpl
+def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
+    """Copy between memory of one device, and between that and arrays of the host."""
+    from ocannl_opencl import memory
+
+    return memory.transfer(destination, source)
+
+
+@hookimpl
+def ocannl_synchronize(target: Target) -> bool:
+    """Wait for all work of the device."""
+    from ocannl_opencl import devices
+
+    devices.device_of(target).queue.finish()
+    return True

@@ -1,0 +1,109 @@
+"""OpenCL devices: their targets, and the context and queue of each."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pyopencl as cl
+
+from ocannl_core.backend_api import (
+    LinkError,
+    Target,
+    TargetReport,
+    ThreadBlocks,
+    dataclass,
+)
+
+BACKEND = "opencl"
+PRIORITY = 20
+_DOUBLES = "cl_khr_fp64"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device with the queue that runs all of its work in order.
+
+    Attributes:
+        device: The device of PyOpenCL.
+        context: Its context.
+        queue: Its queue.
+    """
+
+    device: Any
+    context: Any
+    queue: Any
+
+
+def report() -> TargetReport:
+    """Return all devices that compute with doubles, or the reason why there are none."""
+    try:
+        found = _all_devices()
+    except cl.Error as error:
+        return TargetReport(
+            reason=f"no OpenCL platform can be used: {error}",
+            fix="install a driver, or PoCL: pip install 'ocannl-opencl[pocl]'",
+        )
+    usable = [device for device in found if _DOUBLES in device.extensions.split()]
+    if not usable:
+        names = ", ".join(device.name.strip() for device in found)
+        return TargetReport(
+            reason=f"no OpenCL device computes with doubles: {names}" if names else "no devices",
+            fix="install a driver, or PoCL: pip install 'ocannl-opencl[pocl]'",
+        )
+    targets = tuple(_target(number, device) for number, device in enumerate(usable))
+    details = tuple(
+        f"device {number}: {device.name.strip()}, {device.platform.version.strip()}"
+        for number, device in enumerate(usable)
+    )
+    return TargetReport(targets, details=(f"pyopencl {cl.VERSION_TEXT}", *details))
+
+
+def _all_devices() -> list[Any]:
+    return [device for platform in cl.get_platforms() for device in platform.get_devices()]
+
+
+def _target(number: int, device: Any) -> Target:
+    is_gpu = bool(device.type & cl.device_type.GPU)
+    most = int(device.max_work_group_size)
+    blocks = ThreadBlocks(
+        max_threads=most,
+        threads=min(most, 256 if is_gpu else 64),
+        local_bytes=int(device.local_mem_size),
+        processors=int(device.max_compute_units),
+        subgroup=32 if is_gpu else 1,
+    )
+    return Target(
+        BACKEND,
+        number,
+        description=device.name.strip(),
+        priority=PRIORITY,
+        cores=int(device.max_compute_units),
+        cache_bytes=(int(device.global_mem_cache_size),),
+        compiler=f"{device.platform.version.strip()} {device.driver_version.strip()}",
+        thread_blocks=blocks,
+    )
+
+
+@cache
+def _device(number: int) -> Device:
+    usable = [device for device in _all_devices() if _DOUBLES in device.extensions.split()]
+    device = usable[number]
+    context = cl.Context([device])
+    return Device(device, context, cl.CommandQueue(context))
+
+
+def device_of(target: Target) -> Device:
+    """Return the device that a target describes.
+
+    Raises:
+        LinkError: if this machine does not have it.
+    """
+    try:
+        return _device(target.device)
+    except (cl.Error, IndexError) as error:
+        raise LinkError(
+            "A target of this backend is a device of this machine.",
+            found=f"{target}, which cannot be opened: {error}",
+            fix="`ocannl backends` lists the devices",
+        ) from None

@@ -1,0 +1,111 @@
+"""OpenCL C as a dialect of the shared renderer.
+
+The text is OpenCL C 1.2 with doubles, which every device of this backend has. Functions of float32
+are those of the C backend, in the same elementary operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from ocannl_core.backend_api import DType
+from ocannl_core.backend_api.c_family import (
+    CExpr,
+    Dialect,
+    KernelParameter,
+    PreludeWords,
+    prelude,
+)
+from ocannl_core.backend_api.loops import AxisKind, Scope
+
+PREAMBLE = """\
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#pragma OPENCL FP_CONTRACT OFF
+typedef char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;
+typedef uchar uint8_t;
+typedef ushort uint16_t;
+typedef uint uint32_t;
+typedef ulong uint64_t;
+#define half half_  // a variable of helpers
+#undef NAN
+#define NAN as_float(0x7fc00000)
+#define INT32_MIN INT_MIN
+#define INT32_MAX INT_MAX
+#define fmaf fma
+#define fmodf fmod
+#define copysignf copysign
+static inline void copy_bytes(void *to, const void *from, size_t count) {
+  for (size_t n = 0; n < count; ++n)
+    ((uchar *)to)[n] = ((const uchar *)from)[n];
+}
+#define memcpy copy_bytes
+"""
+"""The types and functions of C that helpers mention, and no contraction of products and sums."""
+
+_BITS = {
+    "bits_of": "INLINE uint32_t bits_of(float x) {\n  return as_uint(x);\n}",
+    "float_of": "INLINE float float_of(uint32_t bits) {\n  return as_float(bits);\n}",
+    "float64_bits": "INLINE uint64_t float64_bits(double x) {\n  return as_ulong(x);\n}",
+    "float64_of": "INLINE double float64_of(uint64_t bits) {\n  return as_double(bits);\n}",
+}
+"""The helpers that reinterpret bits, by functions of the language."""
+
+
+class OpenCL(Dialect):
+    """OpenCL C 1.2, one kernel per launch."""
+
+    language: ClassVar[str] = "opencl"
+    words: ClassVar[PreludeWords] = PreludeWords(
+        table="__constant const", cells="__constant const", own=tuple(_BITS.items())
+    )
+    headers: ClassVar[tuple[str, ...]] = ()
+    has_vectors: ClassVar[bool] = False
+    stack_limit: ClassVar[int] = 1 << 16
+    reports_failures: ClassVar[bool] = True
+
+    def function(self, name: str, dtype: DType) -> str:
+        """Return the name itself: functions are overloaded."""
+        return name
+
+    def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
+        return self.function_head(f"__kernel void {symbol}", parameters)
+
+    def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
+        return ["}"]
+
+    def parameter(self, parameter: KernelParameter) -> str:
+        text = super().parameter(parameter)
+        return text if parameter.dtype is None else f"__global {text}"
+
+    def prelude(self, helpers: Iterable[str]) -> str:
+        definitions = prelude(helpers, self.words)
+        return f"{PREAMBLE}\n{definitions}\n" if definitions else PREAMBLE
+
+    def loop_pragma(self, kind: AxisKind, extent: int) -> str:
+        return f"#pragma unroll {extent}" if kind is AxisKind.UNROLLED else ""
+
+    def branch_fence(self) -> list[str]:
+        return []
+
+    def device_index(self, kind: AxisKind) -> str:
+        return "get_group_id(0)" if kind is AxisKind.GRID else "get_local_id(0)"
+
+    def barrier(self, inside_block_axis: bool) -> list[str]:
+        return ["barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"]
+
+    def prefetch(self, cell: CExpr) -> str | None:
+        return None
+
+    def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
+        space = "__local " if scope is Scope.GROUP else ""
+        return f"{space}{self.storage_type(dtype)} {name}[{max(size, 1)}];"
+
+    def zero_fill(self, cells: str, array: str, size: int) -> str | None:
+        return None
+
+
+DIALECT = OpenCL()

@@ -1,0 +1,233 @@
+"""A compiled routine, and its link to memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, assert_never
+
+import numpy as np
+import pyopencl as cl
+
+from ocannl_core.backend_api import (
+    Buffer,
+    CallExternal,
+    CompileError,
+    HostBuffer,
+    Launcher,
+    LinkError,
+    StaticIndex,
+    Target,
+    TensorNode,
+    interior,
+    make_exclusive,
+    memory_plan,
+)
+from ocannl_core.backend_api.host_calls import host_call
+from ocannl_core.backend_api.loops import check_positions
+from ocannl_opencl.devices import device_of
+from ocannl_opencl.memory import OpenCLBuffer, transfer, zeroed
+from ocannl_opencl.source import Launch, OpenCLSource, RepeatedLaunches, RunStep, unit
+
+OPTIONS = ["-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt"]
+"""Options of the compiler: quotients and roots are rounded as IEEE defines."""
+
+Buffers = Mapping[TensorNode, Buffer]
+Values = dict[StaticIndex, int]
+Action = Callable[[Values], None]
+
+
+class OpenCLExecutable:
+    """The compiled code of one routine, not bound to memory.
+
+    Args:
+        source: The code.
+        target: The device.
+
+    Raises:
+        CompileError: if the driver rejects the code.
+    """
+
+    def __init__(self, source: OpenCLSource, target: Target) -> None:
+        self._source = source
+        self._target = target
+        self._program = _built(source, target) if source.kernels else None
+
+    def link(self, buffers: Buffers, merge_buffers: Buffers | None = None) -> Launcher:
+        """Return a callable that enqueues the routine over these buffers.
+
+        Args:
+            buffers: The memory of every parameter.
+            merge_buffers: The merge buffers of the nodes of which the routine reads one.
+
+        Raises:
+            LinkError: if a buffer is missing, belongs to another device, or does not fit its node.
+        """
+        linker = _Linker(self._source, self._program, self._target, buffers, merge_buffers or {})
+        return linker.launcher()
+
+
+def _built(source: OpenCLSource, target: Target) -> Any:
+    """Return the program of a source, compiled by the driver."""
+    context = device_of(target).context
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            return cl.Program(context, unit(source.kernels)).build(options=OPTIONS)
+    except cl.RuntimeError as error:
+        raise CompileError(
+            "The compiler of the OpenCL driver rejects generated code.",
+            found=str(error),
+            where=f"routine {source.plan.name}",
+            fix="report this as a defect, with the text of `routine.source`",
+        ) from None
+
+
+class _Linker:
+    """The memory of one link, and the launches over it."""
+
+    def __init__(
+        self,
+        source: OpenCLSource,
+        program: Any,
+        target: Target,
+        buffers: Buffers,
+        merges: Buffers,
+    ) -> None:
+        plan = source.plan
+        self._source = source
+        self._program = program
+        self._target = target
+        self._queue = device_of(target).queue
+        self._merges = merges
+        self._memory: dict[TensorNode, OpenCLBuffer] = {
+            node: self._buffer(node, buffers, "buffer") for node in plan.params
+        }
+        self._allocate_scratch()
+        self._varying = frozenset(plan.indices)
+
+    def _allocate_scratch(self) -> None:
+        """Allocate the nodes of the routine; those that are never needed together share memory.
+
+        Parts of one allocation would have to be aligned as the device demands, some to 512 bytes.
+        """
+        plan = self._source.plan
+        pieces: list[tuple[int, int, Any]] = []  # size, last step, memory
+        places = memory_plan(plan).places
+        for node, place in sorted(places.items(), key=lambda each: each[1].first):
+            info = plan.nodes[node]
+            free = [piece for piece in pieces if piece[1] < place.first and piece[0] >= info.nbytes]
+            if free:
+                chosen = min(free, key=lambda piece: piece[0])
+                pieces.remove(chosen)
+                size, _, memory = chosen
+            else:
+                size, memory = info.nbytes, zeroed(info.nbytes, self._target)
+            pieces.append((size, place.last, memory))
+            self._memory[node] = OpenCLBuffer(memory, info, self._target)
+
+    def launcher(self) -> Launcher:
+        plan = self._source.plan
+        actions = [self._action(step) for step in self._source.steps]
+
+        def launch(values: Sequence[int]) -> None:
+            if len(values) != len(plan.indices):
+                raise LinkError(
+                    f"The routine takes {len(plan.indices)} static indices.",
+                    found=f"{len(values)} given",
+                )
+            known = dict(zip(plan.indices, values, strict=True))
+            for action in actions:
+                action(known)
+            self._queue.flush()
+
+        return make_exclusive(launch, plan.name)
+
+    def _action(self, step: RunStep) -> Action:
+        match step:
+            case Launch():
+                return self._launch(step)
+            case CallExternal():
+                memory = {n: self._memory[n] for n in (*step.inputs, *step.outputs)}
+                call = host_call(step, memory, transfer)
+                return lambda values: call()
+            case RepeatedLaunches():
+                return self._repetition(step)
+            case _:
+                assert_never(step)
+
+    def _repetition(self, repeated: RepeatedLaunches) -> Action:
+        actions = [self._action(step) for step in repeated.steps]
+        every = range(repeated.count)
+        order = every[::-1] if repeated.is_reversed else every
+
+        def run(values: Values) -> None:
+            for number in order:
+                values[repeated.index] = number
+                for action in actions:
+                    action(values)
+
+        return run
+
+    def _launch(self, launch: Launch) -> Action:
+        """Return an action that enqueues a kernel, whose memory is bound here."""
+        kernel = cl.Kernel(self._program, launch.kernel)
+        given = [self._memory[node].memory for node in launch.arguments]
+        given += [self._buffer(node, self._merges, "merge buffer").memory for node in launch.merges]
+        for position, memory in enumerate(given):
+            kernel.set_arg(position, memory)
+        first = len(given)
+        flag = zeroed(8, self._target) if launch.checks else None
+        if flag is not None:
+            kernel.set_arg(first + len(launch.indices), flag)
+        queue, indices = self._queue, tuple(enumerate(launch.indices, first))
+        extents = (launch.blocks * launch.threads,), (launch.threads,)
+        if launch.blocks * launch.threads == 0:
+            return lambda values: None
+
+        def run(values: Values) -> None:
+            for position, index in indices:
+                kernel.set_arg(position, np.int64(values[index]))
+            cl.enqueue_nd_range_kernel(queue, kernel, *extents)
+            if flag is not None:
+                self._raise_failure(launch, flag)
+
+        return run
+
+    def _raise_failure(self, launch: Launch, flag: Any) -> None:
+        """Raise the error of a check that has set its flag, and clear the flag."""
+        failed = np.zeros(1, np.int64)
+        cl.enqueue_copy(self._queue, failed, flag, is_blocking=True)
+        if not failed[0]:
+            return
+        cl.enqueue_fill_buffer(self._queue, flag, np.uint8(0), 0, 8)
+        for check in launch.checks:
+            buffer = self._memory[check.node]
+            cells = np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy)
+            transfer(HostBuffer(cells, buffer.info), buffer)
+            check_positions(check, interior(cells, buffer.info))
+        raise LinkError(
+            "Positions stay the same while a routine runs.",
+            found="a check that failed, and positions that are in bounds now",
+            where=f"running {self._source.plan.name}",
+            fix="let nothing else write them meanwhile",
+        )
+
+    def _buffer(self, node: TensorNode, buffers: Buffers, what: str) -> OpenCLBuffer:
+        buffer, needed = buffers.get(node), self._source.plan.nodes[node]
+        if not isinstance(buffer, OpenCLBuffer) or buffer.target != self._target:
+            raise LinkError(
+                f"Linking gives a {what} of this device for every node that needs one.",
+                found="none" if buffer is None else f"one of {buffer.target}",
+                where=repr(node),
+                fix=f"allocate its {what} before linking",
+            )
+        given = buffer.info
+        if (given.dtype, given.buffer_dims) != (needed.dtype, needed.buffer_dims):
+            raise LinkError(
+                f"A {what} has the number format and the extents of its node.",
+                found=f"{given.dtype} {list(given.buffer_dims)} for "
+                f"{needed.dtype} {list(needed.buffer_dims)}",
+                where=repr(node),
+            )
+        return buffer

@@ -1,0 +1,91 @@
+"""Memory of OpenCL devices, and copies between it and arrays of the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from ocannl_core.backend_api import (
+    Buffer,
+    Done,
+    Event,
+    HostBuffer,
+    NodeInfo,
+    Target,
+    dataclass,
+)
+from ocannl_opencl.devices import device_of
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCLBuffer:
+    """The cells of a node, margins included, in memory of a device."""
+
+    memory: Any
+    info: NodeInfo
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedCopy:
+    """A copy that a queue runs after all work that was submitted before."""
+
+    event: Any
+
+    def wait(self) -> None:
+        self.event.wait()
+
+
+def allocate(info: NodeInfo, target: Target) -> OpenCLBuffer:
+    """Return new memory, all zero."""
+    return OpenCLBuffer(zeroed(info.nbytes, target), info, target)
+
+
+def zeroed(nbytes: int, target: Target) -> Any:
+    """Return so many bytes of a device, all zero; a byte at least."""
+    device = device_of(target)
+    size = max(nbytes, 1)
+    memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
+    cl.enqueue_fill_buffer(device.queue, memory, np.uint8(0), 0, size)
+    return memory
+
+
+def transfer(destination: Buffer, source: Buffer) -> Event | None:
+    """Copy cells; return None for a pair that this backend does not serve."""
+    match destination, source:
+        case OpenCLBuffer(), HostBuffer(array=array):
+            if array.size:
+                _write(destination, _bytes(np.ascontiguousarray(array)))
+            return Done()
+        case HostBuffer(array=array), OpenCLBuffer():
+            if array.size:
+                _read(array, source)
+            return Done()
+        case OpenCLBuffer(), OpenCLBuffer() if destination.target == source.target:
+            queue = device_of(source.target).queue
+            size = source.info.nbytes
+            if not size:
+                return Done()
+            return QueuedCopy(
+                cl.enqueue_copy(queue, destination.memory, source.memory, byte_count=size)
+            )
+        case _:
+            return None
+
+
+def _write(destination: OpenCLBuffer, data: np.ndarray[Any, Any]) -> None:
+    # the array may change as soon as the transfer returns, so it is read at once
+    queue = device_of(destination.target).queue
+    cl.enqueue_copy(queue, destination.memory, data, is_blocking=True)
+
+
+def _read(array: np.ndarray[Any, Any], source: OpenCLBuffer) -> None:
+    data = np.empty(source.info.nbytes, np.uint8)
+    cl.enqueue_copy(device_of(source.target).queue, data, source.memory, is_blocking=True)
+    np.copyto(array, data.view(source.info.dtype.numpy).reshape(source.info.buffer_dims))
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.reshape(-1).view(np.uint8)
