@@ -92,10 +92,10 @@ def test_the_recurrent_network_remembers_both_numbers(example: Example) -> None:
 def test_the_pendulum_obeys_its_equation(example: Example) -> None:
     pendulum = example("pendulum")
     assert np.abs(pendulum.solution(np.array([0.0, 0.01])) - [1.2, 1.2 - 9.3e-5]).max() < 1e-5
-    result = pendulum.train(500, points=32)
-    assert result.error < 0.2
-    assert abs(result.stiffness - pendulum.STIFFNESS) < 0.2
-    assert result.losses[-1] < result.losses[0] / 50
+    result = pendulum.train(1500, points=32)
+    assert result.error < 0.06
+    assert abs(result.stiffness - pendulum.STIFFNESS) < 0.1
+    assert abs(result.damping - pendulum.DAMPING) < 0.06
 
 
 def test_all_puzzles_agree_with_numpy(example: Example) -> None:
@@ -119,7 +119,8 @@ def test_short_rows_are_sorted(example: Example, monkeypatch: pytest.MonkeyPatch
     assert result.losses[-1] < 0.5
 
 
-def test_saved_layers_help_with_few_images(example: Example, tmp_path: Path) -> None:
+def test_saved_layers_are_trained_again_with_few_images(example: Example, tmp_path: Path) -> None:
     result = example("finetune").train(3, tmp_path / "digits.safetensors")
     assert result.first > 0.8
-    assert result.tuned > result.scratch
+    assert result.frozen > 0.75
+    assert result.tuned > 0.75
