@@ -1,11 +1,11 @@
 """A character-level GPT on this project's own documentation, with text sampled from a cache.
 
-`python examples/char_gpt.py` trains for less than a minute, prints the loss (the mean of `-log` of the
-probability of a character) on pages that it was not trained on, and writes a text.
+`python examples/char_gpt.py` trains for less than a minute, prints the loss (the mean of `-log` of
+the probability of a character) on pages that it was not trained on, and writes a text.
 
-Training and writing are two routines with the same parameters. The first sees whole windows. A call of
-the second takes one character, stores its keys and values in a cache, draws the next character from
-the distribution, and stores that, so that no number passes through Python.
+Training and writing are two routines with the same parameters. The first sees whole windows. A call
+of the second takes one character, stores its keys and values in a cache, draws the next character
+from the distribution, and stores that, so that no number passes through Python.
 """
 
 from __future__ import annotations

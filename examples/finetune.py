@@ -1,9 +1,9 @@
 """Fine-tuning from a checkpoint: even or odd, from thirty images.
 
-`python examples/finetune.py` trains a network to tell the ten digits apart, and saves it. Then it trains
-networks to tell even digits from odd ones on thirty images: one from scratch, one from the saved
-layers with a new last layer, first alone (the saved layers frozen), then all. It prints the accuracies
-on held-out images.
+`python examples/finetune.py` trains a network to tell the ten digits apart, and saves it. Then it
+trains networks to tell even digits from odd ones on thirty images: one from scratch, one from the
+saved layers with a new last layer, first alone (the saved layers frozen), then all. It prints the
+accuracies on held-out images.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Network:
 
     def train(self, epochs: int, rate: float, frozen: Sequence[str] = ()) -> float:
         """Train all parameters but the frozen ones, and return the accuracy."""
-        groups: Any = {pattern: None for pattern in frozen}
+        groups: Any = dict.fromkeys(frozen)
         optimiser = oc.train.AdamW(learning_rate=rate, weight_decay=0.01, groups=groups)
         code = oc.train.grad_update(self.loss) + optimiser.update(self.loss)
         step = self.ctx.compile(code)

@@ -1,11 +1,11 @@
 """A generative adversarial network that learns eight clusters of points on a circle.
 
-`python examples/gan.py` trains a generator against a critic for some seconds, draws generated points,
-and prints the number of clusters that they cover.
+`python examples/gan.py` trains a generator against a critic for some seconds, draws generated
+points, and prints the number of clusters that they cover.
 
-One routine updates both networks: the critic on real and generated points, then the generator by the
-gradient that the critic passes on to it. A penalty on the critic's slopes makes that stable; training
-by it takes second derivatives.
+One routine updates both networks: the critic on real and generated points, then the generator by
+the gradient that the critic passes on to it. A penalty on the critic's slopes makes that stable;
+training by it takes second derivatives.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """GPT-2 writes a text, with its published weights or random ones.
 
-`python examples/gpt2.py FOLDER` reads `model.safetensors`, `vocab.json` and `merges.txt` of GPT-2, in the
-layout of Hugging Face, from a folder of yours, and continues `--prompt`. Without a folder, the weights
-are random, and so is the text; the sizes are those of the smallest of the four models.
+`python examples/gpt2.py FOLDER` reads `model.safetensors`, `vocab.json` and `merges.txt` of GPT-2,
+in the layout of Hugging Face, from a folder of yours, and continues `--prompt`. Without a folder,
+the weights are random, and so is the text; the sizes are those of the smallest of the four models.
 
-A call of the routine takes one token, stores its keys and values in a cache, and writes the next token.
+A call of the routine takes one token, stores its keys and values in a cache, and writes the next
+token.
 """
 
 from __future__ import annotations

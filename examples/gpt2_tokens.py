@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -48,7 +49,7 @@ class Tokens:
         while len(parts) > 1:
             ranked = [
                 (self._ranks.get(pair, len(self._ranks)), place)
-                for place, pair in enumerate(zip(parts, parts[1:], strict=False))
+                for place, pair in enumerate(itertools.pairwise(parts))
             ]
             rank, place = min(ranked)
             if rank == len(self._ranks):

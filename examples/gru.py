@@ -1,7 +1,7 @@
-"""A gated recurrent network that adds two marked numbers of a long row (Hochreiter and Schmidhuber).
+"""A gated recurrent network that adds two marked numbers of a long row.
 
-`python examples/gru.py` trains for some seconds on rows that are drawn anew for every step, and prints
-the squared error on others. Guessing 1 every time has an error of 1/6.
+`python examples/gru.py` trains for some seconds on rows that are drawn anew for every step, and
+prints the squared error on others. Guessing 1 every time has an error of 1/6.
 
 The loop over time is `oc.scan`: the code of one step, differentiated and compiled once.
 """
@@ -21,7 +21,7 @@ Rows = npt.NDArray[np.float32]
 
 
 def marked_rows(count: int, length: int, random: np.random.Generator) -> tuple[Rows, Rows]:
-    """Return rows of pairs (a number, a mark), time first, and the sums of the two marked numbers."""
+    """Return rows of pairs (a number, a mark), time first, and the sums of the marked numbers."""
     numbers = random.random((length, count))
     marks = np.zeros_like(numbers)
     first = random.integers(length // 2, size=count)

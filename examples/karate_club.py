@@ -1,10 +1,11 @@
 """A graph network that divides a karate club from the side of two of its members.
 
 In 1977 Zachary recorded the friendships of 34 members of a club that then split in two. `python
-examples/karate_club.py` trains a graph convolution on the sides of the instructor and the president,
-and prints how many of the other 32 it places as they went.
+examples/karate_club.py` trains a graph convolution on the sides of the instructor and the
+president, and prints how many of the other 32 it places as they went.
 
-Messages are read at one end of each edge and added up at the other: `h[source]` and `oc.scatter_add`.
+Messages are read at one end of each edge and added up at the other: `h[source]` and
+`oc.scatter_add`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A small LeNet on handwritten digits: Adam, a cosine schedule, dropout, evaluation, a checkpoint.
+"""A small LeNet on handwritten digits: Adam, a cosine schedule, dropout, evaluation, a
+checkpoint.
 
 `python examples/lenet.py` trains on the digits of scikit-learn, 8 by 8 pixels, and prints the
 accuracy on held-out images. `--idx FOLDER` reads MNIST's files from a folder instead.

@@ -1,7 +1,7 @@
 """Four models of names, from pairs of letters to a tree of convolutions, like makemore's.
 
-`python examples/makemore.py` trains each for some seconds, prints its loss (the mean of `-log` of the
-probability of a letter) on the names it was trained on and on others, and invents names.
+`python examples/makemore.py` trains each for some seconds, prints its loss (the mean of `-log` of
+the probability of a letter) on the names it was trained on and on others, and invents names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A physics-informed network: the motion and the constants of a pendulum from twelve measurements.
+"""A physics-informed network: the motion and the constants of a pendulum from twelve
+measurements.
 
 `python examples/pendulum.py` fits a network `u(t)` so that it obeys
 

@@ -1,7 +1,7 @@
 """Tensor puzzles: functions of NumPy, each in one expression (after the puzzles of Sasha Rush).
 
-`python examples/puzzles.py` prints them, and compares each with NumPy. The rules: positions (`oc.arange`),
-comparisons, `oc.where`, arithmetic, and specifications of axes; nothing else.
+`python examples/puzzles.py` prints them, and compares each with NumPy. The rules: positions
+(`oc.arange`), comparisons, `oc.where`, arithmetic, and specifications of axes; nothing else.
 """
 
 from __future__ import annotations

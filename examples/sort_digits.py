@@ -1,7 +1,8 @@
 """An encoder and a decoder, transformers both, that sort rows of digits.
 
-`python examples/sort_digits.py` trains on rows that are drawn anew for every step, then writes sorted
-rows digit by digit from its own output, and prints how many of 500 new rows are sorted entirely.
+`python examples/sort_digits.py` trains on rows that are drawn anew for every step, then writes
+sorted rows digit by digit from its own output, and prints how many of 500 new rows are sorted
+entirely.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def embed(ids: oc.Tensor, *, width: int) -> oc.Tensor:
 def layer(
     x: oc.Tensor, mask: oc.Tensor | None = None, memory: oc.Tensor | None = None, *, width: int
 ) -> oc.Tensor:
-    """Return a transformer layer that looks at its own sequence, then at the memory if there is one."""
+    """Return a transformer layer that attends to its own sequence, then to a memory."""
     attend = {"heads": 4, "width": width // 4, "output": [width]}
     x = x + oc.nn.multi_head_attention(oc.nn.layer_norm(x), mask, label="own", **attend)
     if memory is not None:
@@ -60,7 +61,7 @@ def sorter(source: oc.Tensor, written: oc.Tensor, *, width: int, layers: int) ->
 
 
 class Result(NamedTuple):
-    """The loss of each step, the fraction of new rows that are sorted entirely, and some of them."""
+    """The loss of each step, the fraction of new rows that are sorted, and some of them."""
 
     losses: list[float]
     sorted: float

@@ -230,22 +230,28 @@ from ocannl_core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ocannl_core import data, nn, testing, train
+    from ocannl_core.display.summary import summary
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.persistence.load import load
     from ocannl_core.persistence.save import save
+    from ocannl_core.plot.curves import curves
+    from ocannl_core.plot.pictures import graph
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
     "Routine": "ocannl_core.runtime.routine",
+    "curves": "ocannl_core.plot.curves",
     "explain": "ocannl_core.explain",
+    "graph": "ocannl_core.plot.pictures",
     "hookimpl": "ocannl_core.hooks.specs",
     "load": "ocannl_core.persistence.load",
     "save": "ocannl_core.persistence.save",
+    "summary": "ocannl_core.display.summary",
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
@@ -329,6 +335,7 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "curves",
     "custom",
     "data",
     "declare",
@@ -360,6 +367,7 @@ __all__ = [
     "from_function",
     "gelu",
     "gradients",
+    "graph",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
@@ -459,6 +467,7 @@ __all__ = [
     "stop_gradient",
     "sub",
     "sum",
+    "summary",
     "swapaxes",
     "table",
     "take",
