@@ -7,12 +7,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-PLUGINS := interp cpu_c cuda
+PLUGINS := interp cpu_c cuda opencl mpi
 PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/pyproject.toml)
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: demo test smoke fuzz ulps torture lint types docs bench peers clean
+.PHONY: demo test smoke fuzz ulps torture killed lint types docs bench peers clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -33,6 +33,10 @@ ulps: $(VENV)/.for-test
 # Damages a small cache, compilers and disks; half an hour on two idle processors, or minutes with ARGS="--sample 400".
 torture: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_cpu_c.tests.torture $(ARGS)
+
+# Kills processes of training runs at random steps, and resumes each run.
+killed: $(VENV)/.for-test
+	$(BIN)/python -m plugins.ocannl_mpi.tests.killed $(ARGS)
 
 lint: $(VENV)/.for-lint
 	$(BIN)/ruff check .

@@ -228,6 +228,23 @@ of columns stay in the caches.
 TILE_BLOCK_ROWS = 256
 """Rows of a block of partial results."""
 
+# ----- thread blocks ------------------------------------------------------------------------------
+
+MIN_COARSE_CELLS = 1 << 20
+"""Cells of a nest from which on a thread computes several of them."""
+THREAD_CELLS = 4
+"""The number of those cells: so many loads of a thread are under way together."""
+MIN_TREE_TERMS = 32
+"""Terms of a reduction that are worth several threads."""
+MIN_THREAD_TERMS = 4
+"""Terms of each of these threads, at least."""
+MIN_BLOCK_TILE = 16
+"""Rows and columns of a product from which on tiles in shared memory pay."""
+BLOCK_TERMS = 16
+"""Terms of a product that are in shared memory at a time."""
+THREAD_ROWS = 8
+"""Rows and columns of the largest register tile of a thread; smaller ones are halves of it."""
+
 # ----- C compilers --------------------------------------------------------------------------------
 
 MAX_STRAIGHT_LINE_STATEMENTS = 128

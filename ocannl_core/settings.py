@@ -299,6 +299,12 @@ class Settings:
     host_devices: int = _setting(
         1, _COUNT, "the number of devices into which a backend divides the cores of this machine"
     )
+    asynchronous: bool = _setting(
+        False,
+        _BOOLEAN,
+        "whether calls on devices of this process return when the work is submitted to the queue "
+        "of the device",
+    )
     tables_are_finite: bool = _setting(
         False,
         _BOOLEAN,

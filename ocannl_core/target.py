@@ -169,9 +169,13 @@ class Done:
         return
 
 
-Launcher = Callable[[Sequence[int]], None]
+Launcher = Callable[[Sequence[int]], Event | None]
 """A routine bound to its memory: a function of the values of its static indices, in the order of
 the plan's `indices`.
+
+On an asynchronous device it returns before the work is finished: with the event of its end, or
+with None where `ocannl_synchronize` waits for it. Work of one device takes effect in the order of
+submission.
 """
 
 

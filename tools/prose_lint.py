@@ -34,6 +34,7 @@ DISTRIBUTIONS = {
     "ocannl_cpu_c": ("plugins/ocannl_cpu_c",),
     "ocannl_cuda": ("plugins/ocannl_cuda",),
     "ocannl_opencl": ("plugins/ocannl_opencl",),
+    "ocannl_mpi": ("plugins/ocannl_mpi",),
     "tests and tools": ("tests", "tools", "benchmarks", "examples", "docs", ".ci", "conftest.py"),
 }
 """The folders and files of each distribution; the last one is of those that are not installed."""

@@ -35,10 +35,12 @@ from ocannl_core.errors import (
     LinkError,
     OcannlError,
     TransferError,
+    UsageError,
     VerifyError,
 )
 from ocannl_core.exclusive import make_exclusive, raise_overlap
 from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.hooks.checks import Check, CheckOutcome
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.host_arrays import interior
 from ocannl_core.identity import IdentityMap
@@ -86,6 +88,8 @@ __all__ = [
     "Allocation",
     "Buffer",
     "CallExternal",
+    "Check",
+    "CheckOutcome",
     "CodegenError",
     "CompileError",
     "DType",
@@ -121,6 +125,7 @@ __all__ = [
     "TensorNode",
     "ThreadBlocks",
     "TransferError",
+    "UsageError",
     "VerifyError",
     "bfloat16",
     "dataclass",

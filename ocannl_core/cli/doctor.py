@@ -6,7 +6,6 @@ import argparse
 import platform
 import sys
 from collections.abc import Iterator
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,45 +14,15 @@ from ocannl_core import settings
 from ocannl_core.cli import probe
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.errors import OcannlError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.hooks.checks import Check, CheckOutcome
 from ocannl_core.hooks.manager import backend as backend_named
-from ocannl_core.hooks.manager import wrapper_entries
+from ocannl_core.hooks.manager import checks_named, wrapper_entries
 from ocannl_core.hooks.plugins import describe
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.storage.directory import open_private
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-
-class CheckOutcome(Enum):
-    """The outcome of a check."""
-
-    OK = "OK"
-    WARN = "WARN"
-    FAIL = "FAIL"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The result of one check.
-
-    Attributes:
-        what: The subject of the check.
-        outcome: Its outcome.
-        found: The finding.
-        fix: The repair.
-    """
-
-    what: str
-    outcome: CheckOutcome
-    found: str = ""
-    fix: str = ""
-
-    def __str__(self) -> str:
-        lines = [f"{self.outcome.value:<5} {self.what}" + (f": {self.found}" if self.found else "")]
-        lines += [f"      try  {line}" for line in self.fix.splitlines()]
-        return "\n".join(lines)
 
 
 def add(subparsers: Subparsers) -> None:
@@ -63,7 +32,11 @@ def add(subparsers: Subparsers) -> None:
         help="check the installation and suggest repairs",
         description="Checks the installation; compiles and runs a small kernel on every device.",
     )
-    command.add_argument("backend", nargs="?", help="check this backend only; it must then work")
+    command.add_argument(
+        "backend",
+        nargs="?",
+        help="check this backend, or plugin with checks, only; it must then work",
+    )
     command.set_defaults(run=run)
 
 
@@ -81,13 +54,17 @@ def checks(only: str | None = None) -> Iterator[Check]:
     """Yield the checks of the installation.
 
     Args:
-        only: A backend that must work; None checks all, of which one must work.
+        only: A backend that must work, or another plugin with checks; None checks all backends, of
+            which one must work.
 
     Raises:
         BackendNotFoundError: if the backend to check is not installed.
     """
     rows = inventory()
     if only is not None and only not in {row.entry.name for row in rows}:
+        if (own := checks_named(only)) is not None:
+            yield from own()
+            return
         backend_named(only)  # raises, and lists the installed backends
     yield Check("Python", CheckOutcome.OK, f"{platform.python_version()} at {sys.executable}")
     yield Check("NumPy", CheckOutcome.OK, np.__version__)

@@ -97,6 +97,8 @@ def render_kernel(
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
     """
+    most = max((nodes[node].size for node in nodes_of(nest.body) if node in nodes), default=0)
+    dialect = dialect.for_positions(most)
     try:
         kernel = _render(nest, nodes, dialect)
     except RecursionError:

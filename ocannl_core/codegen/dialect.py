@@ -197,6 +197,12 @@ class Dialect:
             case _:
                 return ""
 
+    def for_positions(self, most: int) -> Dialect:
+        """Return the dialect for a kernel without a position beyond a number; one with another
+        `index_type` may compute addresses faster.
+        """
+        return self
+
     def branch_fence(self) -> list[str]:
         """Return a compiler barrier that prevents speculation of the loads in a branch."""
         return ['__asm__ volatile ("");']

@@ -50,7 +50,9 @@ _MOST_ENTRIES = 1000
 """With more entries, the least recently used half is removed."""
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
-_IRRELEVANT_SETTINGS = frozenset({"cache_dir", "dump_dir", "plugin_timeout", "trusted_directories"})
+_IRRELEVANT_SETTINGS = frozenset(
+    {"asynchronous", "cache_dir", "dump_dir", "plugin_timeout", "trusted_directories"}
+)
 _PLACEMENTS = tuple[tuple[TensorNode, Placement], ...]
 _QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, ...]]
 

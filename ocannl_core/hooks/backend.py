@@ -82,6 +82,13 @@ class Backend:
         """The distribution and its version, for messages."""
         return f"{self.distribution} {self.version}".strip()
 
+    @property
+    def is_synchronous(self) -> bool:
+        """True if work is finished when the call that submits it returns: the plugin has no
+        `ocannl_synchronize`.
+        """
+        return len(self.manager.hook.ocannl_synchronize.get_hookimpls()) == 1
+
     def lacking(self) -> tuple[str, ...]:
         """Return the hooks that running a program needs and that the plugin does not implement."""
         plugin = self.manager.get_plugin(self.name)

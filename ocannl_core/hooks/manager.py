@@ -23,11 +23,13 @@ from ocannl_core import settings
 from ocannl_core.errors import BackendNotFoundError, UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.backend import Backend, DefectReport, transfer
+from ocannl_core.hooks.checks import Check, CheckOutcome
 from ocannl_core.hooks.plugins import (
     PluginError,
     Wrapper,
     backend_manager,
     check_wrapper,
+    describe,
     load,
 )
 from ocannl_core.origin import caller_depth
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKEND_API",
     "BACKEND_GROUP",
+    "CHECKS_GROUP",
     "HOST",
     "WRAPPER_GROUP",
     "Backend",
@@ -79,6 +82,7 @@ __all__ = [
 
 BACKEND_GROUP = "ocannl.backends"
 WRAPPER_GROUP = "ocannl.wrappers"
+CHECKS_GROUP = "ocannl.checks"
 
 
 class Status(Enum):
@@ -196,6 +200,24 @@ def _precedence(point: EntryPoint) -> tuple[int, str, str]:
     except Exception:  # distributions of other finders have no place
         place = ""
     return path.index(place) if place in path else len(path), owner, point.value
+
+
+def checks_named(name: str) -> Callable[[], Iterator[Check]] | None:
+    """Return the checks that a distribution which is no backend has for `ocannl doctor`."""
+    plugins = _scan(CHECKS_GROUP)
+    if name not in plugins.entries:
+        return None
+
+    def run() -> Iterator[Check]:
+        subject = f"plugin {plugins.entries[name]}"
+        try:
+            function = plugins.readers[name]()
+            assert callable(function), f"{function!r} is no function"
+            yield from function()
+        except Exception as error:
+            yield Check(subject, CheckOutcome.FAIL, f"its checks failed: {describe(error)}")
+
+    return run
 
 
 def _entry(point: EntryPoint) -> PluginEntry:

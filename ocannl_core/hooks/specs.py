@@ -105,7 +105,9 @@ class TransferHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_synchronize(self, target: Target) -> bool:
-        """Wait for all work of the device; return True."""
+        """Wait for all work of the device; return True. Without this hook, all work is finished
+        when the call that submits it returns.
+        """
         ...
 
 

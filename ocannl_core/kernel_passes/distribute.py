@@ -147,7 +147,7 @@ def _device_loops(axes: Sequence[_Axis], body: tuple[Stmt, ...]) -> tuple[Stmt, 
         counts = -(-extent // axis.inside), axis.inside
         position = affine([(axis.inside, outer), (1, inner)], loop.start)
         value: dict[IndexVar, AxisIndex] = {loop.var: position}
-        body = tuple(substitute_in_stmt(stmt, value) for stmt in body)
+        body = substitute_in_stmt(Block(body), value).stmts
         ends = [replace(end, index=substitute(end.index, value)) for end in ends]
         if counts[0] * counts[1] > extent:
             ends.append(LoopBound(position, loop.stop))
@@ -160,7 +160,7 @@ def _device_loops(axes: Sequence[_Axis], body: tuple[Stmt, ...]) -> tuple[Stmt, 
     kept = {each.var for each in (*_kept(grid), *_kept(block))}
     single = {each.var for each in (*grid, *block)} - kept
     values: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var in single}
-    return tuple(substitute_in_stmt(stmt, values) for stmt in body)
+    return substitute_in_stmt(Block(body), values).stmts
 
 
 def _kept(loops: Sequence[For]) -> list[For]:

@@ -95,10 +95,10 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
     if target is not None:
-        passes += [
-            ("rematerialise", partial(rematerialise, cache=MachineModel.of(target).l2_bytes)),
-            ("group rows", partial(group_rows, target=target)),
-        ]
+        cache = MachineModel.of(target).l2_bytes
+        passes.append(("rematerialise", partial(rematerialise, cache=cache)))
+    if target is not None and target.thread_blocks is None:
+        passes.append(("group rows", partial(group_rows, target=target)))
     passes.append(("split reductions", split_reductions))
     return tuple(NamedNestPass(*each) for each in passes)
 

@@ -40,19 +40,23 @@ from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule
 from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
+from ocannl_core.schedule.heuristics.thread_blocks import block_schedule
 from ocannl_core.schedule.tuning.tuning_cache import CachedRule, Rule, tuning_cache
 from ocannl_core.target import Target
 
 
 def has_schedules(target: Target) -> bool:
     """Return True if kernels for a target get schedules with the settings in force."""
-    return target.vector_registers > 0 and settings.current().schedule != "none"
+    has_parallelism = target.vector_registers > 0 or target.thread_blocks is not None
+    return has_parallelism and settings.current().schedule != "none"
 
 
 def rule_for(target: Target) -> Rule:
     """Return the rule that chooses schedules for a target with the settings in force."""
 
     def default(nest: KernelNest, nodes: NodeInfos) -> Schedule | None:
+        if target.thread_blocks is not None:
+            return block_schedule(nest, nodes, target)
         if nest.reduction is None:
             return pointwise_schedule(nest, nodes, target)
         return tile_schedule(nest, nodes, target) or contraction_schedule(nest, nodes, target)

@@ -7,6 +7,12 @@ inside the block), whose parts are `j10` and `j11`, and so on.
     split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
     unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
 
+On a device with thread blocks, some axes are those of the grid, and some those of a block:
+
+    split i 64; split i1 4; split j 64; split j1 16; split k 16; grid i0 j0; block i10 j11;
+    order i0 j0 i10 j11 k0 k1 i11 j10; unroll i11; unroll j10;
+    pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused
+
 Nests that run together, row by row, have one schedule: that of each nest begins with the axes whose
 loops they share, and the transforms of the nodes that they write come last.
 
@@ -103,6 +109,34 @@ class Parallelise:
     """The iterations of an axis may run on different threads."""
 
     axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapToGrid:
+    """The iterations of some axes run on different thread blocks of a device.
+
+    In a schedule with this transform blocks of a split are all equal, and iterations beyond an axis
+    are left out one by one. Packed operands are in the memory that the threads of a block share.
+
+    Attributes:
+        axes: The axes, outermost first.
+    """
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MapToBlock:
+    """The iterations of some axes run on the threads of one block, those of the last axis on
+    neighbouring threads.
+
+    Threads along reduced axes have partial results, which are combined in a tree of fixed order.
+
+    Attributes:
+        axes: The axes, outermost first.
+    """
+
+    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +237,8 @@ Transform = (
     | Pair
     | TileMatrix
     | Parallelise
+    | MapToGrid
+    | MapToBlock
     | Pack
     | AccumulateAt
     | FuseRows
@@ -234,6 +270,10 @@ def _text(transform: Transform) -> str:
             return f"tile {rows} {lanes} {terms}{f' in {parts} parts' if parts > 1 else ''}"
         case Parallelise(axis):
             return f"parallelise {axis}"
+        case MapToGrid(axes):
+            return f"grid {' '.join(axes)}"
+        case MapToBlock(axes):
+            return f"block {' '.join(axes)}"
         case Pack(operand, inside, axes):
             where = "" if inside is None else f" inside {inside}"
             return f"pack {operand}{where} as {' '.join(axes)}"
@@ -259,7 +299,7 @@ _FORMS = tuple(
     re.compile(form)
     for form in (
         rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
-        rf"(?P<verb>order) (?P<axes>{_AXIS}( {_AXIS})*)",
+        rf"(?P<verb>order|grid|block) (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>unroll|vectorise|pair|parallelise) (?P<axis>{_AXIS})",
         rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
@@ -288,8 +328,8 @@ def _transform(text: str) -> Transform:
         if found is not None:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
-        "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, pack, "
-        "accumulate, rows, fold, inline and stream.",
+        "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, "
+        "block, pack, accumulate, rows, fold, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -304,6 +344,10 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return Split(axis, int(parts["size"] or 0), flag)
         case "order":
             return Order(axes)
+        case "grid":
+            return MapToGrid(axes)
+        case "block":
+            return MapToBlock(axes)
         case "unroll":
             return Unroll(axis)
         case "vectorise":

@@ -69,7 +69,7 @@ def bounded_range(
     reach = index_range(index, ranges)
     if reach is None:
         return None
-    high = reach.high
+    low, high = reach.low, reach.high
     terms, offset = as_affine(index)
     factors = {var: coefficient for coefficient, var in terms}
     for position, limit in bounds:
@@ -79,13 +79,15 @@ def bounded_range(
             continue
         coefficient, var = varying[0]
         times = factors.get(var, 0) // coefficient
-        if times < 1 or any(factors.get(each) != times * factor for factor, each in varying):
+        if not times or any(factors.get(each) != times * factor for factor, each in varying):
             continue
         used = {each for _, each in varying}
         rest = index_range(affine([term for term in terms if term[1] not in used], offset), ranges)
-        if rest is not None:
+        if rest is not None and times > 0:
             high = min(high, times * (limit - 1 - start) + rest.high)
-    return Range(reach.low, high)
+        elif rest is not None:
+            low = max(low, times * (limit - 1 - start) + rest.low)
+    return Range(low, high)
 
 
 _MOST_PIECES = 1_000_000

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ocannl_core import settings
 from ocannl_core.compile.driver import compile_program
 from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.errors import LinkError, ShapeError, UsageError
@@ -22,15 +23,19 @@ from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import caller_location
-from ocannl_core.runtime import link, recompute, values
+from ocannl_core.runtime import checks, link, merge, recompute, transfers, values
+from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.interfaces import Array, ComputationLike, HasParameters, TensorLike
+from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
-from ocannl_core.target import Target
+from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
+from ocannl_core.target import Event, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
 
+
+Tensors = TensorLike | Iterable[TensorLike] | Mapping[Any, TensorLike]
 
 T = TypeVar("T", bound=TensorLike)
 
@@ -47,6 +52,9 @@ class Context:
         backend: The name of a backend, or `name:device`; by default the setting `backend`, or else
             the best available.
         device: The ordinal among the backend's devices; by default the one it prefers.
+        asynchronous: True to return from calls when the work is submitted to the queue of the
+            device; by default the setting `asynchronous`. Devices of backends that are asynchronous
+            themselves have no other queue.
 
     Raises:
         BackendNotFoundError: if there is no such backend or device.
@@ -54,7 +62,13 @@ class Context:
 
     __slots__ = ("_store",)
 
-    def __init__(self, backend: str | None = None, *, device: int | None = None) -> None:
+    def __init__(
+        self,
+        backend: str | None = None,
+        *,
+        device: int | None = None,
+        asynchronous: bool | None = None,
+    ) -> None:
         with _without_collections():  # imported objects live on
             chosen, target = manager.select(backend)
         if device is not None and device != target.device:
@@ -65,7 +79,10 @@ class Context:
                     fix=f"Context({chosen.name!r}, device={device})",
                 )
             chosen, target = manager.select(f"{chosen.name}:{device}")
-        self._store = BufferStore(chosen, target)
+        has_queue = settings.current().asynchronous if asynchronous is None else asynchronous
+        found = device_of(chosen, target)
+        queue = found.queue if has_queue and chosen.is_synchronous else None
+        self._store = BufferStore(found, queue=queue)
 
     @property
     def backend(self) -> Backend:
@@ -81,7 +98,8 @@ class Context:
         Values are shared: writing to a buffer that this context has is visible in both.
         """
         context = Context.__new__(type(self))
-        context._store = BufferStore(self.backend, self.target, parent=self._store)
+        own = self._store
+        context._store = BufferStore(own.device, parent=own, queue=own.queue)
         return context
 
     def compile(
@@ -150,12 +168,7 @@ class Context:
         lowered = lower(program)
         bindings = link.with_extents(bindings, lowered)
         link.check_bindings(lowered.indices, bindings, program.name)
-        if merged := merge_reads(lowered.body):
-            raise LinkError(
-                "Merge buffers are filled by transfers between devices, which this version lacks.",
-                found=", ".join(f"{node.name}.merge" for node in merged),
-                where=f"compiling {program.name}",
-            )
+        merge.check_at_link(merge_reads(lowered.body), self._store, program.name)
         entry, kept_in_part = usage_of(lowered), link.partly_written(code, lowered)
         missing = link.missing_nodes(code, entry.reads_first | kept_in_part, self._store)
         recipes = recompute.recipes_for(missing, self._store, program.name)
@@ -167,20 +180,56 @@ class Context:
         inlined = link.requested_nodes(code, inline)
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
         built = compile_program(program, request)
-        memory = link.bind(code, built.plan, self._store)
-        launch = link.launcher_of(built, memory)
 
         # optimisation may have removed reads, never an access that bounds an index
         usage = usage_of(built.optimised)
         needed = usage.reads_first | (kept_in_part & usage.writes)
         usage = replace(usage, limits=entry.limits, reads_first=needed)
+        unlinked = Linkable(built, code, lowered.nodes, usage, tuple(bindings), kept)
+        return self._link(unlinked, recipes)
+
+    def link(self, routine: Routine) -> Routine:
+        """Return a routine of another context bound to this one's memory, without compiling it
+        again.
+
+        Both contexts are on devices of one kind, such as `cpu_c:0` and `cpu_c:1`.
+
+        Raises:
+            LinkError: if the devices differ, the code reads a node that this context does not
+                store, or it was compiled to recompute what an earlier routine there left virtual.
+        """
+        if not isinstance(routine, Routine):
+            raise UsageError(
+                "A context links routines.",
+                found=f"a {type(routine).__name__}",
+                fix="ctx.link(step), where step = other.compile(...); or ctx.compile(code)",
+            )
+        unlinked = link.relinked(routine.linkable, routine.recomputed, self._store)
+        merge.check_at_link(merge_reads(unlinked.built.optimised.body), self._store, routine.name)
+        return self._link(unlinked, origin=routine.memory)
+
+    def _link(
+        self,
+        unlinked: Linkable,
+        recipes: Sequence[Recipe] = (),
+        origin: Mapping[TensorNode, Stored] | None = None,
+    ) -> Routine:
+        """Return compiled code bound to this context's memory."""
+        built, code, usage = unlinked.built, unlinked.code, unlinked.usage
+        program = code.program
+        memory = link.bind(code, built.plan, self._store, usage.writes, origin)
         routine = f"{program.name}, compiled at {caller_location()}"
         run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
-        link.record(built, lowered.nodes, usage, memory, run, self._store)
-        link.bind_untouched(code, kept, built.plan, self._store)
+        merged = merge_reads(built.optimised.body)
+        spaces = merge.present_memory(merged, built.plan.nodes, self._store)
+        launch = link.launcher_of(built, memory, self._store, run, spaces)
+        link.record(built, unlinked.nodes, usage, memory, run, self._store)
+        link.bind_untouched(code, unlinked.kept, built.plan, self._store)
         recomputed = recompute.locate(recipes, self._store)
-        made = Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
+        node = merged[0] if merged else None
+        made = Routine(unlinked, memory, launch, run, self._store, recomputed, node)
         made.context = self
+        self._store.history.routines.add(made)
         run.owner = weakref.ref(made)
         note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.own_nodes))
         return made
@@ -215,7 +264,7 @@ class Context:
 
     def synchronize(self) -> None:
         """Return when all submitted work of the device has finished."""
-        self.backend.synchronize(self.target)
+        self._store.synchronize()
 
     # ----- host access ---------------------------------------------------------------------------
 
@@ -234,6 +283,7 @@ class Context:
             assert tensor.literal is not None
             return values.cells_of(tensor.literal, info, tensor.describe(), "").copy()
         stored = self._readable(tensor)
+        self._store.wait_to_read(stored)
         return values.read(self.backend, stored.buffer, stored.sizes())
 
     def __setitem__(self, tensor: TensorLike, value: object) -> None:
@@ -248,9 +298,7 @@ class Context:
                 sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
-        stored, cells, sizes = self._prepared(tensor, value)
-        values.write(self.backend, stored.buffer, cells)
-        self._store.history.host_wrote(stored, sizes)
+        self._write(*self._prepared(tensor, value))
 
     def assign(self, cells: Mapping[T, object]) -> None:
         """Copy host data of several tensors to the device: of all of them, or of none.
@@ -268,9 +316,15 @@ class Context:
             for stored in new:
                 self._store.remove(stored)
             raise
-        for stored, converted, sizes in prepared:
-            values.write(self.backend, stored.buffer, converted)
-            self._store.history.host_wrote(stored, sizes)
+        for each in prepared:
+            self._write(*each)
+
+    def _write(self, stored: Stored, cells: Array, sizes: Mapping[StaticExtent, int]) -> None:
+        if stored.shared is not None:
+            link.unshare(stored, self._store, stored.node.name)
+        self._store.wait_to_write(stored)
+        values.write(self.backend, stored.buffer, cells)
+        self._store.history.host_wrote(stored, sizes)
 
     def _prepared(
         self, tensor: TensorLike, value: object, new: list[Stored] | None = None
@@ -304,6 +358,98 @@ class Context:
                 new.append(found)
         assert found is not None
         return found, cells, sizes
+
+    # ----- other contexts -------------------------------------------------------------------------
+
+    def copy_from(self, source: Context, tensors: Tensors) -> Event:
+        """Copy the values of tensors from another context, on any device of any backend: of all of
+        them, or of none.
+
+        The bits are those of the source. Buffers are copied directly where one of the two backends
+        can, else through the host. Tensors without memory here get some.
+
+        Args:
+            source: The context that has the values.
+            tensors: One tensor or several, such as `loss.params` or `opt.state`; or a mapping from
+                tensors of this context to tensors of the source, of equal formats and extents.
+
+        Returns:
+            The end of the copies, `event.wait()`; code and host access of both contexts wait for
+            what they need by themselves.
+
+        Raises:
+            LinkError: if the source does not store one of the tensors, or it has no value there;
+                nothing has changed then.
+            TransferError: if two tensors of a mapping differ in format or extents, likewise.
+        """
+        pairs = transfers.pairs_of(tensors)
+        found = [source._readable(there) for _, there in pairs]
+        new: list[Stored] = []
+        try:
+            places = [
+                self._place(here, each, new) for (here, _), each in zip(pairs, found, strict=True)
+            ]
+        except BaseException:
+            for stored in new:
+                self._store.remove(stored)
+            raise
+        return transfers.all_of(
+            transfers.copy(self._store, place, source._store, each)
+            for place, each in zip(places, found, strict=True)
+        )
+
+    def _place(self, tensor: TensorLike, source: Stored, new: list[Stored]) -> Stored:
+        """Return the memory here for a tensor that another context stores."""
+        tensor.note_host_write()
+        found = self._store.find(tensor.node)
+        info = source.info if tensor.node is source.node else tensor.info
+        if (info.dtype, info.dims) != (source.info.dtype, source.info.dims):
+            raise transfers.unequal(tensor, info, source)
+        if found is None:
+            found = Stored(tensor.node, self._store.allocate(info, tensor.describe()), tensor)
+            self._store.add(found)
+            new.append(found)
+        elif found.shared is not None and found.buffer is not source.buffer:
+            link.unshare(found, self._store, tensor.describe())
+        return found
+
+    def fill_merge(
+        self,
+        tensor: TensorLike,
+        *,
+        source: Context,
+        streamed: bool = False,
+        discard: bool = False,
+    ) -> Event:
+        """Fill the merge buffer with another context's value of a tensor: recorded code of this
+        context reads it as `tensor.merge`.
+
+        A context, with its children, has one merge buffer.
+
+        Args:
+            tensor: The tensor, often the gradient of a parameter.
+            source: The context that has the value.
+            streamed: True to copy nothing: the routine that reads the merge buffer reads the
+                source's memory. Between devices of one backend that share memory.
+            discard: True to drop a content that a routine compiled to read it has not read.
+
+        Returns:
+            The end of the transfer.
+
+        Raises:
+            LinkError: if the source has no value; or if the present content has not been read.
+        """
+        found = source._readable(_checked(tensor))
+        own = self._store.find(tensor.node)
+        return merge.fill(
+            self._store,
+            tensor.describe(),
+            source._store,
+            found,
+            own.info if own is not None else found.info,
+            is_streamed=streamed,
+            discards=discard,
+        )
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """Return True if the tensor has memory here, with or without a value."""
@@ -340,7 +486,7 @@ class Context:
                 "A tensor is read after something has given it a value.",
                 found="it is stored, without a value so far",
                 where=tensor.describe(),
-                fix=link.fix_for_missing_value(stored),
+                fix=checks.fix_for_missing_value(stored),
             )
         unstored = self._store.find_unstored(node)
         if unstored is None:
@@ -348,14 +494,14 @@ class Context:
                 "Only tensors that a context stores can be read from it.",
                 found="no routine compiled in this context mentions it",
                 where=tensor.describe(),
-                fix=link.fix_for_unknown(tensor),
+                fix=checks.fix_for_unknown(tensor),
             )
         raise LinkError(
             "Only tensors that a context stores can be read from it.",
             found=f"it is {unstored.placement.mode.value} in routine {unstored.routine}, "
-            f"because {link.why(unstored.placement.reason)}",
+            f"because {checks.why(unstored.placement.reason)}",
             where=tensor.describe(),
-            fix=link.fix_for_unstored(node, unstored),
+            fix=checks.fix_for_unstored(node, unstored),
         )
 
 

@@ -95,3 +95,15 @@ class ComputationLike(Protocol):
     def tensors(self) -> Mapping[TensorNode, TensorLike]:
         """Return the tensor behind each node that the code mentions; nodes may be missing."""
         ...
+
+
+class LinkedRoutine(Protocol):
+    """A routine, as the store of its context refers to it."""
+
+    name: str
+    merged: TensorNode | None
+    """The node whose merge buffer it reads."""
+
+    def link_again(self, stored: Any) -> None:
+        """Link the code anew if it uses this memory, whose buffer has changed."""
+        ...

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
+from weakref import WeakValueDictionary
 
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.assign.traverse import partial_targets
 from ocannl_core.compile.driver import Build
 from ocannl_core.errors import LinkError, UsageError, VerifyError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.kernels.memory_plan import memory_plan, too_large
 from ocannl_core.kernels.nodes import Plan
@@ -17,11 +19,13 @@ from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.usage import Usage
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import partly_assigned
+from ocannl_core.queues import HostQueue
 from ocannl_core.runtime import values
+from ocannl_core.runtime.checks import description, fix_for_unstored, why
 from ocannl_core.runtime.interfaces import Array, TensorLike
-from ocannl_core.runtime.recompute import recipes_of
+from ocannl_core.runtime.recompute import Recomputed, recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
-from ocannl_core.target import Launcher
+from ocannl_core.target import Buffer, Launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +34,22 @@ class Unlinked:
 
     Attributes:
         program: The assignments.
-        literals: The cells of nodes made from host data.
+        literals: The cells of nodes made from host data; None where only the node is known.
         tensors: The tensor behind each node, where there is one.
     """
 
     program: AssignProgram
-    literals: Mapping[TensorNode, Array]
+    literals: Mapping[TensorNode, Array | None]
     tensors: Mapping[TensorNode, TensorLike]
 
     def describe(self, node: TensorNode) -> str:
         """Return the name of a node in messages."""
         return description(node, self.tensors.get(node))
+
+    def released(self) -> Unlinked:
+        """Return the code without references that keep arrays or tensors alive."""
+        tensors = WeakValueDictionary(self.tensors)
+        return replace(self, literals=dict.fromkeys(self.literals), tensors=tensors)
 
     def comes_from_outside(self, node: TensorNode) -> bool:
         """Return True if the host, an initialisation or other code gives the node its value."""
@@ -50,8 +59,56 @@ class Unlinked:
         )
 
 
-def description(node: TensorNode, tensor: TensorLike | None) -> str:
-    return tensor.describe() if tensor is not None else node.name
+@dataclass(frozen=True, slots=True, eq=False)
+class Linkable:
+    """Compiled code, and all that binding it to the memory of a context takes.
+
+    Attributes:
+        built: The compiled code.
+        code: The assignments, with literals and tensors.
+        nodes: The infos of all nodes of the lowered code.
+        usage: The reads and writes of the code.
+        bindings: The static indices of a call.
+        kept: The nodes that outlive a call, with the reasons.
+    """
+
+    built: Build
+    code: Unlinked
+    nodes: Mapping[TensorNode, NodeInfo]
+    usage: Usage
+    bindings: tuple[StaticIndex, ...]
+    kept: Mapping[TensorNode, Placement]
+
+
+def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: BufferStore) -> Linkable:
+    """Return compiled code for the device of another context.
+
+    Raises:
+        LinkError: if it was compiled for another kind of device, recomputes nodes of its context,
+            or reads a node that this context does not store.
+    """
+    built, name = unlinked.built, unlinked.code.program.name
+    if built.backend is not store.backend or built.target != replace(
+        store.target, device=built.target.device
+    ):
+        raise LinkError(
+            "Compiled code is linked on devices of the kind that it was compiled for.",
+            found=f"{name} was compiled for {built.target}, and the context is on {store.target}",
+            where=f"linking {name}",
+            fix="compile the code in this context: ctx.compile(...)",
+        )
+    if recomputed:
+        nodes = ", ".join(each.recipe.node.name for each in recomputed)
+        raise LinkError(
+            "Code that recomputes tensors of its context is not linked in another one.",
+            found=f"{name} recomputes {nodes}",
+            where=f"linking {name}",
+            fix="compile the code in this context: ctx.compile(...)",
+        )
+    missing = missing_nodes(unlinked.code, unlinked.usage.reads_first, store)
+    check_presence(unlinked.code, missing, store)
+    executable = store.backend.compile(built.source, store.target)
+    return replace(unlinked, built=replace(built, target=store.target, executable=executable))
 
 
 # ----- stored nodes ------------------------------------------------------------------------------
@@ -234,49 +291,131 @@ def _fixes_for_absent(node: TensorNode, tensor: TensorLike | None) -> list[str]:
     ]
 
 
-def why(reason: Reason | None) -> str:
-    return reason.text if reason is not None else "nothing requires it to be stored"
-
-
 # ----- memory -----------------------------------------------------------------------------------
 
 
-def launcher_of(built: Build, memory: Mapping[TensorNode, Stored]) -> Launcher:
+def launcher_of(
+    built: Build,
+    memory: Mapping[TensorNode, Stored],
+    store: BufferStore,
+    run: RunRecord,
+    merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+) -> Launcher:
     """Link an executable with the memory of a context.
 
     Raises:
         LinkError: if the device has too little memory for the routine's own nodes.
     """
+    buffers = {node: stored.buffer for node, stored in memory.items()}
     try:
-        buffers = {node: stored.buffer for node, stored in memory.items()}
-        return built.backend.link(built.executable, buffers)
+        found = (buffers, merge_buffers) if merge_buffers else (buffers,)
+        launch = built.backend.link(built.executable, *found)
     except MemoryError as error:
         nbytes = memory_plan(built.plan).nbytes
         raise too_large(built.plan, f"{nbytes:,} bytes") from error
+    if store.queue is not None:
+        return _queued(launch, store.queue, run)
+    return launch if store.backend.is_synchronous else _observed(launch, run, built)
 
 
-def bind(code: Unlinked, plan: Plan, store: BufferStore) -> dict[TensorNode, Stored]:
+def _queued(launch: Launcher, queue: HostQueue, run: RunRecord) -> Launcher:
+    """Return a launcher that submits the work to a queue, and records the event of its end."""
+
+    def submit(values: Sequence[int]) -> None:
+        run.event = queue.submit(partial(launch, tuple(values)), run.routine)
+
+    return submit
+
+
+def _observed(launch: Launcher, run: RunRecord, built: Build) -> Launcher:
+    """Return a launcher that records the event that the backend's own returns, if any."""
+
+    def start(values: Sequence[int]) -> None:
+        event = launch(values)
+        if event is not None and not callable(getattr(event, "wait", None)):
+            raise built.backend.fault(
+                f"the launcher of {built.plan.name}",
+                f"it must return an Event, with a method `wait`, or None, and returned {event!r}",
+            )
+        run.event = event
+
+    return start
+
+
+def bind(
+    code: Unlinked,
+    plan: Plan,
+    store: BufferStore,
+    writes: AbstractSet[TensorNode],
+    origin: Mapping[TensorNode, Stored] | None = None,
+) -> dict[TensorNode, Stored]:
     """Return the memory of a routine's parameters: the context's, or new.
 
     New memory is not part of the context until `store.add`, so that a compilation that fails leaves
     no trace.
+
+    Args:
+        code: The code.
+        plan: The compiled code.
+        store: The memory of the context.
+        writes: The parameters that the routine writes.
+        origin: The memory of a routine with the same code, for literals whose array is gone.
     """
-    return {node: _bind_node(code, node, plan.nodes[node], store) for node in plan.params}
+    memory = {}
+    for node in plan.params:
+        is_constant = node in code.literals and node not in writes
+        info, source = plan.nodes[node], (origin or {}).get(node)
+        memory[node] = _bind_node(code, node, info, store, source, is_constant=is_constant)
+        if memory[node].shared is not None and not is_constant:
+            unshare(memory[node], store, code.describe(node))
+    return memory
 
 
-def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: BufferStore) -> Stored:
+def _bind_node(
+    code: Unlinked,
+    node: TensorNode,
+    info: NodeInfo,
+    store: BufferStore,
+    source: Stored | None = None,
+    *,
+    is_constant: bool = False,
+) -> Stored:
     stored = store.find(node)
     if stored is not None:
         return stored if stored.info == info else _relayout(code, stored, info, store)
-    name = code.describe(node)
-    stored = Stored(node, store.allocate(info, name), code.tensors.get(node))
+    name, tensor = code.describe(node), code.tensors.get(node)
+    shared = store.device.literal(node, info) if is_constant else None
+    if shared is not None:
+        stored = Stored(node, shared.buffer, tensor)
+        stored.shared, stored.has_value = shared, True
+        return stored
+    stored = Stored(node, store.allocate(info, name), tensor)
     if node in code.literals:
-        cells = values.cells_of(code.literals[node], info, name, _shape_text(stored, info))
+        array = code.literals[node]
+        if array is None and tensor is not None:
+            array = tensor.literal
+        if array is not None:
+            cells = values.cells_of(array, info, name, _shape_text(stored, info))
+        else:
+            assert source is not None  # the routine that was compiled has its cells
+            cells = values.read(store.backend, source.buffer)
         values.write(store.backend, stored.buffer, cells)
         stored.has_value = True
+        if is_constant:
+            stored.shared = store.device.share_literal(node, stored.buffer)
     elif node in code.program.fresh:
         stored.has_value = stored.tensor is None or not stored.tensor.is_statistic
     return stored
+
+
+def unshare(stored: Stored, store: BufferStore, name: str) -> None:
+    """Give a context a copy of its own of a literal's cells; its routines are linked again."""
+    own = store.allocate(stored.info, name)
+    store.backend.transfer(own, stored.buffer).wait()
+    stored.buffer, stored.shared = own, None
+    for routine in list(store.history.routines):
+        routine.link_again(stored)
+    store.history.last = None
 
 
 def bind_untouched(
@@ -322,6 +461,7 @@ def _relayout(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore
     moved = Stored(stored.node, store.allocate(info, code.describe(stored.node)), stored.tensor)
     moved.has_value, moved.writers = stored.has_value, stored.writers
     if stored.has_value:
+        store.wait_to_read(stored)
         values.write(store.backend, moved.buffer, values.read(store.backend, stored.buffer))
     return moved
 
@@ -349,6 +489,8 @@ def record(
         stored.is_linked = True
         if node in usage.writes:
             stored.add_run(run)
+        if node in usage.reads:
+            stored.add_reader(run)
         provides = node in usage.writes and node not in usage.reads_first
         if provides and routine not in stored.writers:
             stored.writers.append(routine)
@@ -358,100 +500,3 @@ def record(
     for node, placement in built.placements.items():
         if placement.mode not in STORED:
             store.add_unstored(node, Unstored(routine, placement, recipes.get(node)))
-
-
-# ----- checks before running and reading --------------------------------------------------------
-
-
-def check_values(needed: Sequence[Stored], routine: str) -> None:
-    """Raise LinkError unless every node that a routine reads before writing it has a value."""
-    missing = [stored for stored in needed if not stored.has_value]
-    if not missing:
-        return
-    fixes: dict[str, None] = {}  # a set that keeps its order
-    for stored in missing:
-        fixes[fix_for_missing_value(stored)] = None
-    raise LinkError(
-        "A routine runs when every node that it reads has a value.",
-        found="\n".join(
-            f"{description(stored.node, stored.tensor)} has none" for stored in missing
-        ),
-        where=f"running {routine}",
-        fix="\n".join(fixes),
-    )
-
-
-def check_sizes(needed: Sequence[Stored], sizes: Mapping[StaticExtent, int], routine: str) -> None:
-    """Raise UsageError if a routine would read more cells of a node than were written.
-
-    Args:
-        needed: Nodes with extents at run time that the routine reads.
-        sizes: The extents of this run.
-        routine: The name of the routine.
-    """
-    for stored in needed:
-        written = stored.sizes()
-        for extent in dict.fromkeys(stored.info.extents):
-            if extent is None or sizes[extent] <= written.get(extent, extent.maximum):
-                continue
-            raise UsageError(
-                "A routine reads cells that have a value.",
-                found=f"{extent.name} = {sizes[extent]}, and "
-                f"{description(stored.node, stored.tensor)} has {written[extent]} positions along "
-                f"{extent}",
-                where=f"running {routine}",
-                fix=f"give {extent.name}={written[extent]}, or write more of it first",
-            )
-
-
-def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
-    """Raise UsageError if gradients still hold values that an earlier run has passed on.
-
-    Args:
-        carried: Gradients that a routine adds to and passes on without setting them before.
-        run: The routine that is about to run.
-    """
-    found = [(stored, last) for stored in carried if (last := stored.passed_on_by()) is not None]
-    if not found:
-        return
-    raise UsageError(
-        "A gradient is passed on to operands once, when it is complete.",
-        found="\n".join(
-            f"{description(stored.node, stored.tensor)} has been passed on by {last.routine}"
-            for stored, last in found
-        ),
-        where=f"running {run.routine}",
-        fix="clear the gradients before each backpropagation, with loss.zero_grads() in its code; "
-        "to sum over several, add p.grad to a declared tensor each time",
-    )
-
-
-def fix_for_missing_value(stored: Stored) -> str:
-    """Return the call that gives a node its first value."""
-    tensor = stored.tensor
-    if tensor is not None and tensor.is_statistic:
-        return (
-            "run a training step first, with oc.train.grad_update(loss), which updates statistics, "
-            "or load a checkpoint"
-        )
-    if tensor is not None and tensor.is_parameter:
-        return "ctx.init_params(loss), with the tensor whose parameters they are"
-    if (tensor is not None and tensor.is_placeholder) or not stored.writers:
-        return f"ctx[{stored.node.name}] = array"
-    return f"run {' or '.join(stored.writers)} first: it computes {stored.node.name}"
-
-
-def fix_for_unstored(node: TensorNode, unstored: Unstored) -> str:
-    """Return how to make a routine store a node that it computes."""
-    keep = f"keep=[{node.name}, ...]"
-    return f"compile {unstored.routine} with {keep}, which replaces its results, and run it"
-
-
-def fix_for_unknown(tensor: TensorLike) -> str:
-    """Return the call that brings a tensor into a context."""
-    name = tensor.node.name
-    if tensor.is_placeholder:
-        return f"ctx[{name}] = array"
-    if tensor.is_parameter:
-        return f"ctx.init_params({name})"
-    return f"compile and run code that computes it, such as ctx.compile(oc.train.forward({name}))()"

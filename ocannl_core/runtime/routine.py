@@ -7,20 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
-from ocannl_core.compile.driver import Build, compile_again
+from ocannl_core.compile.driver import compile_again
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import StaticExtent, StaticIndex, affine
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.kernels.memory_plan import MemoryPlan, memory_plan
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
-from ocannl_core.loopir.usage import Limit, Usage
+from ocannl_core.loopir.usage import Limit
 from ocannl_core.node import NodeInfo, Placement, TensorNode
-from ocannl_core.runtime import link, recompute
+from ocannl_core.runtime import checks, link, merge, recompute
 from ocannl_core.runtime.calls import callable_class
+from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.recompute import Recomputed
-from ocannl_core.runtime.store import History, RunRecord, Stored
-from ocannl_core.target import Launcher
+from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored
+from ocannl_core.target import Buffer, Launcher
 
 if TYPE_CHECKING:
     from ocannl_core.compile.profile import Profile
@@ -36,6 +38,7 @@ class Routine:
         context: The context that it was compiled in.
         reads: Nodes of the context that it reads.
         writes: Nodes of the context that it writes.
+        merged: The node whose merge buffer it reads, or None.
         placements: The placement of each node that it mentions, with its reason.
     """
 
@@ -50,15 +53,20 @@ class Routine:
         "_is_repeatable",
         "_launch",
         "_limits",
+        "_linkable",
         "_memory",
+        "_merge_buffer",
         "_needed",
         "_order",
         "_recomputed",
         "_run",
         "_sized",
+        "_store",
+        "_used",
         "_written",
         "bindings",
         "context",
+        "merged",
         "name",
         "placements",
         "reads",
@@ -67,29 +75,33 @@ class Routine:
 
     def __init__(
         self,
-        build: Build,
-        usage: Usage,
-        bindings: Sequence[StaticIndex],
+        linkable: Linkable,
         memory: Mapping[TensorNode, Stored],
         launch: Launcher,
         run: RunRecord,
-        history: History,
+        store: BufferStore,
         recomputed: Sequence[Recomputed] = (),
+        merged: TensorNode | None = None,
     ) -> None:
+        build, usage, bindings = linkable.built, linkable.usage, linkable.bindings
         self.name = build.plan.name
-        self.bindings = tuple(bindings)
+        self.bindings = bindings
         self.context: Any = None
         self.reads = usage.reads
         self.writes = usage.writes
         self.placements: Mapping[TensorNode, Placement] = build.placements
         self._build = build
         self._run = run
-        self._history = history
+        self._store = store
+        self._history = store.history
+        self.merged = merged
+        self._merge_buffer: Buffer | None = None
+        self._linkable = replace(linkable, code=linkable.code.released())
         self._recomputed = tuple(recomputed)
         # a run may overwrite operands of nodes that the next run recomputes
         self._is_repeatable = all(
             operand.node not in usage.writes for each in recomputed for operand in each.operands
-        ) and not (build.assignments.carried & usage.writes)
+        ) and not (build.assignments.carried & usage.writes or merged)
         self._launch = launch
         self._memory = dict(memory)
         by_id = sorted(memory.items(), key=lambda item: item[0].id)
@@ -98,6 +110,7 @@ class Routine:
             stored for node, stored in by_id if node in usage.reads_first and node not in fresh
         )
         self._written = tuple(stored for node, stored in by_id if node in usage.writes)
+        self._used = tuple(stored for _, stored in by_id)
         carried = build.assignments.carried & usage.writes
         self._carried = tuple(stored for node, stored in by_id if node in carried)
         self._is_ready = False
@@ -154,7 +167,8 @@ class Routine:
         from ocannl_core.compile.profile import profile
 
         values, _ = self._values(indices)
-        link.check_values(self._needed, self.name)
+        checks.check_values(self._needed, self.name)
+        self._store.synchronize()
         memory = {node: stored.buffer for node, stored in self._memory.items()}
         build = self._build
         return profile(build.plan, build.backend, build.target, values, memory, seconds)
@@ -176,8 +190,23 @@ class Routine:
         build = self._build
         found = search_schedules(build.optimised, build.backend, build.target, budget, again=again)
         self._build = compile_again(build)
-        self._launch = link.launcher_of(self._build, self._memory)
+        self._launch = self._linked()
         return found
+
+    @property
+    def linkable(self) -> Linkable:
+        """The code, for another context to link."""
+        return replace(self._linkable, built=self._build)
+
+    @property
+    def memory(self) -> Mapping[TensorNode, Stored]:
+        """The memory of the nodes of its context that it uses."""
+        return self._memory
+
+    @property
+    def recomputed(self) -> tuple[Recomputed, ...]:
+        """The tensors of earlier routines that it recomputes."""
+        return self._recomputed
 
     @property
     def source(self) -> str:
@@ -230,20 +259,60 @@ class Routine:
             return
         sizes = dict(zip(self._extents, extents, strict=True))
         if self._sized:
-            link.check_sizes(self._sized, sizes, self.name)
+            checks.check_sizes(self._sized, sizes, self.name)
         if self._recomputed:
             recompute.check_current(self._recomputed, self.name, sizes)
         if self._carried:
-            link.check_gradients(self._carried, self._run)
+            checks.check_gradients(self._carried, self._run)
         if not self._is_ready:
-            link.check_values(self._needed, self.name)
+            checks.check_values(self._needed, self.name)
+        content = None
+        if self.merged is not None:
+            content = merge.check_at_run(self.merged, self._store, self.name)
+            self._use_merge_buffer(content)
+        self._wait_for_transfers()
         self._run_launcher(values)
         self._run.sizes, self._run.values = sizes, extents
         self._history.ran(self._run, is_repeatable=self._is_repeatable)
+        if content is not None:
+            content.has_run(self._run.event)
         if not self._is_ready:
             for stored in self._written:
                 stored.has_value = True
             self._is_ready = True  # for good: a node that has a value never loses it
+
+    def _wait_for_transfers(self) -> None:
+        """Let the next launch follow the copies to nodes that it uses, and the copies from those
+        that it writes.
+        """
+        for stored in self._used:
+            if stored.copied is not None:
+                self._store.follow(stored.copied)
+                stored.copied = None
+        for stored in self._written:
+            if stored.readers:
+                for event in stored.readers:
+                    self._store.follow(event)
+                stored.readers.clear()
+
+    def _use_merge_buffer(self, content: MergeContent) -> None:
+        """Link the code with the present memory of the merge buffer."""
+        assert self.merged is not None
+        content.wait_to_read(self._store)
+        buffer = merge.buffer_for(content, self._build.plan.nodes[self.merged], self._store)
+        if buffer is not self._merge_buffer:
+            self._merge_buffer = buffer
+            self._launch = self._linked()
+
+    def _linked(self) -> Launcher:
+        merges = {} if self.merged is None else {self.merged: self._merge_buffer}
+        found = {node: buffer for node, buffer in merges.items() if buffer is not None}
+        return link.launcher_of(self._build, self._memory, self._store, self._run, found)
+
+    def link_again(self, stored: Stored) -> None:
+        """Link the code anew if it uses this memory, whose buffer has changed."""
+        if any(each is stored for each in self._used):
+            self._launch = self._linked()
 
     def _run_launcher(self, values: Sequence[int]) -> None:
         try:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from itertools import count
-from typing import TYPE_CHECKING
 
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
@@ -15,11 +14,10 @@ from ocannl_core.garbage import note_memory
 from ocannl_core.indexing import StaticExtent
 from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.runtime.interfaces import TensorLike
-from ocannl_core.target import Buffer, Target
-
-if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+from ocannl_core.queues import HostQueue
+from ocannl_core.runtime.device import Device, SharedCells
+from ocannl_core.runtime.interfaces import LinkedRoutine, TensorLike
+from ocannl_core.target import Buffer, Event
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +31,7 @@ class RunRecord:
         owner: The routine, once there is one; None when it is gone.
         sizes: The extents at run time of its last run.
         values: Those sizes in the order of the routine's arguments.
+        event: The end of its last run; None if that was over when its call returned.
     """
 
     at: int = 0
@@ -41,6 +40,7 @@ class RunRecord:
     owner: Callable[[], object] | None = None
     sizes: Mapping[StaticExtent, int] = field(default_factory=dict)
     values: tuple[int, ...] = ()
+    event: Event | None = None
 
     @property
     def is_over(self) -> bool:
@@ -54,20 +54,45 @@ class History:
     Attributes:
         last: The last event, if it was a run after which nothing needs checking or recording
             before the same routine runs again; None after everything else.
+        routines: The routines of the lineage that the program can reach.
+        merged: The content of the merge buffer; None while it is empty.
+        merge_memory: The memory of the merge buffer in each layout that it has had.
     """
 
-    __slots__ = ("_ordinals", "last")
+    __slots__ = ("_ordinals", "last", "merge_memory", "merged", "routines")
 
     def __init__(self) -> None:
         self.last: RunRecord | None = None
+        self.routines: weakref.WeakSet[LinkedRoutine] = weakref.WeakSet()
+        self.merged: MergeContent | None = None
+        self.merge_memory: dict[NodeInfo, Stored] = {}
         self._ordinals = count(1)
 
-    def host_wrote(self, stored: Stored, sizes: Mapping[StaticExtent, int]) -> None:
-        """Record that the host has written to a node whose extents have these sizes."""
+    def host_wrote(
+        self, stored: Stored, sizes: Mapping[StaticExtent, int], event: Event | None = None
+    ) -> None:
+        """Record a write to a node by the host or by a transfer.
+
+        Args:
+            stored: The memory of the node.
+            sizes: The extents at run time of the cells written.
+            event: The end of the write; None if it is over.
+        """
         self.last = None
         stored.has_value = True
         stored.host_sizes = sizes
         stored.host_wrote_at = next(self._ordinals)
+        stored.copied = event
+
+    def note_reader(self, stored: Stored, event: Event) -> None:
+        """Record a transfer that reads a node: later writes wait for it."""
+        self.last = None
+        stored.readers.append(event)
+
+    def merge_filled(self, content: MergeContent) -> None:
+        """Record that the merge buffer has a new content."""
+        self.last = None
+        self.merged = content
 
     def ran(self, run: RunRecord, *, is_repeatable: bool) -> None:
         """Record that a routine has run.
@@ -90,20 +115,29 @@ class Stored:
         is_linked: True once a routine holds the buffer's address.
         writers: Names of the routines that compute it, oldest first.
         runs: The records of the routines that write it.
-        host_wrote_at: The time of the host's last write.
-        host_sizes: The extents at run time of the cells that it wrote.
+        reads: The records of the routines that read it.
+        host_wrote_at: The time of the last write by the host or by a transfer.
+        host_sizes: The extents at run time of the cells written then.
+        copied: The end of that write; None if it is over.
+        readers: The ends of transfers that read the cells.
+        shared: The cells of a literal that other contexts on the device use, too; None if the
+            memory is the context's own.
     """
 
     __slots__ = (
         "__weakref__",
         "_tensor",
         "buffer",
+        "copied",
         "has_value",
         "host_sizes",
         "host_wrote_at",
         "is_linked",
         "node",
+        "readers",
+        "reads",
         "runs",
+        "shared",
         "writers",
     )
 
@@ -115,8 +149,12 @@ class Stored:
         self.is_linked = False
         self.writers: list[str] = []
         self.runs: list[RunRecord] = []
+        self.reads: list[RunRecord] = []
         self.host_wrote_at = 0
         self.host_sizes: Mapping[StaticExtent, int] = {}
+        self.copied: Event | None = None
+        self.readers: list[Event] = []
+        self.shared: SharedCells | None = None
         note_memory(self, buffer.info.nbytes)
 
     @property
@@ -131,19 +169,42 @@ class Stored:
         self.runs = [each for each in self.runs if each is last or not each.is_over]
         self.runs.append(run)
 
+    def add_reader(self, run: RunRecord) -> None:
+        """Record a routine that reads the node."""
+        self.reads = [each for each in self.reads if not each.is_over or is_pending(each.event)]
+        self.reads.append(run)
+
+    def last_run(self) -> RunRecord | None:
+        """Return the run that wrote the node last; None if something else did, or nothing."""
+        last = max(self.runs, key=lambda run: run.at, default=None)
+        return None if last is None or last.at <= self.host_wrote_at else last
+
+    def write_event(self) -> Event | None:
+        """Return the end of the last write; None if it is over, or nothing states it."""
+        last = self.last_run()
+        return self.copied if last is None else last.event
+
+    def accesses(self) -> Iterator[Event]:
+        """Yield the ends of the last write and of the reads that a further write waits for."""
+        written = self.write_event()
+        if written is not None:
+            yield written
+        for run in self.reads:
+            if run.event is not None:
+                yield run.event
+        yield from self.readers
+
     def passed_on_by(self) -> RunRecord | None:
         """Return the run that wrote the node last, if that left it passed on to operands."""
-        last = max(self.runs, key=lambda run: run.at, default=None)
-        if last is None or last.at <= self.host_wrote_at or self.node not in last.passed_on:
-            return None
-        return last
+        last = self.last_run()
+        return last if last is not None and self.node in last.passed_on else None
 
     def sizes(self) -> Mapping[StaticExtent, int]:
         """Return the extents at run time with which the node was written last; an extent that is
         missing has its maximum.
         """
-        last = max(self.runs, key=lambda run: run.at, default=None)
-        return self.host_sizes if last is None or last.at <= self.host_wrote_at else last.sizes
+        last = self.last_run()
+        return self.host_sizes if last is None else last.sizes
 
     def written_at(self) -> int:
         """Return the time of the last write."""
@@ -193,18 +254,34 @@ class Unstored:
     recipe: Recipe | None = None
 
 
+def is_pending(event: Event | None) -> bool:
+    """Return True unless the work before an event is certain to be over."""
+    return event is not None and not getattr(event, "is_done", False)
+
+
 class BufferStore:
     """The buffers of a context and of those that it descends from.
 
     Attributes:
         backend: The backend that the memory belongs to.
         target: Its device.
+        device: What all contexts on the device share.
+        queue: The queue that its work is submitted to; None if calls do the work themselves.
         history: The writes and runs, in order; a lineage shares one.
     """
 
-    def __init__(self, backend: Backend, target: Target, parent: BufferStore | None = None) -> None:
-        self.backend = backend
-        self.target = target
+    def __init__(
+        self,
+        device: Device,
+        parent: BufferStore | None = None,
+        *,
+        queue: HostQueue | None = None,
+    ) -> None:
+        self.backend = device.backend
+        self.target = device.target
+        self.device = device
+        self.queue = queue
+        self._is_synchronous = self.backend.is_synchronous
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
         self._stored: NodeTable[Stored] = NodeTable()
@@ -227,6 +304,35 @@ class BufferStore:
     def owns(self, node: TensorNode) -> bool:
         """Return True if this context, not one that it descends from, has the node's memory."""
         return node in self._stored
+
+    def wait_to_read(self, stored: Stored) -> None:
+        """Return when the cells of a node have been written."""
+        event = stored.write_event()
+        if event is not None:
+            event.wait()
+        elif not self._is_synchronous and stored.last_run() is not None:
+            self.backend.synchronize(self.target)
+
+    def wait_to_write(self, stored: Stored) -> None:
+        """Return when nothing that was submitted reads or writes the cells of a node."""
+        for event in stored.accesses():
+            event.wait()
+        stored.readers.clear()
+        if not self._is_synchronous and self.queue is None and (stored.runs or stored.reads):
+            self.backend.synchronize(self.target)
+
+    def synchronize(self) -> None:
+        """Return when all work of the device has finished."""
+        if self.queue is not None:
+            self.queue.synchronize()
+        self.backend.synchronize(self.target)
+
+    def follow(self, event: Event) -> None:
+        """Let work submitted from now on begin after an event."""
+        if self.queue is not None:
+            self.queue.wait_for(event)
+        else:
+            event.wait()
 
     def allocate(self, info: NodeInfo, name: str) -> Buffer:
         """Return new memory for a node, all zero.
@@ -270,3 +376,40 @@ class BufferStore:
 
     def __len__(self) -> int:
         return len(self._stored)
+
+
+@dataclass(slots=True, eq=False)
+class MergeContent:
+    """The content of a merge buffer.
+
+    Attributes:
+        node: The node of which it is a copy.
+        name: The tensor's name in messages.
+        cells: Its cells.
+        streamed_from: The memory that is read in place of a copy; None for a copy.
+        source: The context of the cells.
+        written_at: The time at which that memory was written last before the filling.
+        is_read: True once a routine has read the content.
+    """
+
+    node: TensorNode
+    name: str
+    cells: Stored
+    streamed_from: Stored | None
+    source: BufferStore
+    written_at: int
+    is_read: bool = False
+
+    def wait_to_read(self, store: BufferStore) -> None:
+        """Let the work that a context submits next begin after the writes of the cells."""
+        event = self.cells.write_event()
+        if event is not None:
+            store.follow(event)
+        elif self.streamed_from is not None:
+            self.source.wait_to_read(self.cells)
+
+    def has_run(self, event: Event | None) -> None:
+        """Record that a routine has read the content, or will have at an event."""
+        self.is_read = True
+        if event is not None:
+            self.source.history.note_reader(self.cells, event)

@@ -297,6 +297,12 @@ def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
     return found
 
 
+def is_shared_by_models(statistic: Tensor) -> bool:
+    """Return True for a statistic of the session, such as the count that selects random numbers."""
+    shared: bool = statistic.session.applications.get(statistic.label[0]) is statistic
+    return shared
+
+
 def _new_statistic(
     session: Session,
     label: tuple[str, ...],

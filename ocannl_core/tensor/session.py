@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from numbers import Integral
@@ -144,6 +146,7 @@ class Session:
         )
         """The output types of user-written operations, by input types."""
         self._ids = count()
+        self._ids_apart = count(1 << 40)
         self._outer: list[Session] = []
 
     @property
@@ -165,6 +168,17 @@ class Session:
 
     def next_id(self) -> int:
         return next(self._ids)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Number the tensors made inside in a range of their own, so that the random numbers of
+        those made later do not depend on how many there are.
+        """
+        own, self._ids = self._ids, self._ids_apart
+        try:
+            yield
+        finally:
+            self._ids = own
 
     def __enter__(self) -> Session:
         self._outer.append(current())

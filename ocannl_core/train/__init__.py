@@ -39,16 +39,23 @@ from ocannl_core.train.schedules import (
 from ocannl_core.train.sgd import sgd_step, sgd_update
 
 if TYPE_CHECKING:
+    from ocannl_core.train.communication import Communicator
+    from ocannl_core.train.parallel_step import DataParallel, data_parallel
     from ocannl_core.train.training_loop import Callback, Checkpoint, Evaluation, Run, fit
 
-_LOADED_ON_DEMAND = frozenset({"Callback", "Checkpoint", "Evaluation", "Run", "fit"})
+_LOADED_ON_DEMAND = {
+    **dict.fromkeys(("Callback", "Checkpoint", "Evaluation", "Run", "fit"), "training_loop"),
+    **dict.fromkeys(("DataParallel", "data_parallel"), "parallel_step"),
+    "Communicator": "communication",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LOADED_ON_DEMAND:
         raise AttributeError(f"module 'ocannl_core.train' has no attribute {name!r}")
-    module = import_module("ocannl_core.train.training_loop")
-    globals().update({each: getattr(module, each) for each in _LOADED_ON_DEMAND})
+    file = _LOADED_ON_DEMAND[name]
+    module = import_module(f"ocannl_core.train.{file}")
+    globals().update({k: getattr(module, k) for k, v in _LOADED_ON_DEMAND.items() if v == file})
     return globals()[name]
 
 
@@ -63,6 +70,8 @@ __all__ = [
     "Adamax",
     "Callback",
     "Checkpoint",
+    "Communicator",
+    "DataParallel",
     "DynamicScale",
     "Evaluation",
     "Lion",
@@ -79,6 +88,7 @@ __all__ = [
     "ZScore",
     "constant",
     "cosine",
+    "data_parallel",
     "exponential",
     "fit",
     "forward",

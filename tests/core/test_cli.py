@@ -209,6 +209,7 @@ def test_config_shows_values_with_their_sources(
             "contract                     true  (from default)",
             "threads                      not set  (from default)",
             "host_devices                 1  (from default)",
+            "asynchronous                 false  (from default)",
             "tables_are_finite            false  (from default)",
             "check_positions              true  (from default)",
             "seed                         7  (from OCANNL_SEED)",

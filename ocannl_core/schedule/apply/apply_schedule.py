@@ -15,7 +15,7 @@ The accumulators of a reduction are an array of scope THREAD, with one axis for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 
@@ -76,28 +76,8 @@ from ocannl_core.schedule.apply.loop_ends import (
 from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tiling
 from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_order
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledNest:
-    """A nest after a schedule.
-
-    Attributes:
-        initial_stores: Stores of initial values, if stores to memory hold partial results.
-        packing: The loops that fill the buffers that are filled once.
-        loops: The other loops, after these.
-        nodes: The arrays that they allocate.
-    """
-
-    initial_stores: tuple[Stmt, ...]
-    packing: tuple[Stmt, ...]
-    loops: tuple[Stmt, ...]
-    nodes: Mapping[TensorNode, NodeInfo]
-
-    @property
-    def body(self) -> Block:
-        """All statements of the nest."""
-        return Block((*self.initial_stores, *self.packing, *self.loops))
+from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
+from ocannl_core.schedule.apply.thread_blocks import apply_block_schedule, is_for_blocks
 
 
 def apply_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
@@ -109,6 +89,8 @@ def apply_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
     Raises:
         UsageError: for a schedule that does not fit the nest.
     """
+    if is_for_blocks(schedule):
+        return apply_block_schedule(nest, schedule)
     emitter = _NestEmitter(nest, schedule)
     return ScheduledNest(
         emitter.initial_stores, emitter.emit_packing(), emitter.emit_loops(), emitter.nodes

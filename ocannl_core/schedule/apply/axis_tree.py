@@ -78,8 +78,13 @@ class AxisTree:
             parts |= {f"{name}0", f"{name}1"}
         return cls(roots, splits)
 
-    def order(self, schedule: Schedule) -> tuple[str, ...]:
+    def order(self, schedule: Schedule, *, is_nested: bool = True) -> tuple[str, ...]:
         """Return the leaves in the order of a schedule, or in that of the nest.
+
+        Args:
+            schedule: The schedule.
+            is_nested: True if every block runs inside of the loop over blocks; blocks of equal
+                size may run outside of it.
 
         Raises:
             UsageError: for an order of other axes, or one in which a block runs outside of its
@@ -94,7 +99,7 @@ class AxisTree:
                 found=f"order {' '.join(order)}",
                 where=f"schedule {schedule_text(schedule)!r}",
             )
-        for name in self.splits:
+        for name in self.splits if is_nested else ():
             inside = self.leaves(f"{name}1")
             if any(order.index(leaf) < order.index(f"{name}0") for leaf in inside):
                 raise UsageError(

@@ -25,6 +25,7 @@ from ocannl_core.schedule.heuristics.contraction import (
 )
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel
 from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule
+from ocannl_core.schedule.heuristics.thread_blocks import block_schedule, block_schedules
 from ocannl_core.schedule.heuristics.tiling_parameters import (
     CHOSEN_BY_MODEL,
     PackingLayout,
@@ -56,6 +57,10 @@ def first_candidates(nest: KernelNest, nodes: NodeInfos, target: Target) -> tupl
     """Return the default schedule, that without tiles, and plain loops; nothing for a nest that has
     one schedule.
     """
+    if target.thread_blocks is not None:
+        schedule = block_schedule(nest, nodes, target)
+        is_open = schedule is not None and nest.reduction is not None
+        return (Candidate(schedule, None), Candidate((), None)) if schedule and is_open else ()
     model = model_reduction(nest, nodes, target)
     if model is None:
         return ()
@@ -76,6 +81,11 @@ def neighbours(
     Each is applicable to the nest. The results of a nest are independent of each other, so every
     applicable schedule is safe. A schedule that several parameters give is yielded once.
     """
+    if target.thread_blocks is not None:
+        for schedule in block_schedules(nest, nodes, target):
+            if schedule != candidate.schedule and is_applicable(nest, schedule):
+                yield Candidate(schedule, None)
+        return
     model = model_reduction(nest, nodes, target)
     if model is None or candidate.parameters is None:
         return

@@ -174,6 +174,7 @@ def tuning_cache(target: Target) -> TuningCache:
         target.vector_registers,
         target.has_fma,
         target.cache_bytes,
+        target.thread_blocks,
         threads,
     )
     return TuningCache(settings.cache_directory() / "schedules" / digest(repr(kind))[:16])

@@ -148,16 +148,29 @@ def test_the_array_of_a_literal_goes_before_the_routine_that_has_its_cells() -> 
 
 
 def test_cells_go_with_their_context() -> None:
+    x = oc.placeholder("x", output=[3])
+    ctx, other = oc.Context("interp"), oc.Context("interp")
+    held = []
+    for each in (ctx, other):
+        each[x] = 1.0
+        each.compile(summed(x))()
+        held.append(weakref.ref(memory_of(each, x)))
+    del ctx, each
+    assert is_gone(held[0])
+    assert not is_gone(held[1])
+
+
+def test_cells_of_a_literal_go_with_the_last_context_on_their_device() -> None:
     x = literal()
-    ctx = oc.Context("interp")
+    ctx, other = oc.Context("interp"), oc.Context("interp")
     ctx.compile(summed(x))()
-    cells = weakref.ref(memory_of(ctx, x))
-    other = oc.Context("interp")
     other.compile(summed(x))()
-    kept = weakref.ref(memory_of(other, x))
+    cells = weakref.ref(memory_of(ctx, x))
+    assert memory_of(other, x) is cells()
     del ctx
+    assert not is_gone(cells)
+    del other
     assert is_gone(cells)
-    assert not is_gone(kept)
 
 
 def test_parameters_that_a_program_references_keep_their_cells() -> None:

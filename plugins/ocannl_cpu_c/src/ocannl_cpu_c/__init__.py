@@ -56,9 +56,3 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> memory.CBuffer:
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy between arrays of this backend and of the host."""
     return memory.transfer(destination, source)
-
-
-@hookimpl
-def ocannl_synchronize(target: Target) -> bool:
-    """Return immediately: a routine has finished when its call returns."""
-    return True

@@ -18,6 +18,8 @@ from ocannl_core.backend_api import (
     Target,
     TargetReport,
     hookimpl,
+    replace,
+    settings,
 )
 from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
@@ -28,7 +30,9 @@ TARGET = Target("interp", description="pure-Python reference interpreter", prior
 
 @hookimpl
 def ocannl_targets() -> TargetReport:
-    return TargetReport((TARGET,))
+    """Return the number of equal devices that the setting `host_devices` states."""
+    count = settings.current().host_devices
+    return TargetReport(tuple(replace(TARGET, device=device) for device in range(count)))
 
 
 @hookimpl
@@ -54,8 +58,3 @@ def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
         return None
     np.copyto(destination.array, source.array, casting="no")
     return Done()
-
-
-@hookimpl
-def ocannl_synchronize(target: Target) -> bool:
-    return True

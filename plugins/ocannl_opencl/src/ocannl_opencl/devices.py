@@ -79,6 +79,7 @@ def _target(number: int, device: Any) -> Target:
         description=device.name.strip(),
         priority=PRIORITY,
         cores=int(device.max_compute_units),
+        has_fma=bool(device.single_fp_config & cl.device_fp_config.FMA),
         cache_bytes=(int(device.global_mem_cache_size),),
         compiler=f"{device.platform.version.strip()} {device.driver_version.strip()}",
         thread_blocks=blocks,

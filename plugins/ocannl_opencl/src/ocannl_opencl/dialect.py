@@ -35,7 +35,15 @@ typedef ulong uint64_t;
 #define NAN as_float(0x7fc00000)
 #define INT32_MIN INT_MIN
 #define INT32_MAX INT_MAX
-#define fmaf fma
+#if defined(__clang__) && defined(__FMA__)
+/* on processors, where the library's function is no instruction */
+static inline float fma_float(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline double fma_double(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+#define fma_float fma
+#define fma_double fma
+#endif
+#define fmaf fma_float
 #define fmodf fmod
 #define copysignf copysign
 static inline void copy_bytes(void *to, const void *from, size_t count) {
@@ -67,9 +75,12 @@ class OpenCL(Dialect):
     stack_limit: ClassVar[int] = 1 << 16
     reports_failures: ClassVar[bool] = True
 
+    def for_positions(self, most: int) -> OpenCL:
+        return NARROW if most < _FAR else DIALECT
+
     def function(self, name: str, dtype: DType) -> str:
-        """Return the name itself: functions are overloaded."""
-        return name
+        """Return the name itself: functions are overloaded, but for that of the preamble."""
+        return f"fma_{self.value_type(dtype)}" if name == "fma" else name
 
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return self.function_head(f"__kernel void {symbol}", parameters)
@@ -78,8 +89,9 @@ class OpenCL(Dialect):
         return ["}"]
 
     def parameter(self, parameter: KernelParameter) -> str:
-        text = super().parameter(parameter)
-        return text if parameter.dtype is None else f"__global {text}"
+        if parameter.dtype is None:
+            return f"int64_t {parameter.name}"
+        return f"__global {super().parameter(parameter)}"
 
     def prelude(self, helpers: Iterable[str]) -> str:
         definitions = prelude(helpers, self.words)
@@ -108,4 +120,13 @@ class OpenCL(Dialect):
         return None
 
 
+class NarrowOpenCL(OpenCL):
+    """The same with addresses of 32 bits, which devices compute faster."""
+
+    index_type: ClassVar[str] = "int32_t"
+
+
+_FAR = 1 << 30
+"""Positions from which on sums of positions may exceed 32 bits."""
 DIALECT = OpenCL()
+NARROW = NarrowOpenCL()

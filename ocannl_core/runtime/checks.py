@@ -1,0 +1,113 @@
+"""Checks before a routine runs or a tensor is read, and the remedies that errors name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ocannl_core.errors import LinkError, UsageError
+from ocannl_core.indexing import StaticExtent
+from ocannl_core.node import Reason, TensorNode
+from ocannl_core.runtime.interfaces import TensorLike
+from ocannl_core.runtime.store import RunRecord, Stored, Unstored
+
+
+def description(node: TensorNode, tensor: TensorLike | None) -> str:
+    return tensor.describe() if tensor is not None else node.name
+
+
+def why(reason: Reason | None) -> str:
+    return reason.text if reason is not None else "nothing requires it to be stored"
+
+
+def check_values(needed: Sequence[Stored], routine: str) -> None:
+    """Raise LinkError unless every node that a routine reads before writing it has a value."""
+    missing = [stored for stored in needed if not stored.has_value]
+    if not missing:
+        return
+    fixes: dict[str, None] = {}  # a set that keeps its order
+    for stored in missing:
+        fixes[fix_for_missing_value(stored)] = None
+    raise LinkError(
+        "A routine runs when every node that it reads has a value.",
+        found="\n".join(
+            f"{description(stored.node, stored.tensor)} has none" for stored in missing
+        ),
+        where=f"running {routine}",
+        fix="\n".join(fixes),
+    )
+
+
+def check_sizes(needed: Sequence[Stored], sizes: Mapping[StaticExtent, int], routine: str) -> None:
+    """Raise UsageError if a routine would read more cells of a node than were written.
+
+    Args:
+        needed: Nodes with extents at run time that the routine reads.
+        sizes: The extents of this run.
+        routine: The name of the routine.
+    """
+    for stored in needed:
+        written = stored.sizes()
+        for extent in dict.fromkeys(stored.info.extents):
+            if extent is None or sizes[extent] <= written.get(extent, extent.maximum):
+                continue
+            raise UsageError(
+                "A routine reads cells that have a value.",
+                found=f"{extent.name} = {sizes[extent]}, and "
+                f"{description(stored.node, stored.tensor)} has {written[extent]} positions along "
+                f"{extent}",
+                where=f"running {routine}",
+                fix=f"give {extent.name}={written[extent]}, or write more of it first",
+            )
+
+
+def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
+    """Raise UsageError if gradients still hold values that an earlier run has passed on.
+
+    Args:
+        carried: Gradients that a routine adds to and passes on without setting them before.
+        run: The routine that is about to run.
+    """
+    found = [(stored, last) for stored in carried if (last := stored.passed_on_by()) is not None]
+    if not found:
+        return
+    raise UsageError(
+        "A gradient is passed on to operands once, when it is complete.",
+        found="\n".join(
+            f"{description(stored.node, stored.tensor)} has been passed on by {last.routine}"
+            for stored, last in found
+        ),
+        where=f"running {run.routine}",
+        fix="clear the gradients before each backpropagation, with loss.zero_grads() in its code; "
+        "to sum over several, add p.grad to a declared tensor each time",
+    )
+
+
+def fix_for_missing_value(stored: Stored) -> str:
+    """Return the call that gives a node its first value."""
+    tensor = stored.tensor
+    if tensor is not None and tensor.is_statistic:
+        return (
+            "run a training step first, with oc.train.grad_update(loss), which updates statistics, "
+            "or load a checkpoint"
+        )
+    if tensor is not None and tensor.is_parameter:
+        return "ctx.init_params(loss), with the tensor whose parameters they are"
+    if (tensor is not None and tensor.is_placeholder) or not stored.writers:
+        return f"ctx[{stored.node.name}] = array"
+    return f"run {' or '.join(stored.writers)} first: it computes {stored.node.name}"
+
+
+def fix_for_unstored(node: TensorNode, unstored: Unstored) -> str:
+    """Return how to make a routine store a node that it computes."""
+    keep = f"keep=[{node.name}, ...]"
+    return f"compile {unstored.routine} with {keep}, which replaces its results, and run it"
+
+
+def fix_for_unknown(tensor: TensorLike) -> str:
+    """Return the call that brings a tensor into a context."""
+    name = tensor.node.name
+    if tensor.is_placeholder:
+        return f"ctx[{name}] = array"
+    if tensor.is_parameter:
+        return f"ctx.init_params({name})"
+    return f"compile and run code that computes it, such as ctx.compile(oc.train.forward({name}))()"

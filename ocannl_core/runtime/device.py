@@ -1,0 +1,71 @@
+"""Devices of this process: what the contexts on one device share."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from ocannl_core.node import NodeInfo, NodeTable, TensorNode
+from ocannl_core.queues import HostQueue
+from ocannl_core.target import Buffer, Target
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
+
+
+class SharedCells:
+    """Cells of a literal on a device, as long as a context holds them."""
+
+    __slots__ = ("__weakref__", "buffer")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+
+
+class Device:
+    """One device of a backend.
+
+    Attributes:
+        backend: The backend.
+        target: Its description.
+    """
+
+    def __init__(self, backend: Backend, target: Target) -> None:
+        self.backend = backend
+        self.target = target
+        self._literals: NodeTable[weakref.ref[SharedCells]] = NodeTable()
+        self._queue: HostQueue | None = None
+
+    def literal(self, node: TensorNode, info: NodeInfo) -> SharedCells | None:
+        """Return the cells of a literal in this layout, if a context has uploaded them."""
+        held = self._literals.get(node)
+        cells = None if held is None else held()
+        return cells if cells is not None and cells.buffer.info == info else None
+
+    def share_literal(self, node: TensorNode, buffer: Buffer) -> SharedCells:
+        """Let other contexts on the device use the cells of a literal."""
+        cells = SharedCells(buffer)
+        self._literals[node] = weakref.ref(cells)
+        return cells
+
+    @property
+    def queue(self) -> HostQueue:
+        """The queue of work that contexts submit to the device."""
+        if self._queue is None:
+            self._queue = HostQueue(str(self.target))
+        return self._queue
+
+
+_devices: dict[tuple[str, int], Device] = {}
+_lock = threading.Lock()
+
+
+def device_of(backend: Backend, target: Target) -> Device:
+    """Return the device of a target, the same one for all contexts."""
+    key = target.backend, target.device
+    with _lock:
+        found = _devices.get(key)
+        if found is None or found.backend is not backend or found.target != target:
+            found = _devices[key] = Device(backend, target)
+        return found

@@ -1,0 +1,245 @@
+"""The leaves of a schedule for thread blocks: loops of the grid, of a block, and of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from math import prod
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+)
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.transforms import (
+    AccumulateAt,
+    MapToBlock,
+    MapToGrid,
+    Order,
+    Pack,
+    Schedule,
+    Split,
+    Transform,
+    Unroll,
+    schedule_text,
+)
+from ocannl_core.loopir.nodes import Allocate, AxisKind, Block, For, LoopBound, Scope, Stmt
+from ocannl_core.node import TensorNode
+from ocannl_core.schedule.apply.axis_tree import AxisTree
+from ocannl_core.schedule.apply.loop_ends import guarded
+
+Numbers = Mapping[str, AxisIndex]
+"""The number of the iteration of each leaf whose loop is open."""
+Body = Callable[[Numbers], tuple[Stmt, ...]]
+"""Makes the statements inside of loops, from the numbers of all leaves."""
+
+
+@dataclass(frozen=True)  # without slots: properties are cached
+class BlockAxes:
+    """The leaves of a schedule for thread blocks.
+
+    Attributes:
+        tree: The axes and their splits.
+        grid: The leaves of the grid, outermost first.
+        block: The leaves of a block, likewise.
+        serial: The other leaves, likewise.
+        unrolled: Those of them that are written out.
+        variables: The variables of the leaves of grid and block.
+    """
+
+    tree: AxisTree
+    grid: tuple[str, ...]
+    block: tuple[str, ...]
+    serial: tuple[str, ...]
+    unrolled: frozenset[str]
+    variables: Mapping[str, LoopVar]
+
+    @classmethod
+    def of(cls, nest: KernelNest, schedule: Schedule) -> BlockAxes:
+        """Return the leaves of a schedule.
+
+        Raises:
+            UsageError: if it maps an axis twice, or reduced axes to the grid, or has a transform
+                that thread blocks do not have.
+        """
+        for each in schedule:
+            if not isinstance(each, _TRANSFORMS):
+                raise UsageError(
+                    "A schedule for thread blocks splits, orders, maps, unrolls, packs and "
+                    "accumulates.",
+                    found=schedule_text((each,)),
+                    where=f"schedule {schedule_text(schedule)!r}",
+                )
+        tree = AxisTree.of(nest.axes, schedule)
+        order = tree.order(schedule, is_nested=False)
+        grid = tuple(a for each in schedule if isinstance(each, MapToGrid) for a in each.axes)
+        block = tuple(a for each in schedule if isinstance(each, MapToBlock) for a in each.axes)
+        mapped = (*grid, *block)
+        if len(set(mapped)) < len(mapped) or not set(mapped) <= set(order):
+            raise UsageError(
+                f"Each of the axes {' '.join(order)} is mapped to the grid or a block, or neither.",
+                found=f"grid {' '.join(grid)}; block {' '.join(block)}",
+                where=f"schedule {schedule_text(schedule)!r}",
+            )
+        if any(tree.is_reduced(name) for name in grid):
+            raise UsageError(
+                "Thread blocks share no results, so that reduced axes are not those of the grid.",
+                found=f"grid {' '.join(grid)}",
+                where=f"schedule {schedule_text(schedule)!r}",
+            )
+        serial = tuple(name for name in order if name not in mapped)
+        unrolled = frozenset(each.axis for each in schedule if isinstance(each, Unroll))
+        variables = {name: fresh_var(tree.hint(name)) for name in mapped}
+        return cls(tree, grid, block, serial, unrolled & set(serial), variables)
+
+    @cached_property
+    def thread_numbers(self) -> dict[str, AxisIndex]:
+        """The numbers of the leaves of grid and block."""
+        return {
+            name: VarIndex(var) if self.extent(name) > 1 else FixedIndex(0)
+            for name, var in self.variables.items()
+        }
+
+    def extent(self, name: str) -> int:
+        """Return the iterations of a part."""
+        if name in self.tree.axes:
+            return self.tree.axes[name].extent
+        split = self.tree.splits[name[:-1]]
+        around = self.extent(split.axis)
+        size = min(split.size, max(around, 1))
+        blocks = -(-around // size)
+        if split.evenly:
+            size = -(-around // max(blocks, 1))
+        return blocks if name.endswith("0") else size
+
+    def count(self, names: Sequence[str]) -> int:
+        """Return the iterations of several leaves together."""
+        return prod(self.extent(name) for name in names)
+
+    def position(self, name: str, numbers: Numbers) -> AxisIndex:
+        """Return the position along a part, given the numbers of its leaves."""
+        if name not in self.tree.splits:
+            return numbers[name]
+        outer = as_affine(self.position(f"{name}0", numbers))
+        inner = as_affine(self.position(f"{name}1", numbers))
+        size = self.extent(f"{name}1")
+        scaled = [(size * coefficient, var) for coefficient, var in outer[0]]
+        return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
+
+    def bound(self, root: str, numbers: Numbers) -> LoopBound | None:
+        """Return the guard of the position along an axis; None if none exceeds it."""
+        axis = self.tree.axes[root]
+        position = self.position(root, numbers)
+        if axis.bound is not None:
+            return axis.bound_at(position)
+        if not self.exceeds(root):
+            return None
+        return LoopBound(position, axis.extent)
+
+    def exceeds(self, root: str) -> bool:
+        """Return True if blocks reach beyond the end of an axis."""
+        axis = self.tree.axes[root]
+        return axis.bound is not None or self.count(self.tree.leaves(root)) > axis.extent
+
+    def values(self, numbers: Numbers) -> dict[IndexVar, AxisIndex]:
+        """Return the values of the nest's variables whose leaves all have numbers."""
+        found: dict[IndexVar, AxisIndex] = {}
+        for name, axis in self.tree.axes.items():
+            if all(leaf in numbers for leaf in self.tree.leaves(name)):
+                terms, offset = as_affine(self.position(name, numbers))
+                found[axis.var] = affine(terms, offset + axis.start)
+        return found
+
+    def complete(self, numbers: Numbers) -> frozenset[str]:
+        """Return the axes whose leaves all have numbers."""
+        return frozenset(
+            name
+            for name in self.tree.axes
+            if all(leaf in numbers for leaf in self.tree.leaves(name))
+        )
+
+    def guard(
+        self, roots: Sequence[str], numbers: Numbers, stmts: tuple[Stmt, ...]
+    ) -> tuple[Stmt, ...]:
+        """Return statements that run if the positions along some axes are inside."""
+        for root in roots:
+            stmts = guarded(self.bound(root, numbers), stmts)
+        return stmts
+
+    def loops(
+        self,
+        names: Sequence[str],
+        numbers: Numbers,
+        body: Body,
+        *,
+        is_guarded: bool = True,
+        unrolls: bool = True,
+    ) -> tuple[Stmt, ...]:
+        """Return loops of a thread around statements.
+
+        Args:
+            names: The leaves, outermost first.
+            numbers: The numbers of the leaves around.
+            body: Makes the statements, from the numbers of all leaves.
+            is_guarded: True if iterations beyond an axis are left out.
+            unrolls: False if no loop is written out.
+        """
+        if not names:
+            return body(numbers)
+        name, rest = names[0], names[1:]
+        extent = self.extent(name)
+        if extent == 0:
+            return ()
+        root = name[0]
+        var = fresh_var(self.tree.hint(name))
+        index: AxisIndex = VarIndex(var) if extent > 1 else FixedIndex(0)
+        inner = {**numbers, name: index}
+        stmts = self.loops(rest, inner, body, is_guarded=is_guarded, unrolls=unrolls)
+        is_last = is_guarded and root in self.complete(inner) and self.exceeds(root)
+        bound = self.bound(root, inner) if is_last else None
+        kind = AxisKind.UNROLLED if unrolls and name in self.unrolled else AxisKind.SERIAL
+        if extent == 1:
+            return guarded(bound, stmts)
+        if bound is not None and kind is AxisKind.UNROLLED:
+            stmts, bound = guarded(bound, stmts), None
+        return (For(var, 0, extent, Block(stmts), kind, bound=bound),) if stmts else ()
+
+    def around(self, stmts: tuple[Stmt, ...], shared: tuple[TensorNode, ...]) -> tuple[Stmt, ...]:
+        """Return the statements of a thread in the loops of its block and of the grid.
+
+        Args:
+            stmts: The statements.
+            shared: The arrays that the threads of a block share.
+        """
+        body = self._device_loops(self.block, AxisKind.BLOCK, stmts)
+        allocated = tuple(Allocate(node, Scope.GROUP) for node in shared)
+        return self._device_loops(self.grid, AxisKind.GRID, (*allocated, *body))
+
+    def _device_loops(
+        self, names: Sequence[str], kind: AxisKind, stmts: tuple[Stmt, ...]
+    ) -> tuple[Stmt, ...]:
+        wide = [name for name in names if self.extent(name) != 1]
+        for name in reversed(wide):
+            stmts = (For(self.variables[name], 0, self.extent(name), Block(stmts), kind),)
+        if not wide:
+            stmts = (For(fresh_var(kind.value), 0, 1, Block(stmts), kind),)
+        return stmts
+
+
+_TRANSFORMS: tuple[type[Transform], ...] = (
+    Split,
+    Order,
+    MapToGrid,
+    MapToBlock,
+    Unroll,
+    Pack,
+    AccumulateAt,
+)

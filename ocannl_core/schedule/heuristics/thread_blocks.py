@@ -1,0 +1,404 @@
+"""Choose schedules for the thread blocks of a device.
+
+Four rules, from the strides and extents of a nest and the numbers of `ThreadBlocks`:
+
+- cells without a reduction: neighbouring threads store neighbouring cells;
+- a product in which each factor lacks an axis of cells of the other: tiles of rows and columns,
+  whose operands all threads of a block copy to shared memory, and of which each thread computes a
+  register tile;
+- a reduction that is contiguous along a reduced axis: threads along that axis, and a tree of their
+  partial results;
+- other reductions: threads along the cells, and along a reduced axis where there are few cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import variables
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.transforms import (
+    AccumulateAt,
+    MapToBlock,
+    MapToGrid,
+    Order,
+    Pack,
+    Schedule,
+    Split,
+    Transform,
+    Unroll,
+)
+from ocannl_core.loopir.nodes import Binary, Gather, Load, Scoped, Store
+from ocannl_core.loopir.traverse import Node, walk
+from ocannl_core.machine_model import (
+    BLOCK_TERMS,
+    MIN_BLOCK_TILE,
+    MIN_COARSE_CELLS,
+    MIN_THREAD_TERMS,
+    MIN_TREE_TERMS,
+    THREAD_CELLS,
+    THREAD_ROWS,
+)
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.heuristics.cost_model import strides
+from ocannl_core.target import Target, ThreadBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class BlockParameters:
+    """The decisions of the rules that a search may make instead; 0 where a rule decides.
+
+    Attributes:
+        side: The rows and columns of the register tile of a thread.
+        depth: The terms of a product that are in shared memory at a time.
+        sharing: The threads that share a result, where there are no tiles.
+    """
+
+    side: int = 0
+    depth: int = 0
+    sharing: int = 0
+
+
+CHOSEN_BY_RULE = BlockParameters()
+
+
+def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
+    """Yield schedules of a nest for a search, each once; the first is that of the rules."""
+    found: set[Schedule | None] = {None}
+    sides = (THREAD_ROWS, THREAD_ROWS // 2, THREAD_ROWS // 4)
+    tiles = (BlockParameters(side, depth) for depth in (16, 8, 32) for side in sides)
+    blocks = target.thread_blocks
+    most = 1 if blocks is None else blocks.threads
+    shared = (BlockParameters(sharing=1 << n) for n in range(most.bit_length()))
+    for parameters in (CHOSEN_BY_RULE, *tiles, *shared):
+        schedule = block_schedule(nest, nodes, target, parameters)
+        if schedule is not None and schedule not in found:
+            found.add(schedule)
+            yield schedule
+
+
+def block_schedule(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    target: Target,
+    parameters: BlockParameters = CHOSEN_BY_RULE,
+) -> Schedule | None:
+    """Return the schedule of a nest for a device with thread blocks.
+
+    Return None for a nest whose axes the device cannot share: one without iterations, or one that
+    adds to windows of its results.
+    """
+    blocks = target.thread_blocks
+    assert blocks is not None
+    if any(axis.extent < 1 or axis.is_shifting for axis in nest.axes):
+        return None
+    if nest.reduction is None:
+        return _schedule_cells(nest, nodes, blocks)
+    if not parameters.sharing:
+        tile = find_block_tile(nest, nest.reduction, nodes, blocks, parameters)
+        if tile is not None:
+            return schedule_block_tile(nest, tile, target)
+    return _schedule_reduction(nest, nest.reduction, nodes, target, parameters)
+
+
+def fused(nest: KernelNest, target: Target) -> bool:
+    """Return True if products of a sum may be added without being rounded."""
+    reduction = nest.reduction
+    return (
+        target.has_fma
+        and reduction is not None
+        and reduction.op is BinaryOp.ADD
+        and reduction.dtype.is_float
+        and isinstance(reduction.term, Binary)
+        and reduction.term.op is BinaryOp.MUL
+    )
+
+
+# ----- cells --------------------------------------------------------------------------------------
+
+
+def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
+    order = _coalesced_order(nest.axes, _accesses(nest.epilogue), nodes)
+    dealing = _Dealing(blocks.threads)
+    fast = order[0]
+    is_large = prod(axis.extent for axis in nest.axes) >= MIN_COARSE_CELLS
+    if is_large and fast.bound is None and fast.extent >= THREAD_CELLS * blocks.threads:
+        dealing.deal_coarsely(fast, THREAD_CELLS)
+        order = order[1:]
+    for axis in order:
+        dealing.deal(axis)
+    return dealing.schedule()
+
+
+class _Dealing:
+    """Deals axes of cells to the threads of a block, and what is left of them to the grid.
+
+    Args:
+        threads: The threads of a block.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.splits: list[Transform] = []
+        self.grid: list[str] = []
+        self.block: list[str] = []
+        self.unrolled: list[str] = []
+
+    def deal(self, axis: LoopAxis, most: int | None = None) -> None:
+        """Deal an axis: the threads that are left take so many iterations, or as many as there are;
+        those dealt first are neighbours.
+        """
+        name = axis.name
+        count = min(axis.extent, self.threads if most is None else min(most, self.threads))
+        if count <= 1:
+            self.grid.insert(0, name)
+            return
+        if axis.extent > count:
+            self.splits.append(Split(name, count))
+            self.grid.insert(0, f"{name}0")
+            name = f"{name}1"
+        self.block.insert(0, name)
+        self.threads //= count
+
+    def deal_coarsely(self, axis: LoopAxis, cells: int) -> None:
+        """Deal an axis so that each thread has several iterations, a block's width apart."""
+        name = axis.name
+        self.splits += [Split(name, cells * self.threads), Split(f"{name}1", self.threads)]
+        self.grid.insert(0, f"{name}0")
+        self.unrolled.append(f"{name}10")
+        self.block.insert(0, f"{name}11")
+        self.threads = 1
+
+    def schedule(self, *more: Transform) -> Schedule:
+        """Return the schedule, followed by other transforms."""
+        mapped: list[Transform] = []
+        if self.grid:
+            mapped.append(MapToGrid(tuple(self.grid)))
+        mapped.append(MapToBlock(tuple(self.block)))
+        unrolled = [Unroll(name) for name in self.unrolled]
+        return (*self.splits, *mapped, *unrolled, *more)
+
+
+def _accesses(roots: Iterable[Node]) -> list[Load | Store]:
+    return [each for root in roots for each in walk(root) if isinstance(each, Load | Store)]
+
+
+def _largest(accesses: list[Load | Store], nest: KernelNest) -> list[Load | Store]:
+    """Return the accesses that reach the most cells, for which the order matters."""
+
+    def reached(access: Load | Store) -> int:
+        used = {var for index in access.indices for var in variables(index)}
+        return prod(axis.extent for axis in nest.axes if axis.var in used)
+
+    cells = [reached(each) for each in accesses]
+    return [each for each, count in zip(accesses, cells, strict=True) if count == max(cells)]
+
+
+def _coalesced_order(
+    axes: Iterable[LoopAxis], accesses: list[Load | Store], nodes: NodeInfos
+) -> list[LoopAxis]:
+    """Return axes in the order in which threads take them: first that along which most accesses are
+    contiguous, stores above all; then those of small strides.
+    """
+    known = list(axes)
+    steps = [(strides(known, (each,), nodes), isinstance(each, Store)) for each in accesses]
+
+    def rank(axis: LoopAxis) -> tuple[bool, int, int, int]:
+        stored = [step[axis.name] for step, is_store in steps if is_store]
+        contiguous = sum(
+            (2 if is_store else 1) * (step[axis.name] == 1) for step, is_store in steps
+        )
+        strided = sum(step[axis.name] > 1 for step, _ in steps)
+        return axis.extent == 1, -contiguous, strided, max(stored, default=0)
+
+    positions = {axis.name: at for at, axis in enumerate(known)}
+    return sorted(known, key=lambda axis: (rank(axis), -positions[axis.name]))
+
+
+# ----- sums and other reductions ------------------------------------------------------------------
+
+
+def _schedule_reduction(
+    nest: KernelNest,
+    reduction: Reduction,
+    nodes: NodeInfos,
+    target: Target,
+    parameters: BlockParameters,
+) -> Schedule:
+    """Return the schedule of a reduction without tiles."""
+    blocks = target.thread_blocks
+    assert blocks is not None
+    accesses = _largest(_accesses((reduction.term,)), nest)
+    reduced = _coalesced_order(nest.reduced, accesses, nodes)
+    cells = _coalesced_order(nest.cells, [*accesses, *_accesses(nest.epilogue)], nodes)
+    terms = prod(axis.extent for axis in reduced)
+    dealing = _Dealing(blocks.threads)
+    sums: list[Transform] = []
+    along = reduced[0] if reduced else None
+    is_across = along is not None and any(
+        step[along.name] == 1 for step in (strides(nest.axes, (each,), nodes) for each in accesses)
+    )
+    shared = 1
+    if along is not None and terms >= MIN_TREE_TERMS and not nest.rounds_often:
+        most = _power_below(min(blocks.threads, along.extent, terms // MIN_THREAD_TERMS))
+        # along the cells, as many as those leave idle
+        count = prod(axis.extent for axis in cells) // blocks.processors
+        width = max(_WIDTH, _power_below(min(blocks.threads, count)))
+        idle = most if is_across else max(1, blocks.threads // width)
+        shared = min(most, parameters.sharing or idle)
+    if shared > 1 and along is not None and is_across:
+        inner = _deal_reduced(dealing, along, shared)
+        for axis in cells:
+            dealing.deal(axis)
+        dealing.block.append(inner)
+    else:
+        if shared > 1:
+            dealing.threads //= shared
+        for axis in cells:
+            dealing.deal(axis)
+        if shared > 1 and along is not None:
+            dealing.block.insert(0, _deal_reduced(dealing, along, shared, is_dealt=True))
+    over = _first_reduced_leaf(nest, dealing)
+    if over:
+        sums.append(AccumulateAt(over, fused(nest, target)))
+    return dealing.schedule(*sums)
+
+
+_WIDTH = 32
+"""Neighbouring threads that read neighbouring cells, at least, where there are as many."""
+
+
+def _deal_reduced(dealing: _Dealing, axis: LoopAxis, count: int, *, is_dealt: bool = False) -> str:
+    """Split a reduced axis for so many threads; return the leaf that they run along."""
+    if not is_dealt:
+        dealing.threads //= count
+    if axis.extent == count:
+        return axis.name
+    dealing.splits.append(Split(axis.name, count))
+    return f"{axis.name}1"
+
+
+def _first_reduced_leaf(nest: KernelNest, dealing: _Dealing) -> str:
+    split = {each.axis for each in dealing.splits if isinstance(each, Split)}
+    for axis in nest.reduced:
+        return f"{axis.name}0" if axis.name in split else axis.name
+    return ""
+
+
+def _power_below(number: int) -> int:
+    """Return the greatest power of two that is no greater than a number; 1 at least."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+# ----- tiles of products --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTile:
+    """The tile of a product that a thread block computes.
+
+    Attributes:
+        rows: The axis of cells on which the second factor does not depend.
+        columns: The axis of cells on which the first one does not depend.
+        terms: The reduced axis of both.
+        row_operand: The position of the factor with the rows.
+        threads: The threads along rows and columns.
+        cells: The cells of a thread along rows and columns.
+        depth: The terms that are in shared memory at a time.
+    """
+
+    rows: str
+    columns: str
+    terms: str
+    row_operand: int
+    threads: tuple[int, int]
+    cells: tuple[int, int]
+    depth: int
+
+
+def find_block_tile(
+    nest: KernelNest,
+    reduction: Reduction,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    parameters: BlockParameters = CHOSEN_BY_RULE,
+) -> BlockTile | None:
+    """Return the tile of a product, or None if no operand is used often enough."""
+    if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD or nest.rounds_often:
+        return None
+    if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
+        return None
+    first, second = nest.factor_variables
+    steps = _epilogue_strides(nest, nodes)
+    rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]
+    columns = [axis for axis in nest.cells if axis.var in second and axis.var not in first]
+    terms = [axis for axis in nest.reduced if axis.var in first and axis.var in second]
+    if not rows or not columns or not terms:
+        return None
+    row = max(rows, key=lambda axis: (axis.extent, axis.name))
+    column = max(columns, key=lambda axis: (axis.extent, axis.name))
+    term = max(terms, key=lambda axis: (axis.extent, axis.name))
+    operand = 0
+    if steps[row.name] == 1 and steps[column.name] != 1:
+        row, column, operand = column, row, 1  # neighbouring threads store neighbouring cells
+    if min(row.extent, column.extent) < MIN_BLOCK_TILE or term.extent < BLOCK_TERMS:
+        return None
+    others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
+    threads = _thread_shape(blocks.threads)
+    depth = parameters.depth or BLOCK_TERMS
+    for side in (THREAD_ROWS, THREAD_ROWS // 2, THREAD_ROWS // 4):
+        height, width = threads[0] * side, threads[1] * side
+        nbytes = (height + width + 2) * depth * reduction.dtype.nbytes
+        if 2 * side * side > blocks.registers or nbytes > blocks.local_bytes:
+            continue
+        tiles = -(-row.extent // height) * -(-column.extent // width) * others
+        fits = height <= 2 * row.extent and width <= 2 * column.extent
+        is_least = side == THREAD_ROWS // 4
+        is_chosen = is_least or (fits and tiles >= 2 * blocks.processors)
+        if side == parameters.side or (is_chosen and not parameters.side):
+            return BlockTile(
+                row.name, column.name, term.name, operand, threads, (side, side), depth
+            )
+    return None
+
+
+def _thread_shape(threads: int) -> tuple[int, int]:
+    """Return the threads of a block along rows and columns."""
+    exponent = max(0, threads.bit_length() - 1)
+    return 1 << (exponent // 2), 1 << (exponent - exponent // 2)
+
+
+def _epilogue_strides(nest: KernelNest, nodes: NodeInfos) -> dict[str, int]:
+    return strides(nest.axes, nest.epilogue, nodes)
+
+
+def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Schedule:
+    """Return the schedule of a product in tiles."""
+    i, j, k = tile.rows, tile.columns, tile.terms
+    (rows, columns), (row_cells, column_cells) = tile.threads, tile.cells
+    splits = (
+        Split(i, rows * row_cells),
+        Split(f"{i}1", row_cells),
+        Split(j, columns * column_cells),
+        Split(f"{j}1", columns),
+        Split(k, tile.depth),
+    )
+    grid = [axis.name for axis in nest.cells if axis.name not in (i, j)]
+    reduced = [axis.name for axis in nest.reduced if axis.name != k]
+    inner = (f"{k}0", f"{k}1", f"{i}11", f"{j}10")
+    mapped = (*grid, f"{i}0", f"{j}0"), (f"{i}10", f"{j}11")
+    operands = {tile.row_operand: i, 1 - tile.row_operand: j}
+    return (
+        *splits,
+        MapToGrid(mapped[0]),
+        MapToBlock(mapped[1]),
+        Order((*mapped[0], *mapped[1], *reduced, *inner)),
+        Unroll(f"{k}1"),
+        Unroll(f"{i}11"),
+        Unroll(f"{j}10"),
+        *(Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
+        AccumulateAt((*reduced, f"{k}0")[0], fused(nest, target)),
+    )

@@ -1,0 +1,576 @@
+"""Data parallel training: one step over several devices, with the bits of one device.
+
+    step = oc.train.data_parallel(loss, opt, [x, y], slots=16, devices=4)
+    step.context.init_params(loss)
+    step(images, labels)                 # 16 times as many examples as x and y have
+
+A batch is cut into slots. Every slot is computed by the same code, on whichever device; gradients,
+losses, metrics and running statistics are added up in one fixed tree; every device makes the same
+update. `slot_tree` has the order of additions, `slot_code` the code, `communication` the interface
+to other processes.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from numbers import Integral
+from typing import Any, Literal, SupportsIndex, assert_never, get_args
+
+import numpy as np
+
+from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.hooks import manager
+from ocannl_core.host_arrays import Array
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.origin import caller_location
+from ocannl_core.runtime.context import Context
+from ocannl_core.runtime.routine import Routine
+from ocannl_core.tensor.computation import Computation, require_tensor
+from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.train.communication import Communicator, OneProcess, Partial
+from ocannl_core.train.optimiser import Optimiser
+from ocannl_core.train.slot_code import SLOT, SlotCode
+from ocannl_core.train.slot_tree import (
+    Accumulate,
+    Add,
+    Compute,
+    Registers,
+    Span,
+    Store,
+    TreeSum,
+    Work,
+    share,
+    work_of,
+)
+from ocannl_core.version import __version__
+
+Reduction = Literal["mean", "sum"]
+
+
+def data_parallel(
+    loss: Tensor,
+    optimizer: Optimiser | Computation,
+    inputs: Sequence[Tensor],
+    *,
+    devices: int | Sequence[str | Context] | None = None,
+    slots: int = 16,
+    reduction: Reduction = "mean",
+    metrics: Sequence[Tensor] = (),
+    bindings: Sequence[StaticIndex] = (),
+    slot: StaticIndex | None = None,
+    communicator: Communicator | None = None,
+) -> DataParallel:
+    """Return a training step that runs on several devices. Its results have the same bits for every
+    number of devices and processes.
+
+    The loss is that of one slot; a batch of the step has `slots` times as many examples.
+    Normalisation over the batch is over a slot. Parameters and state of the optimiser are on all
+    devices; values that the program writes to `step.context`, such as a checkpoint, reach the
+    others by themselves.
+
+    Args:
+        loss: The loss of a slot, a tensor of one cell; a mean over its examples, or a sum.
+        optimizer: The optimiser, or code that updates the parameters against their gradients.
+        inputs: The placeholders that a batch fills, in the order of its arrays.
+        devices: The names of devices of one backend, or contexts on them; or a number of devices of
+            the default backend, taken in turn. By default all of those, at most one for each slot.
+        slots: The number of parts of a batch. Other numbers give other roundings.
+        reduction: `mean` if the loss is a mean over examples, `sum` if it is a sum.
+        metrics: Other tensors whose mean over the slots `step.mean` returns.
+        bindings: The static indices of the loss, which calls of the step take.
+        slot: A static index of the loss that gets the number of the slot, for random numbers with a
+            counter. Dropout needs none: its numbers differ between slots.
+        communicator: The group of processes that this one belongs to.
+
+    Raises:
+        UsageError: if an argument is of the wrong kind, there are more devices than slots, or the
+            optimiser has a loss scale.
+        BackendNotFoundError: if there is no such device.
+    """
+    return DataParallel(
+        loss,
+        optimizer,
+        inputs,
+        devices,
+        _checked_slots(slots),
+        reduction,
+        metrics,
+        bindings,
+        slot,
+        communicator if communicator is not None else OneProcess(),
+    )
+
+
+class DataParallel:
+    """A training step over several devices, made by `data_parallel`.
+
+    Attributes:
+        contexts: The contexts of the devices of this process.
+        inputs: The placeholders of a slot.
+        slots: The slots of this process.
+        communicator: The group of processes.
+    """
+
+    def __init__(
+        self,
+        loss: Tensor,
+        optimizer: Optimiser | Computation,
+        inputs: Sequence[Tensor],
+        devices: int | Sequence[str | Context] | None,
+        slots: int,
+        reduction: Reduction,
+        metrics: Sequence[Tensor],
+        bindings: Sequence[StaticIndex],
+        slot: StaticIndex | None,
+        communicator: Communicator,
+    ) -> None:
+        _check_arguments(loss, optimizer, inputs, reduction, metrics)
+        self.inputs = tuple(inputs)
+        self.communicator = communicator
+        self.slots = share(slots, communicator.size, communicator.rank)
+        if not self.slots:
+            raise _refusal(
+                "Every process has a slot.",
+                f"{communicator.size} processes and {slots} slots",
+                f"slots={communicator.size}, or fewer processes",
+            )
+        self.contexts = _contexts(devices, len(self.slots))
+        self._loss = loss
+        self._total = slots
+        self._bindings = tuple(bindings)
+        self._slot = slot
+        self._failed = False
+        self._pending: dict[Tensor, Array] = {}
+        with loss.session, loss.session.apart():
+            is_mean = reduction == "mean"
+            self._code = SlotCode(loss, metrics, slots, is_mean=is_mean)
+            update = optimizer.update(loss) if isinstance(optimizer, Optimiser) else optimizer
+            self._build(update)
+        self._state = self._state_of(optimizer, update)
+        self._written: tuple[int, ...] = ()
+        self._last_update: object = None
+        self._pool = ThreadPoolExecutor(len(self.contexts), "device")
+        communicator.agree(self._facts(update))
+        communicator.prepare(self._code.summands, slots)
+
+    # ----- compilation ----------------------------------------------------------------------------
+
+    def _build(self, update: Computation) -> None:
+        """Compile the code of every device."""
+        code, count = self._code, len(self.contexts)
+        parts = [share(len(self.slots), count, k) for k in range(count)]
+        first = self.slots.start
+        works = [
+            work_of(self._total, range(first + part.start, first + part.stop)) for part in parts
+        ]
+        self._joins, self._sums = plan_joins(self._total, works)
+        finish = code.means_of_sums + update
+        self._workers = []
+        for context, work in zip(self.contexts, works, strict=True):
+            worker = _Worker(context, work, self)
+            self._workers.append(worker)
+            worker.compile(code, finish, self._joins if len(self._workers) == 1 else ())
+
+    def _state_of(self, optimizer: object, update: Computation) -> tuple[Tensor, ...]:
+        """Return the tensors that are equal on all devices between steps."""
+        state = [*self._loss.parameters(), *self._code.statistics.values()]
+        if isinstance(optimizer, Optimiser):
+            state += optimizer.state.values()
+        else:
+            state += [t for t in update.tensors().values() if t in self.context]
+        gradients = {p.grad for p in self._code.parameters.values()}
+        found = dict.fromkeys(t for t in state if t not in gradients and t.literal is None)
+        return tuple(t for t in found if t in self.context)
+
+    def _facts(self, update: Computation) -> dict[str, str]:
+        """Return what all processes agree on, each as a short text."""
+        from ocannl_core import settings
+
+        def digest(text: str) -> str:
+            return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+        chosen = settings.current()
+        numerics = (chosen.contract, chosen.accumulation, chosen.schedule, chosen.threefry_rounds)
+        routine = self._workers[0].gradients
+        return {
+            "code of a slot": digest(routine.assignments),
+            "kernels of a slot": digest(routine.loop_ir),
+            "code of the update": digest(str(self._code.means_of_sums + update)),
+            "summands": digest(repr(self._code.summands)),
+            "slots": str(self._total),
+            "seed": str(self._loss.session.seed),
+            "settings of numerics": repr(numerics),
+            "backend": self.context.backend.name,
+            "version of ocannl": __version__,
+            "version of NumPy": np.__version__,
+            "processor": platform.machine(),
+        }
+
+    # ----- results --------------------------------------------------------------------------------
+
+    @property
+    def context(self) -> Context:
+        """The context of the first device: what it has after a step, the others have."""
+        return self.contexts[0]
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of the slots in the last step."""
+        return self.context.item(self._code.means[self._loss])
+
+    @property
+    def mean_loss(self) -> Tensor:
+        """The tensor that holds the mean loss of the last step in every context."""
+        return self._code.means[self._loss]
+
+    def mean(self, metric: Tensor) -> Array:
+        """Return the mean over the slots of the loss or of a metric in the last step."""
+        found = self._code.means.get(metric)
+        if found is None:
+            raise _refusal(
+                "A step averages the loss and the metrics that it was made with.",
+                f"{metric!r}",
+                "data_parallel(..., metrics=[...])",
+            )
+        return self.context[found]
+
+    def __repr__(self) -> str:
+        devices = ", ".join(str(context.target) for context in self.contexts)
+        return f"<data parallel step: {self._total} slots on {devices}>"
+
+    # ----- a step ---------------------------------------------------------------------------------
+
+    def __setitem__(self, tensor: Tensor, batch: Any) -> None:
+        """State the array of one input for the next call without arrays."""
+        if tensor not in self.inputs:
+            raise _refusal("A step takes arrays for its inputs.", repr(tensor), f"{self.inputs}")
+        self._pending[tensor] = batch
+
+    def __call__(self, /, *batch: Any, **indices: SupportsIndex) -> None:
+        """Run one step on a batch.
+
+        Args:
+            batch: An array for each input: the rows of all slots, one after the other. A process of
+                several may also give the rows of its own slots alone. Without arrays, those stated
+                by `step[x] = array` are used.
+            indices: The static indices of the loss.
+
+        Raises:
+            ShapeError: if an array has another number of rows.
+            LinkError: if a parameter has no value yet: `step.context.init_params(loss)`.
+        """
+        arrays = self._slices(batch)
+        self._distribute_state()
+        if not self._failed:
+            self._each(_Worker.begin)
+        self._failed = True
+        self._each(lambda worker: worker.compute(arrays, indices))
+        self._join()
+        self._each(_Worker.finish)
+        self._failed = False
+        self._note_state()
+
+    def _slices(self, batch: Sequence[Any]) -> list[Callable[[int], Array]]:
+        """Return a function from the number of a slot to its rows, for each input."""
+        if not batch:
+            batch = [self._pending[each] for each in self.inputs if each in self._pending]
+            self._pending = {}
+        if len(batch) != len(self.inputs):
+            raise _refusal(
+                "A step takes one array for each input.",
+                f"{len(batch)} arrays for {len(self.inputs)} inputs",
+                "step(images, labels)",
+            )
+        return [
+            self._slicer(tensor, np.asarray(array))
+            for tensor, array in zip(self.inputs, batch, strict=True)
+        ]
+
+    def _slicer(self, tensor: Tensor, array: Array) -> Callable[[int], Array]:
+        dims = tensor.info.dims
+        rows = dims[0]
+        found = array.shape[0] if array.ndim else 0
+        if found == rows * self._total:
+            first = 0
+        elif found == rows * len(self.slots):
+            first = self.slots.start
+        else:
+            raise ShapeError(
+                "A batch has the rows of all slots, one after the other.",
+                found=f"{found} rows; {self._total} slots of {rows} have {rows * self._total}",
+                where=tensor.describe(),
+                fix=f"give {rows * self._total} rows; oc.data.Loader(..., last='drop') leaves out "
+                "a shorter last batch",
+            )
+        return lambda slot: array[(slot - first) * rows : (slot - first + 1) * rows]
+
+    def _each(self, action: Callable[[_Worker], None]) -> None:
+        """Run an action on all devices at the same time; raise the first error, in their order."""
+        if len(self._workers) == 1:
+            action(self._workers[0])
+            return
+        futures: list[Future[None]] = [
+            self._pool.submit(contextvars.copy_context().run, action, worker)
+            for worker in self._workers
+        ]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+
+    def _join(self) -> None:
+        """Join the sums of all devices in the tree, then those of all processes; every device gets
+        the sum of all slots in its first register.
+        """
+        owner, register = self._workers[0], self._code.register
+        for action in self._joins:
+            if isinstance(action, Receive):
+                pairs = dict(zip(register(action.target), register(action.source), strict=True))
+                owner.context.copy_from(self.contexts[action.worker], pairs)
+            else:
+                owner.run(action)
+        if self.communicator.size > 1:
+            total = self.communicator.all_reduce(list(map(self._partial, self._sums)))
+            owner.context.assign(dict(zip(register(0), total, strict=True)))
+        for worker in self._workers[1:]:
+            worker.context.copy_from(owner.context, register(0)).wait()
+
+    def _partial(self, found: tuple[Span, int]) -> Partial:
+        """Return a sum that this process has computed, for the other ones."""
+        span, number = found
+        tensors = self._code.register(number)
+        stored = [self.context._store.find(tensor.node) for tensor in tensors]
+        buffers = tuple(each.buffer for each in stored if each is not None)
+        return Partial(span, tuple(self.context[tensor] for tensor in tensors), buffers)
+
+    # ----- state ----------------------------------------------------------------------------------
+
+    def _distribute_state(self) -> None:
+        """Copy parameters, statistics and the optimiser's state to all devices, if anything but a
+        step has written them in the first context since the last step.
+        """
+        store = self.context._store
+        if self._last_update is not None and store.history.last is self._last_update:
+            return
+        written = self._write_times()
+        if written == self._written:
+            return
+        state = [tensor for tensor in self._state if self._workers[0].has_value(tensor)]
+        if self.communicator.size > 1:
+            arrays = self.communicator.broadcast([self.context[each] for each in state])
+            self.context.assign(dict(zip(state, arrays, strict=True)))
+        for worker in self._workers[1:]:
+            worker.context.copy_from(self.context, state).wait()
+
+    def _note_state(self) -> None:
+        self._last_update = self.context._store.history.last
+        self._written = self._write_times()
+
+    def _write_times(self) -> tuple[int, ...]:
+        store = self.context._store
+        found = (store.find(tensor.node) for tensor in self._state)
+        return tuple(0 if each is None else each.written_at() for each in found)
+
+
+class _Worker:
+    """One device in a data parallel step."""
+
+    def __init__(self, context: Context, work: Work, step: DataParallel) -> None:
+        self.context = context
+        self._work = work
+        self._step = step
+        self._routines: dict[object, Routine] = {}
+
+    def compile(self, code: SlotCode, finish: Computation, joins: Sequence[Join]) -> None:
+        """Compile the code of the device; `joins` are the additions to the sums of others."""
+        context, step = self.context, self._step
+        indices = (*step._bindings, *([step._slot] if step._slot is not None else []))
+        self.gradients = self._linked("slot", lambda: code.gradients, indices)
+        self._has_statistics = bool(code.statistics)
+        if self._has_statistics:
+            unset = [each for each in code.statistics.values() if not self.has_value(each)]
+            context.assign(dict.fromkeys(unset, 0))
+            self._keep = self._linked("keep", lambda: code.keep_statistics)
+            self._restore = self._linked("restore", lambda: code.restore_statistics, [SLOT])
+        received = {each.target for each in joins if isinstance(each, Receive)}
+        for number in sorted({0, *received}):
+            context.assign(dict.fromkeys(code.register(number), 0))
+        for action in dict.fromkeys((*self._work.actions, *joins)):
+            if isinstance(action, Store | Accumulate | Add):
+                self._linked(action, partial(code.sums, action))
+        self._finish = self._linked("update", lambda: finish)
+
+    def _linked(
+        self, key: object, make: Callable[[], Computation], indices: Sequence[StaticIndex] = ()
+    ) -> Routine:
+        """Return code in this context: as another device compiled it, else compiled."""
+        workers = self._step._workers
+        found = next((w._routines[key] for w in workers if key in w._routines), None)
+        if found is not None:
+            self._routines[key] = self.context.link(found)
+        else:
+            code = make()
+            name = key if isinstance(key, str) else code.name
+            self._routines[key] = self.context.compile(code, bindings=indices, name=name)
+        return self._routines[key]
+
+    def begin(self) -> None:
+        """Keep the statistics before the step."""
+        if self._has_statistics:
+            self._keep()
+
+    def compute(
+        self, slices: Sequence[Callable[[int], Array]], indices: Mapping[str, SupportsIndex]
+    ) -> None:
+        """Compute the slots of the device, and the sums of its spans."""
+        step, context = self._step, self.context
+        for action in self._work.actions:
+            match action:
+                case Compute(slot):
+                    for tensor, rows in zip(step.inputs, slices, strict=True):
+                        context[tensor] = rows(slot)
+                    if self._has_statistics:
+                        self._restore(slot=slot)
+                    given = {} if step._slot is None else {step._slot.name: slot}
+                    self.gradients(**indices, **given)
+                case Store() | Accumulate() | Add():
+                    self.run(action)
+                case _:
+                    assert_never(action)
+        context.synchronize()
+
+    def run(self, action: Store | Accumulate | Add) -> None:
+        """Run an action on registers."""
+        self._routines[action]()
+
+    def finish(self) -> None:
+        """Set gradients, means and statistics, and update the parameters."""
+        self._finish()
+        self.context.synchronize()
+
+    def has_value(self, tensor: Tensor) -> bool:
+        """Return True if a tensor has a value on the device."""
+        stored = self.context._store.find(tensor.node)
+        return stored is not None and stored.has_value
+
+
+# ----- joining the sums of several devices -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Copy a register of another device to one of the first device."""
+
+    worker: int
+    source: int
+    target: int
+
+
+Join = Receive | Add
+
+
+def plan_joins(slots: int, works: Sequence[Work]) -> tuple[list[Join], list[tuple[Span, int]]]:
+    """Return the actions by which the first device joins the sums of all devices, and its registers
+    of the sums then. The sum of all slots is in register 0.
+    """
+    first, *others = works
+    registers = Registers(first.registers)
+    for number in range(first.registers):
+        if number not in dict(first.sums).values():
+            registers.free(number)
+    actions: list[Join] = []
+
+    def add(left: int, right: int) -> int:
+        actions.append(Add(left, right))
+        registers.free(right)
+        return left
+
+    tree = TreeSum(slots, add)
+    for span, register in first.sums:
+        tree.insert(span, register)
+    for worker, work in enumerate(others, 1):
+        for span, source in work.sums:
+            target = registers.take()
+            actions.append(Receive(worker, source, target))
+            tree.insert(span, target)
+    return actions, sorted(tree.held.items(), key=lambda item: item[0].start)
+
+
+# ----- arguments ---------------------------------------------------------------------------------
+
+
+def _contexts(devices: int | Sequence[str | Context] | None, most: int) -> tuple[Context, ...]:
+    """Return a context for each device."""
+    if isinstance(devices, str) or not isinstance(devices, int | Sequence | None):
+        raise _refusal(
+            "devices= is a list of devices of one backend, or their number.",
+            repr(devices),
+            'devices=["cpu_c:0", "cpu_c:1"], or devices=2',
+        )
+    found: list[Context] = []
+    if devices is None or isinstance(devices, int):
+        backend, _ = manager.select(None)
+        names = [str(target) for target in backend.targets().targets]
+        count = min(len(names), most) if devices is None else devices
+        found = [Context(names[k % len(names)]) for k in range(max(count, 0))]
+    else:
+        found = [each if isinstance(each, Context) else Context(each) for each in devices]
+    if not 1 <= len(found) <= most:
+        raise _refusal(
+            "Every device has a slot.",
+            f"{len(found)} devices and {most} slots",
+            f"devices from 1 to {most}, or more slots",
+        )
+    names = list(dict.fromkeys(each.backend.name for each in found))
+    if len(names) > 1:
+        raise _refusal(
+            "The devices of a data parallel step are of one backend: others round in other places.",
+            f"devices of {', '.join(names)}",
+            f'devices=["{names[0]}:0", "{names[0]}:1"]',
+        )
+    return tuple(found)
+
+
+def _checked_slots(slots: object) -> int:
+    if not isinstance(slots, Integral) or isinstance(slots, bool) or int(slots) < 1:
+        raise _refusal("slots= is the number of parts of a batch.", repr(slots), "slots=16")
+    return int(slots)
+
+
+def _check_arguments(
+    loss: object, optimizer: object, inputs: object, reduction: object, metrics: object
+) -> None:
+    require_tensor(loss, "oc.train.data_parallel")
+    if not isinstance(optimizer, Optimiser | Computation):
+        raise _refusal(
+            "The second argument is an optimiser, or code that updates parameters.",
+            repr(optimizer),
+            "oc.train.AdamW(learning_rate=1e-3)",
+        )
+    if isinstance(optimizer, Optimiser) and optimizer.loss_scale is not None:
+        raise _refusal(
+            "The gradients of slots are added up before the update, so they have no loss scale.",
+            f"{type(optimizer).__name__}(loss_scale=...)",
+            "leave it out, and keep sums and parameters in float32",
+        )
+    if reduction not in get_args(Reduction):
+        raise _refusal('reduction= is "mean" or "sum".', repr(reduction))
+    for name, given in (("inputs", inputs), ("metrics", metrics)):
+        if not isinstance(given, Sequence) or not all(isinstance(t, Tensor) for t in given):
+            raise _refusal(f"{name}= is a list of tensors.", repr(given), f"{name}=[x, y]")
+    for tensor in inputs:  # type: ignore[attr-defined]
+        if not tensor.is_placeholder or not tensor.info.dims:
+            raise _refusal(
+                "The inputs of a step are placeholders, whose first axis is that of the examples.",
+                tensor.describe(),
+                'oc.placeholder("x", batch=[4], output=[8])',
+            )
+
+
+def _refusal(rule: str, found: str, fix: str = "") -> UsageError:
+    return UsageError(rule, found=found, where=str(caller_location() or ""), fix=fix)

@@ -1,0 +1,42 @@
+"""Starting programs under `mpiexec`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mpi4py", reason="the processes of MPI need mpi4py")
+
+from ocannl_mpi.checks import find_launcher
+
+PROGRAMS = Path(__file__).parent / "programs"
+Launch = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """Return a function that runs a program in a number of processes."""
+    launcher = find_launcher()
+    if launcher is None:
+        pytest.skip("mpiexec is not installed")
+    environment = os.environ | {
+        "OCANNL_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
+        "OCANNL_THREADS": "1",
+    }
+
+    def run(count: int, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [str(launcher), "-n", str(count), sys.executable, str(PROGRAMS / program)]
+        return subprocess.run(
+            [*command, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=environment,
+        )
+
+    return run

@@ -1,0 +1,91 @@
+"""Training over processes: equal bits, resuming, and failures of one process."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Launch = Callable[..., "subprocess.CompletedProcess[str]"]
+REGULARISED = ("--optimizer", "adamw", "--regularised")
+
+
+def bits(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the line with the bits of the parameters, of which there is one."""
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("bits ")]
+    return line
+
+
+@pytest.fixture(scope="module")
+def expected(launch: Launch) -> str:
+    """The bits of one process, with dropout, batch norm, clipping and AdamW."""
+    return bits(launch(1, "train.py", *REGULARISED))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_any_number_of_processes_has_the_bits_of_one(
+    launch: Launch, expected: str, count: int
+) -> None:
+    assert bits(launch(count, "train.py", *REGULARISED)) == expected
+
+
+def test_momentum_has_the_same_bits_in_two_processes(launch: Launch) -> None:
+    assert bits(launch(2, "train.py")) == bits(launch(1, "train.py"))
+
+
+def test_the_interpreter_has_the_same_bits_for_any_number_of_processes(launch: Launch) -> None:
+    options = ("--backend", "interp", "--steps", 2, "--slots", 3, *REGULARISED)
+    assert bits(launch(3, "train.py", *options)) == bits(launch(1, "train.py", *options))
+
+
+def test_training_resumes_with_other_processes_after_one_was_killed(
+    launch: Launch, expected: str, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "model.safetensors"
+    options = ("--checkpoint", checkpoint, *REGULARISED)
+    killed = launch(3, "train.py", *options, "--fault", "kill", "--at", 5)
+    assert killed.returncode != 0
+    assert checkpoint.exists()
+    assert bits(launch(2, "train.py", *options)) == expected
+
+
+def failure(launch: Launch, fault: str, *options: object) -> str:
+    """Return the standard error of a group of three of which process 1 fails."""
+    done = launch(3, "train.py", "--fault", fault, *options)
+    assert done.returncode != 0
+    assert "bits" not in done.stdout
+    return done.stderr
+
+
+def test_an_error_of_one_process_stops_all_and_is_printed_once_with_its_rank(
+    launch: Launch,
+) -> None:
+    printed = failure(launch, "raise")
+    assert printed.count("MemoryError: no memory is left for the cells of w1") == 1
+    assert "rank 1 of 3 on " in printed
+
+
+def test_a_process_that_exits_early_stops_all(launch: Launch) -> None:
+    assert "rank 1 of 3 on " in failure(launch, "exit")
+
+
+def test_a_process_that_hangs_is_named(launch: Launch) -> None:
+    printed = failure(launch, "hang", "--timeout", 2)
+    assert "Every process takes part in the sum of gradients." in printed
+    assert "missing are those of rank 1\n" in printed
+
+
+def test_processes_with_different_seeds_are_refused(launch: Launch) -> None:
+    printed = failure(launch, "differ")
+    assert printed.count("All processes run the same program; they differ in seed.") == 1
+    assert "0 in rank 0\n" in printed
+    assert "all 3 processes: UsageError" in printed
+
+
+def test_fewer_slots_than_processes_are_refused(launch: Launch) -> None:
+    done = launch(3, "train.py", "--slots", 2)
+    assert done.returncode != 0
+    assert "processes and 2 slots" in done.stderr
