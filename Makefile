@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: demo test smoke fuzz ulps torture killed lint types docs bench peers clean
+.PHONY: cuda-emulated demo test smoke fuzz ulps torture killed lint types docs bench peers clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -33,6 +33,11 @@ ulps: $(VENV)/.for-test
 # Damages a small cache, compilers and disks; half an hour on two idle processors, or minutes with ARGS="--sample 400".
 torture: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_cpu_c.tests.torture $(ARGS)
+
+# The backend tests, compilers for three generations of devices, and faults, on emulated CUDA devices: needs no GPU.
+cuda-emulated: $(VENV)/.for-cuda
+	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(ARGS)
+	$(BIN)/python -m ocannl_cuda.emulation --sanitize -- $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal tests/backends -k cuda $(ARGS)
 
 # Kills processes of training runs at random steps, and resumes each run.
 killed: $(VENV)/.for-test
@@ -65,6 +70,12 @@ $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
+	touch $@
+
+# PyCUDA has no wheels; the one built here needs no toolkit, and is kept in the user's cache directory.
+$(VENV)/.for-cuda: $(VENV)/.for-test
+	$(BIN)/python tools/build_pycuda.py --install
+	$(PIP) "nvidia-cuda-nvrtc>=13,<14"
 	touch $@
 
 $(VENV)/.for-%: $(VENV)/.made $(PROJECTS)

@@ -1,4 +1,4 @@
-"""Profiles of Hypothesis: the same examples in every run, new ones on request.
+"""Options of pytest, and profiles of Hypothesis: equal examples in every run, new ones on request.
 
 `HYPOTHESIS_PROFILE=explore make test` draws new examples; its failures are defects like any other.
 """
@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-devices",
+        action="store_true",
+        help="run the tests of all backends on devices with thread blocks, too",
+    )
+
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, print_blob=True)

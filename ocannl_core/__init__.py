@@ -21,13 +21,18 @@ from ocannl_core.custom.scans import (
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
     float64,
+    int4,
+    int8,
+    int16,
     int32,
     int64,
+    uint4,
     uint4x32,
     uint8,
     uint16,
@@ -54,6 +59,7 @@ from ocannl_core.errors import (
     SpecWarning,
     TransferError,
     UsageError,
+    ValueGuardError,
     VerifyError,
 )
 from ocannl_core.indexing import StaticExtent, StaticIndex
@@ -239,12 +245,14 @@ if TYPE_CHECKING:
     from ocannl_core.persistence.save import save
     from ocannl_core.plot.curves import curves
     from ocannl_core.plot.pictures import graph
+    from ocannl_core.persistence.stored import Stored
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
     "Routine": "ocannl_core.runtime.routine",
+    "Stored": "ocannl_core.persistence.stored",
     "curves": "ocannl_core.plot.curves",
     "explain": "ocannl_core.explain",
     "graph": "ocannl_core.plot.pictures",
@@ -301,9 +309,11 @@ __all__ = [
     "SpecWarning",
     "StaticExtent",
     "StaticIndex",
+    "Stored",
     "Tensor",
     "TransferError",
     "UsageError",
+    "ValueGuardError",
     "VerifyError",
     "abs",
     "acos",
@@ -323,6 +333,7 @@ __all__ = [
     "bitwise_not",
     "bitwise_or",
     "bitwise_xor",
+    "bool_",
     "broadcast_to",
     "cast",
     "cd",
@@ -373,6 +384,9 @@ __all__ = [
     "hardtanh",
     "hookimpl",
     "identity",
+    "int4",
+    "int8",
+    "int16",
     "int32",
     "int64",
     "interleave",
@@ -486,6 +500,7 @@ __all__ = [
     "triu",
     "tropical",
     "trunc",
+    "uint4",
     "uint4x32",
     "uint8",
     "uint16",

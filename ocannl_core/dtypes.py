@@ -28,6 +28,8 @@ class Kind(Enum):
     FLOAT = "float"
     SIGNED = "signed"
     UNSIGNED = "unsigned"
+    BOOL = "bool"
+    """True and False, the numbers 1 and 0."""
     WORD = "word"
     """128 random bits, handled as four 32-bit lanes."""
 
@@ -40,21 +42,23 @@ class DType:
         name: The NumPy (or ml_dtypes) spelling.
         kind: The family.
         nbytes: Bytes per element.
-        precedence: Promotion keeps the operand of highest precedence.
+        rank: The place in the order of promotion; see `promote`.
         significand: Significant bits of a float.
         greatest: The greatest finite number of a float format.
         least: Its least positive number.
         has_infinities: False for integers, and for floats whose overflow is NaN.
+        packed_bits: Bits per element in memory where those are less than a byte, else 0.
     """
 
     name: str
     kind: Kind
     nbytes: int
-    precedence: int
+    rank: int
     significand: int = 0
     greatest: float = 0.0
     least: float = 0.0
     has_infinities: bool = False
+    packed_bits: int = 0
 
     def __str__(self) -> str:
         return self.name
@@ -79,6 +83,40 @@ class DType:
         return self.kind in (Kind.SIGNED, Kind.UNSIGNED)
 
     @property
+    def holds_integers(self) -> bool:
+        """True for integers and for bool, whose numbers are 0 and 1."""
+        return self.is_integer or self.kind is Kind.BOOL
+
+    @property
+    def bits(self) -> int:
+        """The bits of a number."""
+        return 1 if self.kind is Kind.BOOL else self.packed_bits or 8 * self.nbytes
+
+    @property
+    def is_packed(self) -> bool:
+        """True for formats of memory, of which a byte holds several numbers."""
+        return self.packed_bits > 0
+
+    @property
+    def unpacked(self) -> DType:
+        """The format in which operations take numbers of this format."""
+        if not self.is_packed:
+            return self
+        return int8 if self.kind is Kind.SIGNED else uint8
+
+    @property
+    def is_short_integer(self) -> bool:
+        """True for integers of less than 32 bits, and bool."""
+        return self.holds_integers and self.bits < 32
+
+    @property
+    def in_lanes(self) -> DType:
+        """The format in which the lanes of vectors hold numbers of this format."""
+        if self.is_narrow:
+            return float32
+        return int32 if self.is_short_integer else self
+
+    @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype of this format; a `uint4x32` is a record of four `uint32`."""
         return _numpy_dtype(self)
@@ -97,29 +135,37 @@ class DType:
 
 
 def _float(
-    name: str, nbytes: int, precedence: int, significand: int, greatest: float, least: float
+    name: str, nbytes: int, rank: int, significand: int, greatest: float, least: float
 ) -> DType:
     """Return a float format with infinities."""
-    return DType(name, Kind.FLOAT, nbytes, precedence, significand, greatest, least, True)
+    return DType(name, Kind.FLOAT, nbytes, rank, significand, greatest, least, True)
 
 
-uint8 = DType("uint8", Kind.UNSIGNED, 1, 0)
-uint16 = DType("uint16", Kind.UNSIGNED, 2, 1)
-int32 = DType("int32", Kind.SIGNED, 4, 2)
-uint32 = DType("uint32", Kind.UNSIGNED, 4, 3)
-int64 = DType("int64", Kind.SIGNED, 8, 4)
-uint64 = DType("uint64", Kind.UNSIGNED, 8, 5)
-float8_e4m3fn = DType("float8_e4m3fn", Kind.FLOAT, 1, 6, 4, 448.0, 2.0**-9)
-float8_e5m2 = _float("float8_e5m2", 1, 7, 3, 57344.0, 2.0**-16)
-float16 = _float("float16", 2, 8, 11, 65504.0, 2.0**-24)
-bfloat16 = _float("bfloat16", 2, 9, 8, (2 - 2.0**-7) * 2.0**127, 2.0**-133)
-float32 = _float("float32", 4, 10, 24, (2 - 2.0**-23) * 2.0**127, 2.0**-149)
-float64 = _float("float64", 8, 11, 53, math.nextafter(math.inf, 0.0), 5e-324)
-uint4x32 = DType("uint4x32", Kind.WORD, 16, 12)
+uint4 = DType("uint4", Kind.UNSIGNED, 1, 1, packed_bits=4)
+int4 = DType("int4", Kind.SIGNED, 1, 2, packed_bits=4)
+bool_ = DType("bool", Kind.BOOL, 1, 0)
+uint8 = DType("uint8", Kind.UNSIGNED, 1, 1)
+int8 = DType("int8", Kind.SIGNED, 1, 2)
+uint16 = DType("uint16", Kind.UNSIGNED, 2, 3)
+int16 = DType("int16", Kind.SIGNED, 2, 4)
+int32 = DType("int32", Kind.SIGNED, 4, 5)
+uint32 = DType("uint32", Kind.UNSIGNED, 4, 6)
+int64 = DType("int64", Kind.SIGNED, 8, 7)
+uint64 = DType("uint64", Kind.UNSIGNED, 8, 8)
+float8_e4m3fn = DType("float8_e4m3fn", Kind.FLOAT, 1, 9, 4, 448.0, 2.0**-9)
+float8_e5m2 = _float("float8_e5m2", 1, 10, 3, 57344.0, 2.0**-16)
+float16 = _float("float16", 2, 11, 11, 65504.0, 2.0**-24)
+bfloat16 = _float("bfloat16", 2, 12, 8, (2 - 2.0**-7) * 2.0**127, 2.0**-133)
+float32 = _float("float32", 4, 13, 24, (2 - 2.0**-23) * 2.0**127, 2.0**-149)
+float64 = _float("float64", 8, 14, 53, math.nextafter(math.inf, 0.0), 5e-324)
+uint4x32 = DType("uint4x32", Kind.WORD, 16, 15)
 
 ALL: tuple[DType, ...] = (
+    bool_,
     uint8,
+    int8,
     uint16,
+    int16,
     int32,
     uint32,
     int64,
@@ -132,7 +178,10 @@ ALL: tuple[DType, ...] = (
     float64,
     uint4x32,
 )
-_BY_NAME = {dtype.name: dtype for dtype in ALL}
+PACKED = (int4, uint4)
+"""Formats of memory: numbers are read from it as those of a wider format."""
+
+_BY_NAME = {dtype.name: dtype for dtype in (*ALL, *PACKED)}
 
 
 def _dtype_named(name: str) -> DType:
@@ -151,6 +200,8 @@ SHORT_RANGE = frozenset(dtype for dtype in ALL if dtype.is_float and dtype.great
 def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if dtype is uint4x32:
         return np.dtype([(lane, "<u4") for lane in "abcd"])
+    if dtype.is_packed:
+        return np.dtype(dtype.unpacked.name)
     if dtype.is_foreign:
         import ml_dtypes  # costs 0.1 s; most programs never need it
 
@@ -191,8 +242,27 @@ def _of_numpy(value: np.dtype[Any] | type) -> DType | None:
 
 
 def promote(*dtypes: DType) -> DType:
-    """Return the format of the result of an operation over operands of these formats."""
-    return max(dtypes, key=lambda dtype: dtype.precedence)
+    """Return the format of the result of an operation over operands of these formats: that of
+    highest rank, or for integers of less than 32 bits the least that holds the numbers of all.
+    Packed formats count as those that they are read in.
+    """
+    if any(dtype.is_packed for dtype in dtypes):
+        dtypes = tuple([dtype.unpacked for dtype in dtypes])
+    highest = max(dtypes, key=lambda dtype: dtype.rank)
+    if not highest.is_short_integer or highest is bool_ or len(set(dtypes)) == 1:
+        return highest
+    return _least_holding(frozenset(dtypes))
+
+
+@cache
+def _least_holding(dtypes: frozenset[DType]) -> DType:
+    """Return the least format of integers that holds the numbers of all."""
+    lows, highs = zip(*map(extremes, dtypes), strict=True)
+    return next(
+        dtype
+        for dtype in sorted(ALL, key=lambda each: each.rank)
+        if dtype.is_integer and extremes(dtype)[0] <= min(lows) and max(highs) <= extremes(dtype)[1]
+    )
 
 
 Number = Any
@@ -206,17 +276,19 @@ def round_to(value: Number, dtype: DType) -> Number:
     """Return `value` as the nearest number of the format (ties to even).
 
     Integers wrap modulo their width; fractional parts are cut off on the way to an integer format,
-    and NaN and infinities become 0 there. Floats narrower than single precision are rounded to
-    single precision first, as hardware does that computes in it; this equals one rounding for
-    `+ - * / sqrt` of their own numbers, because 24 >= 2p + 2 bits. By the same argument the
-    double-precision result of these operations may be rounded to single precision. Ints and
-    Fractions of any size are rounded from their exact value.
+    and NaN and infinities become 0 there. In bool everything but 0 is 1, NaN included. Floats
+    narrower than single precision are rounded to single precision first, as hardware does that
+    computes in it; this equals one rounding for `+ - * / sqrt` of their own numbers, because 24 >=
+    2p + 2 bits. By the same argument the double-precision result of these operations may be rounded
+    to single precision. Ints and Fractions of any size are rounded from their exact value.
     """
     match dtype.kind:
         case Kind.FLOAT:
             return _round_float(value, dtype)
         case Kind.SIGNED | Kind.UNSIGNED:
             return _wrap_integer(value, dtype)
+        case Kind.BOOL:
+            return int(value != 0)
         case Kind.WORD:
             return value
 
@@ -272,10 +344,9 @@ def extremes(dtype: DType) -> tuple[Number, Number]:
     if dtype.is_float:
         greatest = math.inf if dtype.has_infinities else dtype.greatest
         return -greatest, greatest
-    bits = 8 * dtype.nbytes
     if dtype.kind is Kind.SIGNED:
-        return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    return 0, (1 << bits) - 1
+        return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
+    return 0, (1 << dtype.bits) - 1
 
 
 def constant_limit(dtype: DType, cutoff: float) -> float:
@@ -289,7 +360,7 @@ def constant_limit(dtype: DType, cutoff: float) -> float:
 
 
 def _wrap_integer(value: Number, dtype: DType) -> int:
-    bits = 8 * dtype.nbytes
+    bits = dtype.bits
     try:
         wrapped = int(value) & ((1 << bits) - 1)
     except (ValueError, OverflowError):  # NaN and infinities
@@ -304,6 +375,8 @@ def _wrap_integer(value: Number, dtype: DType) -> int:
 
 def from_bits(bits: int, dtype: DType) -> Number:
     """Return the number whose little-endian pattern is the low bytes of a 128-bit integer."""
+    if dtype.holds_integers:
+        return _wrap_integer(bits, dtype)
     pattern = np.frombuffer(bits.to_bytes(16, "little")[: dtype.nbytes], dtype.numpy)
     # the scalars of ml_dtypes are no Python numbers
     return float(pattern[0]) if dtype.is_float else pattern.item()

@@ -115,6 +115,10 @@ class DivergenceError(OcannlError):
     """The loss of a training loop is infinite or no number."""
 
 
+class ValueGuardError(OcannlError):
+    """A run has computed NaN, which the setting `guard_values` forbids."""
+
+
 class ParseError(OcannlError):
     """The text of a program does not follow the notation that the printer writes."""
 

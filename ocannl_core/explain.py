@@ -235,7 +235,6 @@ def _routine(routine: Routine) -> RoutineExplanation:
         is_passing = placement.mode is MemoryMode.LOCAL and node not in stored
         nbytes = 0 if placement.mode is MemoryMode.VIRTUAL or is_passing else info.nbytes
         why = None if is_passing else placement.reason
-        sentence = "" if why is None else why.text
         nodes.append(
             NodeExplanation(
                 node.name,
@@ -243,7 +242,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
                 info.dims,
                 info.padding,
                 placement.mode,
-                _PASSING if is_passing else sentence,
+                _PASSING if is_passing else placement.why,
                 "" if why is None else why.advice,
                 nbytes,
                 info.extents,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.dtypes import ALL, DType, Kind
+from ocannl_core.dtypes import ALL, PACKED, DType, Kind, extremes
 from ocannl_core.errors import TransferError, UsageError
 from ocannl_core.node import NodeInfo
 
@@ -23,6 +23,31 @@ def interior(array: Array, info: NodeInfo) -> Array:
     axes = zip(info.dims, info.padding, strict=True)
     view: Array = array[tuple(slice(margin.left, margin.left + n) for n, margin in axes)]
     return view
+
+
+def memory_of(cells: Array, info: NodeInfo) -> Array:
+    """Return all cells of a node, margins included, as its memory has them. In a packed format two
+    are in a byte, the first one in the low bits, in row-major order over all axes.
+    """
+    if not info.dtype.is_packed:
+        return np.ascontiguousarray(cells).reshape(info.buffer_dims)
+    flat = np.zeros(2 * info.nbytes, np.uint8)
+    flat[: info.size] = np.ascontiguousarray(cells).reshape(-1).view(np.uint8) & 15
+    packed: Array = flat[::2] | flat[1::2] << 4
+    return packed
+
+
+def cells_in(memory: Array, info: NodeInfo) -> Array:
+    """Return the cells of a node, margins included, from its memory."""
+    if not info.dtype.is_packed:
+        return memory
+    flat = np.empty(2 * info.nbytes, np.uint8)
+    flat[::2], flat[1::2] = memory & 15, memory >> 4
+    if info.dtype.kind is Kind.SIGNED:
+        flat ^= 8
+        flat -= 8
+    cells: Array = flat[: info.size].view(info.dtype.numpy).reshape(info.buffer_dims)
+    return cells
 
 
 def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
@@ -89,6 +114,11 @@ def refuse_mask(value: object, where: str) -> None:
         )
 
 
+def packed_format(array: Array) -> DType | None:
+    """Return the packed format of which an array of `ml_dtypes` has a cell in each byte."""
+    return next((each for each in PACKED if each.name == array.dtype.name), None)
+
+
 def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
     """Return an array with its number format, which NumPy's files do not keep for narrow floats:
     they load as bytes.
@@ -101,11 +131,15 @@ def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
     Raises:
         TransferError: if the bytes may be numbers of several formats, or of none.
     """
+    packed = packed_format(array)
+    if packed is not None:
+        values: Array = array.astype(packed.numpy)
+        return values
     if array.dtype.type is not np.void or array.dtype.names is not None:
         return array
     formats = [each for each in ALL if each.is_foreign and each.nbytes == array.dtype.itemsize]
     found = dtype if dtype in formats else formats[0] if len(formats) == 1 else None
-    takes_integers = dtype is not None and dtype.is_integer
+    takes_integers = dtype is not None and dtype.holds_integers
     if found is None or takes_integers:
         then = f".astype({dtype.source})" if dtype is not None and takes_integers else ""
         views = [f"array.view({each.source}){then}" for each in formats]
@@ -165,6 +199,8 @@ def plain_number(value: Real, where: str) -> int | float:
             found="a number beyond 1.8e308, the greatest of float64",
             where=where,
         ) from None
+    if isinstance(value, bool):
+        return value
     return int(value) if isinstance(value, Integral) else rounded
 
 
@@ -172,7 +208,7 @@ def check_number(value: float, dtype: DType, name: str) -> None:
     """Raise TransferError unless a number fits an integer format; float formats round any
     number.
     """
-    if not dtype.is_integer:
+    if not dtype.holds_integers:
         return
     if not (isinstance(value, Integral) or float(value).is_integer()):
         raise TransferError(
@@ -181,10 +217,10 @@ def check_number(value: float, dtype: DType, name: str) -> None:
             where=name,
             fix="round it, or state a float format with dtype=",
         )
-    limits = np.iinfo(dtype.name)
-    if not limits.min <= int(value) <= limits.max:
+    least, greatest = extremes(dtype)
+    if not least <= int(value) <= greatest:
         raise TransferError(
-            f"Every number fits the tensor's format: {dtype} holds {limits.min} to {limits.max}.",
+            f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
             found=f"{value}",
             where=name,
             fix="make the tensor with a wider dtype=",
@@ -193,9 +229,9 @@ def check_number(value: float, dtype: DType, name: str) -> None:
 
 def convert(array: Array, dtype: DType, name: str) -> Array:
     numpy_dtype = dtype.numpy
-    if array.dtype == numpy_dtype:
+    if array.dtype == numpy_dtype and not dtype.is_packed:
         return array
-    if dtype.is_integer:
+    if dtype.holds_integers:
         _check_range(array, dtype, name)
         return array.astype(numpy_dtype)
     try:
@@ -210,14 +246,14 @@ def convert(array: Array, dtype: DType, name: str) -> Array:
 
 
 def _check_range(array: Array, dtype: DType, name: str) -> None:
-    limits = np.iinfo(dtype.name)
     if array.size == 0 or array.dtype == np.bool_:
         return
+    least, greatest = extremes(dtype)
     low, high = int(array.min()), int(array.max())
-    if low < limits.min or high > limits.max:
-        is_outside = (array < limits.min) | (array > limits.max)
+    if low < least or high > greatest:
+        is_outside = (array < least) | (array > greatest)
         raise TransferError(
-            f"Every number fits the tensor's format: {dtype} holds {limits.min} to {limits.max}.",
+            f"Every number fits the tensor's format: {dtype} holds {least} to {greatest}.",
             found=f"numbers from {low} to {high}; {int(is_outside.sum())} of {array.size} cells do "
             f"not fit{_first(is_outside)}",
             where=name,

@@ -171,7 +171,7 @@ def subscript(name: str, indices: Iterable[str]) -> str:
 
 def number_text(value: float, dtype: DType | None = None) -> str:
     """Return the shortest text that denotes the number in its format."""
-    if dtype is not None and dtype.is_integer:
+    if dtype is not None and dtype.holds_integers:
         return str(int(value))
     if dtype is float32:
         with np.errstate(over="ignore"):

@@ -117,7 +117,7 @@ from ocannl_core.ops import (
     working_format,
 )
 from ocannl_core.origin import Origin
-from ocannl_core.settings import MOST_FILL_VALUES
+from ocannl_core.setting_formats import MOST_FILL_VALUES
 
 _MOST_UNROLLED_STORES = 64
 
@@ -298,6 +298,13 @@ class _Lowering:
             raise self.error(
                 f"{op.value.name} takes {arity(op)} operands, each with an index map.",
                 f"{len(assignment.args)} operands, {len(assignment.projections.rhs)} index maps",
+            )
+        if self.info(assignment.target).dtype.is_packed:
+            dtype = self.info(assignment.target).dtype
+            raise self.error(
+                "Formats of 4 bits are those of data: routines read them, and write whole bytes.",
+                f"an assignment to {assignment.target.name}, which is {dtype}",
+                f"assign to a tensor of {dtype.unpacked}, or from the host: ctx[x] = values",
             )
         if not accumulates(combine):
             raise self.error(

@@ -238,6 +238,18 @@ MIN_TREE_TERMS = 32
 """Terms of a reduction that are worth several threads."""
 MIN_THREAD_TERMS = 4
 """Terms of each of these threads, at least."""
+MAX_GRID_PARTS = 256
+"""Partial results of a reduction to a single cell, on as many thread blocks; fewer for more cells.
+Fixed, so that bits depend on the extents alone.
+"""
+CELLS_OF_BLOCK = 32
+"""Results of a reduction that one thread block computes together."""
+MIN_GRID_TERMS = 2048
+"""Terms of one of these, at least."""
+MAX_UNROLLED_SHIFTS = 64
+"""Positions of a window whose sums run as kernels one after the other."""
+MIN_ROW_THREADS = 32
+"""Threads that run a row together, at least: those that execute one instruction."""
 MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16

@@ -13,12 +13,23 @@ from math import prod
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
+
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import Margin, StaticExtent
 
-__all__ = ["STORED", "Margin", "MemoryMode", "NodeInfo", "Placement", "Reason", "TensorNode"]
+__all__ = [
+    "STORED",
+    "Margin",
+    "MemoryMode",
+    "ModeChoice",
+    "NodeInfo",
+    "Placement",
+    "Reason",
+    "TensorNode",
+]
 
 
 class _Entered:
@@ -142,7 +153,19 @@ class NodeInfo:
 
     @property
     def nbytes(self) -> int:
+        if self.dtype.is_packed:
+            return -(-self.size * self.dtype.packed_bits // 8)
         return self.size * self.dtype.nbytes
+
+    @property
+    def memory_dims(self) -> tuple[int, ...]:
+        """Extents of the array that is the node's memory: bytes of a packed format, else cells."""
+        return (self.nbytes,) if self.dtype.is_packed else self.buffer_dims
+
+    @property
+    def memory_numpy(self) -> np.dtype[Any]:
+        """The NumPy format of that array."""
+        return np.dtype(np.uint8) if self.dtype.is_packed else self.dtype.numpy
 
 
 class MemoryMode(Enum):
@@ -185,6 +208,19 @@ _MODES = {places: mode for mode, places in _PLACES.items()}
 
 STORED = frozenset({MemoryMode.MATERIALIZED, MemoryMode.ON_DEVICE, MemoryMode.HOSTED})
 """Modes in which a node outlives the routine that computes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChoice:
+    """The memory mode that a backend chooses for a node.
+
+    Attributes:
+        mode: One of the modes that the core left open.
+        reason: The reason as a clause, for explanations: `it feeds the matrix unit`.
+    """
+
+    mode: MemoryMode
+    reason: str = ""
 
 
 class Reason(IntEnum):
@@ -289,7 +325,7 @@ _REASON_TEXT = {
     Reason.HOST_DATA: "its cells come from the host",
     Reason.USED_ELSEWHERE: "the context already stores it",
     Reason.DECLARED: "it keeps its value from one call to the next",
-    Reason.BACKEND_CHOICE: "the backend prefers to keep it on the device",
+    Reason.BACKEND_CHOICE: "the backend chose this place",
     Reason.NEVER_READ: "nothing that is stored depends on it",
     Reason.REDUCTION_FOR_OTHER_CELLS: "it is a reduction, which is only merged into code that "
     "visits the same cells once",
@@ -341,7 +377,7 @@ _ADVICE = {
     Reason.HOST_DATA: "compute it on the device, as oc.arange does",
     Reason.USED_ELSEWHERE: "compile in a context of its own",
     Reason.DECLARED: "use an expression, unless the value has to outlast a call",
-    Reason.BACKEND_CHOICE: "name it in inline=, or choose another backend",
+    Reason.BACKEND_CHOICE: "name it in inline= or keep=, or choose another backend",
     Reason.NEVER_READ: _TO_STORE_IT,
     Reason.REDUCTION_FOR_OTHER_CELLS: "name it in inline= to reduce again at every read",
     Reason.TOO_LARGE: "keep it stored, or store other parts of the expression with keep=",
@@ -358,15 +394,28 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A memory mode and its reason."""
+    """A memory mode and its reason.
+
+    Attributes:
+        mode: The memory mode.
+        reason: The reason for it.
+        note: The reason of a backend that chose it, in its own words.
+    """
 
     mode: MemoryMode = MemoryMode.UNDECIDED
     reason: Reason | None = None
+    note: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason as a sentence, with the backend's own words; empty if there is none."""
+        text = "" if self.reason is None else self.reason.text
+        return f"{text}: {self.note}" if self.note else text
 
     def __str__(self) -> str:
         if self.reason is None:
             return self.mode.value
-        return f"{self.mode.value} because {self.reason.text} ({self.reason.value})"
+        return f"{self.mode.value} because {self.why} ({self.reason.value})"
 
     def refine(self, requested: Placement, node: TensorNode) -> Placement:
         """Return the decision that keeps the places common to both.
@@ -378,7 +427,7 @@ class Placement:
         if left is self.mode:
             return self
         if left is not None:
-            return Placement(left, requested.reason)
+            return Placement(left, requested.reason, requested.note)
         raise LinkError(
             f"A memory mode can be refined but not reversed: {node.name} cannot become "
             f"{requested.mode.value}.",
@@ -390,11 +439,13 @@ class Placement:
     def settled(self) -> Placement:
         """Return the decision for the most local of the remaining places."""
         mode = next(mode for mode in _MOST_LOCAL_FIRST if mode in self.mode.places)
-        return self if mode is self.mode else Placement(mode, self.reason)
+        return self if mode is self.mode else Placement(mode, self.reason, self.note)
 
 
 def _why(placement: Placement) -> str:
-    return placement.reason.text if placement.reason is not None else "no reason is known"
+    if placement.reason is None:
+        return "no reason is known"
+    return f"{placement.why} ({placement.reason.value})"
 
 
 def _advice(placement: Placement) -> str:

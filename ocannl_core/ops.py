@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from ocannl_core import meanings
-from ocannl_core.dtypes import DType, float64, promote, round_to
+from ocannl_core.dtypes import DType, Kind, bool_, float64, promote, round_to
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
 
@@ -514,8 +514,10 @@ def accumulates(op: BinaryOp) -> bool:
 
 def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
     """Return the meaning of a primitive between two formats. The conversion between numbers and
-    words depends on the format of the number.
+    words depends on the format of the number, and the only bit of a bool is its truth.
     """
+    if op is UnaryOp.BIT_NOT and result is bool_:
+        op = UnaryOp.NOT
     row: Primitive = op.value
     match row.signature:
         case Signature.TO_WORD:
@@ -532,13 +534,20 @@ def working_format(
     """Return the working format of a primitive, from which its result is converted.
 
     It is the promotion of the operands' formats. For integers, primitives with real results and
-    constants with fractions need a float format.
+    constants with fractions need a float format. Integers of less than 32 bits are converted to the
+    target's format first if that holds all their numbers, so that a product of int8 in int32 is
+    exact.
     """
     if not found:
         return target
     working = promote(*found)
-    if op in LOGICAL or not working.is_integer:
+    if op in LOGICAL or not working.holds_integers:
         return working
-    if op.value.is_real or any(round_to(number, working) != number for number in numbers):
+    if op.value.is_real:
+        return target if target.is_float else float64
+    if working.is_short_integer and target.kind is not Kind.WORD:
+        wider = promote(working, target)
+        working = wider if wider is target else working
+    if working.holds_integers and any(round_to(n, working) != n for n in numbers):
         return target if target.is_float else float64
     return working

@@ -44,12 +44,16 @@ class QueueEvent:
             Exception: the error of the work, or of the earlier work because of which it was left
                 out.
         """
-        if not self.is_done:
-            with self._lock:
-                pass
+        self.join()
         if self.error is not None:
             self.queue.forgive()
             raise self.error
+
+    def join(self) -> None:
+        """Return when the work is done or has failed; raise nothing."""
+        if not self.is_done:
+            with self._lock:
+                pass
 
     def finish(self, error: BaseException | None = None) -> None:
         """Record the end of the work."""
@@ -119,7 +123,7 @@ class HostQueue:
         """
         last = self._last
         if last is not None:
-            last.wait()
+            last.join()
         if self._failure is not None:
             failure = self._failure
             self.forgive()
@@ -129,18 +133,14 @@ class HostQueue:
         """Forget the failure, which somebody has raised: later work is done again."""
         self._failure = None
 
-    def run(self, work: Work, event: QueueEvent) -> None:
-        """Do one piece of work, unless earlier work failed."""
-        if self._failure is not None:
-            event.finish(self._failure)
-            return
-        try:
-            work()
-        except BaseException as error:
-            self._failure = error
-            event.finish(error)
-        else:
-            event.finish()
+    def run(self, work: Work) -> BaseException | None:
+        """Do one piece of work, unless earlier work failed; return the error."""
+        if self._failure is None:
+            try:
+                work()
+            except BaseException as error:
+                self._failure = error
+        return self._failure
 
     def close(self) -> None:
         """End the thread after the work submitted so far."""
@@ -159,8 +159,11 @@ def _serve(
         queue = owner()
         if item is None or queue is None:
             return
-        queue.run(*item)
-        del item, queue  # the work may own large memory
+        work, event = item
+        error = queue.run(work)
+        del item, work, queue  # before anybody waits for its memory to be free
+        event.finish(error)
+        del event, error
 
 
 def _drain(owner: weakref.ref[HostQueue]) -> None:
@@ -168,6 +171,5 @@ def _drain(owner: weakref.ref[HostQueue]) -> None:
     queue = owner()
     if queue is not None and queue._thread is not None and queue._thread.is_alive():
         last = queue._last
-        if last is not None and not last.is_done:
-            with last._lock:
-                pass
+        if last is not None:
+            last.join()

@@ -1,10 +1,10 @@
-"""Settings from files, the environment and Python, parsed and checked by a table of formats."""
+"""Settings from files, variables, options and Python, parsed and checked by a table of formats."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ocannl_core import config_files
 from ocannl_core.errors import SettingsError
@@ -14,6 +14,20 @@ PREFIX = "OCANNL_"
 
 Resolved = dict[str, tuple[object, str]]
 """Value and source of some settings."""
+
+
+OPTION = "--ocannl_"
+"""The beginning of command-line options that are settings; dashes stand for underscores as well."""
+
+
+def setting_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are settings, `--ocannl_NAME=VALUE`, up to `--`."""
+    arguments = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return [
+        each
+        for each in arguments
+        if "=" in each and each[: len(OPTION)].lower().replace("-", "_") == "__ocannl_"
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,27 @@ class ConfigTable:
                 found[name] = self._read(name, variable), variable
         return found, unknown
 
+    def from_arguments(self, arguments: Sequence[str]) -> tuple[Resolved, dict[str, str]]:
+        """Return the settings of command-line arguments, and the names of unknown settings by
+        argument.
+
+        Raises:
+            SettingsError: for impossible values, and two of one setting.
+        """
+        found: Resolved = {}
+        unknown: dict[str, str] = {}
+        for argument in setting_arguments(arguments):
+            option, _, text = argument.partition("=")
+            name = option[len(OPTION) :].lower().replace("-", "_")
+            where = f"command line, {option}"
+            if name not in self.formats:
+                unknown[option] = name
+            elif name in found:
+                raise SettingsError("A setting must have one value.", found=argument, where=where)
+            else:
+                found[name] = self._parse(name, text, where), option
+        return found, unknown
+
     def suggestion(self, name: str) -> str:
         """Return a line with the settings that are similar to an unknown name."""
         close = difflib.get_close_matches(name, self.formats, n=2)
@@ -109,14 +144,17 @@ class ConfigTable:
         return f"did you mean {' or '.join(close)}?\n{known}" if close else known
 
     def _read(self, name: str, variable: str) -> object:
-        """Return the value of a variable; for an empty one the default."""
-        text = os.environ[variable]
+        """Return the value of a variable."""
+        return self._parse(name, os.environ[variable], f"environment variable {variable}")
+
+    def _parse(self, name: str, text: str, where: str) -> object:
+        """Return the value that a text states; for an empty one the default."""
         if not text.strip():
             return self.defaults[name]
         try:
             return self.formats[name].from_text(text)
         except ValueError:
-            raise self._impossible(name, text, f"environment variable {variable}") from None
+            raise self._impossible(name, text, where) from None
 
     def _impossible(self, name: str, value: object, where: str) -> SettingsError:
         rule = f"The setting `{name}` must be {self.formats[name].expected}."

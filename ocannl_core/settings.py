@@ -1,8 +1,8 @@
 """Settings: their values, and the source of each value.
 
-Sources in order of precedence: the innermost `with overrides(...)`, the environment variable
-`OCANNL_<NAME>`, the project's configuration file, the user's own, the default. An empty value means
-the default. Names are case-insensitive.
+Sources in order of precedence: the innermost `with overrides(...)`, the command line
+`--ocannl_<NAME>=`, the environment variable `OCANNL_<NAME>`, the project's configuration file, the
+user's own, the default. An empty value means the default. Names are case-insensitive.
 
 Settings of commands, plugins and directories are not taken from the file of a project, which is
 found on the way up from the working directory, unless the user trusts its directory.
@@ -11,8 +11,9 @@ found on the way up from the working directory, unless the user trusts its direc
 from __future__ import annotations
 
 import os
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field, fields
@@ -20,206 +21,30 @@ from pathlib import Path
 from typing import Any, cast
 
 from ocannl_core import config_files
+from ocannl_core import setting_formats as formats
 from ocannl_core.errors import SettingsError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.setting_sources import PREFIX, ConfigTable, Resolved
-from ocannl_core.setting_sources import SettingFormat as _Format
-
-__all__ = ["PREFIX", "Described", "Settings", "cache_directory", "current", "describe", "overrides"]
-
-FLOAT_FORMATS = ("float16", "bfloat16", "float32", "float64", "float8_e5m2", "float8_e4m3fn")
-"""The values of `default_dtype` and `param_dtype`."""
-
-THREEFRY_ROUNDS = (20, 12)
-"""The values of `threefry_rounds`."""
-
-MOST_FILL_VALUES = 16
-"""The greatest `fill_limit`: a longer list of values must be an array."""
-
-
-def _check_text(value: object) -> object:
-    if value is None or isinstance(value, str):
-        return value or None
-    if isinstance(value, os.PathLike):
-        return str(value)
-    raise ValueError
-
-
-def _check_processor(value: object) -> object:
-    if isinstance(value, str) and all(c.isalnum() or c in "_.+=-" for c in value):
-        return value
-    raise ValueError
-
-
-def _check_directory(value: object) -> object:
-    path = _check_text(value)
-    if isinstance(path, str):
-        path.encode()  # a UnicodeEncodeError is a ValueError
-        if "\0" in path:
-            raise ValueError
-    return path
-
-
-def _check_integer(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise ValueError
-
-
-def _check_fill_limit(value: object) -> object:
-    if _check_integer(value) in range(MOST_FILL_VALUES + 1):
-        return value
-    raise ValueError
-
-
-def _check_count(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    raise ValueError
-
-
-_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True}
-_BOOLEANS |= {"0": False, "false": False, "no": False, "off": False}
-
-
-def _read_boolean(text: str) -> object:
-    if text.lower() in _BOOLEANS:
-        return _BOOLEANS[text.lower()]
-    raise ValueError
-
-
-def _check_boolean(value: object) -> object:
-    if isinstance(value, bool):
-        return value
-    raise ValueError
-
-
-def _read_names(text: str) -> object:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _check_names(value: object) -> object:
-    if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
-        return tuple(value)
-    raise ValueError
-
-
-def _check_optional_names(value: object) -> object:
-    return None if value is None else _check_names(value)
-
-
-def _check_trusted(value: object) -> object:
-    paths = cast("tuple[str, ...]", _check_names(value))
-    if all(os.path.isabs(os.path.expanduser(path)) for path in paths):
-        return paths
-    raise ValueError
-
-
-def _check_float_format(value: object) -> object:
-    if value in FLOAT_FORMATS:
-        return value
-    raise ValueError
-
-
-SCHEDULES = ("default", "none")
-"""The values of `schedule`."""
-
-
-def _check_schedule(value: object) -> object:
-    if value in SCHEDULES:
-        return value
-    raise ValueError
-
-
-ACCUMULATIONS = ("exact", "float32", "fast")
-"""The values of `accumulation`; each allows all that the previous ones do."""
-
-
-def _check_accumulation(value: object) -> object:
-    if value in ACCUMULATIONS:
-        return value
-    raise ValueError
-
-
-TUNING = ("off", "cached", "search")
-"""The values of `tune`."""
-
-
-def _check_tuning(value: object) -> object:
-    if value in TUNING:
-        return value
-    raise ValueError
-
-
-MISSING_AXES = ("warn", "error", "allow")
-"""The values of `missing_axes`."""
-
-
-def _check_missing_axes(value: object) -> object:
-    if value in MISSING_AXES:
-        return value
-    raise ValueError
-
-
-def _check_seconds(value: object) -> object:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return float(value)
-    raise ValueError
-
-
-def _check_optional_float_format(value: object) -> object:
-    return None if value is None else _check_float_format(value)
-
-
-def _read_rounds(text: str) -> object:
-    return _check_rounds(int(text))
-
-
-def _check_rounds(value: object) -> object:
-    if _check_integer(value) in THREEFRY_ROUNDS:
-        return value
-    raise ValueError
-
-
-def _one_of(values: tuple[str, ...], check: Callable[[object], object]) -> _Format:
-    """Return the format of one of several names, which are case-insensitive in variables."""
-    return _Format("one of " + ", ".join(values), lambda text: check(text.lower()), check)
-
-
-_SCHEDULE = _one_of(SCHEDULES, _check_schedule)
-_ACCUMULATION = _one_of(ACCUMULATIONS, _check_accumulation)
-_TUNING = _one_of(TUNING, _check_tuning)
-_MISSING_AXES = _one_of(MISSING_AXES, _check_missing_axes)
-_SECONDS = _Format(
-    "a positive number of seconds", lambda text: _check_seconds(float(text)), _check_seconds
+from ocannl_core.setting_sources import (
+    PREFIX,
+    ConfigTable,
+    Resolved,
+    SettingFormat,
+    setting_arguments,
 )
-_TEXT = _Format("a text", _check_text, _check_text)
-_DIRECTORY = _Format("the path of a directory, in UTF-8", _check_directory, _check_directory)
-_PROCESSOR_NAME = _Format("the name of a processor", _check_processor, _check_processor)
-_INTEGER = _Format("an integer", int, _check_integer)
-_FILL_LIMIT = _Format(
-    f"an integer from 0 to {MOST_FILL_VALUES}",
-    lambda text: _check_fill_limit(int(text)),
-    _check_fill_limit,
-)
-_COUNT = _Format("a positive integer", lambda text: _check_count(int(text)), _check_count)
-_OPTIONAL_COUNT = _Format(
-    "a positive integer",
-    lambda text: _check_count(int(text)),
-    lambda value: None if value is None else _check_count(value),
-)
-_BOOLEAN = _Format("true or false", _read_boolean, _check_boolean)
-_NAMES = _Format("a list of names", _read_names, _check_names)
-_TRUSTED = _Format(
-    "a list of absolute paths", lambda text: _check_trusted(_read_names(text)), _check_trusted
-)
-_OPTIONAL_NAMES = _Format("a list of names", _read_names, _check_optional_names)
-_FLOAT_FORMAT = _one_of(FLOAT_FORMATS, _check_float_format)
-_OPTIONAL_FLOAT_FORMAT = _one_of(FLOAT_FORMATS, _check_optional_float_format)
-_ROUNDS = _Format("20 or 12", _read_rounds, _check_rounds)
+
+__all__ = [
+    "PREFIX",
+    "Described",
+    "Settings",
+    "cache_directory",
+    "current",
+    "describe",
+    "other_arguments",
+    "overrides",
+]
 
 
-def _setting(default: object, form: _Format, doc: str, *, needs_trust: bool = False) -> Any:
+def _setting(default: object, form: SettingFormat, doc: str, *, needs_trust: bool = False) -> Any:
     """Return the field of a setting.
 
     Args:
@@ -239,36 +64,70 @@ class Settings:
 
     backend: str | None = _setting(
         None,
-        _TEXT,
+        formats.TEXT,
         "the backend of new contexts: NAME or NAME:DEVICE; by default the best available one",
     )
     cache_dir: str | None = _setting(
         None,
-        _DIRECTORY,
+        formats.DIRECTORY,
         "the directory of compiled code; by default `ocannl` in the user's cache directory",
         needs_trust=True,
     )
     cc: str | None = _setting(
-        None, _TEXT, "the C compiler command; by default the first one found", needs_trust=True
+        None,
+        formats.TEXT,
+        "the C compiler command; by default the first one found",
+        needs_trust=True,
     )
     cc_arch: str = _setting(
-        "native", _PROCESSOR_NAME, "the target processor of C code, as in -march="
+        "native", formats.PROCESSOR_NAME, "the target processor of C code, as in -march="
+    )
+    cuda_compiler: str | None = _setting(
+        None,
+        formats.TEXT,
+        "the compiler of CUDA C++: `nvrtc`, the path of nvcc, or `emulator` for emulated devices; "
+        "by default the first one found",
+        needs_trust=True,
     )
     dump_dir: str | None = _setting(
         None,
-        _DIRECTORY,
+        formats.DIRECTORY,
         "the directory for dumps of all stages of compilation; by default none are written",
         needs_trust=True,
     )
+    timeline: str | None = _setting(
+        None,
+        formats.FILE,
+        "the file for a timeline of the process in the format of Chrome's trace viewer, in which "
+        "kernels run one by one; by default none is written",
+        needs_trust=True,
+    )
+    log_runs: int = _setting(
+        0,
+        formats.LOG_LEVEL,
+        "the detail of logs of runs, by assignment: 0 logs none, 1 the ranges of results, 2 also "
+        "those of operands, 3 all cells",
+    )
+    guard_values: str = _setting(
+        "off",
+        formats.GUARD,
+        "the values of results that are errors, whose first cause a replay finds: `off`, `nan`, or "
+        "`infinite` for NaN and infinities",
+    )
+    check_bounds: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether the reference interpreter checks all accesses of kernels before each run",
+    )
     schedule: str = _setting(
         "default",
-        _SCHEDULE,
+        formats.SCHEDULE,
         "the order of loops: `default` may reassociate sums and omit the rounding of "
         "products; `none` runs loops as they are lowered",
     )
     accumulation: str = _setting(
         "float32",
-        _ACCUMULATION,
+        formats.ACCUMULATION,
         "the accumulator of sums of narrow floats, with `schedule = default`: `exact` rounds "
         "after every term, as the interpreter does; `float32` rounds once, at the end; `fast` uses "
         "instructions for products of pairs and of tiles, too, which take numbers below 2**-126 "
@@ -276,151 +135,167 @@ class Settings:
     )
     tune: str = _setting(
         "cached",
-        _TUNING,
+        formats.TUNING_FORMAT,
         "the use of schedules measured on this machine: `cached` uses those in the tuning "
         "cache; `search` also tunes new kernels at compilation; `off` uses none",
     )
     tune_budget: float = _setting(
         10.0,
-        _SECONDS,
+        formats.SECONDS,
         "the approximate time in seconds that `tune = search` spends on each routine",
     )
     contract: bool = _setting(
         True,
-        _BOOLEAN,
+        formats.BOOLEAN,
         "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
     )
     threads: int | None = _setting(
         None,
-        _OPTIONAL_COUNT,
+        formats.OPTIONAL_COUNT,
         "the number of threads for a large kernel on a CPU device, without effect on results; "
         "by default one for each core of the device",
     )
     host_devices: int = _setting(
-        1, _COUNT, "the number of devices into which a backend divides the cores of this machine"
+        1,
+        formats.COUNT,
+        "the number of devices into which a backend divides the cores of this machine",
     )
     asynchronous: bool = _setting(
         False,
-        _BOOLEAN,
+        formats.BOOLEAN,
         "whether calls on devices of this process return when the work is submitted to the queue "
         "of the device",
     )
+    device_memory: int | None = _setting(
+        None,
+        formats.OPTIONAL_COUNT,
+        "the greatest memory in MiB that the tensors and routines on one device may take; by "
+        "default all that it has",
+    )
     tables_are_finite: bool = _setting(
         False,
-        _BOOLEAN,
+        formats.BOOLEAN,
         "whether (k == id) * table[k], summed over k, reads one entry of the table, although any "
         "other that is infinite or NaN would make the sum NaN",
     )
     check_positions: bool = _setting(
         True,
-        _BOOLEAN,
+        formats.BOOLEAN,
         "whether positions in a tensor, as in `oc.take(x, ids)`, are errors beyond their axis; "
         "without the check, a read there is NaN, or the integer of the greatest magnitude, and a "
         "write is dropped",
     )
-    seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")
+    seed: int = _setting(42, formats.INTEGER, "the seed of a session's random numbers")
     threefry_rounds: int = _setting(
         20,
-        _ROUNDS,
+        formats.ROUNDS,
         "the rounds of the hash that random numbers are made with: 20, or 12 for speed",
     )
     default_dtype: str = _setting(
-        "float32", _FLOAT_FORMAT, "the number format of tensors that state none"
+        "float32", formats.FLOAT_FORMAT, "the number format of tensors that state none"
     )
     param_dtype: str | None = _setting(
         None,
-        _OPTIONAL_FLOAT_FORMAT,
+        formats.OPTIONAL_FLOAT_FORMAT,
         "the number format of parameters that state none; by default inferred from their uses",
     )
     half_constant_cutoff: int = _setting(
         16384,
-        _INTEGER,
+        formats.INTEGER,
         "the limit of the magnitude of constants and literals in float16 and 8-bit floats, "
         "exclusive",
     )
-    allow_nan: bool = _setting(False, _BOOLEAN, "whether host data may contain NaN")
+    allow_nan: bool = _setting(False, formats.BOOLEAN, "whether host data may contain NaN")
     warn_summed_once: bool = _setting(
         True,
-        _BOOLEAN,
+        formats.BOOLEAN,
         "whether a label of a specification with several operands that occurs once and is summed "
         "gives a warning",
     )
     missing_axes: str = _setting(
         "warn",
-        _MISSING_AXES,
+        formats.MISSING_AXES_FORMAT,
         "the response to an operand without an axis that a specification names, to an "
         "axis of the result without a constraint on its size, and to broadcasts that are probably "
         "mistakes: `warn`, `error` or `allow`",
     )
     python_ops: bool = _setting(
         False,
-        _BOOLEAN,
+        formats.BOOLEAN,
         "whether user-written operations run their Python code even if they have native code",
+    )
+    memory_budget: int | None = _setting(
+        None,
+        formats.BYTES,
+        "the bytes that a routine may need for values of its own: values are computed again rather "
+        "than kept, until they fit; 0 for as few as possible",
     )
     max_visits: int = _setting(
         1,
-        _INTEGER,
+        formats.INTEGER,
         "the number of reads of a cell up to which its computation is inlined at every read; "
         "0 switches inlining off",
     )
     max_tracing_dim: int = _setting(
         5,
-        _INTEGER,
+        formats.INTEGER,
         "the number of iterations of each loop in an estimate of visits, where an exact count "
         "would take too long",
     )
     enable_device_only: bool = _setting(
         True,
-        _BOOLEAN,
+        formats.BOOLEAN,
         "whether intermediate tensors may live in memory of the routine alone; without it, all "
         "that are not inlined can be read",
     )
     inline_scalar_constexprs: bool = _setting(
-        True, _BOOLEAN, "whether constant numbers are inlined however often they are read"
+        True, formats.BOOLEAN, "whether constant numbers are inlined however often they are read"
     )
     inline_simple_computations: bool = _setting(
         True,
-        _BOOLEAN,
+        formats.BOOLEAN,
         "whether copies, constants, functions of the position alone and comparisons with it are "
         "inlined however often they are read",
     )
     inline_complex_computations: bool = _setting(
         False,
-        _BOOLEAN,
+        formats.BOOLEAN,
         "whether computations are inlined however often they are read, which repeats their work",
     )
     load_plugins: tuple[str, ...] | None = _setting(
         None,
-        _OPTIONAL_NAMES,
+        formats.OPTIONAL_NAMES,
         "the only plugins to load, by entry-point name; by default all that are installed",
         needs_trust=True,
     )
     disable_plugins: tuple[str, ...] = _setting(
-        (), _NAMES, "plugins not to load, by entry-point name"
+        (), formats.NAMES, "plugins not to load, by entry-point name"
     )
     strict_plugins: bool = _setting(
-        False, _BOOLEAN, "whether a plugin that fails to load is an error at once"
+        False, formats.BOOLEAN, "whether a plugin that fails to load is an error at once"
     )
     plugin_timeout: float = _setting(
         60.0,
-        _SECONDS,
+        formats.SECONDS,
         "the time limit in seconds for the import of a plugin, and for its search for devices",
     )
     trusted_directories: tuple[str, ...] = _setting(
         (),
-        _TRUSTED,
+        formats.TRUSTED,
         "directories in and below which configuration files are used whoever can write them, "
         "and may set commands, plugins and directories",
         needs_trust=True,
     )
     fill_limit: int = _setting(
-        MOST_FILL_VALUES,
-        _FILL_LIMIT,
+        formats.MOST_FILL_VALUES,
+        formats.FILL_LIMIT,
         "the greatest number of cells that `oc.reshape` writes into generated code; more are data",
     )
-    print_decimals: int = _setting(4, _COUNT, "the greatest number of decimals of printed numbers")
+    print_decimals: int = _setting(
+        4, formats.COUNT, "the greatest number of decimals of printed numbers"
+    )
     print_edge: int = _setting(
-        4, _COUNT, "the number of positions printed at each end of a long axis"
+        4, formats.COUNT, "the number of positions printed at each end of a long axis"
     )
 
 
@@ -438,7 +313,8 @@ class Described:
     Attributes:
         name: The name in `overrides` and in configuration files.
         value: The value in force.
-        source: `overrides(...)`, the name of a variable, the path of a file, or `default`.
+        source: `overrides(...)`, the name of an option or of a variable, the path of a file, or
+            `default`.
         doc: The documentation of the setting.
     """
 
@@ -486,6 +362,18 @@ def overrides(**values: object) -> Iterator[Settings]:
         _overrides.reset(token)
 
 
+def other_arguments(arguments: Sequence[str] | None = None) -> list[str]:
+    """Return command-line arguments without the settings among them, for a parser of the program.
+
+    Args:
+        arguments: The arguments; by default those of this process.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    own = setting_arguments(given)
+    end = given.index("--") if "--" in given else len(given)
+    return [each for each in given[:end] if each not in own] + given[end:]
+
+
 def cache_directory() -> Path:
     """Return the directory of cached code, which need not exist yet.
 
@@ -519,7 +407,11 @@ def _resolve() -> Resolved:
     resolved: Resolved = {name: (value, "default") for name, value in _TABLE.defaults.items()}
     chosen, unknown = _TABLE.from_environment()
     for variable, name in unknown.items():
-        _warn_about_unknown(variable, name)
+        _warn_about_unknown(f"environment variable {variable}", name)
+    given, unknown = _TABLE.from_arguments(sys.argv[1:])
+    for option, name in unknown.items():
+        _warn_about_unknown(f"option {option}", name)
+    chosen.update(given)
     chosen.update({name: (value, "overrides(...)") for name, value in _overrides.get({}).items()})
     own = config_files.user_file()
     if own is not None:
@@ -535,11 +427,11 @@ def _resolve() -> Resolved:
 _reported: set[str] = set()
 
 
-def _warn_about_unknown(variable: str, name: str) -> None:
-    """Warn once about a variable that is named like a setting and is none."""
-    if variable not in _reported:
-        _reported.add(variable)
+def _warn_about_unknown(source: str, name: str) -> None:
+    """Warn once about a variable or an option that is named like a setting and is none."""
+    if source not in _reported:
+        _reported.add(source)
         warnings.warn(
-            f"The environment variable {variable} is no setting: {_TABLE.suggestion(name)}",
+            f"The {source} is no setting: {_TABLE.suggestion(name)}",
             stacklevel=4,
         )

@@ -8,6 +8,7 @@ brings its own classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -49,6 +50,29 @@ class ThreadBlocks:
     vector_bytes: int = 0
 
 
+class Capability(Enum):
+    """A part of the language that a backend may lack; it refuses it with a `CodegenError` then.
+
+    The conformance suite requires all that a device declares, and reports undeclared parts that
+    work.
+    """
+
+    BARRIERS = "barriers"
+    """Threads of a group (BLOCK loops) meet at barriers."""
+    EXTERNAL_CALLS = "external calls"
+    """User-written operations run in Python, between kernels."""
+    MERGE_BUFFERS = "merge buffers"
+    """Kernels read copies of nodes that other devices have sent."""
+    POSITION_CHECKS = "position checks"
+    """A position beyond its axis ends the routine with an error."""
+    REPETITIONS = "repetitions"
+    """Steps that repeat, as in loops over time."""
+    SCATTERS = "scatters"
+    """Stores to computed positions."""
+    SEVERAL_DEVICES = "several devices"
+    """The backend may have more than one device, and copies between them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """One device of one backend, as schedules and code generators need it.
@@ -71,6 +95,10 @@ class Target:
             of its parallel loops.
         compiler: A key of the compiler and its flags: measurements with another compiler are not
             comparable.
+        capabilities: Parts of the language that it has, of those that a backend may lack.
+        formats: The number formats that it has; None for all.
+        is_reference: True if its results are right by definition: it follows the meaning of the
+            loop language operation by operation, and checks every access.
     """
 
     backend: str
@@ -86,6 +114,9 @@ class Target:
     cache_bytes: tuple[int, ...] = ()
     compiler: str = ""
     thread_blocks: ThreadBlocks | None = None
+    capabilities: tuple[Capability, ...] = ()
+    formats: tuple[DType, ...] | None = None
+    is_reference: bool = False
 
     def __str__(self) -> str:
         return f"{self.backend}:{self.device}"

@@ -99,7 +99,7 @@ def numbers_of(word: Words, dtype: DType) -> tuple[Number, ...]:
     an integer and a word are the bits themselves.
     """
     whole = sum(lane << (32 * position) for position, lane in enumerate(word))
-    bits = 8 * dtype.nbytes
+    bits = 8 * dtype.nbytes  # of a bool, the lowest of the eight
     parts = [(whole >> shift) & ((1 << bits) - 1) for shift in range(0, 128, bits)]
     if dtype.kind is not Kind.FLOAT or bits == 8:
         return tuple(from_bits(part, dtype) for part in parts)

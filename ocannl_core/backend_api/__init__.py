@@ -7,7 +7,8 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 - `arithmetic`: rounding, bit patterns, and the meaning of primitives;
 - `host_calls`: operations that run in Python, between kernels;
 - `passes`: passes over loop programs, for the hook `ocannl_passes`;
-- `parallel`: iterations of a kernel that may run on several threads;
+- `parallel`: iterations of a kernel that may run on several threads, and a parallel loop;
+- `queues`: queues of work with events, for asynchronous devices of this process;
 - `c_family`: rendering of kernels in C and its dialects;
 - `files`: private directories and files with digests, for a cache of compiled code.
 """
@@ -16,13 +17,18 @@ from ocannl_core import settings
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
     float64,
+    int4,
+    int8,
+    int16,
     int32,
     int64,
+    uint4,
     uint4x32,
     uint8,
     uint16,
@@ -62,11 +68,12 @@ from ocannl_core.kernels.nodes import (
 from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
-from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.node import MemoryMode, ModeChoice, NodeInfo, TensorNode
 from ocannl_core.target import (
     BACKEND_API,
     HOST,
     Buffer,
+    Capability,
     Done,
     Event,
     Executable,
@@ -88,6 +95,7 @@ __all__ = [
     "Allocation",
     "Buffer",
     "CallExternal",
+    "Capability",
     "Check",
     "CheckOutcome",
     "CodegenError",
@@ -108,6 +116,7 @@ __all__ = [
     "LinkError",
     "MemoryMode",
     "MemoryPlan",
+    "ModeChoice",
     "NativeCode",
     "NativeOp",
     "NodeInfo",
@@ -128,6 +137,7 @@ __all__ = [
     "UsageError",
     "VerifyError",
     "bfloat16",
+    "bool_",
     "dataclass",
     "float8_e4m3fn",
     "float8_e5m2",
@@ -135,6 +145,9 @@ __all__ = [
     "float32",
     "float64",
     "hookimpl",
+    "int4",
+    "int8",
+    "int16",
     "int32",
     "int64",
     "interior",
@@ -146,6 +159,7 @@ __all__ = [
     "raise_overlap",
     "replace",
     "settings",
+    "uint4",
     "uint4x32",
     "uint8",
     "uint16",

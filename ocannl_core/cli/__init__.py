@@ -7,10 +7,33 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ocannl_core.cli import backends, checkpoint, config, doctor, tune
+from ocannl_core import settings
+from ocannl_core.cli import (
+    backends,
+    cache,
+    check_backend,
+    checkpoint,
+    config,
+    doctor,
+    new_backend,
+    show,
+    tune,
+    verify,
+)
 from ocannl_core.errors import OcannlError
 
-COMMANDS = (backends, doctor, config, tune, checkpoint)
+COMMANDS = (
+    backends,
+    doctor,
+    config,
+    cache,
+    show,
+    verify,
+    tune,
+    checkpoint,
+    new_backend,
+    check_backend,
+)
 """Modules with `add(subparsers)`, which sets `run`: from parsed arguments to the exit code."""
 
 
@@ -27,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
-    parsed = parser().parse_args(arguments)
+    parsed = parser().parse_args(settings.other_arguments(arguments))
     try:
         code: int = parsed.run(parsed)
     except OcannlError as error:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import runpy
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocannl_core.cli.inventory import default_target
+from ocannl_core.cli.scripts import run_script
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.schedule_search import report_searches
 from ocannl_core.errors import UsageError
@@ -71,8 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             found=arguments.script or "no file",
             fix="ocannl tune program.py; or ocannl tune --show",
         )
-    given = arguments.arguments
-    return _run(arguments.script, given[1:] if given[:1] == ["--"] else given, arguments.budget)
+    return _run(arguments.script, arguments.arguments, arguments.budget)
 
 
 def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
@@ -87,15 +85,8 @@ def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
         found += 1
         print(text, flush=True)
 
-    with _environment(variables), _script_arguments(script, arguments), report_searches(listen):
-        try:
-            runpy.run_path(script, run_name="__main__")
-        except SystemExit as end:
-            if end.code is not None and not isinstance(end.code, int):
-                print(end.code, file=sys.stderr)
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        else:
-            code = 0
+    with _environment(variables), report_searches(listen):
+        code = run_script(script, arguments)
     print(f"\nkernels searched for: {found}")
     return code
 
@@ -113,18 +104,6 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def _script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the arguments and the module path to those of a program that is run as a script."""
-    before = sys.argv, sys.path[:]
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = before
 
 
 def _show(memory: TuningCache) -> int:

@@ -112,8 +112,11 @@ class Addresses:
             offset += coefficient * value
         return offset
 
-    def cell(self, array: str, position: Position, shift: int = 0) -> str:
-        """Render a cell of an array.
+    def cell(
+        self, array: str, position: Position, shift: int = 0, *, is_packed: bool = False
+    ) -> str:
+        """Render a cell of an array; bytes hold several cells of a packed one, and none has an
+        address.
 
         Unrolled copies of one statement, which differ in constants only, share a pointer:
 
@@ -123,6 +126,10 @@ class Addresses:
         offset += shift
         if not products:
             return f"{array}[{offset}]"
+        if is_packed:
+            whole = _total(products)
+            assert whole is not None
+            return f"{array}[{_add_offset(whole, offset)}]"
         loop = self._writer.reduced_loop
         if (
             loop is not None

@@ -19,14 +19,19 @@ from ocannl_core.codegen.prelude import C_WORDS, PreludeWords, headers_of, prelu
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
     float64,
+    int4,
+    int8,
+    int16,
     int32,
     int64,
     round_to,
+    uint4,
     uint4x32,
     uint8,
     uint16,
@@ -78,8 +83,13 @@ class Dialect:
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 
     type_names: ClassVar[dict[DType, str]] = {
+        bool_: "uint8_t",
         uint8: "uint8_t",
+        int8: "int8_t",
+        int4: "int8_t",
+        uint4: "uint8_t",
         uint16: "uint16_t",
+        int16: "int16_t",
         int32: "int32_t",
         uint32: "uint32_t",
         int64: "int64_t",
@@ -99,8 +109,8 @@ class Dialect:
     # ----- numbers --------------------------------------------------------------------------
 
     def storage_type(self, dtype: DType) -> str:
-        """Return the type of a cell in memory."""
-        return self.type_names[dtype]
+        """Return the type of a cell in memory; of packed cells, the type of the bytes."""
+        return self.type_names[uint8 if dtype.is_packed else dtype]
 
     def value_type(self, dtype: DType) -> str:
         """Return the type in which the language computes with numbers of the format."""

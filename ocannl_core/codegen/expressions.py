@@ -32,6 +32,7 @@ from ocannl_core.codegen.precedence import (
     negate,
 )
 from ocannl_core.codegen.scalar_replacement import reduction_leaves
+from ocannl_core.codegen.short_integers import place_of
 from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import (
@@ -133,7 +134,8 @@ class Expressions:
         if registers is not None and not is_merge:
             return CExpr(registers.cell(self.positions.constant_position(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
-        return CExpr(self.positions.cell(array, position, shift))
+        is_packed = self._info(node).dtype.is_packed
+        return CExpr(self.positions.cell(array, position, shift, is_packed=is_packed))
 
     def array(self, node: TensorNode) -> str:
         """Return the name of a node's memory."""
@@ -156,6 +158,10 @@ class Expressions:
 
     def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
         """Convert a cell from its storage type to its value type."""
+        if dtype.is_packed:
+            array, offset = place_of(cell.code)
+            both = CExpr(f"{array}[{offset.at(Precedence.SUM)} >> 1]")
+            return self._helper(f"{dtype}_cell", both, offset)
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
     def unrounded_value(self, expr: Expr) -> CExpr:
@@ -231,8 +237,9 @@ class Expressions:
         if dtype.kind is Kind.WORD:
             return self.constant(bits, dtype)
         pattern = (bits & (2**64 - 1)).to_bytes(8, "little")[: dtype.nbytes]
-        number = np.frombuffer(pattern, dtype.numpy)[0]
-        return self.constant(float(number) if dtype.is_float else int(number), dtype)
+        if not dtype.is_float:
+            return self.constant(int.from_bytes(pattern, "little") & (1 << dtype.bits) - 1, dtype)
+        return self.constant(float(np.frombuffer(pattern, dtype.numpy)[0]), dtype)
 
     def _gather(self, gather: Gather) -> CExpr:
         """Render the cell at a computed position, or the value beyond the axis."""
@@ -346,7 +353,7 @@ class Expressions:
             case UnaryOp.ABS | UnaryOp.SIGN | UnaryOp.BIT_NOT:
                 return self._primitive(op.value.name, dtype, x)
             case UnaryOp.RELU:
-                return x if dtype.kind is Kind.UNSIGNED else self._primitive("relu", dtype, x)
+                return self._primitive("relu", dtype, x) if dtype.kind is Kind.SIGNED else x
             case UnaryOp.SAT01:
                 return self._flag(infix(x, ">", _ZERO), dtype)
             case _:
@@ -482,7 +489,10 @@ class Expressions:
         """Render an integer operation modulo the width of its format, computed without sign.
 
         int32  a + b  -->  (int32_t)((uint32_t)a + b)
+        bool   a + b  -->  a + b != 0
         """
+        if dtype.kind is Kind.BOOL:
+            return self._flag(infix(infix(a, symbol, b), "!=", _ZERO), dtype)
         if dtype.kind is Kind.SIGNED and dtype.nbytes >= 4 and self._dialect.signed_wraps:
             return negate(b) if a.code == "0" and symbol == "-" else infix(a, symbol, b)
         if dtype.kind is Kind.SIGNED:
@@ -499,6 +509,8 @@ class Expressions:
         if source is dtype:
             return text
         self._reject_words("a conversion", source, dtype)
+        if dtype.kind is Kind.BOOL:
+            return self._flag(infix(text, "!=", _ZERO), dtype)
         target_type = self._dialect.value_type(dtype)
         if source.is_float and dtype.is_integer:
             return cast(target_type, self._helper("integer_of", text))
@@ -515,6 +527,8 @@ class Expressions:
         if arg.dtype in (int32, uint32):
             return self._helper("spread_word", self._convert(value, arg.dtype, uint32))
         if not arg.dtype.is_float:
+            if arg.dtype.is_short_integer:  # its own bits, without copies of the sign
+                value = cast(f"uint{8 * arg.dtype.nbytes}_t", value)
             return self._helper("word_of", self._convert(value, arg.dtype, uint64))
         wide = float64 if arg.dtype is float64 else float32
         pattern = "bits_of" if arg.dtype is float32 else f"{arg.dtype}_bits"
@@ -536,6 +550,8 @@ class Expressions:
                 )
             case _ if dtype.is_float:
                 return self._helper(f"{dtype}_value", cast(self._dialect.storage_type(dtype), lane))
+        if dtype.kind is Kind.BOOL:
+            return infix(lane, "&", CExpr("1"))
         bits = self._helper("low_half_of", word) if dtype.nbytes == 8 else lane
         return cast(self._dialect.value_type(dtype), bits)
 

@@ -17,6 +17,7 @@ class Precedence(IntEnum):
     OR = 4
     AND = 5
     BIT_OR = 6
+    BIT_XOR = 7
     BIT_AND = 8
     EQUALITY = 9
     RELATION = 10
@@ -31,6 +32,7 @@ _INFIX = {
     "||": Precedence.OR,
     "&&": Precedence.AND,
     "|": Precedence.BIT_OR,
+    "^": Precedence.BIT_XOR,
     "&": Precedence.BIT_AND,
     "==": Precedence.EQUALITY,
     "!=": Precedence.EQUALITY,

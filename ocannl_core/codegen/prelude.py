@@ -16,19 +16,30 @@ from ocannl_core.codegen.vector_prelude import vector_helper
 from ocannl_core.fast_dataclass import dataclass
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
+_BOOL = {"bool": ("uint8_t", "")}
 _UNSIGNED = {
+    "uint4": ("uint8_t", ""),
     "uint8": ("uint8_t", ""),
     "uint16": ("uint16_t", ""),
     "uint32": ("uint32_t", ""),
     "uint64": ("uint64_t", ""),
 }
-_SIGNED = {"int32": ("int32_t", ""), "int64": ("int64_t", "")}
+_SIGNED = {
+    "int4": ("int8_t", ""),
+    "int8": ("int8_t", ""),
+    "int16": ("int16_t", ""),
+    "int32": ("int32_t", ""),
+    "int64": ("int64_t", ""),
+}
 _FORMATS = {
     "FLOAT": _FLOATS,
     "UNSIGNED": _UNSIGNED,
     "SIGNED": _SIGNED,
     "INTEGER": _UNSIGNED | _SIGNED,
-    "NUMBER": _FLOATS | _UNSIGNED | _SIGNED,
+    "BOOL": _BOOL,
+    "NATURAL": _UNSIGNED | _BOOL,
+    "WHOLE": _UNSIGNED | _SIGNED | _BOOL,
+    "NUMBER": _FLOATS | _UNSIGNED | _SIGNED | _BOOL,
 }
 """The formats of a kind: their types in C, and the suffixes of library functions."""
 _TOKEN = re.compile(r"\w+")

@@ -17,11 +17,12 @@ from ocannl_core.codegen.elementary_functions import MAPPED_FUNCTIONS, WHOLE_FUN
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.narrow_floats import is_arithmetic, is_exact, match_narrow_load
-from ocannl_core.codegen.precedence import CExpr, call, cast, infix, negate
+from ocannl_core.codegen.precedence import CExpr, Precedence, call, cast, infix, negate
 from ocannl_core.codegen.scalar_replacement import Position
+from ocannl_core.codegen.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
 from ocannl_core.codegen.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.writer import KernelWriter
-from ocannl_core.dtypes import DType, Kind, float32, int32, int64, uint8
+from ocannl_core.dtypes import DType, Kind, bool_, float32, int64
 from ocannl_core.indexing import AxisIndex, LoopVar, as_affine
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -47,6 +48,9 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
 
 MOST_LANES = 16
+
+_TRUTH_SYMBOLS = {"+": "|", "*": "&", "-": "^"}
+"""The operations on bits that sums, products and differences of truths are."""
 
 
 class NotVectorisedError(Exception):
@@ -144,7 +148,7 @@ class VectorLoop:
         ):
             cells = self._cell(value.node, source), self._cell(statement.node, target)
         given = value.dtype
-        if given.is_narrow and dtype is not float32:
+        if given.in_lanes is not given and dtype is not float32:
             raise NotVectorisedError
         function = f"transpose_{given}" if given.is_narrow else "transpose"
         transpose = self._helper(dtype, function)
@@ -181,7 +185,7 @@ class VectorLoop:
             raise NotVectorisedError
         if stride == 1:
             cell = self._cell(stmt.node, offset)
-            if dtype.is_narrow:
+            if dtype.in_lanes is not dtype:
                 is_streamed = self._count == self._lanes and stmt.is_streamed
                 verb = "stream" if is_streamed else "put" if is_put else "store"
                 store = self._helper(dtype, f"{verb}_{dtype}")
@@ -234,7 +238,8 @@ class VectorLoop:
         return at
 
     def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
-        return self._positions.cell(self._names.array(node), position, shift)
+        array, is_packed = self._names.array(node), self._info(node).dtype.is_packed
+        return self._positions.cell(array, position, shift, is_packed=is_packed)
 
     # ----- values ---------------------------------------------------------------------------
 
@@ -242,13 +247,15 @@ class VectorLoop:
         """Render the vector of an expression's values, one per lane."""
         value = self._unrounded_value(expr)
         dtype = expr.dtype
+        if dtype.is_short_integer and self._is_varying(expr) and exceeds_format(expr):
+            return call(self._helper(dtype, f"wrap_{dtype}"), value)
         if not dtype.is_narrow or not self._is_varying(expr) or is_exact(expr):
             return value
         function = "nearest" if is_arithmetic(expr) else "round"
         return call(self._helper(dtype, f"{function}_{dtype}"), value)
 
     def _unrounded_value(self, expr: Expr) -> CExpr:
-        """Render the same vector; narrow floats may still need rounding."""
+        """Render the same vector, before it is rounded or wrapped to the width of its format."""
         self._vector(expr.dtype)
         if not self._is_varying(expr):
             return self._broadcast(expr)
@@ -332,9 +339,9 @@ class VectorLoop:
     def _read(self, node: TensorNode, offset: Position, stride: int, dtype: DType) -> CExpr:
         """Render a vector of cells at a constant stride."""
         vector, cell = self._vector(dtype), self._cell(node, offset)
-        if stride == 1 and dtype.is_narrow:
+        if stride == 1 and dtype.in_lanes is not dtype:
             function = self._helper(dtype, f"load_{dtype}")
-            return call(function, CExpr(f"&{cell}"), CExpr(str(self._count)))
+            return call(function, *load_arguments(cell, dtype), CExpr(str(self._count)))
         if stride == 1 and self._count == self._lanes:
             return CExpr(f"*(const {vector}_cells *)&{cell}")
         if stride == 1:
@@ -349,7 +356,7 @@ class VectorLoop:
         if op is UnaryOp.NOT:
             return self._flag(self._mask(Unary(op, arg, dtype), dtype), dtype)
         if not dtype.is_float:
-            raise NotVectorisedError
+            return self._integer_unary(op, arg, dtype)
         x = self._value(arg)
         zero, one = self._number(0.0, dtype), self._number(1.0, dtype)
         match op:
@@ -381,6 +388,23 @@ class VectorLoop:
             case _:
                 raise NotVectorisedError
 
+    def _integer_unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+        match op:
+            case UnaryOp.NEG if dtype is not bool_:
+                return self._arithmetic("-", Const(0, dtype), arg, dtype)
+            case UnaryOp.BIT_NOT if dtype is bool_:
+                return infix(self._value(arg), "^", self._number(1, dtype))
+            case UnaryOp.BIT_NOT:
+                return CExpr(f"~{self._value(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
+            case UnaryOp.RELU if dtype.kind is not Kind.SIGNED:
+                return self._value(arg)
+            case UnaryOp.RELU:
+                return call(self._helper(dtype, "max"), self._value(arg), self._number(0, dtype))
+            case UnaryOp.TRUNC | UnaryOp.FLOOR | UnaryOp.CEIL | UnaryOp.ROUND:
+                return self._value(arg)
+            case _:
+                raise NotVectorisedError
+
     def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> CExpr:
         if op is BinaryOp.FIRST:
             return self._value(left)
@@ -390,6 +414,8 @@ class VectorLoop:
             return self._flag(self._mask(Binary(op, left, right, dtype), dtype), dtype)
         if op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL):
             return self._arithmetic(op.value.symbol, left, right, dtype)
+        if op in BIT_SYMBOLS and not dtype.is_float:
+            return infix(self._value(left), BIT_SYMBOLS[op], self._value(right))
         if op is BinaryOp.POW and dtype.is_float and right == Const(2.0, dtype):
             x = self._bind(self._value(left), dtype)
             return infix(x, "*", x)
@@ -431,6 +457,10 @@ class VectorLoop:
         return infix(self._value(left), "/", self._value(right))
 
     def _arithmetic(self, symbol: str, left: Expr, right: Expr, dtype: DType) -> CExpr:
+        if dtype is bool_:
+            return infix(self._value(left), _TRUTH_SYMBOLS[symbol], self._value(right))
+        if dtype.is_short_integer:  # their low bits depend on those of the operands alone
+            return infix(self._unrounded_value(left), symbol, self._unrounded_value(right))
         a, b = self._value(left), self._value(right)
         if dtype.kind is not Kind.SIGNED:
             return infix(a, symbol, b)
@@ -442,9 +472,11 @@ class VectorLoop:
     def _convert(self, arg: Expr, dtype: DType) -> CExpr:
         if arg.dtype is dtype:
             return self._value(arg)
+        if dtype is bool_:
+            return self._flag(self._mask(arg, dtype), dtype)
         if arg.dtype.is_float and not dtype.is_float:
             raise NotVectorisedError  # numbers outside the range of integers need care
-        if _arithmetic_format(arg.dtype) is _arithmetic_format(dtype):
+        if arg.dtype.in_lanes is dtype.in_lanes:
             return self._value(arg)
         return call("__builtin_convertvector", self._value(arg), CExpr(self._vector(dtype)))
 
@@ -463,22 +495,24 @@ class VectorLoop:
 
     def _mask(self, expr: Expr, dtype: DType) -> CExpr:
         """Render the mask of the lanes in which a value is not zero, for values of a format."""
-        nbytes = _arithmetic_format(dtype).nbytes
+        nbytes = dtype.in_lanes.nbytes
         match expr:
-            case Unary(UnaryOp.NOT, arg) if _arithmetic_format(arg.dtype).nbytes == nbytes:
+            case Unary(UnaryOp.NOT, arg) if arg.dtype.in_lanes.nbytes == nbytes:
                 return CExpr(f"~({self._mask(arg, dtype)})")
             case Binary(op, left, right) if (
-                op in COMPARISONS and _arithmetic_format(left.dtype).nbytes == nbytes
+                op in COMPARISONS and left.dtype.in_lanes.nbytes == nbytes
             ):
                 compared = infix(self._value(left), op.value.symbol, self._value(right))
                 return CExpr(f"({compared})")
             case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 symbol = "&" if op is BinaryOp.AND else "|"
                 return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
-            case _ if _arithmetic_format(expr.dtype).nbytes == nbytes:
+            case _ if expr.dtype.in_lanes.nbytes == nbytes:
                 return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
-            case Load(dtype=byte) if byte is uint8:
-                return self._byte_mask(expr, dtype)
+            case Load(dtype=short) if short.is_short_integer:
+                lanes = CExpr(self._vector(int64))
+                wide = call("__builtin_convertvector", self._value(expr), lanes)
+                return infix(wide, "!=", self._number(0.0, int64))
             case _:
                 raise NotVectorisedError
 
@@ -489,33 +523,18 @@ class VectorLoop:
         """
         match condition:
             case Binary(op, left, right) if op in COMPARISONS:
-                compared = _arithmetic_format(left.dtype)
-                if compared.nbytes == _arithmetic_format(dtype).nbytes:
-                    kind = "" if compared is _arithmetic_format(dtype) else f"_{compared}"
+                compared = left.dtype.in_lanes
+                if compared.nbytes == dtype.in_lanes.nbytes:
+                    kind = "" if compared is dtype.in_lanes else f"_{compared}"
                     function = self._helper(dtype, f"where{kind}_{op.value.name}")
                     return call(function, self._value(left), self._value(right), chosen, other)
         return self._select(self._mask(condition, dtype), chosen, other, dtype)
-
-    def _byte_mask(self, flags: Load, dtype: DType) -> CExpr:
-        """Render the mask of the lanes in which bytes are not zero."""
-        wide = int32 if dtype.nbytes == int32.nbytes else int64
-        offset, stride = self._place(flags.node, flags.indices)
-        if dtype.nbytes != wide.nbytes or flags.node in self._names.registers:
-            raise NotVectorisedError
-        if not self._is_varying(flags):
-            value = call(self._helper(wide, "splat"), self._expressions.value(flags))
-        elif stride == 1:
-            cell = CExpr(f"&{self._cell(flags.node, offset)}")
-            value = call(self._helper(wide, "from_bytes"), cell, CExpr(str(self._count)))
-        else:
-            raise NotVectorisedError
-        return infix(value, "!=", self._number(0.0, wide))
 
     def _flag(self, mask: CExpr, dtype: DType) -> CExpr:
         return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)
 
     def _first_lanes(self, dtype: DType) -> CExpr:
-        mask = Vector(_arithmetic_format(dtype).name, self._lanes).mask
+        mask = Vector(dtype.in_lanes.name, self._lanes).mask
         self._writer.helpers.add(mask)
         flags = ", ".join("-1" if lane < self._count else "0" for lane in range(self._lanes))
         return CExpr(f"({mask}){{{flags}}}")
@@ -566,14 +585,9 @@ class VectorLoop:
         return name
 
 
-def _arithmetic_format(dtype: DType) -> DType:
-    """Return the format of the vectors that hold numbers of a format."""
-    return float32 if dtype.is_narrow else dtype
-
-
 @cache
 def _vector_type(dtype: DType, lanes: int) -> str:
-    computed = _arithmetic_format(dtype)
+    computed = dtype.in_lanes
     if computed.name not in ELEMENTS:
         raise NotVectorisedError
     return f"{computed}x{lanes}"

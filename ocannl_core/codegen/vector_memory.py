@@ -62,16 +62,6 @@ def store(vector: Vector) -> str:
     return f"{head}\n{select_by_macro(special, plain)}\n}}"
 
 
-def from_bytes(vector: Vector) -> str:
-    """Return a function that loads bytes as wider numbers."""
-    return (
-        f"INLINE {vector.name} {vector.name}_from_bytes(const uint8_t *p, int n) {{\n"
-        f"  uint8_t __attribute__((vector_size({vector.lanes}))) x = {{0}};\n"
-        f"  __builtin_memcpy(&x, p, n);\n"
-        f"  return __builtin_convertvector(x, {vector.name});\n}}"
-    )
-
-
 def _bits(vector: Vector) -> str:
     """Return a bit mask of the first n lanes."""
     return f"(unsigned {'short' if vector.lanes > 8 else 'char'})((1u << n) - 1)"

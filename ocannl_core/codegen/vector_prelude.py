@@ -20,6 +20,7 @@ from ocannl_core.codegen.horizontal_operations import (
     reduce_lanes,
 )
 from ocannl_core.codegen.narrow_vectors import CELLS, narrow_helper
+from ocannl_core.codegen.short_integers import SHORT_INTEGERS, short_integer_helper
 from ocannl_core.codegen.vector_types import TYPES, Vector, instruction
 from ocannl_core.fast_dataclass import replace
 
@@ -107,8 +108,6 @@ def _function(vector: Vector, function: str) -> Helper | None:
             return Helper(vector_memory.store(vector), needs)
         case "stream":
             return Helper(vector_memory.stream(vector), needs)
-        case "from_bytes":
-            return Helper(vector_memory.from_bytes(vector), needs)
         case "transpose":
             return Helper(vector_memory.transpose(vector), needs)
         case "splat":
@@ -149,6 +148,8 @@ def _function(vector: Vector, function: str) -> Helper | None:
             source = function.removeprefix("transpose_")
             text = vector_memory.transpose(vector, source)
             return Helper(text, (*needs, f"{vector.name}_load_{source}"))
+        case _ if vector.dtype == "int32" and function.endswith(tuple(SHORT_INTEGERS)):
+            return short_integer_helper(vector.lanes, function)
         case _ if vector.dtype == "float32" and function.endswith(tuple(CELLS)):
             return narrow_helper(vector.lanes, function)
         case _ if function.startswith("map_"):

@@ -78,4 +78,4 @@ def _part(field: str, shift: int, dtype: DType) -> str:
     if dtype.nbytes == 4:
         return field
     shifted = f"{field} >> {shift}" if shift else field
-    return f"{shifted} & {(1 << 8 * dtype.nbytes) - 1:#x}"
+    return f"{shifted} & {(1 << dtype.bits) - 1:#x}"

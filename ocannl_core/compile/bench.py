@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocannl_core.dtypes import Kind
-from ocannl_core.host_arrays import Array
+from ocannl_core.host_arrays import Array, cells_in, memory_of
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.kernel_passes.pipeline import plan_variants
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
@@ -133,14 +133,14 @@ class Bench:
 
     def _reset(self) -> None:
         for node, cells in self._cells.items():
-            host = HostBuffer(cells, self._infos[node])
+            host = HostBuffer(memory_of(cells, self._infos[node]), self._infos[node])
             self._backend.transfer(self._buffers[node], host).wait()
 
     def _downloaded(self, node: TensorNode) -> Array:
         info = self._infos[node]
-        host = HostBuffer(np.empty(info.buffer_dims, info.dtype.numpy), info)
+        host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
         self._backend.transfer(host, self._buffers[node]).wait()
-        return host.array
+        return cells_in(host.array, info)
 
 
 def index_values(
@@ -167,7 +167,7 @@ def index_values(
 
 
 def _whole_numbers(random: np.random.Generator, info: NodeInfo) -> Array:
-    low = 0 if info.dtype.kind is Kind.UNSIGNED else -2
+    low = -2 if info.dtype.kind in (Kind.FLOAT, Kind.SIGNED) else 0
     cells: Array = random.integers(low, 3, info.buffer_dims).astype(info.dtype.numpy)
     return cells
 

@@ -21,7 +21,7 @@ Passes and scheduler are imported by the functions that run them: a start from d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ocannl_core import settings
@@ -29,16 +29,17 @@ from ocannl_core.assign import printer as assign_printer
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
+from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
+from ocannl_core.loopir.nodes import LoopProgram, Repeat
+from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.target import Executable, Source, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
-    from ocannl_core.passes.decisions import Decisions
+    from ocannl_core.passes.decisions import ChooseMode, Decisions
     from ocannl_core.passes.pipeline import NamedPass
     from ocannl_core.passes.repetitions import OptimisedRepetitions
 
@@ -114,10 +115,11 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
     from ocannl_core.passes.decisions import Decisions
 
     backend, target = request.backend, request.target
-    decisions = Decisions(request.stored, _prefers_device(backend, target), request.inlined)
+    decisions = Decisions(request.stored, _chooser(backend, target), request.inlined)
     found = optimise(request, decisions, dump)
     optimised = found.program
     placements = {**found.placements, **decisions.placements(request.lowered.nodes, optimised)}
+    _check_formats(optimised, backend, target)
     chosen = settings.current()
     if chosen.tune == "search":
         from ocannl_core.compile.schedule_search import search_schedules
@@ -130,6 +132,21 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
     dump.plan("schedule kernels", kernels.plan())
     dump.source(source)
     return GeneratedCode(optimised, kernels.plan(), source, placements, decisions.definitions)
+
+
+def bytes_over_budget(request: CompileRequest) -> int:
+    """Return the bytes by which a program needs more memory of its own than the setting
+    `memory_budget` allows, after recomputation; 0 without such a setting.
+    """
+    budget = settings.current().memory_budget
+    if budget is None or not any(isinstance(s, Repeat) for s in request.lowered.body.stmts):
+        return 0
+    from ocannl_core.passes.decisions import Decisions
+    from ocannl_core.passes.recompute import needed_bytes
+
+    choose_mode = _chooser(request.backend, request.target)
+    decisions = Decisions(request.stored, choose_mode, request.inlined)
+    return needed_bytes(optimise(request, decisions, Dump(None)).program) - budget
 
 
 def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> OptimisedRepetitions:
@@ -145,8 +162,24 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
         passes = [_timed(each, dump) for each in (*core_passes(decided), *own)]
         return run_passes(program, passes, [dump.program])
 
-    found = optimise_repetitions(request.lowered, request.stored.keys(), run)
-    return replace(found, program=run(found.program, decisions))
+    found = optimise_repetitions(request.lowered, request.stored.keys(), run, decisions.choose_mode)
+    program = run(found.program, decisions)
+    budget = settings.current().memory_budget
+    if budget is not None:
+        program = _within_budget(program, budget, dump)
+    return replace(found, program=program)
+
+
+def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
+    from ocannl_core.passes.pipeline import NamedPass, run_passes
+    from ocannl_core.passes.recompute import recompute_within_budget
+
+    recompute = NamedPass("recompute", lambda program: recompute_within_budget(program, budget))
+    return (
+        recompute.run(program)
+        if not dump.is_open
+        else run_passes(program, [_timed(recompute, dump)], [dump.program])
+    )
 
 
 def compile_again(built: Build) -> Build:
@@ -159,12 +192,28 @@ def compile_again(built: Build) -> Build:
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 
-def _prefers_device(backend: Backend, target: Target) -> Callable[[TensorNode, NodeInfo], bool]:
-    """Return a predicate for nodes that a backend places in memory rather than on the stack."""
-    candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
-    return lambda node, info: (
-        backend.resolve_mode(node, info, candidates, target) is MemoryMode.ON_DEVICE
-    )
+def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> None:
+    """Raise CodegenError if a device lacks the number format of a node in memory."""
+    formats = target.formats
+    if formats is None:
+        return
+    lacking = {
+        node: info.dtype for node, info in program.nodes.items() if info.dtype not in formats
+    }
+    if lacking:
+        raise CodegenError(
+            "A device has the number formats of all tensors in memory.",
+            found="\n".join(f"{node.name} in {dtype}" for node, dtype in lacking.items()),
+            where=f"compiling {program.name} for {target} ({backend.plugin})",
+            fix=f"give them a format of this device: {', '.join(map(str, formats))}",
+        )
+
+
+def _chooser(backend: Backend, target: Target) -> ChooseMode | None:
+    """Return the choice of memory modes by a backend; None if it makes none."""
+    if not backend.places_nodes:
+        return None
+    return lambda node, info, candidates: backend.resolve_mode(node, info, candidates, target)
 
 
 def _timed(each: NamedPass, dump: Dump) -> NamedPass:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ocannl_core import settings
+from ocannl_core import settings, timeline
 from ocannl_core.errors import SettingsError
 from ocannl_core.loopir import printer
 from ocannl_core.loopir.nodes import LoopProgram
@@ -70,7 +70,9 @@ class Dump:
         """Record how long a stage takes."""
         start = perf_counter()
         yield
-        self._seconds[stage] = self._seconds.get(stage, 0.0) + perf_counter() - start
+        end = perf_counter()
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + end - start
+        timeline.record("compile", stage, start, end)
 
     def finish(
         self, nodes: Mapping[TensorNode, NodeInfo], placements: Mapping[TensorNode, Placement]
@@ -99,7 +101,9 @@ def open_dump(name: str) -> Dump:
     Raises:
         SettingsError: if the directory cannot be written to.
     """
-    directory = settings.current().dump_dir
+    chosen = settings.current()
+    timeline.use(chosen.timeline)
+    directory = chosen.dump_dir
     return Dump(None if directory is None else _new_folder(Path(directory), _file_name(name)))
 
 

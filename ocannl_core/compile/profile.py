@@ -195,7 +195,7 @@ def _arena_bytes(plan: Plan) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _CountedStep:
+class CountedStep:
     """A step, the number of times that it runs, and the static indices at that place."""
 
     step: LeafStep
@@ -205,16 +205,16 @@ class _CountedStep:
 
 def _counted(
     steps: Sequence[Step], count: int, indices: tuple[StaticIndex, ...]
-) -> Iterator[_CountedStep]:
+) -> Iterator[CountedStep]:
     for step in steps:
         if isinstance(step, RepeatedSteps):
             inside = (*indices, step.index)
             yield from _counted(step.steps, count * step.count, inside)
         else:
-            yield _CountedStep(step, count, indices)
+            yield CountedStep(step, count, indices)
 
 
-def isolate_step(plan: Plan, counted: _CountedStep) -> Plan:
+def isolate_step(plan: Plan, counted: CountedStep) -> Plan:
     """Return a plan of one step, all memory of which comes from the context, and so do the indices
     of the repetitions around it.
     """

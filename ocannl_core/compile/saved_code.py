@@ -51,7 +51,14 @@ _MOST_ENTRIES = 1000
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
 _IRRELEVANT_SETTINGS = frozenset(
-    {"asynchronous", "cache_dir", "dump_dir", "plugin_timeout", "trusted_directories"}
+    {
+        "asynchronous",
+        "cache_dir",
+        "device_memory",
+        "dump_dir",
+        "plugin_timeout",
+        "trusted_directories",
+    }
 )
 _PLACEMENTS = tuple[tuple[TensorNode, Placement], ...]
 _QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, ...]]

@@ -21,14 +21,18 @@ from ocannl_core.tensor import pointwise_operations as pointwise
 from ocannl_core.tensor.activations import isnan
 from ocannl_core.tensor.axes import Axes, axes_of, operand, write_shape
 from ocannl_core.tensor.operator_bindings import functions
+from ocannl_core.tensor.precision import reduced_format
 from ocannl_core.tensor.rearrangement import flatten, move, sized_axes_of
 from ocannl_core.tensor.tensor import Tensor
 
 _TYPES = {
     dtypes.float32: "float",
     dtypes.float64: "double",
+    dtypes.int8: "int8_t",
+    dtypes.int16: "int16_t",
     dtypes.int32: "int32_t",
     dtypes.int64: "int64_t",
+    dtypes.bool_: "uint8_t",
     dtypes.uint8: "uint8_t",
     dtypes.uint16: "uint16_t",
     dtypes.uint32: "uint32_t",
@@ -299,7 +303,8 @@ def _key(dtype: DType, cell: str, is_reversed: bool) -> str:
     """
     word = _word(dtype)
     kind, sign = _type(dtype), f"({word})1 << {8 * dtype.nbytes - 1}"
-    lines = [f"const {kind} cell = {cell};", f"{word} key = ({word})cell;"]
+    bits = f"(u{kind})" if kind.startswith("int") else ""
+    lines = [f"const {kind} cell = {cell};", f"{word} key = ({word}){bits}cell;"]
     if dtype.is_float:
         lines += [
             "memcpy(&key, &cell, sizeof key);",
@@ -443,6 +448,8 @@ def _line(name: str, x: Any, axis: int | None) -> tuple[Tensor, Axes, int]:
 
 def _scan(kind: str, x: Any, axis: int | None) -> Any:
     given, own, position = _line(f"cum{kind}", x, axis)
+    if kind in ("sum", "prod") and reduced_format(given.dtype) is not given.dtype:
+        given = pointwise.cast(given, reduced_format(given.dtype))
     return Scan(kind, position, own.ranks)(given)
 
 
@@ -532,7 +539,8 @@ def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
 
     low, high, last = cell((size - 1) // 2), cell(size // 2), cell(size - 1)
     if not given.dtype.is_float:
-        return _of_rank((low + high) / 2.0, rank)
+        total = pointwise.add(low, high, dtype=reduced_format(given.dtype))
+        return _of_rank(total / 2.0, rank)
     middle = low if size % 2 else 0.5 * low + 0.5 * high
     return _of_rank(pointwise.where(isnan(last), last, middle), rank)
 

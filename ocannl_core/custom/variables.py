@@ -16,6 +16,7 @@ from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.literals import tensor as literal
 from ocannl_core.tensor.operands import constant
+from ocannl_core.tensor.pointwise_operations import cast
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -82,13 +83,14 @@ def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
     Args:
         value: The input.
         dtype: The number format of a number or an array; the session's default float, or that of
-            the array, when not given. Tensors are not converted.
+            the array, when not given. Tensors are not converted, but from packed formats.
 
     Raises:
         UsageError: for anything else.
     """
     if isinstance(value, Tensor):
-        return value
+        unpacked: Tensor = cast(value, value.dtype.unpacked) if value.dtype.is_packed else value
+        return unpacked
     if isinstance(value, Real) and not isinstance(value, np.generic):
         session = sessions.current()
         return _constant(value, session.default_dtype if dtype is None else dtype_of(dtype))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pluggy
 
-from ocannl_core import settings
+from ocannl_core import settings, timeline
 from ocannl_core.errors import (
     CodegenError,
     CompileError,
@@ -34,7 +34,7 @@ from ocannl_core.hooks.results import (
 from ocannl_core.hooks.time_limit import call_within
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.target import (
     Buffer,
     Done,
@@ -176,28 +176,43 @@ class Backend:
             self.raise_fault(hook, error)
         return self._checked(hook, launcher, violation_of_launcher(launcher))
 
+    @property
+    def places_nodes(self) -> bool:
+        """Return True if the plugin chooses memory modes, or a wrapper observes choices."""
+        return bool(self.manager.hook.ocannl_resolve_mode.get_hookimpls())
+
     def resolve_mode(
         self,
         node: TensorNode,
         info: NodeInfo,
         candidates: tuple[MemoryMode, ...],
         target: Target,
-    ) -> MemoryMode:
-        """Return the memory mode that the backend chooses; without a choice, the first candidate.
+    ) -> Placement | None:
+        """Return the memory mode that the backend chooses, with its reason; None without a choice.
+
+        Args:
+            node: The node.
+            info: Its format and extents.
+            candidates: The modes that are open; the first one holds without a choice.
+            target: The device.
 
         Raises:
             HookError: if the backend returns none of the candidates.
         """
         hook = "ocannl_resolve_mode"
-        chosen: Any = self._call(hook, node=node, info=info, candidates=candidates, target=target)
-        if chosen is None:
-            return candidates[0]
-        if not any(chosen is each for each in candidates):
+        answer: MemoryMode | ModeChoice | None = self._call(
+            hook, node=node, info=info, candidates=candidates, target=target
+        )
+        if answer is None or answer is candidates[0]:
+            return None
+        choice = answer if isinstance(answer, ModeChoice) else ModeChoice(answer)
+        if not any(choice.mode is each for each in candidates):
             still_open = ", ".join(each.value for each in candidates)
-            found = f"it returned {shown(chosen)} for {node.name}; open are {still_open}"
+            found = f"it returned {shown(choice.mode)} for {node.name}; open are {still_open}"
             raise self.fault(hook, found)
-        result: MemoryMode = chosen
-        return result
+        if not isinstance(choice.reason, str):
+            raise self.fault(hook, f"the reason of a choice is a text, not {shown(choice.reason)}")
+        return Placement(choice.mode, Reason.BACKEND_CHOICE, choice.reason)
 
     def allocate(self, info: NodeInfo, target: Target) -> Buffer:
         """Return new memory for the cells of a node, all zero.
@@ -223,6 +238,13 @@ class Backend:
     def try_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
         """Copy cells if this backend serves the pair; return None if it does not."""
         hook = "ocannl_transfer"
+        if timeline.is_on():
+            name = f"{source.info.nbytes} bytes from {source.target} to {destination.target}"
+            with timeline.span("transfer", name):
+                timed: Event | None = self._call(hook, destination=destination, source=source)
+                if timed is not None:
+                    self._checked(hook, timed, violation_of_event(timed)).wait()
+                return timed
         event: Event | None = self._call(hook, destination=destination, source=source)
         if event is None or type(event) is Done:
             return event

@@ -45,7 +45,7 @@ def stage(
         to_destination: Copies from the host to the destination's device.
         from_source: Copies from the source's device to the host.
     """
-    host = HostBuffer(np.empty(source.info.buffer_dims, source.info.dtype.numpy), source.info)
+    host = HostBuffer(np.empty(source.info.memory_dims, source.info.memory_numpy), source.info)
     arrived = from_source(host, source)
     if arrived is None:
         return None

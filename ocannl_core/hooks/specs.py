@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import pluggy
 
 from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.node import MemoryMode, ModeChoice, NodeInfo, TensorNode
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
 
 if TYPE_CHECKING:
@@ -76,9 +76,13 @@ class MemoryHooks(Protocol):
     @hookspec(firstresult=True)
     def ocannl_resolve_mode(
         self, node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
-    ) -> MemoryMode | None:
-        """Return one of `candidates`, the modes that the core left open (local, on device), or None
-        for the default.
+    ) -> MemoryMode | ModeChoice | None:
+        """Return one of `candidates`, the modes that the core left open, perhaps with a reason; or
+        None for the first one.
+
+        Called for each node that neither the context stores nor the user has placed, at each
+        compilation: *virtual* inlines it, *local* is memory of the routine, *on device* memory of
+        the context.
         """
         ...
 

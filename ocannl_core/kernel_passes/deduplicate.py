@@ -7,7 +7,9 @@ others. A copy refers to its original, so that its code is not generated again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticIndex
@@ -59,15 +61,23 @@ class _First:
         if self.written is None:
             self.written = encode(self.made, form_of(ScheduledKernel), Numbering.of(self.things))
 
-    def copied(self, things: tuple[object, ...], titles: Sequence[str]) -> ScheduledKernel:
-        """Return the scheduled steps of an equal kernel."""
+    def copied(
+        self, things: tuple[object, ...], titles: Sequence[str], *, is_referred: bool
+    ) -> ScheduledKernel:
+        """Return the scheduled steps of an equal kernel, as copies that refer to their originals in
+        the same plan, or as kernels of their own.
+        """
         assert self.written is not None
         made: ScheduledKernel = decode(
             self.written, form_of(ScheduledKernel), things, _labels(self.things, things)
         )
         new_titles = dict(zip(self.titles, titles, strict=True))
         steps = [
-            replace(copy, like=step.like or step, title=_retitled(copy.title, new_titles))
+            replace(
+                copy,
+                like=(step.like or step) if is_referred else None,
+                title=_retitled(copy.title, new_titles),
+            )
             if isinstance(copy, Kernel) and isinstance(step, Kernel)
             else copy
             for copy, step in zip(made.steps, self.made.steps, strict=True)
@@ -79,10 +89,14 @@ class KernelMemo:
     """The scheduled kernels of one plan, keyed by everything that they depend on but names.
 
     Kernels that hold more than data are scheduled each time.
+
+    Args:
+        others: Kernels of other plans for the same target under the same settings.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, others: KernelMemo | None = None) -> None:
         self._first: dict[bytes, _First] = {}
+        self._others = others
 
     def made(
         self,
@@ -105,15 +119,43 @@ class KernelMemo:
             known = tuple(_known(thing, nodes) for thing in numbering.things)
             key = content + encode(known, form_of(_KNOWN), numbering, by_number=True)
             first = self._first.get(key)
-            if first is not None:
-                first.write()
+            other = None
+            if first is None and self._others is not None:
+                other = self._others._first.get(key)
+            if (found := first or other) is not None:
+                found.write()
         except NotDataError:
             return make()
         if first is not None:
-            return first.copied(numbering.things, titles)
-        made = make()
+            return first.copied(numbering.things, titles, is_referred=True)
+        if other is not None:
+            made = other.copied(numbering.things, titles, is_referred=False)
+        else:
+            made = make()
         self._first[key] = _First(numbering.things, titles, made)
+        if self._others is not None and other is None:
+            self._others._first[key] = self._first[key]
         return made
+
+
+_shared: ContextVar[KernelMemo | None] = ContextVar("_shared", default=None)
+
+
+@contextmanager
+def share_kernels() -> Iterator[None]:
+    """Schedule kernels that are equal but for names once in all plans that are made inside, which
+    are for one target.
+    """
+    token = _shared.set(KernelMemo())
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+def new_memo() -> KernelMemo:
+    """Return the memo of a new plan."""
+    return KernelMemo(_shared.get())
 
 
 _KNOWN = tuple[NodeInfo | int | None, ...]

@@ -23,10 +23,11 @@ from ocannl_core.kernel_passes.inline_nodes import (
     initialise_reductions,
     rematerialise,
 )
+from ocannl_core.kernel_passes.memory_budget import within_budget
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
-from ocannl_core.kernel_passes.row_fusion.choose import group_rows
+from ocannl_core.kernel_passes.row_fusion.choose import group_rows, group_rows_on_blocks
 from ocannl_core.kernel_passes.schedule_kernels import (
     has_schedules,
     rule_for,
@@ -35,7 +36,12 @@ from ocannl_core.kernel_passes.schedule_kernels import (
 )
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
-from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators, widen_scoped_sums
+from ocannl_core.kernel_passes.unroll_shifts import unroll_shifts
+from ocannl_core.kernel_passes.widen_accumulators import (
+    widen_accumulators,
+    widen_integers,
+    widen_scoped_sums,
+)
 from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nest_plan import (
     NestKernel,
@@ -83,23 +89,33 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     Args:
         target: The processor; None for passes that need no cache sizes.
     """
-    accumulation = settings.current().accumulation
+    accumulation, budget = settings.current().accumulation, settings.current().memory_budget
+
+    def fusion(run: NestPass) -> NestPass:
+        return run if budget is None else within_budget(run, budget)
+
     passes: list[tuple[str, NestPass]] = [
         ("initialise reductions", initialise_reductions),
-        ("fuse distant kernels", fuse_distant_kernels),
-        ("fuse neighbours", fuse_neighbours),
+        ("fuse distant kernels", fusion(fuse_distant_kernels)),
+        ("fuse neighbours", fusion(fuse_neighbours)),
         ("forward stores", forward_stores),
         ("widen accumulators", partial(widen_accumulators, may_pair=accumulation == "fast")),
+        ("widen integers", widen_integers),
     ]
     if accumulation != "exact":
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
+    if target is not None and target.thread_blocks is not None:
+        passes.append(("unroll shifts", unroll_shifts))
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
-    if target is not None and target.thread_blocks is None:
-        passes.append(("group rows", partial(group_rows, target=target)))
-    passes.append(("split reductions", split_reductions))
+    # a group packs the operands of all its kernels, which a budget has no room for
+    if target is not None and budget is None:
+        group = group_rows if target.thread_blocks is None else group_rows_on_blocks
+        passes.append(("group rows", partial(group, target=target)))
+    on_blocks = target is not None and target.thread_blocks is not None
+    passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
     return tuple(NamedNestPass(*each) for each in passes)
 
 

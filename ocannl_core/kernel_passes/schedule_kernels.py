@@ -9,8 +9,9 @@ from typing import assert_never
 
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.kernel_passes.deduplicate import KernelMemo, ScheduledKernel
+from ocannl_core.kernel_passes.deduplicate import KernelMemo, ScheduledKernel, new_memo
 from ocannl_core.kernel_passes.row_fusion.apply import fuse_group
+from ocannl_core.kernel_passes.row_fusion.on_blocks import fuse_on_blocks
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nest_plan import (
     NestKernel,
@@ -78,7 +79,7 @@ def schedule_kernels(
         rule: Chooses the schedules.
         finish: Applied to each scheduled step.
     """
-    scheduler = _Scheduler(rule, finish, dict(plan.nodes), plan.folded, KernelMemo())
+    scheduler = _Scheduler(rule, finish, dict(plan.nodes), plan.folded, new_memo())
     steps, scratch = yield from scheduler.run(plan.steps, plan.scratch)
     return Plan(plan.name, steps, plan.params, scratch, plan.indices, scheduler.nodes)
 
@@ -146,7 +147,8 @@ def _schedule_step(
     scheduled: list[LeafStep]
     match step:
         case RowGroup():
-            fused = fuse_group(step, rule, known)
+            is_on_device = step.fusion.threads > 0
+            fused = fuse_on_blocks(step, known) if is_on_device else fuse_group(step, rule, known)
             known.update(fused.nodes)
             scratch += fused.partial
             scheduled = [fused.kernel, *(_schedule_nest(each, rule, known) for each in fused.sums)]

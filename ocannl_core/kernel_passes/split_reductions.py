@@ -32,6 +32,9 @@ from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
 from ocannl_core.machine_model import (
+    CELLS_OF_BLOCK,
+    MAX_GRID_PARTS,
+    MIN_GRID_TERMS,
     MIN_PARTIAL_TERMS,
     MIN_SPLIT_TERMS,
     PARTIAL_SUMS,
@@ -60,14 +63,20 @@ class SplitNest:
     info: NodeInfo
 
 
-def split_reductions(plan: NestPlan) -> NestPlan:
-    """Split long reductions to few cells of kernels that run alone into partial results."""
+def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
+    """Split long reductions to few cells of kernels that run alone into partial results.
+
+    Args:
+        plan: The plan.
+        on_blocks: True for a device with thread blocks, of which many work on the parts.
+    """
+    split = split_nest_on_blocks if on_blocks else split_nest
     result: list[NestStep] = []
     partial: dict[TensorNode, NodeInfo] = {}
     for step in plan.steps:
         found = None
         if isinstance(step, NestKernel) and is_vectorisable(step.nest, plan.nodes):
-            found = split_nest(step.nest)
+            found = split(step.nest)
         if found is None:
             result.append(step)
             continue
@@ -103,6 +112,27 @@ def split_nest(
         return None
     axis = _cut_axis(nest.reduced, parts)
     return _divided(nest, reduction, axis, min(parts, axis.extent))
+
+
+def split_nest_on_blocks(nest: KernelNest) -> SplitNest | None:
+    """Return nests that compute parts of a reduction on thread blocks and then combine them; None
+    if the cells keep enough blocks busy, or there are too few terms.
+    """
+    reduction = nest.reduction
+    if reduction is None or len(nest.axes) >= len(AXIS_LETTERS):
+        return None
+    if any(axis.is_shifting for axis in nest.axes):
+        return None
+    if any(axis.bound is not None for axis in nest.reduced):
+        return None
+    terms = prod(axis.extent for axis in nest.reduced)
+    cells = prod(axis.extent for axis in nest.cells)
+    longest = max((axis.extent for axis in nest.reduced), default=0)
+    most = min(MAX_GRID_PARTS // max(1, cells // CELLS_OF_BLOCK), terms // MIN_GRID_TERMS, longest)
+    if most < _PARTS[1]:
+        return None
+    parts = 1 << (most.bit_length() - 1)
+    return _divided(nest, reduction, _cut_axis(nest.reduced, parts), parts)
 
 
 def _block(nest: KernelNest, reduction: Reduction) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ocannl_core.dtypes import DType, float32, round_to
+from ocannl_core.dtypes import DType, bool_, float32, round_to
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.kernel_passes.split_reductions import split_nest
@@ -103,11 +103,13 @@ def _needs_memory(nest: KernelNest, wide: KernelNest) -> bool:
 
 
 def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
-    """Return a nest whose registers hold float32, and whose results are rounded at the end."""
-    result = Local(reduction.result.id, float32)
+    """Return a nest whose registers hold wider numbers; its results are rounded at the end."""
+    lanes = reduction.dtype.in_lanes
+    result = Local(reduction.result.id, lanes)
     rounded = Unary(UnaryOp.IDENTITY, LocalRead(result), reduction.dtype)
     wide = replace(
         reduction,
+        op=_in_lanes(reduction.op, reduction.dtype),
         term=widen_term(reduction.term),
         initial=widen_term(reduction.initial),
         result=result,
@@ -117,19 +119,40 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     return KernelNest(nest.axes, wide, epilogue)
 
 
+def _in_lanes(op: BinaryOp, dtype: DType) -> BinaryOp:
+    """Return an accumulation of numbers of a format that are held in a wider one."""
+    return BinaryOp.MAX if dtype is bool_ and op is BinaryOp.ADD else op
+
+
 def widen_term(expr: Expr) -> Expr:
-    """Return a term of a narrow format in float32: operands keep their values, products are not
-    rounded to the narrow format.
+    """Return a term in a wider format, float32 for narrow floats: operands keep their values, and
+    products of floats are not rounded to the narrow format.
     """
+    lanes = expr.dtype.in_lanes
     match expr:
-        case Binary(BinaryOp.MUL, left, right):
-            return Binary(BinaryOp.MUL, widen_term(left), widen_term(right), float32)
-        case Unary(UnaryOp.NEG, arg):
-            return Unary(UnaryOp.NEG, widen_term(arg), float32)
         case Const(value, dtype):
-            return Const(round_to(value, dtype), float32)
+            return Const(round_to(value, dtype), lanes)
+        case Binary(BinaryOp.MUL, left, right) if lanes is float32:
+            return Binary(BinaryOp.MUL, widen_term(left), widen_term(right), float32)
+        case Unary(UnaryOp.NEG, arg) if lanes is float32:
+            return Unary(UnaryOp.NEG, widen_term(arg), float32)
         case _:
-            return Unary(UnaryOp.IDENTITY, expr, float32)
+            return Unary(UnaryOp.IDENTITY, expr, lanes)
+
+
+def widen_integers(plan: NestPlan) -> NestPlan:
+    """Accumulate integers of less than 32 bits in int32, as vector registers hold them.
+
+    The results are the same, so cells may hold partial results in their own format.
+    """
+    result: list[NestStep] = []
+    for step in plan.steps:
+        reduction = step.nest.reduction if isinstance(step, NestKernel) else None
+        if reduction is not None and reduction.dtype.is_short_integer:
+            assert isinstance(step, NestKernel)
+            step = step.with_nest(_in_registers(step.nest, reduction))
+        result.append(step)
+    return plan.with_steps(result)
 
 
 # ----- cells that hold partial results ------------------------------------------------------------

@@ -445,7 +445,7 @@ def match_accumulation(value: Expr, cell: Expr) -> tuple[BinaryOp, Expr] | None:
             parts = op, right
         case Binary(op, left, right) if op in REORDERED and right == cell:
             parts = op, left
-        case Binary(BinaryOp.SUB, left, right) if left == cell:
+        case Binary(BinaryOp.SUB, left, right) if left == cell and dtype.kind is not Kind.BOOL:
             parts = BinaryOp.ADD, Unary(UnaryOp.NEG, right, dtype)
         case Ternary(TernaryOp.FMA, first, second, third) if third == cell:
             parts = BinaryOp.ADD, Binary(BinaryOp.MUL, first, second, dtype)

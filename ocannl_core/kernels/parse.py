@@ -210,8 +210,10 @@ class _PlanParser(TextParser):
         )
         along = frozenset(at for at, own in enumerate(rows) if own.is_along)
         first = rows[0]
-        nodes = [storage.get(verb, ()) for verb in ("fold", "inline", "stream")]
-        return RowGroup(tuple(kernels), RowFusion(members, first.size, first.groups, along, *nodes))
+        fold, inline, stream = (storage.get(verb, ()) for verb in ("fold", "inline", "stream"))
+        storages = fold, inline, stream, first.threads
+        fusion = RowFusion(members, first.size, first.groups, along, *storages)
+        return RowGroup(tuple(kernels), fusion)
 
 
 def _scheduled(step: NestStep) -> Step | None:

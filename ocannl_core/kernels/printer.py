@@ -138,6 +138,7 @@ def _row_group(
             lines.append(f"{verb} {', '.join(map(printer.names.node, nodes))}")
     for at, (kernel, member) in enumerate(zip(kernels, fusion.members, strict=True)):
         options = (fusion.size, fusion.groups) if at == 0 else (1, 1)
-        rows = FuseRows(member.rows, *options, at in fusion.along)
+        threads = fusion.threads if at == 0 else 0
+        rows = FuseRows(member.rows, *options, at in fusion.along, threads)
         lines += _nest(printer, kernel, [schedule_text((rows,))])
     return printer.nested("rows", lines)

@@ -117,6 +117,7 @@ class RowFusion:
         folded: Nodes that become as large as one block of rows.
         inlined: Nodes that are computed where they are read.
         streamed: Nodes that are stored past the caches.
+        threads: The threads of a block that run a row together; 0 where one thread runs it.
     """
 
     members: tuple[Member, ...]
@@ -126,6 +127,7 @@ class RowFusion:
     folded: tuple[TensorNode, ...] = ()
     inlined: tuple[TensorNode, ...] = ()
     streamed: tuple[TensorNode, ...] = ()
+    threads: int = 0
 
     def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
         """Return the fusion as a schedule.
@@ -138,7 +140,8 @@ class RowFusion:
         schedule: list[Transform] = []
         for at, member in enumerate(self.members):
             options = (self.size, self.groups) if at == 0 else (1, 1)
-            schedule.append(FuseRows(member.rows, *options, at in self.along))
+            threads = self.threads if at == 0 else 0
+            schedule.append(FuseRows(member.rows, *options, at in self.along, threads))
             schedule += () if at in self.along else pending.pop(0)
         written = nodes_written_by_rows(self.members)
         schedule += [FoldStorage(written.index(node)) for node in self.folded]
@@ -196,7 +199,14 @@ def row_fusion_of(
         for kind in (FoldStorage, Inline, StreamStores)
     )
     found = RowFusion(
-        tuple(members), first.size, first.groups, frozenset(along), folded, inlined, streamed
+        tuple(members),
+        first.size,
+        first.groups,
+        frozenset(along),
+        folded,
+        inlined,
+        streamed,
+        first.threads,
     )
     return found, tuple(schedules)
 

@@ -188,12 +188,15 @@ class FuseRows:
             results of sums over rows; for the first nest.
         is_along: True if the loops of the nest before, whose schedule it has, are those of this one
             as well.
+        threads: So many threads of a block run each row, and the grid runs the rows; 0 where a row
+            is run by one thread. For the first nest.
     """
 
     axes: tuple[str, ...]
     size: int = 1
     groups: int = 1
     is_along: bool = False
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +283,10 @@ def _text(transform: Transform) -> str:
         case AccumulateAt(over, fused, prefetch):
             options = f"{' fused' if fused else ''}{' prefetch' if prefetch else ''}"
             return f"accumulate over {over}{options}"
-        case FuseRows(axes, size, groups, is_along):
+        case FuseRows(axes, size, groups, is_along, threads):
             options = f" by {size}" if size > 1 else ""
             options += f" in {groups}" if groups > 1 else ""
+            options += f" on {threads}" if threads else ""
             return f"rows {' '.join(axes)}{options}{' along' if is_along else ''}"
         case FoldStorage(written):
             return f"fold {written}"
@@ -306,7 +310,8 @@ _FORMS = tuple(
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<prefetch> prefetch)?",
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
-        r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?(?P<flag> along)?",
+        r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
+        r"(?P<flag> along)?",
         r"(?P<verb>fold|inline|stream) (?P<written>\d+)",
     )
 )
@@ -362,7 +367,8 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
         case "pack":
             return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
         case "rows":
-            return FuseRows(axes, int(parts["size"] or 1), int(parts["groups"] or 1), flag)
+            counts = int(parts["size"] or 1), int(parts["groups"] or 1)
+            return FuseRows(axes, *counts, flag, int(parts["threads"] or 0))
         case "fold":
             return FoldStorage(int(parts["written"] or 0))
         case "inline":

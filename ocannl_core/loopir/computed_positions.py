@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan
+from typing import assert_never
 
 from ocannl_core.dtypes import DType, Kind, int64
 from ocannl_core.indexing import AxisIndex, FixedIndex, IndexMap
@@ -33,14 +34,15 @@ def value_beyond(dtype: DType) -> float:
     """Return the value of a read beyond an axis: NaN for floats, for integers the number of the
     greatest magnitude.
     """
-    bits = 8 * dtype.nbytes
     match dtype.kind:
         case Kind.FLOAT:
             return nan
         case Kind.SIGNED:
-            return -(1 << bits - 1)
+            return -(1 << dtype.bits - 1)
+        case Kind.UNSIGNED | Kind.BOOL | Kind.WORD:
+            return (1 << dtype.bits) - 1
         case _:
-            return (1 << bits) - 1
+            assert_never(dtype.kind)
 
 
 def gather_cell(
@@ -94,8 +96,7 @@ def _in_buffer(position: Expr, left: int) -> Expr:
 def _is_inside(position: Expr, extent: int) -> Expr:
     """Return the test that a position is one of an axis."""
     dtype = position.dtype
-    bits = 8 * dtype.nbytes
-    limit = 1 << bits - (dtype.kind is Kind.SIGNED)
+    limit = 1 << dtype.bits - (dtype.kind is Kind.SIGNED)
     lowest = Binary(BinaryOp.LE, Const(0, dtype), position, dtype)
     if extent >= limit:  # every number of the format is below it
         return lowest

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import isfinite
 
-from ocannl_core.dtypes import ALL, DType, round_to, uint4x32
+from ocannl_core.dtypes import ALL, PACKED, DType, round_to, uint4x32
 from ocannl_core.errors import ParseError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
@@ -43,7 +43,7 @@ from ocannl_core.loopir.tokens import Cursor, Token
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import HASHES, PRIMITIVES, BinaryOp, Op, TernaryOp, UnaryOp, arity
 
-_FORMATS = {str(dtype): dtype for dtype in ALL}
+_FORMATS = {str(dtype): dtype for dtype in (*ALL, *PACKED)}
 _INFIX = {op.value.symbol: op for op in BinaryOp if op.value.symbol}
 _FUNCTIONS = {
     op.value.name: op
@@ -540,7 +540,7 @@ def _constant(cursor: Cursor, token: Token, text: str, dtype: DType) -> Const | 
     """Return a constant of a format."""
     if text.startswith("0x") and not dtype.is_float:
         return ConstBits(int(text, 16), dtype)
-    if dtype.is_integer and text.removeprefix("-").isdecimal():
+    if dtype.holds_integers and text.removeprefix("-").isdecimal():
         return Const(int(text), dtype)
     if dtype.is_float and not text.startswith("0x"):
         value = float(text)

@@ -69,25 +69,28 @@ def bounded_range(
     reach = index_range(index, ranges)
     if reach is None:
         return None
-    low, high = reach.low, reach.high
-    terms, offset = as_affine(index)
-    factors = {var: coefficient for coefficient, var in terms}
+    terms, low = as_affine(index)
+    high = low
+    left = {var: coefficient for coefficient, var in terms}
     for position, limit in bounds:
         inner, start = as_affine(position)
         varying = [term for term in inner if ranges.get(term[1]) != Range(0, 0)]
-        if not varying:
+        known = index_range(affine(varying, start), ranges)
+        if not varying or known is None:
             continue
         coefficient, var = varying[0]
-        times = factors.get(var, 0) // coefficient
-        if not times or any(factors.get(each) != times * factor for factor, each in varying):
+        times = left.get(var, 0) // coefficient
+        if not times or any(left.get(each) != times * factor for factor, each in varying):
             continue
-        used = {each for _, each in varying}
-        rest = index_range(affine([term for term in terms if term[1] not in used], offset), ranges)
-        if rest is not None and times > 0:
-            high = min(high, times * (limit - 1 - start) + rest.high)
-        elif rest is not None:
-            low = max(low, times * (limit - 1 - start) + rest.low)
-    return Range(low, high)
+        # the terms of this position move together: take them out of the sum
+        taken = {each for _, each in varying}
+        left = {each: factor for each, factor in left.items() if each not in taken}
+        ends = [times * (end - start) for end in (known.low, min(known.high, limit - 1))]
+        low += min(ends)
+        high += max(ends)
+    rest = index_range(affine([(factor, var) for var, factor in left.items()], 0), ranges)
+    assert rest is not None
+    return Range(max(low + rest.low, reach.low), min(high + rest.high, reach.high))
 
 
 _MOST_PIECES = 1_000_000

@@ -2,10 +2,19 @@
 inferred.
 """
 
-from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
+from ocannl_core.nn.attention import (
+    KeyValueCache,
+    attention,
+    causal_mask,
+    key_value_cache,
+    multi_head_attention,
+)
+from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
 from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
 from ocannl_core.nn.embedding import embedding
+from ocannl_core.nn.images import basic_block, bottleneck_block, global_avg_pool, lenet, resnet
+from ocannl_core.nn.language import gpt
 from ocannl_core.nn.layers import repeat_layers
 from ocannl_core.nn.losses import (
     accuracy,
@@ -17,16 +26,33 @@ from ocannl_core.nn.losses import (
     mean_squared_error,
     perplexity,
 )
-from ocannl_core.nn.normalization import batch_norm, layer_norm
+from ocannl_core.nn.normalization import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    rms_norm,
+)
 from ocannl_core.nn.perceptron import dense, mlp
+from ocannl_core.nn.positions import learned_positions, rotary, sinusoidal_positions
+from ocannl_core.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from ocannl_core.nn.statistics import mean, softmax, variance
+from ocannl_core.nn.transformers import (
+    transformer,
+    transformer_decoder,
+    transformer_encoder,
+    transformer_layer,
+)
 
 __all__ = [
+    "KeyValueCache",
     "accuracy",
     "attention",
     "avg_pool",
+    "basic_block",
     "batch_norm",
     "binary_cross_entropy",
+    "bottleneck_block",
     "causal_mask",
     "conv",
     "conv2d",
@@ -34,10 +60,23 @@ __all__ = [
     "dense",
     "dropout",
     "embedding",
+    "global_avg_pool",
+    "gpt",
+    "gpt2_names",
+    "group_norm",
+    "gru",
+    "gru_cell",
     "hinge",
     "huber",
+    "instance_norm",
+    "key_value_cache",
     "kl_divergence",
     "layer_norm",
+    "learned_positions",
+    "lenet",
+    "llama_names",
+    "lstm",
+    "lstm_cell",
     "max_pool",
     "max_pool2d",
     "mean",
@@ -47,6 +86,17 @@ __all__ = [
     "perplexity",
     "repeat_layers",
     "resize",
+    "resnet",
+    "resnet_names",
+    "rms_norm",
+    "rnn",
+    "rnn_cell",
+    "rotary",
+    "sinusoidal_positions",
     "softmax",
+    "transformer",
+    "transformer_decoder",
+    "transformer_encoder",
+    "transformer_layer",
     "variance",
 ]

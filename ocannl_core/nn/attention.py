@@ -1,27 +1,41 @@
-"""Attention with several heads."""
+"""Attention with several heads, and the keys and values that decoding keeps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit
+from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit, int32
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.nn.dropout import dropout as drop
+from ocannl_core.nn.positions import Positions, positions_of, rotary
+from ocannl_core.nn.sizes import last_size
 from ocannl_core.nn.statistics import softmax
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.literals import tensor
+from ocannl_core.tensor.literals import offsets, tensor
 from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise_operations import where
+from ocannl_core.tensor.parameters import Axes, declare, param
+from ocannl_core.tensor.pointwise_operations import equal, less_equal, where
+from ocannl_core.tensor.required_shapes import require_shape
 from ocannl_core.tensor.tensor import Tensor
 
 SCORES = "... s | h d; ... t | h d => ... s | t -> h"
-OVER_KEYS = "... s | t -> h => ... s | 0 -> h"
+OVER_KEYS = "... s | t -> ... => ... s | 0 -> ..."
 ATTENDED = "... s | t -> h; ... t | h e => ... s | h e"
+GROUPED_SCORES = "... s | h g d; ... t | h d => ... s | t -> h g"
+GROUPED_ATTENDED = "... s | t -> h g; ... t | h e => ... s | h g e"
 _EXCLUDED = 1e9
 """Minus the score of a masked position: its weight is 0 beside any other score."""
+
+KeysAndValues = tuple[Tensor, Tensor]
+"""The keys and the values of a layer, `...,t|h,d`."""
 
 
 def causal_mask(length: int) -> Tensor:
@@ -34,7 +48,17 @@ def causal_mask(length: int) -> Tensor:
     return tensor(cells, batch_axes=1, input_axes=1, label="causal_mask")
 
 
-def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+def attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    position: Positions | None = None,
+    grouped: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
     """Return the values averaged with weights `softmax(scores)` over the positions of the keys.
 
     Shapes: queries `...,s|h,d`, keys `...,t|h,d` and values `...,t|h,e` to `...,s|h,e`; the mask
@@ -42,11 +66,29 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
 
     Queries are to be scaled by the caller. A query with all positions masked gets the mean of the
     values.
+
+    Args:
+        queries: The queries.
+        keys: The keys.
+        values: The values.
+        mask: Not 0 at allowed pairs of positions.
+        causal: True to allow keys only up to the position of the query.
+        position: The positions of the queries; 0, 1, ... by default.
+        grouped: True for queries `...,s|h,g,d` in groups: `g` queries share a head of the keys and
+            values. The result is `...,s|h,g,e`.
+        dropout: The rate at which weights are dropped in training.
     """
-    scores = einsum(SCORES, queries, keys)
+    scores = einsum(GROUPED_SCORES if grouped else SCORES, queries, keys)
+    if causal:
+        key_positions = require_shape(offsets(dtype=int32, label="key_positions"), "|_->")
+        allowed = less_equal(key_positions, positions_of(position))
+        mask = allowed if mask is None else where(mask, allowed, 0.0)
     if mask is not None:
         scores = where(mask, scores, _masked_score(scores.dtype))
-    attended: Tensor = einsum(ATTENDED, softmax(OVER_KEYS, scores), values)
+    weights = softmax(OVER_KEYS, scores)
+    if dropout:
+        weights = drop(weights, rate=dropout)
+    attended: Tensor = einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
     return attended
 
 
@@ -62,29 +104,169 @@ def multi_head_attention(
     x: Tensor,
     mask: Tensor | None = None,
     memory: Tensor | None = None,
+    cache: KeysAndValues | None = None,
+    position: Positions | None = None,
     *,
     heads: int,
-    width: int,
+    width: int | None = None,
     output: Sequence[int] | None = None,
-) -> Tensor:
+    kv_heads: int | None = None,
+    bias: bool = False,
+    causal: bool = False,
+    rotary_base: float | None = None,
+    interleaved: bool = False,
+    dropout: float = 0.0,
+) -> Any:
     """Return scaled dot-product attention with several heads, from a sequence to itself or to
     another.
 
     Shapes: `...,s|n` to `...,s|m`, where the last batch axis counts positions. Parameters: `w_q`,
-    `w_k` and `w_v` of shape `n->heads,width`, and `w_o` of shape `heads,width->m`.
+    `w_k` and `w_v` of shape `n->heads,width`, and `w_o` of shape `heads,width->m`; with a bias also
+    `b_q`, `b_k`, `b_v` and `b_o`, 0 at first. With groups, `w_q` is `n->kv_heads,g,width` for `g`
+    queries that share keys and values, which are `n->kv_heads,width`.
 
     Args:
         x: The sequence of the queries.
         mask: Not 0 at allowed pairs of positions, with a shape that broadcasts to `...,s|t->heads`,
             such as that of `causal_mask`.
         memory: The sequence of the keys and values, `...,t|k`; `x` itself by default.
-        heads: The number of heads.
-        width: The length of queries, keys and values, for each head.
+        cache: Keys and values of other positions, `...,t|heads,width`. The result is then a pair:
+            the attended values, and the keys and values of `x`. Without a position, `x` is the
+            beginning of a sequence, and the cache is not read.
+        position: The position of `x`, which is one cell of a sequence, if there is a cache; else
+            the positions of its cells, 0, 1, ... by default.
+        heads: The number of heads of the queries.
+        width: The length of queries, keys and values, for each head; by default that of `x` divided
+            by the heads.
         output: The axes of the result; inferred from its use when not given.
+        kv_heads: The number of heads of the keys and values, which divides that of the queries.
+        bias: True to add a bias to each of the four products.
+        causal: True to allow keys only up to the position of the query.
+        rotary_base: The base of rotations of queries and keys by their positions, as for `rotary`;
+            None for none.
+        interleaved: The convention of the rotations, as for `rotary`.
+        dropout: The rate at which weights are dropped in training.
     """
+    groups = _groups(heads, kv_heads)
+    if width is None:
+        width = last_size(x, "multi_head_attention") // heads
     source = x if memory is None else memory
-    queries = (param("w_q", output=[heads, width]) @ x) * (1 / math.sqrt(width))
-    keys = param("w_k", output=[heads, width]) @ source
-    values = param("w_v", output=[heads, width]) @ source
-    result: Tensor = param("w_o", output=output) @ attention(queries, keys, values, mask)
+    own = [heads, width] if kv_heads is None else [kv_heads, width]
+    asked = [heads, width] if kv_heads is None else [kv_heads, groups, width]
+    queries = _projected("q", x, asked, bias)
+    keys = _projected("k", source, own, bias)
+    values = _projected("v", source, own, bias)
+    if rotary_base is not None:
+        queries, keys = (
+            rotary(each, position, base=rotary_base, interleaved=interleaved)
+            for each in (queries, keys)
+        )
+    rows = keys, values
+    if cache is not None and position is not None:
+        keys, values = (_with_row(*each, position) for each in zip(cache, rows, strict=True))
+    attended = attention(
+        queries * (1 / math.sqrt(width)),
+        keys,
+        values,
+        mask,
+        causal=causal,
+        position=position,
+        grouped=kv_heads is not None,
+        dropout=dropout,
+    )
+    result = _projected("o", attended, output, bias)
+    return result if cache is None else (result, rows)
+
+
+def _projected(name: str, x: Tensor, output: Sequence[int] | None, bias: bool) -> Tensor:
+    result: Tensor = param(f"w_{name}", output=output) @ x
+    return result + param(f"b_{name}", output=output, init=0.0) if bias else result
+
+
+def _groups(heads: int, kv_heads: int | None) -> int:
+    """Return the number of queries that share keys and values."""
+    shared = heads if kv_heads is None else kv_heads
+    if heads < 1 or shared < 1 or heads % shared:
+        raise UsageError(
+            "The heads of keys and values divide those of queries.",
+            found=f"heads={heads!r}, kv_heads={kv_heads!r}",
+            where=str(caller_location() or ""),
+            fix="heads=8, kv_heads=2",
+        )
+    return heads // shared
+
+
+def _with_row(cached: Tensor, row: Tensor, position: Positions) -> Tensor:
+    """Return cached keys or values with those of one position replaced, to be read in place."""
+    places = require_shape(offsets(dtype=int32, label="cached_positions"), "_|")
+    result: Tensor = where(equal(places, positions_of(position)), row, cached)
     return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyValueCache:
+    """The keys and values of all layers of a decoder, kept between the calls of a routine.
+
+    Attributes:
+        keys: The keys, `layers,...,length|heads,width`.
+        values: The values, likewise.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    def write(self, rows: KeysAndValues, position: Positions | None) -> None:
+        """Record the assignment of keys and values of all layers to their positions.
+
+        Args:
+            rows: Keys and values of one position, or of the first positions of the sequence.
+            position: The position of the single row; None for the first positions.
+
+        Raises:
+            UsageError: outside of recorded code.
+        """
+        if sessions.current().recorder is None:
+            raise UsageError(
+                "A cache is written in place, which is recorded code.",
+                found="a model applied to a cache in an expression",
+                where=str(caller_location() or ""),
+                fix="apply it in a function decorated with @oc.cd, and compile that",
+            )
+        if isinstance(position, Tensor):
+            raise UsageError(
+                "A cache is written at a position that the call of the routine states.",
+                found=f"the tensor {position!r}",
+                where=str(caller_location() or ""),
+                fix='position=oc.static_index("i"), in bindings=[i] of ctx.compile',
+            )
+        for cached, row in zip((self.keys, self.values), rows, strict=True):
+            if position is None:
+                count = row.shape.batch.trailing[-1]
+                cached[..., 0 : getattr(count, "n", None), :, :] = row
+            else:
+                cached[..., position : position + 1, :, :] = row
+
+
+def key_value_cache(
+    *,
+    layers: int,
+    length: Any,
+    heads: int,
+    width: int,
+    batch: Axes = (),
+    dtype: DType | str | None = None,
+) -> KeyValueCache:
+    """Return an empty cache for the keys and values of a decoder.
+
+    Args:
+        layers: The number of layers.
+        length: The number of positions; an extent at run time reads only those that a call states.
+        heads: The number of heads of the keys and values.
+        width: The length of keys and values, for each head.
+        batch: The batch axes of the sequences.
+        dtype: The number format.
+    """
+    axes = [batch] if isinstance(batch, int) else list(batch)  # type: ignore[arg-type]
+    rows: dict[str, Any] = {"batch": [layers, *axes, length], "output": [heads, width]}
+    keys, values = (declare(name, **rows, input=(), dtype=dtype) for name in ("keys", "values"))
+    return KeyValueCache(keys, values)

@@ -9,7 +9,7 @@ from ocannl_core.tensor.scan import run_steps
 
 
 def repeat_layers(
-    layer: Callable[[Any], Any], x: Any, *, layers: int, keep: str = "reductions"
+    layer: Callable[..., Any], x: Any, xs: Any = None, *, layers: int, keep: str = "reductions"
 ) -> Any:
     """Return the result of equal layers one after the other, each with parameters of its own.
 
@@ -21,7 +21,12 @@ def repeat_layers(
 
     Args:
         layer: A function of what the layer before returned; a block, or one that applies blocks.
+            With `xs`, of the layer's entry as well, and it returns a pair: the input of the next
+            layer and a value.
         x: The input of the first layer: a tensor, or a structure of tensors as in `oc.scan`.
+        xs: Tensors with an entry for each layer along their leftmost batch axis, or a structure of
+            such. The result is then a pair: what the last layer returned, and the values of all
+            layers along a leftmost batch axis.
         layers: The number of layers.
         keep: The values of each layer that gradients read from memory, as in `oc.scan`.
 
@@ -30,9 +35,9 @@ def repeat_layers(
         ShapeError: if it changes the shape.
     """
 
-    def step(carry: Any, nothing: None) -> tuple[Any, None]:
-        return layer(carry), None
+    def step(carry: Any, entry: Any) -> Any:
+        return layer(carry, entry) if xs is not None else (layer(carry), None)
 
     step.__name__ = getattr(layer, "__name__", "layer")
-    _, result = run_steps(step, x, None, layers, is_reversed=False, keep=keep, has_layers=True)
-    return result
+    items, result = run_steps(step, x, xs, layers, is_reversed=False, keep=keep, has_layers=True)
+    return result if xs is None else (result, items)

@@ -1,4 +1,4 @@
-"""Normalisation by mean and variance."""
+"""Normalisation by mean and variance, or by the mean square."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ocannl_core.tensor.definitions import Effect
 from ocannl_core.tensor.evaluation import is_evaluating
 from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param, statistic
-from ocannl_core.tensor.pointwise_operations import add, mul, recip_sqrt, sub
+from ocannl_core.tensor.pointwise_operations import add, identity, mul, recip_sqrt, sub
+from ocannl_core.tensor.rearrangement import sized_axes_of
 from ocannl_core.tensor.recording import cd
 from ocannl_core.tensor.required_shapes import require_shapes
 from ocannl_core.tensor.tensor import Tensor
@@ -33,8 +34,90 @@ def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     difference = x - mean(OVER_OUTPUTS, x)
     scale = recip_sqrt(mean(OVER_OUTPUTS, difference * difference) + epsilon)
     gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
-    require_shapes("...|..n..; ..n..; ..n..", x, gamma, beta)
     result: Tensor = gamma * (difference * scale) + beta
+    require_shapes("...|..n..; ...|..n..; ..n..; ..n..", x, result, gamma, beta)
+    return result
+
+
+@op
+def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
+    """Divide every position of the batch by the root of its mean square, then scale it.
+
+    Shapes: `b|n` to `b|n`, with a parameter `gamma` of shape `n`, 1 at first. `n` may be any number
+    of axes; the mean is over all of them.
+
+    Args:
+        x: The features.
+        epsilon: Added to the mean square.
+    """
+    gamma = param("gamma", init=1.0)
+    result: Tensor = gamma * (x * recip_sqrt(mean(OVER_OUTPUTS, x * x) + epsilon))
+    require_shapes("...|..n..; ...|..n..; ..n..", x, result, gamma)
+    return result
+
+
+@op
+def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
+    """Normalise every group of channels of every example by itself, then scale and shift channels.
+
+    Shapes: `b|l..., c` to `b|l..., c`, with parameters `gamma` and `beta` of shape `c`, 1 and 0 at
+    first. The number of channels must be known.
+
+    Args:
+        x: The features.
+        groups: The number of groups, which divides the channels; mean and variance are over the
+            positions and the channels of a group.
+        axes: The number of axes `l...` between the batch and the channels.
+        epsilon: Added to the variance.
+    """
+    own = sized_axes_of(x, "group_norm")
+    channels = own.known_size(len(own) - 1)
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or channels % groups:
+        raise UsageError(
+            "Groups divide the channels.",
+            found=f"groups={groups!r} of {channels} channels",
+            where=str(caller_location() or ""),
+        )
+    places = "".join(f"l{k}, " for k in range(axes))
+    width = channels // groups
+    joined, split = f"...|{places}{width}*g<+c", f"...|{places}g, c"
+    parts = identity(x, logic=f"{joined} => {split}", values={"c": width})
+    over = f"{split} => ...|{'0, ' * axes}g, 0"
+    normal = identity(
+        _normalised(parts, over, epsilon), logic=f"{split} => {joined}", values={"c": width}
+    )
+    return _scaled_channels(normal, places)
+
+
+@op
+def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
+    """Normalise every channel of every example by itself, then scale and shift it.
+
+    Shapes: `b|l..., c` to `b|l..., c`, with parameters `gamma` and `beta` of shape `c`, 1 and 0 at
+    first.
+
+    Args:
+        x: The features.
+        axes: The number of axes `l...` between the batch and the channels; mean and variance are
+            over them.
+        epsilon: Added to the variance.
+    """
+    places = "".join(f"l{k}, " for k in range(axes))
+    normal = _normalised(x, f"...|{places}c => ...|{'0, ' * axes}c", epsilon)
+    return _scaled_channels(normal, places)
+
+
+def _normalised(x: Tensor, over: str, epsilon: float) -> Tensor:
+    """Return cells minus their mean along a specification, divided by their standard deviation."""
+    difference = x - mean(over, x)
+    result: Tensor = difference * recip_sqrt(mean(over, difference * difference) + epsilon)
+    return result
+
+
+def _scaled_channels(x: Tensor, places: str) -> Tensor:
+    gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
+    require_shapes(f"...|{places}c; c; c", x, gamma, beta)
+    result: Tensor = gamma * x + beta
     return result
 
 

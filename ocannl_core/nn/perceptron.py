@@ -11,7 +11,7 @@ from ocannl_core.tensor.tensor import Tensor
 
 
 @op
-def dense(x: Tensor, *, output: Sequence[int] | None = None) -> Tensor:
+def dense(x: Tensor, *, output: Sequence[int] | None = None, bias: bool = True) -> Tensor:
     """Return an affine function of the output axes: `weight @ x + bias`.
 
     Shapes: `b|n` to `b|m`, with parameters `weight` of shape `n->m` and `bias` of shape `m`, 0 at
@@ -20,10 +20,12 @@ def dense(x: Tensor, *, output: Sequence[int] | None = None) -> Tensor:
     Args:
         x: The features.
         output: The sizes `m`; inferred from the use of the result when not given.
+        bias: False to leave out the bias.
     """
     # both state all their axes, so that the number of axes of the result is known at once
-    weight = param("weight", output=output)
-    result: Tensor = weight @ x + param("bias", output=output, input=[], init=0.0)
+    result: Tensor = param("weight", output=output) @ x
+    if bias:
+        result = result + param("bias", output=output, input=[], init=0.0)
     return result
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ocannl_core.dtypes import DType, Kind, round_to
+from ocannl_core.dtypes import DType, bool_, extremes, round_to
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import FixedIndex
 from ocannl_core.loopir.nodes import Binary, Const, Expr, IndexValue, Ternary, Unary
@@ -159,6 +159,8 @@ def _vanishes_in_sum(zero: Expr, x: Expr) -> bool:
 
 
 def _absorb_negation(expr: Expr) -> Expr | None:
+    if expr.dtype is bool_:  # sums and differences of truths are no inverses
+        return None
     match expr:
         case Binary(_B.ADD, x, Unary(_U.NEG, y), dtype):
             return Binary(_B.SUB, x, y, dtype)
@@ -362,10 +364,7 @@ def _drop_neutral_extremum(expr: Expr) -> Expr | None:
 def _is_extreme(expr: Expr, op: BinaryOp, dtype: DType) -> bool:
     if dtype.is_float:
         return is_number(expr, -math.inf if op is _B.MAX else math.inf)
-    bits = 8 * dtype.nbytes
-    lowest, highest = 0, (1 << bits) - 1
-    if dtype.kind is Kind.SIGNED:
-        lowest, highest = -(1 << bits - 1), (1 << bits - 1) - 1
+    lowest, highest = extremes(dtype)
     return bool(value_of(expr) == (lowest if op is _B.MAX else highest))
 
 
@@ -397,7 +396,7 @@ def _fold_equal_operands(expr: Expr) -> Expr | None:
         case Binary(op, left, right, dtype) if is_leaf(left) and left == right:
             if op is _B.LT:
                 return constant(0, dtype)
-            if left.dtype.is_integer or isinstance(left, IndexValue):
+            if left.dtype.holds_integers or isinstance(left, IndexValue):
                 return constant(int(op is not _B.NE), dtype)
             return None
         case _:
@@ -455,7 +454,9 @@ _GATE = AlgebraicRule("relu_gate(c, x), sat01_gate(c, x) --> x or 0", _fold_gate
 _SUM = AlgebraicRule(
     "x + -0.0, x - 0.0 --> x; x + 0.0 --> x if x is never -0.0; -0.0 - x --> -x", _drop_neutral_term
 )
-_NEGATED = AlgebraicRule("x + -y --> x - y; -x + y --> y - x; x - -y --> x + y", _absorb_negation)
+_NEGATED = AlgebraicRule(
+    "x + -y --> x - y; -x + y --> y - x; x - -y --> x + y; not in bool", _absorb_negation
+)
 _INTEGER_SUM = AlgebraicRule(
     "(x + c) + d --> x + (c + d), c - (x + d) --> (c - d) - x, and the like; x - x --> 0; integers",
     _fold_integer_sum,

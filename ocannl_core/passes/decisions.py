@@ -9,13 +9,25 @@ from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.passes.inline.decide import Definition, Policy, inline
+from ocannl_core.passes.inline.decide import Definition, InliningResult, Policy, inline
 from ocannl_core.passes.one_hot import gather_one_hot
 from ocannl_core.passes.placement import allocate_scratch, decide_placement
 from ocannl_core.passes.simplify import simplify
 
-PrefersDevice = Callable[[TensorNode, NodeInfo], bool]
-"""Return True if a backend prefers device memory for a node that could be local to the routine."""
+ChooseMode = Callable[[TensorNode, NodeInfo, tuple[MemoryMode, ...]], Placement | None]
+"""Return the choice of a backend among the memory modes of a node, the core's own choice first;
+None if it makes none.
+"""
+
+_UNPROFITABLE = frozenset(
+    {
+        Reason.VISITED_TOO_OFTEN,
+        Reason.REDUCTION_FOR_OTHER_CELLS,
+        Reason.STRIDED_REDUCTION,
+        Reason.INLINING_DISABLED,
+    }
+)
+"""Reasons against inlining that a backend may overrule."""
 
 
 @dataclass(slots=True)
@@ -24,7 +36,7 @@ class Decisions:
 
     Attributes:
         stored: Nodes that the context keeps from one routine to the next, with its reasons.
-        prefers_device: Called with each node that may be local; None prefers no device memory.
+        choose_mode: The backend's choice of memory modes; None if it makes none.
         requested: Nodes to inline, profitable or not.
         virtual: Nodes that need no memory, and why.
         refused: Why inlining left each of the others in memory.
@@ -32,10 +44,12 @@ class Decisions:
         independent: Nodes whose cells are all written before they are read.
         positive: Nodes that never hold `-0.0` when they are read.
         kept: Nodes that could be local and are not.
+        chosen: The backend's choices.
+        outlives: False if no node may outlive the program, which is an iteration of a loop.
     """
 
     stored: Mapping[TensorNode, Placement]
-    prefers_device: PrefersDevice | None = None
+    choose_mode: ChooseMode | None = None
     requested: frozenset[TensorNode] = frozenset()
     virtual: Mapping[TensorNode, Placement] = field(default_factory=dict)
     refused: Mapping[TensorNode, Reason] = field(default_factory=dict)
@@ -43,6 +57,8 @@ class Decisions:
     independent: frozenset[TensorNode] = frozenset()
     positive: frozenset[TensorNode] = frozenset()
     kept: dict[TensorNode, Placement] = field(default_factory=dict)
+    chosen: dict[TensorNode, Placement] = field(default_factory=dict)
+    outlives: bool = True
 
     def inline(self, program: LoopProgram) -> LoopProgram:
         """Inline by the policy of the settings.
@@ -59,6 +75,8 @@ class Decisions:
             chosen.inline_complex_computations,
         )
         found = inline(program, self.stored, policy, self.requested)
+        if self.choose_mode is not None:
+            found = self._consult(self.choose_mode, program, policy, found)
         wish = Placement(MemoryMode.VIRTUAL, Reason.INLINING_REQUESTED)
         for node in found.refused:
             if node in self.requested:
@@ -68,6 +86,41 @@ class Decisions:
         self.definitions, self.independent = found.definitions, found.independent
         self.positive = found.positive
         return found.program
+
+    def _consult(
+        self, choose: ChooseMode, program: LoopProgram, policy: Policy, found: InliningResult
+    ) -> InliningResult:
+        """Return the result of inlining after the backend's choices for all nodes left open."""
+        for node in program.nodes:
+            modes = self._open_modes(node, found)
+            choice = choose(node, program.nodes[node], modes) if len(modes) > 1 else None
+            if choice is not None:
+                self.chosen[node] = choice
+        chosen = {mode: set[TensorNode]() for mode in MemoryMode}
+        for node, choice in self.chosen.items():
+            chosen[choice.mode].add(node)
+        self.kept |= {node: self.chosen[node] for node in chosen[MemoryMode.ON_DEVICE]}
+        in_memory = self.kept.keys() | chosen[MemoryMode.LOCAL]
+        extra = chosen[MemoryMode.VIRTUAL] & found.refused.keys()
+        if not (extra or in_memory & found.virtual.keys()):
+            return found
+        stored, requested = {**self.stored, **self.kept}, self.requested | extra
+        return inline(program, stored, policy, requested, chosen[MemoryMode.LOCAL])
+
+    def _open_modes(self, node: TensorNode, found: InliningResult) -> tuple[MemoryMode, ...]:
+        """Return the modes that a node may have, the core's own choice first."""
+        if node in self.stored or node in self.requested:
+            return ()
+        may_be_local = node in found.independent and settings.current().enable_device_only
+        local = (MemoryMode.LOCAL,) if may_be_local else ()
+        device = (MemoryMode.ON_DEVICE,) if self.outlives else ()
+        virtual = found.virtual.get(node)
+        if virtual is not None:
+            is_unused = virtual.reason is Reason.NEVER_READ
+            return (MemoryMode.VIRTUAL, *(() if is_unused else local), *device)
+        if found.refused.get(node) in _UNPROFITABLE:
+            return (*local, *device, MemoryMode.VIRTUAL)
+        return (*local, *device) if node in found.independent else ()
 
     def simplify(self, program: LoopProgram) -> LoopProgram:
         """Simplify, given the nodes that never hold `-0.0`."""
@@ -82,13 +135,11 @@ class Decisions:
         """Allocate memory in the routine for the nodes that are local to it."""
         enabled = settings.current().enable_device_only
         for node in program.params:
-            if node not in self.independent or node in self.stored:
+            if node not in self.independent or node in self.stored or node in self.kept:
                 continue
             if not enabled:
                 reason = Reason.LOCAL_MEMORY_DISABLED
                 self.kept[node] = Placement(MemoryMode.ON_DEVICE, reason)
-            elif self.prefers_device is not None and self.prefers_device(node, program.nodes[node]):
-                self.kept[node] = Placement(MemoryMode.ON_DEVICE, Reason.BACKEND_CHOICE)
         return allocate_scratch(program, {**self.stored, **self.kept}, self.independent)
 
     def placements(
@@ -105,5 +156,11 @@ class Decisions:
             known = self.stored.get(node) or self.kept.get(node) or self.virtual.get(node)
             if known is None and node not in program.nodes:
                 known = Placement(MemoryMode.VIRTUAL, Reason.NEVER_READ)
-            found[node] = known or decide_placement(node, self.refused, self.independent)
+            known = known or decide_placement(node, self.refused, self.independent)
+            found[node] = self._in_own_words(node, known)
         return found
+
+    def _in_own_words(self, node: TensorNode, decided: Placement) -> Placement:
+        """Return a decision with the reason of the backend, if that made it."""
+        choice = self.chosen.get(node)
+        return decided if choice is None or choice.mode is not decided.mode else choice

@@ -18,7 +18,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Repeat, Stmt
 from ocannl_core.loopir.traverse import nodes_of, reads, writes
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.passes.decisions import Decisions
+from ocannl_core.passes.decisions import ChooseMode, Decisions
 
 Optimise = Callable[[LoopProgram, Decisions], LoopProgram]
 """The passes over a program, with what they store their decisions in."""
@@ -38,7 +38,10 @@ class OptimisedRepetitions:
 
 
 def optimise_repetitions(
-    program: LoopProgram, stored: AbstractSet[TensorNode], optimise: Optimise
+    program: LoopProgram,
+    stored: AbstractSet[TensorNode],
+    optimise: Optimise,
+    choose_mode: ChooseMode | None = None,
 ) -> OptimisedRepetitions:
     """Optimise the bodies of the repetitions at the top level of a program, innermost first.
 
@@ -49,6 +52,7 @@ def optimise_repetitions(
         program: The program.
         stored: The nodes that the context keeps.
         optimise: Applied to the iteration of each.
+        choose_mode: The backend's choice of memory modes.
     """
     if not any(isinstance(stmt, Repeat) for stmt in program.body.stmts):
         return OptimisedRepetitions(program, {})
@@ -61,7 +65,7 @@ def optimise_repetitions(
             if not outputs or stmt.count == 0:
                 continue
             visible = frozenset((*stmt.inputs, *outputs))
-            found = _optimise_iteration(stmt, program, visible, optimise)
+            found = _optimise_iteration(stmt, program, visible, optimise, choose_mode)
             stmt = _with_accesses(stmt, found.program, visible)
             placements |= found.placements
             needed.update(node for node in stmt.inputs)
@@ -75,7 +79,11 @@ def optimise_repetitions(
 
 
 def _optimise_iteration(
-    repeat: Repeat, program: LoopProgram, visible: AbstractSet[TensorNode], optimise: Optimise
+    repeat: Repeat,
+    program: LoopProgram,
+    visible: AbstractSet[TensorNode],
+    optimise: Optimise,
+    choose_mode: ChooseMode | None,
 ) -> OptimisedRepetitions:
     """Return the iteration of a repetition as an optimised program."""
     nodes = {**program.nodes, **dict(repeat.private)}
@@ -83,9 +91,9 @@ def _optimise_iteration(
     indices = (*program.indices, repeat.index)
     infos = {node: nodes[node] for node in used}
     iteration = LoopProgram(program.name, used, indices, infos, repeat.body)
-    inner = optimise_repetitions(iteration, visible, optimise)
+    inner = optimise_repetitions(iteration, visible, optimise, choose_mode)
     outside = Placement(MemoryMode.ON_DEVICE, Reason.USED_ELSEWHERE)
-    decisions = Decisions(dict.fromkeys(visible, outside))
+    decisions = Decisions(dict.fromkeys(visible, outside), choose_mode, outlives=False)
     found = optimise(inner.program, decisions)
     decided = decisions.placements(inner.program.nodes, found)
     private = {node: place for node, place in decided.items() if node not in visible}

@@ -79,6 +79,8 @@ def is_leaf(expr: Expr) -> bool:
 
 def is_truth_value(expr: Expr) -> bool:
     """Return True if the expression is certainly 0 or 1, and no -0."""
+    if expr.dtype.kind is Kind.BOOL:
+        return True
     match expr:
         case Unary(op) | Binary(op):
             return bool(op.value.gives_truth)
@@ -139,12 +141,12 @@ def can_represent(outer: DType, inner: DType) -> bool:
         case False, True:
             return False
         case _:
-            signed_fits = outer.kind is Kind.SIGNED or inner.kind is Kind.UNSIGNED
+            signed_fits = outer.kind is Kind.SIGNED or inner.kind is not Kind.SIGNED
             return signed_fits and _bits(outer) >= _bits(inner)
 
 
 def _bits(dtype: DType) -> int:
-    return 8 * dtype.nbytes - (dtype.kind is Kind.SIGNED)
+    return dtype.bits - (dtype.kind is Kind.SIGNED)
 
 
 def fits(reach: Range, dtype: DType) -> bool:

@@ -18,25 +18,22 @@ class Code:
     Attributes:
         name: Its name in the header.
         nbytes: Bytes per cell.
-        dtype: The number format of tensors that holds the same cells; None if there is none, as for
-            integers of 16 bits with a sign.
-        numpy_name: The name of the NumPy format where there is no other.
+        dtype: The number format of tensors that holds the same cells.
     """
 
     name: str
     nbytes: int
-    dtype: DType | None
-    numpy_name: str = ""
+    dtype: DType
 
     @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy format of the cells."""
-        return np.dtype(self.numpy_name) if self.dtype is None else self.dtype.numpy
+        return self.dtype.numpy
 
     @property
     def title(self) -> str:
         """The name of the format in messages."""
-        return self.numpy_name if self.dtype is None else self.dtype.name
+        return self.dtype.name
 
 
 _OF_TENSORS = {
@@ -51,18 +48,16 @@ _OF_TENSORS = {
     "U64": dtypes.uint64,
     "U32": dtypes.uint32,
     "U16": dtypes.uint16,
+    "I16": dtypes.int16,
+    "I8": dtypes.int8,
+    "BOOL": dtypes.bool_,
     "U8": dtypes.uint8,
 }
 
-CODES: dict[str, Code] = {
-    **{name: Code(name, dtype.nbytes, dtype) for name, dtype in _OF_TENSORS.items()},
-    "I16": Code("I16", 2, None, "int16"),
-    "I8": Code("I8", 1, None, "int8"),
-    "BOOL": Code("BOOL", 1, None, "bool"),
-}
-"""The formats that are read, by name. All but the last three are written, too."""
+CODES = {name: Code(name, dtype.nbytes, dtype) for name, dtype in _OF_TENSORS.items()}
+"""The formats that are read and written, by name."""
 
-_BY_DTYPE = {code.dtype: code for code in CODES.values() if code.dtype is not None}
+_BY_DTYPE = {code.dtype: code for code in CODES.values()}
 
 WORD = (4,)
 """The extents of a 128-bit word in a file: four 32-bit lanes along an axis of their own."""
@@ -72,4 +67,4 @@ def stored_as(dtype: DType, dims: tuple[int, ...]) -> tuple[Code, tuple[int, ...
     """Return the format and the extents with which the cells of a tensor are stored."""
     if dtype is dtypes.uint4x32:
         return CODES["U32"], (*dims, *WORD)
-    return _BY_DTYPE[dtype], dims
+    return _BY_DTYPE[dtype.unpacked], dims

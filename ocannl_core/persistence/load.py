@@ -17,6 +17,7 @@ from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
 from ocannl_core.persistence.save import OWN
 from ocannl_core.persistence.sources import Listed, Source, json_object, opened
+from ocannl_core.persistence.stored import Stored
 from ocannl_core.persistence.subjects import (
     STATE,
     HasState,
@@ -29,8 +30,11 @@ from ocannl_core.persistence.subjects import (
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
 
-Names = Mapping[str, str] | Callable[[str], str]
-"""The names in a file, by the names in the program."""
+Place = str | Stored
+"""The name of the array of a file with the cells of a tensor, or also the layout of the array."""
+
+Names = Mapping[str, Place] | Callable[[str], Place]
+"""The places in a file, by the names in the program."""
 
 Axes = Sequence[int] | Callable[[Array], Array]
 """The order of a file's axes in a tensor, as for `np.transpose`, or a function of the array."""
@@ -64,11 +68,15 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """A tensor and the array that is loaded into it."""
+    """A tensor and the arrays that are loaded into it: one, or one for each layer."""
 
     named: Named
-    listed: Listed
+    place: Place
+    listed: tuple[Listed, ...]
     axes: Axes | None
+
+    def file_names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.listed)
 
 
 def load(
@@ -82,8 +90,10 @@ def load(
     cast: bool = False,
     names: Names | None = None,
     transpose: Mapping[str, Axes] | None = None,
+    ignore: Sequence[str] = (),
 ) -> Loaded:
-    """Read tensors from a file in the safetensors format, or an `.npz` file of NumPy.
+    """Read tensors from a file in the safetensors format, the index of one in several parts
+    (`model.safetensors.index.json`), or an `.npz` file of NumPy.
 
     Everything is checked before the first tensor changes: a load that fails changes nothing.
 
@@ -97,9 +107,11 @@ def load(
             Shapes and formats agree nevertheless.
         cast: True to convert between number formats; integers do not become fractions' places.
         names: The name in the file for each name in the program that differs, or a function from
-            the one to the other. An optimiser's state keeps its names.
+            the one to the other. `oc.Stored` in place of a name states the layout as well: a part
+            of an array, its axes, an array for each layer. An optimiser's state keeps its names.
         transpose: The order of the file's axes, by patterns of names in the program (`*` and `?` as
             in file names), or a function of the file's array: `{"*.weight": (1, 0)}`.
+        ignore: Patterns of names in the file that are not used.
 
     Raises:
         CheckpointError: if the file is damaged, or does not fit the tensors; the message lists the
@@ -110,13 +122,16 @@ def load(
     with opened(path) as source:
         wanted = _wanted(named, names)
         matches, differences, missing = _matched(wanted, source, transpose or {}, cast)
-        used = {each.listed.name for each in matches} | {
-            name for name, each in wanted if each.name not in missing
-        }
+        used = {name for each in matches for name in each.file_names()}
+        for place, each in wanted:
+            if each.name not in missing:
+                used.update(_arrays_of(place, each))
         unexpected = tuple(
             name
             for name in source.arrays
-            if name not in used and (optimizer is not None or not name.startswith(STATE))
+            if name not in used
+            and (optimizer is not None or not name.startswith(STATE))
+            and not any(fnmatchcase(name, pattern) for pattern in ignore)
         )
         if strict:
             differences = [
@@ -142,8 +157,16 @@ def load(
     return result
 
 
-def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[str, Named]]:
-    """Return the tensors with their names in the file."""
+def _arrays_of(place: Place, named: Named) -> tuple[str, ...]:
+    """Return the names of the arrays of a tensor."""
+    if isinstance(place, str):
+        return (place,)
+    dims = named.tensor.info.dims
+    return place.names(dims[0] if dims else 0)
+
+
+def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[Place, Named]]:
+    """Return the tensors with their places in the file."""
     if names is None:
         return [(each.name, each) for each in named]
     if isinstance(names, Mapping):
@@ -170,7 +193,7 @@ def _wanted(named: Sequence[Named], names: Names | None) -> list[tuple[str, Name
 
 
 def _matched(
-    wanted: Sequence[tuple[str, Named]],
+    wanted: Sequence[tuple[Place, Named]],
     source: Source,
     transpose: Mapping[str, Axes],
     cast: bool,
@@ -187,36 +210,53 @@ def _matched(
                 where=str(caller_location() or ""),
                 fix="the names are " + _some([each.name for _, each in wanted]),
             )
-    for name, each in wanted:
-        listed = source.arrays.get(name)
-        if listed is None:
+    for place, each in wanted:
+        found = [source.arrays.get(name) for name in _arrays_of(place, each)]
+        listed = tuple(array for array in found if array is not None)
+        if len(listed) < len(found) or not found:
             missing.append(each.name)
             continue
         axes = next((a for p, a in transpose.items() if fnmatchcase(each.name, p)), None)
-        found = _difference(each, listed, axes, cast)
-        if found:
-            differences.append(found)
+        problem = _difference(each, place, listed, axes, cast)
+        if problem:
+            differences.append(problem)
         else:
-            matches.append(_Match(each, listed, axes))
+            matches.append(_Match(each, place, listed, axes))
     return matches, differences, tuple(missing)
 
 
-def _difference(named: Named, listed: Listed, axes: Axes | None, cast: bool) -> str:
-    """Return a line about the first difference between a tensor and its array, or nothing."""
+def _difference(
+    named: Named, place: Place, arrays: Sequence[Listed], axes: Axes | None, cast: bool
+) -> str:
+    """Return a line about the first difference between a tensor and its arrays, or nothing."""
     tensor = named.tensor
     dims = tensor.info.dims
-    format_here = "uint32" if tensor.dtype is uint4x32 else tensor.dtype.name
+    format_here = "uint32" if tensor.dtype is uint4x32 else tensor.dtype.unpacked.name
     needed = (*dims, 4) if tensor.dtype is uint4x32 else dims
-    title = named.name if named.name == listed.name else f"{named.name} (there {listed.name})"
-    shape = listed.shape
+    for listed in arrays:
+        title = named.name if named.name == listed.name else f"{named.name} (there {listed.name})"
+        if isinstance(place, Stored):
+            problem = place.problem(listed.shape, needed[1:] if place.is_layered else needed)
+            if problem:
+                return f"layout of {title}: {problem}"
+        else:
+            problem = _difference_of_shapes(title, listed.shape, needed, axes)
+            if problem:
+                return f"{problem} ({tensor.shape})" if problem.endswith("here") else problem
+        if listed.title != format_here and not cast and not _is_untyped(listed):
+            return f"format of {title}: {listed.title} in the file, {format_here} here"
+    return ""
+
+
+def _difference_of_shapes(
+    title: str, shape: tuple[int, ...], needed: tuple[int, ...], axes: Axes | None
+) -> str:
     if axes is not None and not callable(axes):
         if sorted(axes) != list(range(len(shape))):
             return f"axes: {title} has {list(shape)} in the file, transpose= has {tuple(axes)}"
         shape = tuple(shape[axis] for axis in axes)
     if shape != needed and not callable(axes):
-        return f"shape of {title}: {list(shape)} in the file, {list(needed)} here ({tensor.shape})"
-    if listed.title != format_here and not cast and not _is_untyped(listed):
-        return f"format of {title}: {listed.title} in the file, {format_here} here"
+        return f"shape of {title}: {list(shape)} in the file, {list(needed)} here"
     return ""
 
 
@@ -237,26 +277,41 @@ def _fill(ctx: Context, matches: Sequence[_Match], source: Source) -> None:
         raise CheckpointError(
             "The numbers of a file fit the tensors that they are loaded into.",
             found=f"{error.rule} {error.found}",
-            where=(f"entry {wrong.listed.name!r} of " if wrong else "") + source.path,
+            where=(f"entry {wrong.listed[0].name!r} of " if wrong else "") + source.path,
             fix=error.fix,
         ) from error
 
 
 def _array(match: _Match, source: Source) -> Array:
-    """Return the array of a file with the axes of its tensor."""
-    array = source.read(match.listed.name)
+    """Return the cells of a tensor, in its extents, from the arrays of a file."""
+    dims = match.named.tensor.info.dims
+    if isinstance(match.place, Stored):
+        return _read_layout(match, match.place, source, dims)
+    (name,) = match.file_names()
+    array = source.read(name)
     if callable(match.axes):
         array = np.asarray(match.axes(array))
-        dims = match.named.tensor.info.dims
         if array.shape != dims:
             raise CheckpointError(
                 "A function of transpose= returns an array of the tensor's extents.",
                 found=f"{list(array.shape)} in place of {list(dims)}",
-                where=f"entry {match.listed.name!r} of {source.path}",
+                where=f"entry {name!r} of {source.path}",
             )
     elif match.axes is not None:
         array = array.transpose(tuple(match.axes))
     return array
+
+
+def _read_layout(match: _Match, place: Stored, source: Source, dims: tuple[int, ...]) -> Array:
+    needed = (*dims, 4) if match.named.tensor.dtype is uint4x32 else dims
+    if not place.is_layered:
+        (name,) = match.file_names()
+        return place.read(source.read(name), needed)
+    layers = [source.read(name) for name in match.file_names()]
+    cells = np.empty(needed, layers[0].dtype)
+    for layer, array in zip(cells, layers, strict=True):
+        layer[...] = place.read(array, needed[1:])
+    return cells
 
 
 def _result(
@@ -318,7 +373,7 @@ def _mismatch(path: str, differences: Sequence[str], strict: bool) -> Checkpoint
     if any(each.startswith(("missing", "unexpected")) for each in differences):
         fixes.append("names= for other names, strict=False to load what both have")
     if any(each.startswith("shape") for each in differences):
-        fixes.append("transpose= for another order of axes")
+        fixes.append("transpose= for another order of axes, names= with oc.Stored for a layout")
     if any(each.startswith("format") for each in differences):
         fixes.append("cast=True to convert formats")
     shown = [*differences[:_MOST_LISTED]]
@@ -330,8 +385,9 @@ def _mismatch(path: str, differences: Sequence[str], strict: bool) -> Checkpoint
     return CheckpointError(rule, found="\n".join(shown), where=path, fix="; ".join(fixes))
 
 
-def _file_name(name: str, wanted: Sequence[tuple[str, Named]]) -> str:
-    stored = next(there for there, each in wanted if each.name == name)
+def _file_name(name: str, wanted: Sequence[tuple[Place, Named]]) -> str:
+    place = next(there for there, each in wanted if each.name == name)
+    stored = place if isinstance(place, str) else place.name
     return name if stored == name else f"{stored} (for {name})"
 
 

@@ -1,4 +1,6 @@
-"""Arrays by name in files: safetensors, mapped into memory, and NumPy's `.npz`."""
+"""Arrays by name in files: safetensors, mapped into memory, in one file or several, and NumPy's
+`.npz`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from ocannl_core.dtypes import dtype_of, is_format
 from ocannl_core.errors import CheckpointError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
-from ocannl_core.persistence.header import Entry, Header, parse_header
+from ocannl_core.persistence.header import LONGEST, Entry, Header, parse_header
 
 CHECKSUMS = "ocannl.crc32"
 """The key of the metadata with the checksums of entries, as a JSON object."""
@@ -76,19 +78,51 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Source]:
         CheckpointError: if there is no such file, or it is damaged.
     """
     found = Path(path)
+    with _open(found) as file:
+        if found.suffix == ".npz":
+            yield NumpySource(file, str(found))
+        elif found.suffix == ".json":
+            yield _sharded(file, found)
+        else:
+            yield SafetensorsSource(_mapped(file, found), str(found))
+
+
+def _open(path: Path) -> BinaryIO:
     try:
-        file = found.open("rb")
+        return path.open("rb")
     except OSError as error:
         raise CheckpointError(
             "A checkpoint is a file that can be read.",
             found=f"{type(error).__name__}: {error.strerror}",
-            where=str(found),
+            where=str(path),
         ) from error
-    with file:
-        if found.suffix == ".npz":
-            yield NumpySource(file, str(found))
-        else:
-            yield SafetensorsSource(_mapped(file, found), str(found))
+
+
+def _sharded(file: BinaryIO, path: Path) -> ShardedSource:
+    """Return the arrays of several files, which an index lists by name.
+
+    Raises:
+        CheckpointError: if the index is no such list, or names a file in another folder.
+    """
+    rule = "The index of a checkpoint in several files has a file of its folder for each name."
+    text = file.read(LONGEST + 1)
+    found = json_object(text.decode("utf-8", "replace")) if len(text) <= LONGEST else None
+    files = (found or {}).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise CheckpointError(rule, found="no weight_map", where=str(path))
+    for name, each in files.items():
+        is_plain = isinstance(each, str) and each == Path(each).name and each.isprintable()
+        if not is_plain or "\\" in each or not each.endswith(".safetensors"):
+            raise CheckpointError(rule, found=f"{each!r} for {name!r}", where=str(path))
+    parts = {}
+    for each in dict.fromkeys(files.values()):
+        shard = path.with_name(each)
+        with _open(shard) as opened_file:
+            parts[each] = SafetensorsSource(_mapped(opened_file, shard), str(shard))
+    for name, each in files.items():
+        if name not in parts[each].arrays:
+            raise CheckpointError(rule, found=f"no {name!r} in {each}", where=str(path))
+    return ShardedSource(str(path), {name: parts[each] for name, each in files.items()})
 
 
 def _mapped(file: BinaryIO, path: Path) -> memoryview:
@@ -152,6 +186,20 @@ class SafetensorsSource:
                 where=f"metadata {CHECKSUMS!r} of {self.path}",
             )
         return {name: str(value) for name, value in found.items()}
+
+
+class ShardedSource:
+    """A checkpoint in several files, with an index of their arrays."""
+
+    def __init__(self, path: str, parts: Mapping[str, SafetensorsSource]) -> None:
+        self.path = path
+        self.metadata: Mapping[str, str] = {}
+        self._parts = parts
+        listed = {part: part.arrays for part in parts.values()}
+        self.arrays: Mapping[str, Listed] = {n: listed[part][n] for n, part in parts.items()}
+
+    def read(self, name: str) -> Array:
+        return self._parts[name].read(name)
 
 
 def checksum(cells: memoryview | bytes) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ocannl_core.errors import LinkError, UsageError
-from ocannl_core.indexing import StaticExtent
-from ocannl_core.node import Reason, TensorNode
+from ocannl_core.indexing import StaticExtent, StaticIndex
+from ocannl_core.node import Placement, TensorNode
 from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.runtime.store import RunRecord, Stored, Unstored
 
@@ -15,8 +15,26 @@ def description(node: TensorNode, tensor: TensorLike | None) -> str:
     return tensor.describe() if tensor is not None else node.name
 
 
-def why(reason: Reason | None) -> str:
-    return reason.text if reason is not None else "nothing requires it to be stored"
+def why(placement: Placement) -> str:
+    return placement.why or "nothing requires it to be stored"
+
+
+def check_entries(keyword: str, given: Sequence[object]) -> None:
+    """Raise UsageError unless a list has entries of the right kind."""
+    for entry in given:
+        if keyword == "bindings":
+            is_right = isinstance(entry, StaticIndex)
+        else:
+            is_right = isinstance(getattr(entry, "node", None), TensorNode)
+        if not is_right:
+            kind = "static indices" if keyword == "bindings" else "tensors"
+            raise UsageError(
+                f"{keyword}= is a list of {kind}.",
+                found=repr(entry),
+                fix="a tensor that needs no gradient has None as its .grad"
+                if entry is None
+                else f"{keyword}=[x] with the object x, not its name",
+            )
 
 
 def check_values(needed: Sequence[Stored], routine: str) -> None:

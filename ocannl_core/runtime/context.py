@@ -11,13 +11,14 @@ from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ocannl_core import settings
-from ocannl_core.compile.driver import compile_program
+from ocannl_core.compile.driver import bytes_over_budget, compile_program
 from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticExtent, StaticIndex
+from ocannl_core.kernels.memory_plan import memory_plan
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
@@ -27,6 +28,7 @@ from ocannl_core.runtime import checks, link, merge, recompute, transfers, value
 from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.interfaces import Array, ComputationLike, HasParameters, TensorLike
 from ocannl_core.runtime.link import Linkable
+from ocannl_core.runtime.memory import Entry, MemoryReport
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
 from ocannl_core.target import Event, Target
@@ -146,10 +148,38 @@ class Context:
                 raise UsageError(
                     f"{keyword}= takes a list.", found=repr(given), fix=f"{keyword}=[...]"
                 )
-            _check_entries(keyword, given or ())
+            checks.check_entries(keyword, given or ())
         collect_if_due()
         with _without_collections():
             return self._compile(computation, bindings, keep, name, inline)
+
+    def compile_all(
+        self,
+        computations: Sequence[ComputationLike],
+        bindings: Sequence[StaticIndex] = (),
+        keep: Sequence[TensorLike] | None = None,
+    ) -> tuple[Routine, ...]:
+        """Return a routine for each of several computations, in order, as `compile` does.
+
+        What they have in common is done once: kernels that are equal but for names, such as those
+        of a forward pass in training and in evaluation, are scheduled and compiled once.
+
+        Args:
+            computations: The computations. The second finds what the first stores, and so on.
+            bindings: The static indices; each routine takes those that its code uses.
+            keep: The tensors to store instead of results; each routine those that it mentions.
+        """
+        from ocannl_core.kernel_passes.deduplicate import share_kernels
+
+        with share_kernels():
+            return tuple(
+                self.compile(
+                    each,
+                    link.used_indices(each, bindings),
+                    None if keep is None else link.mentioned(each, keep),
+                )
+                for each in computations
+            )
 
     def _compile(
         self,
@@ -176,9 +206,12 @@ class Context:
         link.check_presence(code, missing - {each.node for each in recipes}, self._store)
 
         read_again = frozenset(node for each in recipes for node in each.definition.operands)
-        kept = link.stored_nodes(code, self._store, keep, read_again)
+        kept = link.stored_nodes(code, self._store, keep, read_again, entry.writes)
         inlined = link.requested_nodes(code, inline)
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
+        excess = bytes_over_budget(request)
+        if excess > 0 and computation.keep_less(excess):
+            return self._compile(computation, bindings, keep, name, inline)
         built = compile_program(program, request)
 
         # optimisation may have removed reads, never an access that bounds an index
@@ -232,6 +265,10 @@ class Context:
         self._store.history.routines.add(made)
         run.owner = weakref.ref(made)
         note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.own_nodes))
+        scratch = memory_plan(built.plan).nbytes
+        if scratch:
+            entry = Entry(made.name, "scratch", scratch, self._store.history)
+            self._store.device.account.add(made, entry)
         return made
 
     def init_params(self, tensor: HasParameters, *, reinitialize: bool = False) -> None:
@@ -265,6 +302,22 @@ class Context:
     def synchronize(self) -> None:
         """Return when all submitted work of the device has finished."""
         self._store.synchronize()
+
+    @property
+    def memory(self) -> MemoryReport:
+        """The memory that this context, those of its lineage and their routines hold, by label;
+        printable.
+        """
+        return self._store.report()
+
+    def release(self) -> None:
+        """Free the memory that this context has added to its lineage.
+
+        Its routines, and those of its children that use this memory, cannot run any more. Memory is
+        also freed without this call, when the program can no longer reach it.
+        """
+        self._store.synchronize()
+        self._store.release()
 
     # ----- host access ---------------------------------------------------------------------------
 
@@ -344,7 +397,7 @@ class Context:
         allocated: Stored | None = None
         if found is None:  # before the cells, which may be as large
             collect_if_due()
-            allocated = Stored(node, self._store.allocate(info, tensor.describe()), tensor)
+            allocated = self._store.new(node, info, tensor.describe(), tensor)
         cells = values.unconverted(value, info)
         sizes: Mapping[StaticExtent, int] = {}
         if cells is None:
@@ -406,7 +459,7 @@ class Context:
         if (info.dtype, info.dims) != (source.info.dtype, source.info.dims):
             raise transfers.unequal(tensor, info, source)
         if found is None:
-            found = Stored(tensor.node, self._store.allocate(info, tensor.describe()), tensor)
+            found = self._store.new(tensor.node, info, tensor.describe(), tensor)
             self._store.add(found)
             new.append(found)
         elif found.shared is not None and found.buffer is not source.buffer:
@@ -499,28 +552,10 @@ class Context:
         raise LinkError(
             "Only tensors that a context stores can be read from it.",
             found=f"it is {unstored.placement.mode.value} in routine {unstored.routine}, "
-            f"because {checks.why(unstored.placement.reason)}",
+            f"because {checks.why(unstored.placement)}",
             where=tensor.describe(),
             fix=checks.fix_for_unstored(node, unstored),
         )
-
-
-def _check_entries(keyword: str, given: Sequence[object]) -> None:
-    """Raise UsageError unless a list has entries of the right kind."""
-    for entry in given:
-        if keyword == "bindings":
-            is_right = isinstance(entry, StaticIndex)
-        else:
-            is_right = isinstance(getattr(entry, "node", None), TensorNode)
-        if not is_right:
-            kind = "static indices" if keyword == "bindings" else "tensors"
-            raise UsageError(
-                f"{keyword}= is a list of {kind}.",
-                found=repr(entry),
-                fix="a tensor that needs no gradient has None as its .grad"
-                if entry is None
-                else f"{keyword}=[x] with the object x, not its name",
-            )
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ocannl_core.node import NodeInfo, NodeTable, TensorNode
 from ocannl_core.queues import HostQueue
+from ocannl_core.runtime.memory import Account
 from ocannl_core.target import Buffer, Target
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ class Device:
     Attributes:
         backend: The backend.
         target: Its description.
+        account: The memory that contexts and routines hold.
     """
 
     def __init__(self, backend: Backend, target: Target) -> None:
         self.backend = backend
         self.target = target
+        self.account = Account()
         self._literals: NodeTable[weakref.ref[SharedCells]] = NodeTable()
         self._queue: HostQueue | None = None
 
@@ -43,10 +46,11 @@ class Device:
         cells = None if held is None else held()
         return cells if cells is not None and cells.buffer.info == info else None
 
-    def share_literal(self, node: TensorNode, buffer: Buffer) -> SharedCells:
-        """Let other contexts on the device use the cells of a literal."""
-        cells = SharedCells(buffer)
-        self._literals[node] = weakref.ref(cells)
+    def share_literal(self, stored: Any) -> SharedCells:
+        """Let other contexts on the device use the cells of a literal, a `Stored`."""
+        cells = SharedCells(stored.buffer)
+        self.account.move(stored, cells, is_shared=True)
+        self._literals[stored.node] = weakref.ref(cells)
         return cells
 
     @property

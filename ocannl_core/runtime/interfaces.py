@@ -84,6 +84,10 @@ class ComputationLike(Protocol):
         """Return the assignments with every shape closed."""
         ...
 
+    def keep_less(self, excess: int) -> bool:
+        """Let loops keep fewer bytes of values for gradients; return False if they keep none."""
+        ...
+
     def literals(self) -> Mapping[TensorNode, Array]:
         """Return the cells of the nodes made from host data: `TensorLike.literal` of each."""
         ...
@@ -103,7 +107,20 @@ class LinkedRoutine(Protocol):
     name: str
     merged: TensorNode | None
     """The node whose merge buffer it reads."""
+    reads: frozenset[TensorNode]
+    writes: frozenset[TensorNode]
+    ordinal: int
+    """Its place in the order of compilation in its lineage."""
+
+    @property
+    def memory(self) -> Mapping[TensorNode, Any]:
+        """The memory of the nodes of its context that it uses."""
+        ...
 
     def link_again(self, stored: Any) -> None:
         """Link the code anew if it uses this memory, whose buffer has changed."""
+        ...
+
+    def unlink(self, released: Any) -> None:
+        """Drop the memory of the code if some of it has been released: it cannot run any more."""
         ...

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.assign.traverse import partial_targets
 from ocannl_core.compile.driver import Build
+from ocannl_core.debug.launching import observed
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticExtent, StaticIndex
@@ -17,12 +18,13 @@ from ocannl_core.kernels.memory_plan import memory_plan, too_large
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.usage import Usage
+from ocannl_core.lower import lower
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import partly_assigned
 from ocannl_core.queues import HostQueue
 from ocannl_core.runtime import values
 from ocannl_core.runtime.checks import description, fix_for_unstored, why
-from ocannl_core.runtime.interfaces import Array, TensorLike
+from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.recompute import Recomputed, recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
 from ocannl_core.target import Buffer, Launcher
@@ -119,6 +121,7 @@ def stored_nodes(
     store: BufferStore,
     keep: Sequence[TensorLike] | None,
     read_again: AbstractSet[TensorNode] = frozenset(),
+    writes: AbstractSet[TensorNode] = frozenset(),
 ) -> dict[TensorNode, Placement]:
     """Return the nodes that outlive the calls of a routine, with the reasons.
 
@@ -130,6 +133,7 @@ def stored_nodes(
         store: The memory of the context.
         keep: The tensors to store instead of the results.
         read_again: Operands from which the code recomputes virtual tensors of earlier routines.
+        writes: The nodes that the code writes.
 
     Raises:
         UsageError: if `keep` names a tensor that the code does not mention and the context does not
@@ -147,11 +151,20 @@ def stored_nodes(
             )
     reasons = {node: _reason_to_store(node, code, store, kept) for node in program.nodes}
     reasons.update(dict.fromkeys(read_again - reasons.keys(), Reason.USED_ELSEWHERE))
+    constants = code.literals.keys() - writes
     return {
-        node: Placement(MemoryMode.ON_DEVICE, reason)
+        node: _place_of(node, reason, is_constant=node in constants)
         for node, reason in reasons.items()
         if reason is not None
     }
+
+
+def _place_of(node: TensorNode, reason: Reason, *, is_constant: bool) -> Placement:
+    """Return the placement of a stored node; the array of a constant stays on the host, too."""
+    if not is_constant:
+        return Placement(MemoryMode.ON_DEVICE, reason)
+    constant = Placement(MemoryMode.EFFECTIVELY_CONSTANT, reason)
+    return constant.refine(Placement(MemoryMode.HOSTED, reason), node)
 
 
 def requested_nodes(code: Unlinked, inline: Sequence[TensorLike]) -> frozenset[TensorNode]:
@@ -186,6 +199,20 @@ def _reason_to_store(
     if store.find(node) is not None:
         return Reason.USED_ELSEWHERE
     return None
+
+
+def used_indices(
+    computation: ComputationLike, bindings: Sequence[StaticIndex]
+) -> list[StaticIndex]:
+    """Return those of some static indices that the code of a computation uses."""
+    used = lower(computation.resolve()).indices
+    return [index for index in bindings if index in used]
+
+
+def mentioned(computation: ComputationLike, tensors: Sequence[TensorLike]) -> list[TensorLike]:
+    """Return those of some tensors that a computation mentions."""
+    nodes = computation.resolve().nodes
+    return [tensor for tensor in tensors if tensor.node in nodes]
 
 
 # ----- checks before anything is compiled -------------------------------------------------------
@@ -266,7 +293,7 @@ def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Buff
         else:
             found.append(
                 f"{code.describe(node)}: {unstored.placement.mode.value} in routine "
-                f"{unstored.routine}, because {why(unstored.placement.reason)}"
+                f"{unstored.routine}, because {why(unstored.placement)}"
             )
             fixes.append(fix_for_unstored(node, unstored))
     raise LinkError(
@@ -307,12 +334,20 @@ def launcher_of(
         LinkError: if the device has too little memory for the routine's own nodes.
     """
     buffers = {node: stored.buffer for node, stored in memory.items()}
+    scratch = memory_plan(built.plan).nbytes
+    if scratch:
+        store.device.account.reserve(scratch, f"scratch of {built.plan.name}", str(store.target))
     try:
         found = (buffers, merge_buffers) if merge_buffers else (buffers,)
         launch = built.backend.link(built.executable, *found)
     except MemoryError as error:
-        nbytes = memory_plan(built.plan).nbytes
-        raise too_large(built.plan, f"{nbytes:,} bytes") from error
+        raise too_large(built.plan, f"{scratch:,} bytes") from error
+
+    def find(node: TensorNode) -> Buffer | None:
+        stored = store.find(node)
+        return None if stored is None else stored.buffer
+
+    launch = observed(launch, built, buffers, find)
     if store.queue is not None:
         return _queued(launch, store.queue, run)
     return launch if store.backend.is_synchronous else _observed(launch, run, built)
@@ -389,7 +424,7 @@ def _bind_node(
         stored = Stored(node, shared.buffer, tensor)
         stored.shared, stored.has_value = shared, True
         return stored
-    stored = Stored(node, store.allocate(info, name), tensor)
+    stored = store.new(node, info, name, tensor)
     if node in code.literals:
         array = code.literals[node]
         if array is None and tensor is not None:
@@ -402,7 +437,7 @@ def _bind_node(
         values.write(store.backend, stored.buffer, cells)
         stored.has_value = True
         if is_constant:
-            stored.shared = store.device.share_literal(node, stored.buffer)
+            stored.shared = store.device.share_literal(stored)
     elif node in code.program.fresh:
         stored.has_value = stored.tensor is None or not stored.tensor.is_statistic
     return stored
@@ -410,9 +445,10 @@ def _bind_node(
 
 def unshare(stored: Stored, store: BufferStore, name: str) -> None:
     """Give a context a copy of its own of a literal's cells; its routines are linked again."""
-    own = store.allocate(stored.info, name)
-    store.backend.transfer(own, stored.buffer).wait()
-    stored.buffer, stored.shared = own, None
+    own = store.new(stored.node, stored.info, name, stored.tensor)
+    store.backend.transfer(own.buffer, stored.buffer).wait()
+    store.device.account.move(own, stored)
+    stored.buffer, stored.shared = own.buffer, None
     for routine in list(store.history.routines):
         routine.link_again(stored)
     store.history.last = None
@@ -458,7 +494,7 @@ def _relayout(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore
             fix="compile the routine with the padded operation first, or compile this one in a "
             "context of its own",
         )
-    moved = Stored(stored.node, store.allocate(info, code.describe(stored.node)), stored.tensor)
+    moved = store.new(stored.node, info, code.describe(stored.node), stored.tensor)
     moved.has_value, moved.writers = stored.has_value, stored.writers
     if stored.has_value:
         store.wait_to_read(stored)

@@ -67,7 +67,8 @@ def memory_for(node: TensorNode, info: NodeInfo, store: BufferStore) -> Stored:
     memory = store.history.merge_memory
     cells = memory.get(info)
     if cells is None:
-        cells = memory[info] = Stored(node, store.allocate(info, f"merge buffer of {node.name}"))
+        name = f"merge buffer of {node.name}"
+        cells = memory[info] = store.new(node, info, name, kind="merge buffer")
     cells.node = node
     return cells
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.compile.driver import compile_again
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import LinkError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import StaticExtent, StaticIndex, affine
 from ocannl_core.ir_text import PrintedNames
@@ -19,9 +20,10 @@ from ocannl_core.loopir.usage import Limit
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import checks, link, merge, recompute
 from ocannl_core.runtime.calls import callable_class
+from ocannl_core.runtime.dependences import Dependence, dependences
 from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.recompute import Recomputed
-from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored
+from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored, is_pending
 from ocannl_core.target import Buffer, Launcher
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Routine:
         reads: Nodes of the context that it reads.
         writes: Nodes of the context that it writes.
         merged: The node whose merge buffer it reads, or None.
+        ordinal: Its place in the order of compilation in its lineage.
         placements: The placement of each node that it mentions, with its reason.
     """
 
@@ -68,6 +71,7 @@ class Routine:
         "context",
         "merged",
         "name",
+        "ordinal",
         "placements",
         "reads",
         "writes",
@@ -94,6 +98,7 @@ class Routine:
         self._run = run
         self._store = store
         self._history = store.history
+        self.ordinal = next(store.history.ordinals)
         self.merged = merged
         self._merge_buffer: Buffer | None = None
         self._linkable = replace(linkable, code=linkable.code.released())
@@ -209,6 +214,23 @@ class Routine:
         return self._recomputed
 
     @property
+    def dependences(self) -> tuple[Dependence, ...]:
+        """The reads and writes that conflict with those of routines compiled before it in its
+        lineage, as far as the program can reach those.
+
+        They order work that is submitted and not finished. A routine may run first or again; it is
+        refused only if a value that it reads is missing.
+        """
+        earlier = [each for each in self._history.routines if each.ordinal < self.ordinal]
+        earlier.sort(key=lambda each: each.ordinal)
+        return tuple(found for each in earlier for found in dependences(self, each))
+
+    @property
+    def can_run(self) -> bool:
+        """True if every node that it reads before writing has a value."""
+        return self._is_ready or all(stored.has_value for stored in self._needed)
+
+    @property
     def source(self) -> str:
         """The generated code."""
         return self._build.source.text
@@ -286,9 +308,10 @@ class Routine:
         that it writes.
         """
         for stored in self._used:
-            if stored.copied is not None:
+            if stored.copied is not None:  # kept: a read by the host waits for it, too
                 self._store.follow(stored.copied)
-                stored.copied = None
+                if not is_pending(stored.copied):
+                    stored.copied = None
         for stored in self._written:
             if stored.readers:
                 for event in stored.readers:
@@ -313,6 +336,25 @@ class Routine:
         """Link the code anew if it uses this memory, whose buffer has changed."""
         if any(each is stored for each in self._used):
             self._launch = self._linked()
+
+    def unlink(self, released: AbstractSet[Stored]) -> None:
+        """Drop the memory of the code if some of it has been released: it cannot run any more."""
+        if released.isdisjoint(self._used):
+            return
+        self._launch, self._is_ready = self._refuse, True
+        self._memory = {}
+        self._needed = self._written = self._used = self._carried = self._sized = ()
+        self._recomputed = ()
+        self.merged = self._merge_buffer = None
+        self._store.device.account.remove(self)
+
+    def _refuse(self, values: Sequence[int]) -> NoReturn:
+        raise LinkError(
+            "A routine runs in the memory of its context.",
+            found="the context has been released",
+            where=f"running {self.name}",
+            fix="compile the code again",
+        )
 
     def _run_launcher(self, values: Sequence[int]) -> None:
         try:

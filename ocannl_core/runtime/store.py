@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from itertools import count
 
-from ocannl_core.errors import LinkError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.garbage import note_memory
 from ocannl_core.indexing import StaticExtent
 from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.queues import HostQueue
+from ocannl_core.queues import HostQueue, QueueEvent
 from ocannl_core.runtime.device import Device, SharedCells
 from ocannl_core.runtime.interfaces import LinkedRoutine, TensorLike
+from ocannl_core.runtime.memory import Entry, MemoryReport, report
 from ocannl_core.target import Buffer, Event
 
 
@@ -52,6 +53,7 @@ class History:
     """The order of writes and runs in a lineage of contexts.
 
     Attributes:
+        ordinals: The times of events.
         last: The last event, if it was a run after which nothing needs checking or recording
             before the same routine runs again; None after everything else.
         routines: The routines of the lineage that the program can reach.
@@ -59,14 +61,14 @@ class History:
         merge_memory: The memory of the merge buffer in each layout that it has had.
     """
 
-    __slots__ = ("_ordinals", "last", "merge_memory", "merged", "routines")
+    __slots__ = ("last", "merge_memory", "merged", "ordinals", "routines")
 
     def __init__(self) -> None:
         self.last: RunRecord | None = None
         self.routines: weakref.WeakSet[LinkedRoutine] = weakref.WeakSet()
         self.merged: MergeContent | None = None
         self.merge_memory: dict[NodeInfo, Stored] = {}
-        self._ordinals = count(1)
+        self.ordinals = count(1)
 
     def host_wrote(
         self, stored: Stored, sizes: Mapping[StaticExtent, int], event: Event | None = None
@@ -81,7 +83,7 @@ class History:
         self.last = None
         stored.has_value = True
         stored.host_sizes = sizes
-        stored.host_wrote_at = next(self._ordinals)
+        stored.host_wrote_at = next(self.ordinals)
         stored.copied = event
 
     def note_reader(self, stored: Stored, event: Event) -> None:
@@ -101,7 +103,7 @@ class History:
             run: The record of its runs.
             is_repeatable: True if it may run again at once without checks.
         """
-        run.at = next(self._ordinals)
+        run.at = next(self.ordinals)
         self.last = run if is_repeatable else None
 
 
@@ -254,6 +256,22 @@ class Unstored:
     recipe: Recipe | None = None
 
 
+def _kind_of(node: TensorNode, tensor: TensorLike | None) -> str:
+    """Return the kind of a node's memory in reports."""
+    if node.gradient_of is not None:
+        return "gradient"
+    if tensor is None:
+        return "tensor"
+    if tensor.literal is not None:
+        return "literal"
+    kinds = {
+        "parameter": tensor.is_parameter,
+        "placeholder": tensor.is_placeholder,
+        "statistic": tensor.is_statistic,
+    }
+    return next((kind for kind, holds in kinds.items() if holds), "tensor")
+
+
 def is_pending(event: Event | None) -> bool:
     """Return True unless the work before an event is certain to be over."""
     return event is not None and not getattr(event, "is_done", False)
@@ -316,7 +334,10 @@ class BufferStore:
     def wait_to_write(self, stored: Stored) -> None:
         """Return when nothing that was submitted reads or writes the cells of a node."""
         for event in stored.accesses():
-            event.wait()
+            if isinstance(event, QueueEvent):
+                event.join()  # cells are replaced: an error is raised elsewhere
+            else:
+                event.wait()
         stored.readers.clear()
         if not self._is_synchronous and self.queue is None and (stored.runs or stored.reads):
             self.backend.synchronize(self.target)
@@ -340,16 +361,60 @@ class BufferStore:
         Raises:
             LinkError: if the device has too little.
         """
+        account, device = self.device.account, str(self.target)
+        account.reserve(info.nbytes, name, device)
         try:
-            return self.backend.allocate(info, self.target)
+            try:
+                return self.backend.allocate(info, self.target)
+            except MemoryError:
+                gc.collect()  # of contexts and routines that are gone
+                return self.backend.allocate(info, self.target)
         except MemoryError as error:
-            raise LinkError(
-                "The nodes that a context stores fit into the memory of its device.",
-                found=f"no room for {info.nbytes:,} bytes, {info.dtype} of extents "
-                f"{info.buffer_dims}",
-                where=name,
-                fix="make an axis shorter, or reduce in the operation that makes the axes",
-            ) from error
+            details = f", {info.dtype} of extents {info.buffer_dims}"
+            raise account.exhausted(info.nbytes, name, device, details) from error
+
+    def new(
+        self,
+        node: TensorNode,
+        info: NodeInfo,
+        name: str,
+        tensor: TensorLike | None = None,
+        kind: str = "",
+    ) -> Stored:
+        """Return new memory for a node, all zero, that is not part of the context yet.
+
+        Args:
+            node: The node.
+            info: Its format and extents.
+            name: The tensor's name in messages.
+            tensor: The tensor.
+            kind: The kind of memory in reports; by default that of the tensor.
+
+        Raises:
+            LinkError: if the device has too little.
+        """
+        stored = Stored(node, self.allocate(info, name), tensor)
+        entry = Entry(node.name, kind or _kind_of(node, tensor), info.nbytes, self.history)
+        self.device.account.add(stored, entry)
+        return stored
+
+    def report(self) -> MemoryReport:
+        """Return the memory of the lineage, by label."""
+        return report(self.device.account, str(self.target), self.history)
+
+    def release(self) -> None:
+        """Free the context's own memory, and unlink the routines that use it."""
+        owned = list(self._stored.values())
+        used = set(owned)
+        self.history.last = None
+        for routine in list(self.history.routines):
+            routine.unlink(used)
+        for stored in owned:
+            self.device.account.remove(stored)
+            del self._stored[stored.node]
+        if self._parent is None:
+            self.history.merged = None
+            self.history.merge_memory.clear()
 
     def add(self, stored: Stored) -> None:
         self._stored[stored.node] = stored

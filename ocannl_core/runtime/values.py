@@ -11,9 +11,11 @@ from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import ShapeError, TransferError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.host_arrays import (
+    cells_in,
     check_kind,
     convert,
     interior,
+    memory_of,
     numbers_of,
     refuse_mask,
     refuse_nan,
@@ -55,14 +57,15 @@ def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
     elif cells.shape != info.dims:
         whole = np.zeros(info.dims, cells.dtype)
         whole[tuple(map(slice, cells.shape))] = cells
-    host = HostBuffer(np.ascontiguousarray(whole).reshape(info.buffer_dims), info)
+    host = HostBuffer(memory_of(whole, info), info)
     backend.transfer(buffer, host).wait()
 
 
 def _read_all(backend: Backend, buffer: Buffer) -> Array:
-    host = HostBuffer(np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy), buffer.info)
+    info = buffer.info
+    host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
     backend.transfer(host, buffer).wait()
-    return host.array
+    return cells_in(host.array, info)
 
 
 def _dims(info: NodeInfo, sizes: Mapping[StaticExtent, int]) -> tuple[int, ...]:
@@ -146,9 +149,9 @@ def unconverted(value: object, info: NodeInfo) -> Array | None:
     """
     if type(value) is not np.ndarray or value.shape != info.dims or not value.flags.c_contiguous:
         return None
-    if info.extents or value.dtype != info.dtype.numpy:
+    if info.extents or value.dtype != info.dtype.numpy or info.dtype.is_packed:
         return None
-    if value.dtype.kind in "iu":
+    if value.dtype.kind in "biu":
         return value
     if value.dtype.kind != "f" or value.size == 0:
         return None

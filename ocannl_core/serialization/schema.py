@@ -217,7 +217,7 @@ def by_name(kind: type) -> Mapping[str, Any]:
     """Return the objects of a class by their unique names."""
     if issubclass(kind, Enum):
         return {each.name: each for each in kind}
-    return {each.name: each for each in dtypes.ALL}
+    return {each.name: each for each in (*dtypes.ALL, *dtypes.PACKED)}
 
 
 # ----- annotations --------------------------------------------------------------------------------

@@ -186,6 +186,21 @@ class Spec:
         """Yield every axis, left to right."""
         yield from (axis for shape in self.shapes() for row in shape.rows() for axis in row.axes)
 
+    @property
+    def reduces(self) -> bool:
+        """True if an axis, or a row variable, of an operand is none of the result. The parts of
+        concatenated axes are read one at a time.
+        """
+        kept = set(_names_of(self.result, has_parts=True))
+        read = (name for shape in self.operands for name in _names_of(shape, has_parts=False))
+        has_unnamed = any(
+            isinstance(axis, Anything)
+            for shape in self.operands
+            for row in shape.rows()
+            for axis in row.axes
+        )
+        return has_unnamed or not kept.issuperset(read)
+
     def __str__(self) -> str:
         plain = all(
             isinstance(axis, Fixed | Anything) or (isinstance(axis, Label) and len(axis.name) == 1)
@@ -199,6 +214,15 @@ class Spec:
     def _render(self, separator: str, end: str) -> str:
         operands = "; ".join(_shape_text(shape, separator, end) for shape in self.operands)
         return f"{operands} => {_shape_text(self.result, separator, end)}"
+
+
+def _names_of(shape: ShapeSpec, *, has_parts: bool) -> Iterator[tuple[str, str]]:
+    """Yield the axes and row variables of a shape, with or without the parts of others."""
+    for row in shape.rows():
+        axes = (axis for axis in row.axes if has_parts or not isinstance(axis, Concat))
+        yield from (("axis", name) for axis in axes for name in axis_names(axis))
+        if row.variable is not None:
+            yield "row", row.variable
 
 
 def _shape_text(shape: ShapeSpec, separator: str, end: str) -> str:

@@ -51,6 +51,7 @@ __all__ = [
     "constraints_of",
     "contracted_rows",
     "logic_from_text",
+    "reduces_axes",
     "relation_of",
 ]
 
@@ -321,6 +322,25 @@ def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
             pass
         case Take() | TakeAlong() | ScatterRows() | PlaceRows():
             pass
+        case _:
+            assert_never(logic)
+
+
+def reduces_axes(logic: Logic) -> bool:
+    """Return True if an accumulating assignment combines several terms in a cell of its result."""
+    match logic:
+        case Compose() | ComposeAccumulate():
+            return True
+        case Einsum(spec):
+            return spec.reduces
+        case SliceUpdate(_, inner):
+            return reduces_axes(inner)
+        case Several(parts):
+            return any(reduces_axes(part.logic) for part in parts)
+        case Pointwise() | Transpose() | Slice() | NumbersOfWords() | Adjoint():
+            return False
+        case Take() | TakeAlong() | ScatterRows() | PlaceRows():
+            return False
         case _:
             assert_never(logic)
 

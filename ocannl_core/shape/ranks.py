@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
+from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual, Subscript
 from ocannl_core.shape.messages import rank_cycle
 from ocannl_core.shape.state import LeafTensor, State, preferred_leaf
 from ocannl_core.shape.terms import Row, RowVar
@@ -117,6 +117,8 @@ def implied_axes(state: State, row: Row) -> int | None:
             entered.add(var)
             if var in state.row_leaves or any(equally_long(state, var)):
                 return None
+            if _is_subscript(state, var):
+                return None
         elif missing:
             return None  # each is at least as long as the other
         pending += missing
@@ -126,9 +128,24 @@ def implied_axes(state: State, row: Row) -> int | None:
                 for c in open_operands(state, var)
                 if c.opnd.tail is not None
             ]
+            # closing gives rows that may be scalars the axis of their operand
+            lengths += [
+                1
+                for c in state.suspended.get(var, ())
+                if c in state.scalars and state.flat(c.res).tail == var
+            ]
             found[var] = max(0, *lengths) if lengths else 0
             pending.pop()
     return known + found[flat.tail]
+
+
+def _is_subscript(state: State, var: RowVar) -> bool:
+    """Return True if a row is that of a subscript that waits for its operand."""
+    return any(
+        isinstance(each, Subscript)
+        and any(state.flat(row).tail == var for _, row in each.result.rows())
+        for each in state.suspended.get(var, ())
+    )
 
 
 # ----- the greatest number of axes ----------------------------------------------------------------

@@ -103,6 +103,18 @@ class Computation:
                 consumed[tensor] = f"the computation {self.name}"
         return program
 
+    def keep_less(self, excess: int) -> bool:
+        """Let loops keep values for gradients that take fewer bytes, by `excess`; the others are
+        computed again. Return False if they keep nothing but their carries.
+        """
+        found = self._resolution().kept_bytes
+        if found:
+            left = max(0, found - excess)
+            self._cache[:] = [
+                resolve(self.steps, self.results, self.name, self.temporaries, self.declared, left)
+            ]
+        return bool(found)
+
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
         """Return the host's arrays behind the literal nodes that the computation reads."""
         tensors = self._resolution().tensors

@@ -25,6 +25,7 @@ from ocannl_core.host_arrays import (
     check_number,
     convert,
     numbers_of,
+    packed_format,
     plain_number,
     refuse_nan,
 )
@@ -421,8 +422,10 @@ def _to_format(
     Raises:
         TransferError: if a cell is NaN, or is not a number of the format.
     """
+    dtype = packed_format(cells) if dtype is None else dtype
     cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
-    own = None if is_literal or cells.dtype == np.float64 else cells.dtype
+    has_default = cells.dtype == np.float64 or (is_literal and cells.dtype != np.bool_)
+    own = None if has_default else cells.dtype
     if own is not None and own.names and own != uint4x32.numpy:
         check_kind(
             cells, session.default_dtype, where

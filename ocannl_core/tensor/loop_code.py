@@ -17,7 +17,9 @@ steps compute what the gradient code reads, or load what the forward steps have 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import field
+from math import prod
 from typing import Protocol
 
 from ocannl_core.assign.nodes import (
@@ -103,10 +105,21 @@ class _ForwardLoop:
 
 
 class LoopCode:
-    """Emitter of loops, for one computation."""
+    """Emitter of loops, for one computation.
 
-    def __init__(self, emitter: LoopEmitter) -> None:
+    Args:
+        emitter: The code.
+        room: The bytes that values of steps may take that are kept for gradients, beside the
+            carries; None for no limit.
+
+    Attributes:
+        kept_bytes: The bytes that they take.
+    """
+
+    def __init__(self, emitter: LoopEmitter, room: int | None = None) -> None:
         self._emitter = emitter
+        self._room = room
+        self.kept_bytes = 0
         self._emitted: dict[Loop[Tensor], _ForwardLoop] = {}
         self._passed: set[Loop[Tensor]] = set()
         self._stores: dict[StaticIndex, list[Assignment]] = {}
@@ -255,22 +268,59 @@ class LoopCode:
         """
         own = {node for each in leaves(recomputed) for node in targets(each)}
         own.update(map(self._emitter.node_of, loop.before))
-        needed: dict[TensorNode, None] = {}
-        for each in leaves(gradient):
-            needed.update((node, None) for node in reads(each) if node in own)
+        needed = {node for each in leaves(gradient) for node in reads(each) if node in own}
+
+        def reading(keeps: AbstractSet[TensorNode]) -> tuple[list[Assignment], set[TensorNode]]:
+            """Return the code to run again, last first, and the nodes that are read."""
+            wanted, again = set(needed), list[Assignment]()
+            for each in reversed(list(leaves(recomputed))):
+                if any(node in wanted and node not in keeps for node in targets(each)):
+                    again.append(each)
+                    wanted.update(node for node in reads(each) if node in own)
+            return again, wanted
+
         keeps = self._kept_nodes(loop, forward)
-        code: list[Assignment] = []
-        for each in reversed(list(leaves(recomputed))):
-            if any(node in needed and node not in keeps for node in targets(each)):
-                code.append(each)
-                needed.update((node, None) for node in reads(each) if node in own)
+        code, wanted = reading(keeps)
+        always = set(map(self._emitter.node_of, loop.before))
+        chosen = [node for node in wanted & keeps if node not in always]
+        if self._room is not None:
+            keeps = always | self._within(self._room, chosen, recomputed, forward)
+            code, wanted = reading(keeps)
+        infos = self._emitter.nodes
+        kept = forward.count * sum(infos[node].nbytes for node in chosen if node in keeps)
+        self.kept_bytes += kept
+        self._room = None if self._room is None else self._room - kept
         position = (VarIndex(loop.index),)
         loads: list[Assignment] = []
-        for node in sorted((n for n in needed if n in keeps), key=lambda n: n.id):
+        for node in sorted(wanted & keeps, key=lambda n: n.id):
             cells, count = self._emitter.nodes[node], forward.count
             source = Cells(self._keep(node, forward))
             loads.append(_copy(node, source, cells, count, source_at=position, origin=loop.origin))
         return [*loads, *reversed(code)]
+
+    def _within(
+        self,
+        room: int,
+        nodes: Sequence[TensorNode],
+        recomputed: Sequence[Assignment],
+        forward: _ForwardLoop,
+    ) -> set[TensorNode]:
+        """Return the nodes to keep for all steps in a number of bytes: those that take the most
+        operations for each byte.
+        """
+        infos = self._emitter.nodes
+        costs: dict[TensorNode, float] = {}
+        for each in leaves(recomputed):
+            if isinstance(each, Accumulate):
+                operations = prod(n for _, n in each.projections.domain)
+                costs[each.target] = costs.get(each.target, 0) + operations
+        found: set[TensorNode] = set()
+        for node in sorted(nodes, key=lambda n: (-costs.get(n, 0) / infos[n].nbytes, n.id)):
+            nbytes = forward.count * infos[node].nbytes
+            if nbytes <= room:
+                found.add(node)
+                room -= nbytes
+        return found
 
     def _kept_nodes(self, loop: Loop[Tensor], forward: _ForwardLoop) -> set[TensorNode]:
         """Return the nodes of a step whose values the forward steps keep if they are needed."""

@@ -116,7 +116,7 @@ def _leaves(value: Any, axes: list[NestedAxis], path: str, where: str) -> Iterat
         return
     expected, *inner = axes
     _check_entry(value, expected, path, where)
-    if not inner and set(map(type, value)) <= {int, float}:
+    if not inner and set(map(type, value)) <= {int, float, bool}:
         yield from value
         return
     for position, entry in enumerate(value):
@@ -182,7 +182,11 @@ def cells_of(literal: NestedLiteral, where: str) -> Array:
 
 
 def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
-    """Return numbers as an array: integers of 64 bits if they all are, else double precision."""
+    """Return numbers as an array: truths if they all are, integers of 64 bits, or double
+    precision.
+    """
+    if leaves and all(isinstance(leaf, bool) for leaf in leaves):
+        return np.array(leaves, dtype=np.bool_)
     if leaves and all(isinstance(leaf, int) for leaf in leaves):
         low, high = min(leaves), max(leaves)
         for dtype in (np.int64, np.uint64):
@@ -211,9 +215,7 @@ def as_array(value: Any, where: str) -> Array:
             where=where,
             fix="convert it to a NumPy array: for PyTorch, x.detach().cpu().float().numpy()",
         ) from error
-    if array.dtype == np.bool_:
-        array = array.astype(np.float64)  # truth values are counted and multiplied
-    if array.dtype.kind not in "fiuV":
+    if array.dtype.kind not in "bfiuV":
         raise UsageError(
             "A tensor is made of numbers.",
             found=f"{type(value).__name__} of dtype {array.dtype}",

@@ -21,7 +21,7 @@ from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.definitions import Filled, Literal, Recording
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import window_accesses
-from ocannl_core.tensor.precision import Precision, format_for_numbers
+from ocannl_core.tensor.precision import Precision, format_for_numbers, whole_number_format
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
@@ -36,6 +36,8 @@ def fill_tensor(
 ) -> Tensor:
     """Return a tensor filled by a fetch, which `source` creates once shapes are closed."""
     origin = Origin(label, caller_location())
+    if isinstance(dtype, Precision):
+        dtype.check_computable(origin)
     session.environment.leaf(shape, origin)
     return Tensor(session, Filled(source, number), shape, dtype, (label,), origin)
 
@@ -99,10 +101,14 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     def precision(value: Real) -> Precision:
         where = str(caller_location() or "")
         number = plain_number(value, where)
-        fits = beside.is_float or (beside.is_integer and number % 1 == 0)
-        if fits and op not in LOGICAL:
-            check_number(number, beside, where)
-        return Precision.by_default(beside if fits else session.default_dtype)
+        if beside.is_float:
+            return Precision.by_default(beside)
+        if not beside.holds_integers or number % 1:
+            return Precision.by_default(session.default_dtype)
+        dtype = whole_number_format(number, beside)
+        if op not in LOGICAL:
+            check_number(number, dtype, where)
+        return Precision.by_default(dtype)
 
     return tuple(
         as_tensor(value, session, precision(value) if isinstance(value, Real) else None)
@@ -218,4 +224,12 @@ def note_accesses(
     shapes = [operand.terms for operand in operands]
     for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
         tensor = result if access.position is None else operands[access.position]
+        if tensor.dtype.is_packed:
+            raise UsageError(
+                "Windows that reach beyond an axis read cells with margins, which those of 4 bits "
+                "have not.",
+                found=f"{tensor!r} of {tensor.dtype}",
+                where=str(origin),
+                fix=f'convert it: oc.cast(x, "{tensor.dtype.unpacked}")',
+            )
         tensor.add_access(access)

@@ -44,9 +44,12 @@ from ocannl_core.tensor.operands import (
 )
 from ocannl_core.tensor.precision import (
     Precision,
+    check_truths,
     format_for_numbers,
+    is_reduction,
     operand_precisions,
     result_precision,
+    whole_number_format,
 )
 from ocannl_core.tensor.session import Recorder, Session
 from ocannl_core.tensor.slots import (
@@ -326,8 +329,11 @@ class Operation:
             session.environment.relate(
                 logic, terms, [each.terms for each in operands], origin, capture
             )
-        decided = self.precision(operands, session, origin)
+        decided = self.precision(operands, session, origin, logic)
+        if dtype is None:
+            check_truths(self.primitive, operands, origin)
         precision = decided if dtype is None else Precision.stated(dtype)
+        precision.check_computable(origin)
         can_flow = (
             self.gradient is not None and precision.dtype.is_float and session.recorder is None
         )
@@ -364,9 +370,10 @@ class Operation:
         operands: Sequence[Tensor],
         session: Session,
         origin: Origin,
+        logic: Logic,
     ) -> Precision:
-        """Return the promotion of the operands' formats, and pass it on to the operands without a
-        stated format.
+        """Return the format that follows from the operands' formats, and pass it on to the operands
+        without a stated format.
         """
         positions = operands[len(operands) - self.positions :]
         operands = operands[: len(operands) - self.positions]
@@ -377,7 +384,12 @@ class Operation:
             if beside is not None and operand.free_number is not None:
                 self._check_number(operand.free_number, beside, str(origin))
         given = operand_precisions(self.primitive, operands)
-        found = result_precision(self.primitive, given, session.default_dtype)
+        found = result_precision(
+            self.primitive,
+            given,
+            session.default_dtype,
+            is_reduction=is_reduction(self.combine, logic),
+        )
         for position, operand in enumerate(operands):
             is_condition = self.primitive is TernaryOp.WHERE and position == 0
             follows = found.positions and not is_condition
@@ -388,8 +400,8 @@ class Operation:
         """Raise TransferError for a whole number beyond the range of the other operand's integers,
         except in comparisons.
         """
-        if beside.is_integer and number % 1 == 0 and self.primitive not in LOGICAL:
-            check_number(number, beside, where)
+        if beside.holds_integers and number % 1 == 0 and self.primitive not in LOGICAL:
+            check_number(number, whole_number_format(number, beside), where)
 
     def describe(self, logic: Logic | IndexMaps) -> str:
         """Return the name of the operation in messages, with its specification."""

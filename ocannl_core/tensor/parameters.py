@@ -170,7 +170,10 @@ def _new(
     if loop is not None:
         _take_out(initial, loop, origin)
     shape = shape.with_row(RowKind.BATCH, rows.batch)  # arrays have none
-    is_unstated_number = isinstance(init, Real) and output is None and input is None
+    # the sizes of a parameter with a layer axis are stated for its entries
+    is_unstated_number = (
+        isinstance(init, Real) and output is None and input is None and layers is None
+    )
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,

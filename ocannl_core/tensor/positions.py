@@ -189,7 +189,7 @@ def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tens
 
 
 def _check_integers(ids: Tensor, name: str) -> None:
-    if not ids.dtype.is_integer:
+    if not ids.dtype.is_integer or ids.dtype.is_packed:
         raise UsageError(
             "Positions are integers.",
             found=f"{ids!r} of {ids.dtype} as the positions of {name}",

@@ -19,11 +19,25 @@ from typing import Any, Protocol
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit, dtype_of, float32, promote
+from ocannl_core.dtypes import (
+    SHORT_RANGE,
+    DType,
+    Kind,
+    bool_,
+    constant_limit,
+    dtype_of,
+    float32,
+    int8,
+    int32,
+    promote,
+    uint32,
+)
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.ops import Op, TernaryOp
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin
+from ocannl_core.shape.logic import Logic, reduces_axes
+from ocannl_core.tensor.index_maps import IndexMaps
 
 
 class Why(Enum):
@@ -100,6 +114,17 @@ class Precision:
                 fix='state a float format, as in dtype="float32", or leave requires_grad out',
             )
 
+    def check_computable(self, origin: Origin) -> None:
+        """Raise UsageError for a computed tensor in a packed format."""
+        if self.dtype.is_packed:
+            raise UsageError(
+                "Formats of 4 bits are those of data: routines read them, and write whole bytes.",
+                found=f"{origin.operation} in {self.dtype}",
+                where=str(origin),
+                fix=f"compute in {self.dtype.unpacked}; ctx[x] = values stores cells in oc.declare("
+                f'"x", dtype="{self.dtype}")',
+            )
+
     def after_use(self, dtype: DType, origin: Origin) -> Precision:
         """Return the precision after a use in an operation that computes in a format.
 
@@ -118,13 +143,16 @@ def choose_precision(dtype: DType | str | np.dtype[Any] | None, default: DType) 
     return Precision.by_default(default) if dtype is None else Precision.stated(dtype)
 
 
-def result_precision(op: Op | None, operands: Sequence[Precision], default: DType) -> Precision:
+def result_precision(
+    op: Op | None, operands: Sequence[Precision], default: DType, *, is_reduction: bool = False
+) -> Precision:
     """Return the precision of an operation's result.
 
     Args:
         op: The primitive that the operation lifts, or None.
         operands: The precisions of its operands; the condition of `where` is ignored.
         default: The session's default float.
+        is_reduction: True for sums and products along axes.
     """
     heard = [i for i in range(len(operands)) if not (op is TernaryOp.WHERE and i == 0)]
     deciding = [i for i in heard if operands[i].decides]
@@ -140,16 +168,63 @@ def result_precision(op: Op | None, operands: Sequence[Precision], default: DTyp
         if not found.dtype.is_float:
             # beside integers a float decides even if it is only the default
             floats = [i for i in heard if operands[i].dtype.is_float and i not in deciding]
+            if found.dtype is bool_:  # and so does a whole number beside truths
+                floats += [i for i in heard if operands[i].dtype is int32 and i not in deciding]
             found = _promotion(operands, sorted([*deciding, *floats]))
-    if op is not None and op.value.is_real and not found.dtype.is_float:
-        return replace(found, dtype=default)
-    return found
+    dtype = _computed_format(op, found.dtype, default)
+    return replace(found, dtype=reduced_format(dtype) if is_reduction else dtype)
+
+
+def reduced_format(dtype: DType) -> DType:
+    """Return the format of sums and products along axes: 32 bits for shorter integers and bool."""
+    if not dtype.is_short_integer:
+        return dtype
+    return uint32 if dtype.kind is Kind.UNSIGNED else int32
+
+
+def is_reduction(combine: BinaryOp | None, logic: Logic | IndexMaps) -> bool:
+    """Return True for an operation whose results are sums or products of several terms."""
+    if combine not in (BinaryOp.ADD, BinaryOp.MUL):
+        return False
+    return isinstance(logic, IndexMaps) or reduces_axes(logic)
+
+
+def _computed_format(op: Op | None, promoted: DType, default: DType) -> DType:
+    """Return the format of a primitive's result from the promotion of its operands: a float where
+    the primitive needs one, and int8 for quotients, remainders and powers of truths.
+    """
+    if op is not None and op.value.is_real and not promoted.is_float:
+        return default
+    return int8 if promoted is bool_ and op in _BEYOND_TRUTH else promoted
+
+
+_BEYOND_TRUTH = frozenset({BinaryOp.FLOOR_DIV, BinaryOp.MOD, BinaryOp.POW})
+"""Primitives whose results for truths are integers, as in NumPy."""
 
 
 def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Precision:
     dtype = promote(*(operands[i].dtype for i in positions))
     default = all(operands[i].rests_on_default for i in positions)
     return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
+
+
+def check_truths(op: Op | None, operands: Sequence[TypedOperand], origin: Origin) -> None:
+    """Raise UsageError for a difference of truths in their own format, which NumPy refuses, too."""
+    if op in _DIFFERENCES and all(each.precision.dtype is bool_ for each in operands):
+        raise UsageError(
+            "Differences are taken of numbers, and bool holds truths.",
+            found=f"{origin.operation} of bool",
+            where=str(origin),
+            fix=f'write {_DIFFERENCES[op]}, or convert: oc.cast(x, "int32")',
+        )
+
+
+_DIFFERENCES: dict[Op | None, str] = {
+    BinaryOp.SUB: "x ^ y",
+    UnaryOp.NEG: "~x",
+    UnaryOp.SIGN: "x",
+}
+"""Primitives that are not defined for truths, and what is meant with them."""
 
 
 def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
@@ -180,13 +255,22 @@ def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[
     """
     found = [operand.precision for operand in operands]
     beside = format_for_numbers(op, operands)
-    if beside is None or not beside.is_integer:
+    if beside is None or not beside.holds_integers:
         return found
     numbers = [operand.free_number for operand in operands]
     return [
-        precision if number is None or number % 1 else Precision.by_default(beside)
+        precision
+        if number is None or number % 1
+        else Precision.by_default(whole_number_format(number, beside))
         for precision, number in zip(found, numbers, strict=True)
     ]
+
+
+def whole_number_format(number: float, beside: DType) -> DType:
+    """Return the format of a whole number beside a format: beside bool, a Python bool is one, and
+    other numbers are int32.
+    """
+    return int32 if beside is bool_ and not isinstance(number, bool) else beside
 
 
 def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -> DType | None:
@@ -208,7 +292,4 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
     """
     if op is TernaryOp.WHERE:
         dtypes = dtypes[1:]
-    promoted = promote(*dtypes)
-    if op is not None and op.value.is_real and not promoted.is_float:
-        return default
-    return promoted
+    return _computed_format(op, promote(*dtypes), default)

@@ -30,7 +30,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import NumbersOfWords
+from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.literals import number
@@ -57,6 +57,7 @@ class _WordOperation(Operation):
         operands: Sequence[Tensor],
         session: Session,
         origin: Origin,
+        logic: Logic,
         dtype: DType | str | None = None,
     ) -> Precision:
         for operand in operands:

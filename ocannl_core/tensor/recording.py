@@ -58,7 +58,7 @@ from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.operands import as_tensor, check_recorded_here, note_accesses
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.pointwise_operations import identity
-from ocannl_core.tensor.precision import operand_precisions, result_precision
+from ocannl_core.tensor.precision import is_reduction, operand_precisions, result_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.specifications import describe_operands
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
@@ -342,8 +342,12 @@ class CodeRecorder:
         """
         values = operands[:1] if isinstance(step.logic, PlaceRows) else operands
         found = result_precision(
-            step.op, operand_precisions(step.op, values), self.session.default_dtype
+            step.op,
+            operand_precisions(step.op, values),
+            self.session.default_dtype,
+            is_reduction=is_reduction(step.combine, step.logic),
         )
+        step.target.precision.check_computable(step.origin)
         is_declared = isinstance(step.target.definition, Declared)
         step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
         for operand in operands:

@@ -36,7 +36,8 @@ def select(x: Tensor, axis: int, positions: Sequence[int], name: str) -> Tensor:
     is_there = apply(pointwise.equal, (chosen, places), f"{one}; {other} => {both}", name=name)
     nothing = constant(0.0, x.session)
     spec = f"{both}; {own.spec}; |-> => {own.replaced({axis: 'new'})}"
-    return apply(where_along, (is_there, x, nothing), spec, name=name)
+    dtype = x.dtype if x.dtype.is_short_integer else None  # one cell is chosen, none are added
+    return apply(where_along, (is_there, x, nothing), spec, name=name, dtype=dtype)
 
 
 def flip(x: Any, axis: AxisArgument = None) -> Any:

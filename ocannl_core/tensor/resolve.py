@@ -86,10 +86,12 @@ class ResolvedComputation:
     Attributes:
         program: The assignments.
         tensors: The tensors behind the program's nodes.
+        kept_bytes: The bytes of values of steps that loops keep for gradients, beside the carries.
     """
 
     program: AssignProgram
     tensors: Mapping[TensorNode, Tensor]
+    kept_bytes: int = 0
 
 
 def resolve(
@@ -98,8 +100,19 @@ def resolve(
     name: str,
     temporaries: frozenset[Tensor],
     declared: frozenset[Tensor],
+    kept_bytes: int | None = None,
 ) -> ResolvedComputation:
-    """Return steps as assignments over closed shapes."""
+    """Return steps as assignments over closed shapes.
+
+    Args:
+        steps: The steps.
+        results: Tensors that stay readable.
+        name: The name of the code.
+        temporaries: Tensors local to the code.
+        declared: Tensors declared in the code.
+        kept_bytes: The bytes that loops may keep for gradients beside their carries; None for no
+            limit.
+    """
     tensors = mentioned_tensors(steps)
     by_session: dict[Session, list[Tensor]] = {}
     for tensor in sorted(tensors, key=lambda t: t.id):
@@ -122,7 +135,7 @@ def resolve(
             tensor.settle()
         report_broadcasts(members)
     steps = eliminate_copies(expand_updates(steps), temporaries)
-    emitter = _AssignmentEmitter(differentiated_tensors(steps))
+    emitter = _AssignmentEmitter(differentiated_tensors(steps), kept_bytes)
     for step in steps:
         emitter.step(step)
     for tensor in results:
@@ -136,9 +149,8 @@ def resolve(
         name,
     )
     program = emitter.with_passed_gradients(emitter.calls.settle_calls(program))
-    return ResolvedComputation(
-        program, {n: t for n, t in emitter.tensors.items() if n in program.nodes}
-    )
+    tensors_of = {n: t for n, t in emitter.tensors.items() if n in program.nodes}
+    return ResolvedComputation(program, tensors_of, emitter.loops.kept_bytes)
 
 
 def _shapes_of(tensor: Tensor) -> Iterator[Shape]:
@@ -197,9 +209,14 @@ class _AssignmentEmitter:
 
     Args:
         differentiated: The tensors whose gradients the computation passes on to operands.
+        kept_bytes: The bytes that loops may keep for gradients; None for no limit.
     """
 
-    def __init__(self, differentiated: AbstractSet[Tensor] = frozenset()) -> None:
+    def __init__(
+        self,
+        differentiated: AbstractSet[Tensor] = frozenset(),
+        kept_bytes: int | None = None,
+    ) -> None:
         self._differentiated = differentiated
         self._selections: dict[Tensor, tuple[TensorNode, int]] = {}
         """The positions of selected cells, and the time of their search."""
@@ -219,7 +236,7 @@ class _AssignmentEmitter:
         gradient or assigned a tensor that has one.
         """
         self.calls = ExternalCalls(self)
-        self.loops = LoopCode(self)
+        self.loops = LoopCode(self, kept_bytes)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
         """Return a tensor's node, and list it among the program's nodes."""

@@ -260,8 +260,23 @@ def _carried(loop: Loop[Tensor], session: Session, initial: Tensor, leaf: Leaf) 
     )
     result.loop = loop
     with describe_operands([initial]):
-        environment.relate(Pointwise(), terms, [initial.terms], loop.origin)
+        if loop.layers is None or isinstance(initial.definition, Filled):
+            environment.relate(Pointwise(), terms, [initial.terms], loop.origin)
+        else:  # layers keep the shape of the input
+            environment.derive([terms], [initial.terms], _given(_equal_rows(loop, terms, initial)))
     return result
+
+
+def _equal_rows(loop: Loop[Tensor], terms: Shape, other: Tensor) -> list[Constraint]:
+    origin, name = loop.origin, other.label[0]
+    return [
+        RowEqual(
+            row,
+            other.terms.row(kind),
+            origin.at(f"the {kind.value} row of {name}, against the result of a layer"),
+        )
+        for kind, row in terms.rows()
+    ]
 
 
 def _relate_carry(loop: Loop[Tensor], session: Session) -> None:

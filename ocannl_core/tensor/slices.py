@@ -35,4 +35,9 @@ def subscript(tensor: Tensor, key: object) -> Tensor:
     # A tensor of integers among the parts selects positions along its axis; `parse_keys` refuses
     # it until gathers are an operation.
     keys = parse_keys(parts, text)
-    return _slice.tensor((tensor,), Slice(keys), origin=Origin(text, caller_location()))
+    origin = Origin(text, caller_location())
+    environment = tensor.session.environment
+    ranks = environment.implied_ranks(tensor.terms)
+    if ranks is not None:  # uses that follow add no axes, so that the keys count those
+        environment.set_ranks(tensor.terms, ranks, origin)
+    return _slice.tensor((tensor,), Slice(keys), origin=origin)

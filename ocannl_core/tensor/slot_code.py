@@ -422,6 +422,9 @@ class SlotCode:
         dtype: DType = value.dtype or result_dtype(
             value.op, _formats(value.op, args, self._tensor.dtype, default), self._tensor.dtype
         )
+        if dtype.is_short_integer and not value.op.value.gives_truth:
+            wider = promote(dtype, self._tensor.dtype)
+            dtype = wider if wider is self._tensor.dtype else dtype
         return self._store(SlotApplication(value.op, args), args, dtype)
 
     def _store(self, value: SlotValue, args: tuple[Slot | int | float, ...], dtype: DType) -> Slot:
@@ -581,6 +584,6 @@ def _formats(
     beside = promote(*slots) if slots else alone
 
     def of_number(number: float) -> DType:
-        return default if beside.is_integer and number % 1 else beside
+        return default if beside.holds_integers and number % 1 else beside
 
     return [arg.dtype if isinstance(arg, Slot) else of_number(arg) for arg in args]

@@ -25,6 +25,7 @@ from ocannl_core.tensor.definitions import (
 from ocannl_core.tensor.precision import (
     Precision,
     Why,
+    is_reduction,
     operand_precisions,
     result_precision,
     widen_for_range,
@@ -159,7 +160,10 @@ class TypedTensor(Assignable):
         primitive = self.definition.operation.primitive
         values = self.operands[: len(self.operands) - self.definition.operation.positions]
         found = result_precision(
-            primitive, operand_precisions(primitive, values), self.session.default_dtype
+            primitive,
+            operand_precisions(primitive, values),
+            self.session.default_dtype,
+            is_reduction=is_reduction(self.definition.operation.combine, self.definition.logic),
         )
         before = self._precision
         if before.why is not Why.STATED:

@@ -63,6 +63,8 @@ def random_cells(info: NodeInfo, seed: int) -> Array:
         ordinary = random.normal(0, scale, info.size)
         if info.dtype.kind is Kind.UNSIGNED:
             ordinary = abs(ordinary)
+        elif info.dtype.kind is Kind.BOOL:
+            ordinary = np.maximum(ordinary, 0)
         is_ordinary = random.random(info.size) < 0.7
         cells = np.where(is_ordinary, ordinary.astype(info.dtype.numpy), cells)
     return cells.reshape(info.buffer_dims)

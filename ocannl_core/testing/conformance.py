@@ -11,6 +11,10 @@ definition, and provide a fixture `target` with the device under test as `NAME` 
         def target(self):
             return "my_backend"
 
+A device declares its capabilities and number formats in its `Target`. Declared ones must work. The
+tests of others are expected failures: a capability must be refused with a `CodegenError`, and one
+that works is reported as an unexpected pass.
+
 An entry of `expected_failures` names a test or its parametrised id; a test that passes although it
 has an entry fails, so the list cannot go stale. A backend that is not installed takes part after
 `ocannl_core.hooks.manager.register(name, plugin)`.
@@ -18,21 +22,21 @@ has an entry fails, so the list cannot go stale. A backend that is not installed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ocannl_core import dtypes
-from ocannl_core.dtypes import DType, Kind, float32, float64, int32, uint4x32, uint32
+from ocannl_core.dtypes import DType, Kind, bool_, float32, float64, int8, int32, uint4x32, uint32
 from ocannl_core.errors import CodegenError, UsageError
 from ocannl_core.indexing import affine, fresh_var
 from ocannl_core.loopir.nodes import Binary, Block, Const, ConstBits, IndexValue, LoopProgram, Unary
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import HASHES, BinaryOp, UnaryOp
-from ocannl_core.target import HostBuffer
+from ocannl_core.target import Capability, HostBuffer
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.compare import EXACT, Array, assert_same
 from ocannl_core.testing.drafts import Draft, loop
@@ -43,7 +47,45 @@ from ocannl_core.testing.subject import Subject, subject_named
 
 EVERY_DTYPE = pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
 FLOATS = tuple(dtype for dtype in dtypes.ALL if dtype.is_float)
-INTEGERS = tuple(dtype for dtype in dtypes.ALL if dtype.is_integer)
+INTEGERS = tuple(dtype for dtype in dtypes.ALL if dtype.holds_integers)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_CAPABILITY = "conformance_capability"
+_OF_PROGRAMS: Mapping[object, Capability] = {
+    programs.repeated_statements: Capability.REPETITIONS,
+    programs.scattered_cells: Capability.SCATTERS,
+}
+"""The capabilities that some of the hand-made programs need."""
+
+
+_TRIED: set[DType] = set()
+"""Formats that the running test tries, declared or not."""
+
+
+def needs(capability: Capability) -> Callable[[Function], Function]:
+    """Mark a test of a capability that a backend may lack."""
+
+    def mark(test: Function) -> Function:
+        setattr(test, _CAPABILITY, capability)
+        return test
+
+    return mark
+
+
+def has_format(subject: Subject, dtype: DType) -> bool:
+    """Return True if a device declares a number format, or the test is about it."""
+    formats = subject.target.formats
+    return formats is None or dtype in formats or dtype in _TRIED
+
+
+def require_formats(subject: Subject, program: LoopProgram) -> None:
+    """Skip the rest of a test if a program has nodes in formats that the device does not have."""
+    used = dict.fromkeys(info.dtype for info in program.nodes.values())
+    missing = [str(dtype) for dtype in used if not has_format(subject, dtype)]
+    if missing:
+        pytest.skip(f"{subject} does not declare {', '.join(missing)}")
 
 
 def agree(
@@ -54,6 +96,7 @@ def agree(
     indices: Sequence[int] = (),
 ) -> dict[TensorNode, Array]:
     """Return the result of a program after comparing its bits with the oracle's."""
+    require_formats(subject, program)
     found = subject.run(program, arrays, indices)
     for node, expected in oracle.run(program, arrays, indices).items():
         assert_same(found[node], expected, program.nodes[node].dtype, EXACT, node.name)
@@ -74,7 +117,14 @@ class BackendConformance:
 
     oracle_name: ClassVar[str]
     expected_failures: ClassVar[Mapping[str, str]] = {}
-    random_programs_dtypes: ClassVar[tuple[DType, ...]] = (float32, float64, int32, uint32)
+    random_programs_dtypes: ClassVar[tuple[DType, ...]] = (
+        float32,
+        float64,
+        int8,
+        int32,
+        uint32,
+        bool_,
+    )
 
     @pytest.fixture
     def subject(self, target: str) -> Subject:
@@ -85,11 +135,33 @@ class BackendConformance:
         return subject_named(self.oracle_name)
 
     @pytest.fixture(autouse=True)
-    def _apply_expected_failures(self, request: pytest.FixtureRequest) -> None:
+    def _apply_declarations(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        """Expect failures of the listed tests, and of those of parts that are not declared."""
+        self._expect_failures(request)
+        yield
+        _TRIED.clear()
+
+    def _expect_failures(self, request: pytest.FixtureRequest) -> None:
         name = getattr(request.node, "originalname", request.node.name)
+        part = _part_of(request)
+        if part is not None:
+            request.node.user_properties.append(("part", str(getattr(part, "value", part))))
         reason = self.expected_failures.get(request.node.name, self.expected_failures.get(name))
         if reason is not None:
             request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+            return
+        if part is None:
+            return
+        subject = subject_named(request.getfixturevalue("target"))
+        if isinstance(part, Capability):
+            if part not in subject.target.capabilities:
+                reason = f"{subject} does not declare {part.value}"
+                mark = pytest.mark.xfail(reason=reason, strict=False, raises=CodegenError)
+                request.node.add_marker(mark)
+        elif not has_format(subject, part):
+            reason = f"{subject} does not declare {part}"
+            request.node.add_marker(pytest.mark.xfail(reason=reason, strict=False))
+            _TRIED.add(part)
 
     # ----- memory and copies -----------------------------------------------------------------
 
@@ -165,6 +237,7 @@ class BackendConformance:
                 value=Unary(UnaryOp.IDENTITY, draft.load(source, i), other),
             )
             for other in (*FLOATS, *INTEGERS)
+            if has_format(subject, other)
         ]
         arrays = {source: np.array(values, dtype.numpy)}
         agree(subject, oracle, draft.program(loop(i, len(values), *stores)), arrays)
@@ -243,25 +316,16 @@ class BackendConformance:
     def test_hand_made_programs_give_the_known_result(
         self, subject: Subject, oracle: Subject, make: Any
     ) -> None:
-        example = make()
-        if make is programs.repeated_statements:
-            try:
-                subject.generate(example.program)
-            except CodegenError as error:
-                pytest.skip(f"{subject} has no repetitions: {error.rule}")
-        check(subject, oracle, example)
+        check(subject, oracle, make())
 
+    @needs(Capability.BARRIERS)
     @pytest.mark.parametrize("make", group_programs.WITH_BARRIERS, ids=lambda make: make.__name__)
     def test_iterations_of_a_group_meet_at_barriers(
         self, subject: Subject, oracle: Subject, make: Any
     ) -> None:
-        example = make()
-        try:
-            subject.generate(example.program)
-        except CodegenError as error:
-            pytest.skip(f"{subject} has no groups of threads: {error.rule}")
-        check(subject, oracle, example)
+        check(subject, oracle, make())
 
+    @needs(Capability.EXTERNAL_CALLS)
     def test_external_calls_see_arrays_without_margins(
         self, subject: Subject, oracle: Subject
     ) -> None:
@@ -272,9 +336,9 @@ class BackendConformance:
     ) -> None:
         check(subject, oracle, programs.guarded_load())
 
+    @needs(Capability.POSITION_CHECKS)
     def test_a_position_beyond_its_axis_ends_the_routine(self, subject: Subject) -> None:
         program, positions, result = programs.check_before_a_store()
-        self._skip_without_checks(subject, program)
         launch_of = subject.compile(program).link
         buffers = {
             positions: subject.upload(np.array([0, 3, -1], np.int32), program.nodes[positions]),
@@ -284,17 +348,19 @@ class BackendConformance:
             launch_of(buffers)([])
         assert subject.download(buffers[result]).tolist() == [0, 0]
 
+    @needs(Capability.POSITION_CHECKS)
     def test_positions_in_bounds_pass_a_check(self, subject: Subject, oracle: Subject) -> None:
-        example = programs.checked_positions()
-        self._skip_without_checks(subject, example.program)
-        check(subject, oracle, example)
+        check(subject, oracle, programs.checked_positions())
 
-    @staticmethod
-    def _skip_without_checks(subject: Subject, program: LoopProgram) -> None:
-        try:
-            subject.generate(program)
-        except CodegenError as error:
-            pytest.skip(f"{subject} checks no positions: {error.rule}")
+    @needs(Capability.MERGE_BUFFERS)
+    def test_merge_buffers_are_read_beside_the_nodes(self, subject: Subject) -> None:
+        program, cell = programs.sum_with_merge_buffer()
+        own = subject.upload(np.array([1.0, 2.0]), program.nodes[cell])
+        sent = subject.upload(np.array([10.0, 20.0]), program.nodes[cell])
+        executable = subject.compile(program)
+        subject.backend.link(executable, {cell: own}, {cell: sent})([])
+        assert subject.download(own).tolist() == [11.0, 22.0]
+        assert subject.download(sent).tolist() == [10.0, 20.0]
 
     # ----- routines --------------------------------------------------------------------------
 
@@ -326,6 +392,35 @@ class BackendConformance:
         assert subject.download(first).tolist() == [12]
         assert subject.download(second).tolist() == [21]
 
+    def test_results_can_be_copied_right_after_a_launch(self, subject: Subject) -> None:
+        draft, i = Draft("double"), fresh_var("i")
+        cells, count = draft.node("cells", int32, 4096), 10
+        twice = draft.accumulate(cells, i, op=BinaryOp.ADD, value=draft.load(cells, i))
+        program = draft.program(loop(i, 4096, twice))
+        info = program.nodes[cells]
+        buffer = subject.upload(np.arange(4096), info)
+        launch = subject.backend.link(subject.compile(program), {cells: buffer})
+        for _ in range(count):
+            launch([])
+        found = HostBuffer(np.empty(4096, np.int32), info)
+        subject.backend.transfer(found, buffer).wait()  # no synchronisation before
+        assert np.array_equal(found.array, np.arange(4096) << count)
+
+    def test_cells_can_be_overwritten_right_after_a_launch(self, subject: Subject) -> None:
+        draft, i = Draft("copy"), fresh_var("i")
+        source, result = (draft.node(name, int32, 4096) for name in ("source", "result"))
+        program = draft.program(loop(i, 4096, draft.store(result, i, value=draft.load(source, i))))
+        info = program.nodes[source]
+        buffers = {
+            source: subject.upload(np.arange(4096), info),
+            result: subject.backend.allocate(info, subject.target),
+        }
+        launch = subject.backend.link(subject.compile(program), buffers)
+        launch([])
+        zeros = HostBuffer(np.zeros(4096, np.int32), info)
+        subject.backend.transfer(buffers[source], zeros).wait()
+        assert np.array_equal(subject.download(buffers[result]), np.arange(4096))
+
     def test_generating_code_twice_gives_the_same_text(self, subject: Subject) -> None:
         sources = [subject.generate(programs.matrix_product().program) for _ in range(2)]
         assert sources[0].text == sources[1].text
@@ -351,12 +446,31 @@ class BackendConformance:
         stores = [
             draft.store(draft.node(str(dtype), dtype, 50), i, value=IndexValue(position, dtype))
             for dtype in (*FLOATS, *INTEGERS)
+            if has_format(subject, dtype)
         ]
         agree(subject, oracle, draft.program(loop(i, 50, *stores)))
+
+    # ----- several devices -------------------------------------------------------------------
+
+    @needs(Capability.SEVERAL_DEVICES)
+    def test_every_device_computes(self, subject: Subject, oracle: Subject) -> None:
+        for each in _devices(subject):
+            check(each, oracle, programs.matrix_product())
+
+    @needs(Capability.SEVERAL_DEVICES)
+    def test_copying_between_devices(self, subject: Subject) -> None:
+        info = NodeInfo(float32, (4,))
+        first, *_, last = _devices(subject)
+        source = first.upload(np.arange(4), info)
+        destination = last.backend.allocate(info, last.target)
+        first.backend.transfer(destination, source).wait()
+        assert last.download(destination).tolist() == [0, 1, 2, 3]
 
     # ----- random programs -------------------------------------------------------------------
 
     def test_random_programs_give_the_same_bits(self, subject: Subject, oracle: Subject) -> None:
+        formats = tuple(each for each in self.random_programs_dtypes if has_format(subject, each))
+
         @settings(
             max_examples=30,
             deadline=None,
@@ -364,11 +478,27 @@ class BackendConformance:
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         )
-        @given(random_programs(self.random_programs_dtypes))
+        @given(random_programs(formats))
         def run(example: Example) -> None:
             check(subject, oracle, example)
 
         run()
+
+
+def _devices(subject: Subject) -> list[Subject]:
+    """Return all devices of a backend; skip the test if there is one."""
+    found = [Subject(subject.backend, each) for each in subject.backend.targets().targets]
+    if len(found) < 2:
+        pytest.skip(f"this machine has one device of {subject.backend.name}")
+    return found
+
+
+def _part_of(request: pytest.FixtureRequest) -> Capability | DType | None:
+    """Return the capability or the number format that a test is about, if a backend may lack it."""
+    found = getattr(request.function, _CAPABILITY, None)
+    given = getattr(getattr(request.node, "callspec", None), "params", {})
+    found = found or _OF_PROGRAMS.get(given.get("make"))
+    return found if isinstance(found, Capability) else given.get("dtype")
 
 
 def _cells(data: Array, info: NodeInfo) -> Array:

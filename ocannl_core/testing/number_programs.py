@@ -9,6 +9,7 @@ import numpy as np
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
@@ -175,4 +176,6 @@ def _uniform_numbers(lanes: Array, dtype: DType) -> Array:
     if dtype in (float16, bfloat16):
         halves = np.ascontiguousarray(lanes).view("<u2").astype(np.float32)
         return (halves * np.float32(2.0**-16)).astype(dtype.numpy)
+    if dtype is bool_:
+        return (np.ascontiguousarray(lanes).view(np.uint8) & 1).astype(np.bool_)
     return np.ascontiguousarray(lanes).view(dtype.numpy)

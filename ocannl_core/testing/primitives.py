@@ -28,7 +28,7 @@ def primitives(dtype: DType) -> tuple[Op, ...]:
     match dtype.kind:
         case Kind.FLOAT:
             return on_numbers
-        case Kind.SIGNED | Kind.UNSIGNED:
+        case Kind.SIGNED | Kind.UNSIGNED | Kind.BOOL:
             return tuple(op for op in on_numbers if op not in _MISSING_ON_INTEGERS)
         case Kind.WORD:  # words support only operations that move values
             return (UnaryOp.IDENTITY, BinaryOp.FIRST, BinaryOp.SECOND, TernaryOp.WHERE)
@@ -60,6 +60,8 @@ def special_values(dtype: DType) -> tuple[Any, ...]:
 
 
 def _special_integers(dtype: DType) -> tuple[int, ...]:
+    if dtype.kind is Kind.BOOL:
+        return (0, 1)
     bits = 8 * dtype.nbytes
     is_signed = dtype.kind is Kind.SIGNED
     high = 2 ** (bits - is_signed) - 1

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.dtypes import (
+    PACKED,
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
     float64,
+    int4,
+    int8,
+    int16,
     int32,
     int64,
     uint8,
@@ -38,6 +43,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Gather,
     IndexValue,
+    LoadMerge,
     Local,
     LocalRead,
     LoopBound,
@@ -278,7 +284,7 @@ def checked_positions() -> Example:
     table = np.array([0, 4, 2])
     arrays: dict[TensorNode, Array] = {}
     checks = []
-    for dtype in (uint8, uint16, int32, uint32, int64, uint64):
+    for dtype in (uint8, int8, uint16, int16, int32, uint32, int64, uint64):
         node = draft.node(str(dtype), dtype, 3, padding=(Margin(1, 2),))
         arrays[node] = np.pad(table.astype(dtype.numpy), (1, 2), constant_values=99)
         checks.append(CheckPositions(node, 5, "an axis"))
@@ -296,9 +302,33 @@ def check_before_a_store() -> tuple[LoopProgram, TensorNode, TensorNode]:
     return draft.program(check, Fill(result, 1.0)), positions, result
 
 
+def packed_cells() -> Example:
+    """Loads of cells of four bits at every place of rows with an odd number of cells."""
+    draft = Draft("packed")
+    i, j = fresh_var("i"), fresh_var("j")
+    arrays: dict[TensorNode, Array] = {}
+    expected: dict[TensorNode, Any] = {}
+    stores = []
+    for dtype in PACKED:
+        low = -8 if dtype is int4 else 0
+        cells = (np.arange(35) * 3 % 16 + low).reshape(5, 7).astype(dtype.numpy)
+        node = draft.node(str(dtype), dtype, 5, 7)
+        arrays[node] = cells
+        copied = draft.node(f"{dtype}_copied", dtype.unpacked, 5, 7)
+        turned = draft.node(f"{dtype}_turned", int32, 7, 5)
+        value = draft.load(node, i, j)
+        stores.append(
+            draft.store(copied, i, j, value=Unary(UnaryOp.IDENTITY, value, dtype.unpacked))
+        )
+        stores.append(draft.store(turned, j, i, value=Unary(UnaryOp.IDENTITY, value, int32)))
+        expected |= {copied: cells, turned: cells.T.astype(np.int32)}
+    return Example(draft.program(loop(i, 5, loop(j, 7, *stores))), arrays, (), expected)
+
+
 def fills_of_every_format() -> Example:
     draft, expected = Draft("fills"), {}
-    for dtype in (float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int32, uint8):
+    floats = (float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2)
+    for dtype in (*floats, int32, int8, bool_):
         node = draft.node(str(dtype), dtype, 2, 3, padding=(Margin(1, 1), Margin(0, 2)))
         expected[node] = np.full((4, 5), 3.0).astype(dtype.numpy)
     return Example(draft.program(*(Fill(node, 3.0) for node in expected)), {}, (), expected)
@@ -404,6 +434,14 @@ class RunningSum:
     def perform(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         outputs[0][...] = np.cumsum(inputs[0], axis=-1)
         outputs[1][...] = inputs[0].sum()
+
+
+def sum_with_merge_buffer() -> tuple[LoopProgram, TensorNode]:
+    """Return a program that adds the merge buffer of its parameter, and the parameter."""
+    draft, i = Draft("merge"), fresh_var("i")
+    cell = draft.node("cell", float32, 2)
+    sent = LoadMerge(cell, at(i), float32)
+    return draft.program(loop(i, 2, draft.accumulate(cell, i, op=BinaryOp.ADD, value=sent))), cell
 
 
 def external_call() -> Example:
@@ -515,6 +553,7 @@ HAND_MADE: tuple[Callable[[], Example], ...] = (
     gathered_cells,
     scattered_cells,
     fills_of_every_format,
+    packed_cells,
     staged_code_of_another_language,
     loops_of_every_kind,
     parallel_iterations_with_variables_of_their_own,

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import DType, float32, float64, int32, uint32
+from ocannl_core.dtypes import DType, bool_, float32, float64, int8, int32, uint32
 from ocannl_core.loopir.nodes import AxisKind, Block, LoopProgram, Stmt
 from ocannl_core.testing.author import Author
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.sequels import SequelAuthor
 
-SOME_DTYPES = (float32, float64, int32, uint32)
+SOME_DTYPES = (float32, float64, int32, uint32, int8, bool_)
 INDEPENDENT_KINDS = (AxisKind.SERIAL, AxisKind.PARALLEL, AxisKind.VECTOR, AxisKind.UNROLLED)
 
 

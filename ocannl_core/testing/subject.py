@@ -9,6 +9,7 @@ import numpy as np
 
 from ocannl_core.hooks import manager
 from ocannl_core.hooks.manager import Backend
+from ocannl_core.host_arrays import cells_in, memory_of
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
@@ -49,16 +50,16 @@ class Subject:
         """Return new memory of the device with these cells; the array includes margins."""
         buffer = self.backend.allocate(info, self.target)
         whole = np.ascontiguousarray(array, info.dtype.numpy).reshape(info.buffer_dims)
-        self.backend.transfer(buffer, HostBuffer(whole, info)).wait()
+        self.backend.transfer(buffer, HostBuffer(memory_of(whole, info), info)).wait()
         return buffer
 
     def download(self, buffer: Buffer) -> Array:
         """Return a copy of a buffer's cells, margins included, once all work has finished."""
         self.backend.synchronize(self.target)
         info = buffer.info
-        array = np.empty(info.buffer_dims, info.dtype.numpy)
+        array = np.empty(info.memory_dims, info.memory_numpy)
         self.backend.transfer(HostBuffer(array, info), buffer).wait()
-        return array
+        return cells_in(array, info)
 
     def run(
         self,

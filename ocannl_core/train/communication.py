@@ -83,6 +83,15 @@ class Communicator(Protocol):
         """
         ...
 
+    def all_gather(self, rows: Sequence[Array], totals: Sequence[int]) -> Sequence[Array]:
+        """Return arrays of the rows of all processes in order; called by all of them.
+
+        Args:
+            rows: Some rows of each array: as `slot_tree.share` divides them among the processes.
+            totals: The number of rows of each array.
+        """
+        ...
+
     def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """Return the arrays of process 0; called by all processes with arrays of equal extents."""
         ...
@@ -104,6 +113,9 @@ class OneProcess:
     def all_reduce(self, partials: Sequence[Partial]) -> Sequence[Array]:
         (whole,) = partials
         return whole.arrays
+
+    def all_gather(self, rows: Sequence[Array], totals: Sequence[int]) -> Sequence[Array]:
+        return rows
 
     def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]:
         return arrays

@@ -44,18 +44,28 @@ from ocannl_core.tensor.recording import cd
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.train.guards import SUM, DynamicScale, ZScore
 from ocannl_core.train.schedules import Schedule
+from ocannl_core.train.shard import Shard
 
 Rate = float | Tensor | Schedule
 """A number, a tensor of one cell that the host may change between calls, or a schedule."""
 
 
 class State:
-    """The tensors that an optimiser keeps between updates, by name."""
+    """The tensors that an optimiser keeps between updates, by name.
+
+    Attributes:
+        names: The name of each parameter.
+        tensors: The tensors by path, as `w.first_moment`.
+        averages: The path of the average of each parameter, by its name.
+        sharded: The parameters of those tensors that have the rows of a shard alone, by path.
+        diagnostics: Numbers of the last update, by name.
+    """
 
     def __init__(self) -> None:
         self.names: dict[Tensor, str] = {}
         self.tensors: dict[str, Tensor] = {}
         self.averages: dict[str, str] = {}
+        self.sharded: dict[str, Tensor] = {}
         self.diagnostics: dict[str, Tensor] = {}
 
     def diagnostic(self, name: str, dtype: DType) -> Tensor:
@@ -126,8 +136,8 @@ class Update:
     """The update of one parameter while it is recorded.
 
     Attributes:
-        p: The parameter.
-        g: Its gradient, clipped and with L2 decay.
+        p: The cells of the parameter; those of a shard if its update is sharded.
+        g: Their gradient, clipped and with L2 decay.
         t: The number of this update, from 1, as a tensor of one cell.
         rate: The learning rate.
     """
@@ -136,13 +146,18 @@ class Update:
     g: Any
     t: Tensor
     rate: Any
+    _owner: Tensor
+    _rows: slice | None
     _state: State
     _gate: Tensor | None
     _clock: Clock
 
     def state(self, name: str) -> Tensor:
         """Return a tensor that is kept between updates, 0 at first."""
-        return self._state.slot(self.p, name)
+        stored = self._state.slot(self._owner, name)
+        if self._rows is not None:
+            self._state.sharded[f"{self._state.names[self._owner]}.{name}"] = self._owner
+        return stored
 
     def keep(self, name: str, value: Any) -> Tensor:
         """Assign a tensor that is kept between updates, and return it."""
@@ -156,7 +171,7 @@ class Update:
 
     def publish_average(self, name: str) -> None:
         """Make a tensor that is kept between updates the parameter's average."""
-        owner = self._state.names[self.p]
+        owner = self._state.names[self._owner]
         self._state.averages[owner] = f"{owner}.{name}"
 
     def correction(self, decay: float) -> Any:
@@ -209,6 +224,9 @@ class Optimiser(ABC):
     is_decoupled: ClassVar[bool] = False
     """True if weight decay is no part of the gradient that `direction` gets."""
 
+    is_elementwise: ClassVar[bool] = False
+    """True if the direction of a cell depends on that cell, its gradient and its state alone."""
+
     def __post_init__(self) -> None:
         _check(self)
 
@@ -218,15 +236,20 @@ class Optimiser(ABC):
 
     # ----- code -----------------------------------------------------------------------------------
 
-    def update(self, loss: Tensor) -> Computation:
+    def update(self, loss: Tensor, *, shard: Shard | None = None) -> Computation:
         """Return the code that updates every parameter that a loss depends on and that gradients
         flow into.
 
         Code compiled twice, for two sizes of batches, shares the state.
 
+        Args:
+            loss: The loss.
+            shard: The rows of each parameter to update, with state for them alone; None for all.
+
         Raises:
-            UsageError: if there is no such parameter, or a group matches none; or if there is a
-                loss scale, for which `minimise` is the code.
+            UsageError: if there is no such parameter, or a group matches none; if there is a loss
+                scale, for which `minimise` is the code; or if the shard is a part, and the
+                optimiser does not update cell by cell.
         """
         require_tensor(loss, f"{type(self).__name__}.update")
         if self.loss_scale is not None:
@@ -237,7 +260,14 @@ class Optimiser(ABC):
                 fix="compile opt.minimise(loss) in place of oc.train.grad_update(loss) + "
                 "opt.update(loss)",
             )
-        return self._recorded("update", loss, has_gradients=True)
+        if shard is not None and not self.is_elementwise:
+            raise UsageError(
+                "The state of an optimiser that updates cell by cell can be sharded.",
+                found=f"{type(self).__name__} computes with whole parameters",
+                where=str(caller_location() or ""),
+                fix="shard_state=False, or an optimiser such as AdamW",
+            )
+        return self._recorded("update", loss, has_gradients=True, shard=shard)
 
     def minimise(self, loss: Tensor) -> Computation:
         """Return the code of a whole step: the loss, its gradients and the update.
@@ -248,13 +278,15 @@ class Optimiser(ABC):
         require_tensor(loss, f"{type(self).__name__}.minimise")
         return self._recorded("minimise", loss, has_gradients=False)
 
-    def _recorded(self, name: str, loss: Tensor, *, has_gradients: bool) -> Computation:
+    def _recorded(
+        self, name: str, loss: Tensor, *, has_gradients: bool, shard: Shard | None = None
+    ) -> Computation:
         groups = self._groups(loss)
 
         def record(loss: Tensor) -> None:
             if not has_gradients:
                 self._record_gradients(loss)
-            self._record(groups)
+            self._record(groups, shard)
 
         record.__name__ = f"{type(self).__name__.lower()}_{name}"
         code = cd(record)(loss)
@@ -319,7 +351,7 @@ class Optimiser(ABC):
         loss.grad[:] = 1.0 if scale is None else scale.value(self._state, float32)
         loss.backprop()
 
-    def _record(self, groups: Mapping[Tensor, Optimiser]) -> None:
+    def _record(self, groups: Mapping[Tensor, Optimiser], shard: Shard | None) -> None:
         state = self._state
         dtype = float64 if any(p.dtype is float64 for p in groups) else float32
         count = state.scalar("updates", int32)
@@ -351,7 +383,9 @@ class Optimiser(ABC):
             decided[:] = gate
         clock = Clock(cast(count, dtype))
         for p, group in groups.items():
-            group._record_one(p, gradients[p], clock, decided, state)
+            rows = None if shard is None else shard.rows(p)
+            gradient = gradients[p] if rows is None else gradients[p][rows]
+            group._record_one(p, rows, gradient, clock, decided, state)
         if decided is None:
             count += 1
         else:
@@ -382,26 +416,34 @@ class Optimiser(ABC):
         return is_last
 
     def _record_one(
-        self, p: Tensor, gradient: Any, clock: Clock, gate: Tensor | None, state: State
+        self,
+        owner: Tensor,
+        rows: slice | None,
+        gradient: Any,
+        clock: Clock,
+        gate: Tensor | None,
+        state: State,
     ) -> None:
-        """Record the update of one parameter."""
-        rate, t = clock.rate(self.learning_rate, p.dtype), clock.time(p.dtype)
+        """Record the update of one parameter, or of some of its rows."""
+        p = owner if rows is None else owner[rows]
+        rate, t = clock.rate(self.learning_rate, owner.dtype), clock.time(owner.dtype)
         has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
         decay = self.weight_decay * p if has_decay else None
         if decay is not None and not self.is_decoupled:
             gradient = gradient + decay
-        update = Update(p, gradient, t, rate, state, gate, clock)
+        update = Update(p, gradient, t, rate, owner, rows, state, gate, clock)
         direction = self.direction(update)
         if decay is not None and self.is_decoupled:
             direction = direction + decay
-        if gate is None:
-            p -= rate * direction
-        else:
-            p[:] = where(gate, p - rate * direction, p)
+        moved = p - rate * direction
+        owner[slice(None) if rows is None else rows] = (
+            moved if gate is None else where(gate, moved, p)
+        )
         if self.average is not None:
-            mean = state.slot(p, "average")
-            moved = self.average * mean + (1.0 - self.average) * p
-            started = where(equal(t, 1.0), p, moved)
+            p = owner if rows is None else owner[rows]
+            mean = update.state("average")
+            towards = self.average * mean + (1.0 - self.average) * p
+            started = where(equal(t, 1.0), p, towards)
             mean[:] = started if gate is None else where(gate, started, mean)
             update.publish_average("average")
 

@@ -45,6 +45,8 @@ class SGD(Optimiser):
         nesterov: True for Nesterov momentum.
     """
 
+    is_elementwise: ClassVar[bool] = True
+
     momentum: float = 0.0
     dampening: float = 0.0
     nesterov: bool = False
@@ -70,6 +72,8 @@ class RMSprop(Optimiser):
         momentum: The fraction of the previous step that is kept.
         centered: True to subtract the square of the average gradient: an estimate of the variance.
     """
+
+    is_elementwise: ClassVar[bool] = True
 
     alpha: float = 0.99
     eps: float = 1e-8
@@ -98,6 +102,8 @@ class Adagrad(Optimiser):
         eps: A number added to the root.
     """
 
+    is_elementwise: ClassVar[bool] = True
+
     lr_decay: float = 0.0
     initial_accumulator_value: float = 0.0
     eps: float = 1e-10
@@ -119,6 +125,8 @@ class Adadelta(Optimiser):
         eps: A number added to both.
     """
 
+    is_elementwise: ClassVar[bool] = True
+
     rho: float = 0.9
     eps: float = 1e-6
 
@@ -139,6 +147,8 @@ class Adam(Optimiser):
         eps: A number added to the root.
         amsgrad: True for the largest average of the square so far, in place of the last one.
     """
+
+    is_elementwise: ClassVar[bool] = True
 
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -172,6 +182,8 @@ class Adamax(Optimiser):
         eps: A number added to the magnitudes.
     """
 
+    is_elementwise: ClassVar[bool] = True
+
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
@@ -193,6 +205,8 @@ class NAdam(Optimiser):
         momentum_decay: The speed at which the momentum approaches the first beta.
         decoupled_weight_decay: True for decay that is no part of the gradient.
     """
+
+    is_elementwise: ClassVar[bool] = True
 
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -229,6 +243,8 @@ class RAdam(Optimiser):
         decoupled_weight_decay: True for decay that is no part of the gradient.
     """
 
+    is_elementwise: ClassVar[bool] = True
+
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     decoupled_weight_decay: bool = False
@@ -260,6 +276,8 @@ class Rprop(Optimiser):
         step_sizes: The smallest and the largest step.
     """
 
+    is_elementwise: ClassVar[bool] = True
+
     etas: tuple[float, float] = (0.5, 1.2)
     step_sizes: tuple[float, float] = (1e-6, 50.0)
 
@@ -286,6 +304,8 @@ class Lion(Optimiser):
         betas: The weight of the momentum in the interpolation, and its decay.
     """
 
+    is_elementwise: ClassVar[bool] = True
+
     betas: tuple[float, float] = (0.9, 0.99)
     is_decoupled: ClassVar[bool] = True
 
@@ -302,6 +322,8 @@ class LAMB(Adam):
 
     Where the norm of the parameter or of its step is 0, the step is not scaled.
     """
+
+    is_elementwise: ClassVar[bool] = False
 
     eps: float = 1e-6
     trust: float = 0.0
@@ -328,6 +350,8 @@ class Muon(Adam):
         ns_coefficients: The coefficients of the quintic polynomial.
         others: The learning rate of parameters without input axes, as a multiple of the other one.
     """
+
+    is_elementwise: ClassVar[bool] = False
 
     weight_decay: Any = 0.1
     momentum: float = 0.95
@@ -406,6 +430,8 @@ class ScheduleFreeAdamW(Optimiser):
         betas: The interpolation between averages and iterates, and the decay of the squares.
         eps: A number added to the root.
     """
+
+    is_elementwise: ClassVar[bool] = True
 
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8

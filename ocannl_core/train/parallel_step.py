@@ -24,7 +24,6 @@ from typing import Any, Literal, SupportsIndex, assert_never, get_args
 import numpy as np
 
 from ocannl_core.errors import ShapeError, UsageError
-from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks import manager
 from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
@@ -35,16 +34,18 @@ from ocannl_core.tensor.computation import Computation, require_tensor
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.train.communication import Communicator, OneProcess, Partial
 from ocannl_core.train.optimiser import Optimiser
+from ocannl_core.train.sharded_state import ShardedState, WholeState
 from ocannl_core.train.slot_code import SLOT, SlotCode
 from ocannl_core.train.slot_tree import (
     Accumulate,
     Add,
     Compute,
-    Registers,
+    Join,
+    Receive,
     Span,
     Store,
-    TreeSum,
     Work,
+    plan_joins,
     share,
     work_of,
 )
@@ -64,6 +65,7 @@ def data_parallel(
     metrics: Sequence[Tensor] = (),
     bindings: Sequence[StaticIndex] = (),
     slot: StaticIndex | None = None,
+    shard_state: bool = False,
     communicator: Communicator | None = None,
 ) -> DataParallel:
     """Return a training step that runs on several devices. Its results have the same bits for every
@@ -86,6 +88,8 @@ def data_parallel(
         bindings: The static indices of the loss, which calls of the step take.
         slot: A static index of the loss that gets the number of the slot, for random numbers with a
             counter. Dropout needs none: its numbers differ between slots.
+        shard_state: True to divide the state of the optimiser, and the update, among the processes;
+            `step.whole_state()` is for checkpoints. The optimiser must update cell by cell.
         communicator: The group of processes that this one belongs to.
 
     Raises:
@@ -103,6 +107,7 @@ def data_parallel(
         metrics,
         bindings,
         slot,
+        shard_state,
         communicator if communicator is not None else OneProcess(),
     )
 
@@ -128,6 +133,7 @@ class DataParallel:
         metrics: Sequence[Tensor],
         bindings: Sequence[StaticIndex],
         slot: StaticIndex | None,
+        shard_state: bool,
         communicator: Communicator,
     ) -> None:
         _check_arguments(loss, optimizer, inputs, reduction, metrics)
@@ -150,8 +156,16 @@ class DataParallel:
         with loss.session, loss.session.apart():
             is_mean = reduction == "mean"
             self._code = SlotCode(loss, metrics, slots, is_mean=is_mean)
-            update = optimizer.update(loss) if isinstance(optimizer, Optimiser) else optimizer
+            self._sharded = None
+            if not isinstance(optimizer, Optimiser):
+                update = optimizer
+            elif shard_state:
+                self._sharded = ShardedState(optimizer, self.context, communicator)
+                update = optimizer.update(loss, shard=self._sharded.shard)
+            else:
+                update = optimizer.update(loss)
             self._build(update)
+        self._optimizer = optimizer
         self._state = self._state_of(optimizer, update)
         self._written: tuple[int, ...] = ()
         self._last_update: object = None
@@ -201,7 +215,9 @@ class DataParallel:
         return {
             "code of a slot": digest(routine.assignments),
             "kernels of a slot": digest(routine.loop_ir),
-            "code of the update": digest(str(self._code.means_of_sums + update)),
+            "code of the update": digest(str(self._code.means_of_sums + update))
+            if self._sharded is None
+            else digest(type(self._optimizer).__name__),
             "summands": digest(repr(self._code.summands)),
             "slots": str(self._total),
             "seed": str(self._loss.session.seed),
@@ -222,16 +238,18 @@ class DataParallel:
     @property
     def loss(self) -> float:
         """The mean loss of the slots in the last step."""
-        return self.context.item(self._code.means[self._loss])
+        return self.context.item(self.means[self._loss])
 
     @property
-    def mean_loss(self) -> Tensor:
-        """The tensor that holds the mean loss of the last step in every context."""
-        return self._code.means[self._loss]
+    def means(self) -> Mapping[Tensor, Tensor]:
+        """The tensors that hold the mean of the loss and of each metric in the last step, in every
+        context.
+        """
+        return self._code.means
 
     def mean(self, metric: Tensor) -> Array:
         """Return the mean over the slots of the loss or of a metric in the last step."""
-        found = self._code.means.get(metric)
+        found = self.means.get(metric)
         if found is None:
             raise _refusal(
                 "A step averages the loss and the metrics that it was made with.",
@@ -273,6 +291,9 @@ class DataParallel:
         self._each(lambda worker: worker.compute(arrays, indices))
         self._join()
         self._each(_Worker.finish)
+        if self._sharded is not None:
+            parameters = tuple(self._code.parameters.values())
+            self._sharded.gather_parameters(parameters, self.contexts)
         self._failed = False
         self._note_state()
 
@@ -362,10 +383,24 @@ class DataParallel:
             return
         state = [tensor for tensor in self._state if self._workers[0].has_value(tensor)]
         if self.communicator.size > 1:
-            arrays = self.communicator.broadcast([self.context[each] for each in state])
-            self.context.assign(dict(zip(state, arrays, strict=True)))
+            own = self._sharded.tensors() if self._sharded is not None else frozenset()
+            common = [each for each in state if each not in own]
+            arrays = self.communicator.broadcast([self.context[each] for each in common])
+            self.context.assign(dict(zip(common, arrays, strict=True)))
         for worker in self._workers[1:]:
             worker.context.copy_from(self.context, state).wait()
+
+    def whole_state(self) -> WholeState:
+        """Return the state of the optimiser for a checkpoint; called by all processes.
+
+        Raises:
+            UsageError: if the step was made with code in place of an optimiser.
+        """
+        if not isinstance(self._optimizer, Optimiser):
+            raise _refusal("An optimiser has state.", f"{self._optimizer!r}")
+        if self._sharded is not None:
+            return self._sharded.whole()
+        return WholeState(self.context, self._optimizer.state)
 
     def _note_state(self) -> None:
         self._last_update = self.context._store.history.last
@@ -457,48 +492,6 @@ class _Worker:
         """Return True if a tensor has a value on the device."""
         stored = self.context._store.find(tensor.node)
         return stored is not None and stored.has_value
-
-
-# ----- joining the sums of several devices -------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """Copy a register of another device to one of the first device."""
-
-    worker: int
-    source: int
-    target: int
-
-
-Join = Receive | Add
-
-
-def plan_joins(slots: int, works: Sequence[Work]) -> tuple[list[Join], list[tuple[Span, int]]]:
-    """Return the actions by which the first device joins the sums of all devices, and its registers
-    of the sums then. The sum of all slots is in register 0.
-    """
-    first, *others = works
-    registers = Registers(first.registers)
-    for number in range(first.registers):
-        if number not in dict(first.sums).values():
-            registers.free(number)
-    actions: list[Join] = []
-
-    def add(left: int, right: int) -> int:
-        actions.append(Add(left, right))
-        registers.free(right)
-        return left
-
-    tree = TreeSum(slots, add)
-    for span, register in first.sums:
-        tree.insert(span, register)
-    for worker, work in enumerate(others, 1):
-        for span, source in work.sums:
-            target = registers.take()
-            actions.append(Receive(worker, source, target))
-            tree.insert(span, target)
-    return actions, sorted(tree.held.items(), key=lambda item: item[0].start)
 
 
 # ----- arguments ---------------------------------------------------------------------------------

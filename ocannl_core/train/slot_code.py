@@ -50,9 +50,9 @@ class SlotCode:
         self.parameters = {name: p for name, p in loss.params.items() if p.grad is not None}
         self.statistics = dict(loss.statistics.items())
         # declared here: what recorded code declares lasts for one call
-        self.means = {each: _like(each, "mean", each.dtype) for each in (loss, *self.metrics)}
+        self.means = {each: like(each, "mean", each.dtype) for each in (loss, *self.metrics)}
         self._before = {
-            name: _like(each, "before", each.dtype) for name, each in self.statistics.items()
+            name: like(each, "before", each.dtype) for name, each in self.statistics.items()
         }
         self._registers: list[list[Tensor]] = []
 
@@ -84,7 +84,7 @@ class SlotCode:
         while len(self._registers) <= place:
             name = f"sum{len(self._registers)}"
             self._registers.append(
-                [_like(each, name, _sum_format(each)) for each in self._summed.values()]
+                [like(each, name, _sum_format(each)) for each in self._summed.values()]
             )
         return self._registers[place]
 
@@ -210,7 +210,7 @@ def _sum_format(tensor: Tensor) -> DType:
     return promote(tensor.dtype, float32)
 
 
-def _like(tensor: Tensor, name: str, dtype: DType) -> Tensor:
+def like(tensor: Tensor, name: str, dtype: DType) -> Tensor:
     """Return a declared tensor with the axes of another one."""
     assert tensor.info is not None  # closes the shape
     rows: dict[str, Any] = {kind.value: list(row.dims) for kind, row in tensor.shape.rows()}

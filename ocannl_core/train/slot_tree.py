@@ -12,7 +12,7 @@ spans that lie inside its part, and the sums of all workers are joined in the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from ocannl_core.fast_dataclass import dataclass
@@ -194,3 +194,45 @@ def _append(span: Span, actions: list[Action], registers: Registers) -> int:
     actions.append(Add(register, other))
     registers.free(other)
     return register
+
+
+# ----- joining the sums of several devices -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Copy a register of another device to one of the first device."""
+
+    worker: int
+    source: int
+    target: int
+
+
+Join = Receive | Add
+
+
+def plan_joins(slots: int, works: Sequence[Work]) -> tuple[list[Join], list[tuple[Span, int]]]:
+    """Return the actions by which the first device joins the sums of all devices, and its registers
+    of the sums then. The sum of all slots is in register 0.
+    """
+    first, *others = works
+    registers = Registers(first.registers)
+    for number in range(first.registers):
+        if number not in dict(first.sums).values():
+            registers.free(number)
+    actions: list[Join] = []
+
+    def add(left: int, right: int) -> int:
+        actions.append(Add(left, right))
+        registers.free(right)
+        return left
+
+    tree = TreeSum(slots, add)
+    for span, register in first.sums:
+        tree.insert(span, register)
+    for worker, work in enumerate(others, 1):
+        for span, source in work.sums:
+            target = registers.take()
+            actions.append(Receive(worker, source, target))
+            tree.insert(span, target)
+    return actions, sorted(tree.held.items(), key=lambda item: item[0].start)

@@ -22,6 +22,7 @@ from ocannl_core.persistence.save import save
 from ocannl_core.persistence.subjects import HasState, Subject
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.train.loss_log import LossLog
+from ocannl_core.train.parallel_step import DataParallel
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.routine import Routine
@@ -162,7 +163,7 @@ class Run:
 
 
 def fit(
-    step: Routine,
+    step: Routine | DataParallel,
     loader: Iterable[Any],
     inputs: Inputs,
     *,
@@ -187,10 +188,11 @@ def fit(
     for each step.
 
     Args:
-        step: The routine of one training step.
+        step: The routine of one training step, or a step over several devices.
         loader: The batches; it is iterated once for each epoch.
         inputs: The placeholders to fill from each batch.
-        loss: The tensor of one cell that `step` computes.
+        loss: The tensor of one cell that `step` computes; over several devices, that of a slot, of
+            which the mean is recorded.
         epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one.
         steps: The largest number of steps; None for no limit.
         first_step: The number of earlier steps, as `oc.load` returns it.
@@ -221,9 +223,10 @@ def fit(
     if not isinstance(first_step, Integral) or int(first_step) < 0:
         raise _refusal("first_step= is a number of steps.", repr(first_step))
     ctx = step.context
-    log = LossLog(ctx, loss, read_every)
+    is_parallel = isinstance(step, DataParallel)
+    log = LossLog(ctx, step.means.get(loss, loss) if is_parallel else loss, read_every)
     run = Run(log, first_step, nonfinite)
-    fill = _filler(ctx, inputs)
+    fill = _filler(step if is_parallel else ctx, inputs)
     record = log.record
     step_actions = _actions("on_step", callbacks, on_step)
     epoch_actions = _actions("on_epoch", callbacks, on_epoch)

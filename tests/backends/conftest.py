@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ocannl_core.testing.subject import installed_targets
+from tests.support.targets import parametrize_targets
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "target" in metafunc.fixturenames:
-        metafunc.parametrize("target", installed_targets())
+    parametrize_targets(metafunc)

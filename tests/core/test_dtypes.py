@@ -174,5 +174,33 @@ def test_every_spelling_of_a_format_is_understood(dtype: DType) -> None:
 
 @pytest.mark.parametrize("value", ["float128", np.dtype(np.complex64), object, 5])
 def test_an_unknown_format_is_an_error_that_lists_the_known_ones(value: object) -> None:
-    with pytest.raises(UsageError, match="use one of uint8"):
+    with pytest.raises(UsageError, match="use one of bool, uint8"):
         dtype_of(value)  # type: ignore[arg-type]
+
+
+EVERY = (*dtypes.ALL, *dtypes.PACKED)
+
+
+@pytest.mark.parametrize("dtype", EVERY, ids=str)
+def test_promotion_depends_neither_on_order_nor_on_grouping(dtype: DType) -> None:
+    for second in EVERY:
+        both = promote(dtype, second)
+        assert promote(second, dtype) is both
+        assert promote(both, dtype) is promote(both, second) is both
+        for third in EVERY:
+            assert promote(both, third) is promote(dtype, promote(second, third))
+            assert promote(dtype, second, third) is promote(both, third)
+
+
+def test_packed_formats_promote_as_those_that_they_are_read_in() -> None:
+    assert promote(dtypes.int4) is dtypes.int8
+    assert promote(dtypes.uint4) is dtypes.uint8
+    assert promote(dtypes.int4, dtypes.uint4) is dtypes.int16
+    assert promote(dtypes.int4, dtypes.bool_) is dtypes.int8
+    assert round_to(9, dtypes.int4) == -7
+    assert round_to(-1, dtypes.uint4) == 15
+
+
+def test_everything_but_zero_is_true() -> None:
+    truths = [round_to(v, dtypes.bool_) for v in (0, -0.0, 2, -1, 1e-300, math.nan, math.inf)]
+    assert truths == [0, 0, 1, 1, 1, 1, 1]

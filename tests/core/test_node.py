@@ -95,7 +95,7 @@ def test_a_conflict_gives_both_reasons() -> None:
         virtual.refine(Placement(MemoryMode.MATERIALIZED, Reason.KEPT), NODE)
     assert str(caught.value) == snapshot("""\
 A memory mode can be refined but not reversed: t cannot become materialized.
-  found  it is already virtual because those that read it compute its cells themselves; materialized is requested because it was named in keep=, or is a result or a parameter's gradient that is kept by default
+  found  it is already virtual because those that read it compute its cells themselves (152); materialized is requested because it was named in keep=, or is a result or a parameter's gradient that is kept by default (201)
   try    name it in keep= to store it
          leave it out of keep=; keep=() keeps no results\
 """)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 from dataclasses import Field, fields
@@ -13,6 +14,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core import dtypes, settings
 from ocannl_core.errors import SettingsError
+from ocannl_core.setting_formats import FLOAT_FORMATS
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +53,58 @@ def test_each_source_outranks_the_one_below(project: Path, monkeypatch: pytest.M
         with settings.overrides(backend="interp"):
             assert settings.current().seed == 3
     assert settings.current().seed == 2
+
+
+def test_the_command_line_is_between_overrides_and_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OCANNL_SEED", "2")
+    monkeypatch.setattr(sys, "argv", ["program.py", "--epochs", "1", "--ocannl_seed=5"])
+    assert (settings.current().seed, source_of("seed")) == (5, "--ocannl_seed")
+    with settings.overrides(seed=3):
+        assert settings.current().seed == 3
+
+
+@pytest.mark.parametrize(
+    ("argument", "name", "value"),
+    [
+        ("--ocannl_seed=5", "seed", 5),
+        ("--OCANNL_Seed=5", "seed", 5),
+        ("--ocannl-load-plugins=a,b", "load_plugins", ("a", "b")),
+        ("--ocannl_schedule=NONE", "schedule", "none"),
+        ("--ocannl_seed=", "seed", 42),
+        ("--ocannl_seed", "seed", 42),
+        ("--seed=5", "seed", 42),
+        ("ocannl_seed=5", "seed", 42),
+    ],
+)
+def test_an_option_is_read_by_the_kind_of_its_setting(
+    monkeypatch: pytest.MonkeyPatch, argument: str, name: str, value: object
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["program.py", argument])
+    assert getattr(settings.current(), name) == value
+
+
+def test_options_behind_two_dashes_belong_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--ocannl_seed=5", "-n", "1", "--", "--ocannl_seed=6", "file"]
+    monkeypatch.setattr(sys, "argv", ["program.py", *given])
+    assert settings.current().seed == 5
+    assert settings.other_arguments() == ["-n", "1", "--", "--ocannl_seed=6", "file"]
+    assert settings.other_arguments(["--ocannl-seed=1", "x=y"]) == ["x=y"]
+
+
+def test_wrong_options_are_errors_or_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_reported", set())
+    monkeypatch.setattr(sys, "argv", ["program.py", "--ocannl_seed=four"])
+    with pytest.raises(SettingsError) as caught:
+        settings.current()
+    assert caught.value.where == "command line, --ocannl_seed"
+    monkeypatch.setattr(sys, "argv", ["program.py", "--ocannl_seed=4", "--ocannl-SEED=5"])
+    with pytest.raises(SettingsError, match="A setting must have one value"):
+        settings.current()
+    monkeypatch.setattr(sys, "argv", ["program.py", "--ocannl_sede=4"])
+    with pytest.warns(UserWarning, match="option --ocannl_sede is no setting: did you mean seed"):
+        settings.current()
 
 
 def test_overrides_end_with_their_block_even_if_it_raises() -> None:
@@ -129,7 +183,7 @@ A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
   try    did you mean backend?
-         the settings are accumulation, allow_nan, asynchronous, backend, cache_dir, cc, cc_arch, check_positions, contract, default_dtype, disable_plugins, dump_dir, enable_device_only, fill_limit, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, max_tracing_dim, max_visits, missing_axes, param_dtype, plugin_timeout, print_decimals, print_edge, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, trusted_directories, tune, tune_budget, warn_summed_once\
+         the settings are accumulation, allow_nan, asynchronous, backend, cache_dir, cc, cc_arch, check_bounds, check_positions, contract, cuda_compiler, default_dtype, device_memory, disable_plugins, dump_dir, enable_device_only, fill_limit, guard_values, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, log_runs, max_tracing_dim, max_visits, memory_budget, missing_axes, param_dtype, plugin_timeout, print_decimals, print_edge, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, timeline, trusted_directories, tune, tune_budget, warn_summed_once\
 """)
 
 
@@ -254,7 +308,7 @@ def test_an_unknown_variable_warns_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_default_number_format_is_any_float() -> None:
     floats = {dtype.name for dtype in dtypes.ALL if dtype.is_float}
-    assert set(settings.FLOAT_FORMATS) == floats
+    assert set(FLOAT_FORMATS) == floats
 
 
 def test_the_cache_directory_follows_the_setting_then_the_desktop_convention(

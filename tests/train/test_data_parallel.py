@@ -382,3 +382,25 @@ def test_a_failed_step_changes_no_statistic() -> None:
         again(cells, good)
         again(cells, good)
         assert np.array_equal(again.context[mean], after)
+
+
+# ----- the training loop ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inputs_by_position", [False, True])
+def test_the_training_loop_takes_a_step_over_several_devices(inputs_by_position: bool) -> None:
+    with oc.Session(seed=1):
+        _, _, loss_of = plain_model()
+        x, loss = loss_of(2)
+        step = oc.train.data_parallel(
+            loss, oc.train.SGD(learning_rate=0.1), [x], slots=4, devices=2
+        )
+        step.context.init_params(loss)
+        cells = np.random.default_rng(1).normal(size=(16, 4)).astype(np.float32)
+        loader = oc.data.Loader(cells, batch=8, shuffle=False)
+        inputs: Any = {x: 0} if inputs_by_position else [x]
+        run = oc.train.fit(step, loader, inputs, loss=loss, epochs=3, progress=False)
+        assert run.step == 6
+        assert len(run.losses) == 6
+        assert run.losses[-1] == step.loss
+        assert run.losses[-1] < run.losses[0]

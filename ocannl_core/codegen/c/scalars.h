@@ -149,3 +149,13 @@ INLINE float float16_round(float x) {
 INLINE float bfloat16_round(float x) {
   return bfloat16_value(bfloat16_bits(x));
 }
+
+/// int4_cell -- two cells in a byte, the first one in the low bits
+INLINE int8_t int4_cell(uint8_t both, int64_t at) {
+  return (int8_t)((both >> 4 * (at & 1) & 15) ^ 8) - 8;
+}
+
+/// uint4_cell
+INLINE uint8_t uint4_cell(uint8_t both, int64_t at) {
+  return both >> 4 * (at & 1) & 15;
+}

@@ -143,16 +143,18 @@ class FusedLoops:
         plan: The fusion.
         nodes: Extents and formats of the nodes of the program.
         new_nodes: The same of the nodes that only the fused nests have.
+        loops: The variables and iterations of the shared loops, outermost first.
+        buffers: The rows of folded nodes.
     """
 
     plan: RowFusion
     nodes: NodeInfos
     new_nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     _numbers: list[AxisIndex] = field(init=False)
-    _loops: list[tuple[LoopVar, int]] = field(init=False)
+    loops: list[tuple[LoopVar, int]] = field(init=False)
     _group: LoopVar = field(init=False)
     _row_dims: dict[TensorNode, tuple[int, ...]] = field(init=False)
-    _buffers: dict[TensorNode, TensorNode] = field(init=False)
+    buffers: dict[TensorNode, TensorNode] = field(init=False)
     _partial: dict[int, TensorNode] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -160,14 +162,14 @@ class FusedLoops:
         counts = [axis.extent for axis in axes]
         counts[-1] //= self.plan.size
         counts[0] //= self.plan.groups
-        self._loops = [(fresh_var(axis.var.hint), n) for axis, n in zip(axes, counts, strict=True)]
+        self.loops = [(fresh_var(axis.var.hint), n) for axis, n in zip(axes, counts, strict=True)]
         self._group = fresh_var(axes[0].var.hint)
-        self._numbers = [VarIndex(var) for var, _ in self._loops]
+        self._numbers = [VarIndex(var) for var, _ in self.loops]
         if self.plan.groups > 1:
-            var, count = self._loops[0]
+            var, count = self.loops[0]
             self._numbers[0] = affine([(count, self._group), (1, var)])
         self._row_dims = self._find_row_dims()
-        self._buffers = {node: self._fold_node(node) for node in self.plan.folded}
+        self.buffers = {node: self._fold_node(node) for node in self.plan.folded}
         self._partial = {}
         for at, member in enumerate(self.plan.members):
             if member.reduces_rows:
@@ -225,9 +227,9 @@ class FusedLoops:
         """Return True if a nest adds to partial results; a sum over rows of a single block is
         complete at once.
         """
-        return member.reduces_rows and not (member.reduces_inner_rows and self._loops[-1][1] == 1)
+        return member.reduces_rows and not (member.reduces_inner_rows and self.loops[-1][1] == 1)
 
-    def _check_independent(self, var: LoopVar, count: int, body: Block) -> None:
+    def check_independent(self, var: LoopVar, count: int, body: Block) -> None:
         if self.plan.groups > 1:  # the number of the group moves all rows alike
             body = substitute_in_stmt(body, {self._group: FixedIndex(0)})
         loop = For(var, 0, count, body)
@@ -339,8 +341,8 @@ class FusedLoops:
     def _inline(
         self, nests: tuple[KernelNest, ...], node: TensorNode
     ) -> tuple[KernelNest, ...] | None:
-        if node in self._buffers:
-            row = self._buffers[node]
+        if node in self.buffers:
+            row = self.buffers[node]
             return inline_node(nests, row, self.new_nodes[row])
         if not any(node in nodes_read(nest) for nest in nests):
             return None
@@ -381,9 +383,9 @@ class FusedLoops:
             bound = replace(bound, index=substitute(bound.index, values))
         return replace(axis, extent=self.plan.size, bound=bound)
 
-    def _bound(self, at: int) -> LoopBound | None:
+    def bound(self, at: int) -> LoopBound | None:
         """Return the end at run time of a shared loop, in which the first row of a block counts."""
-        size = self.plan.size if at == len(self._loops) - 1 else 1
+        size = self.plan.size if at == len(self.loops) - 1 else 1
         terms, offset = as_affine(self._numbers[at])
         first = affine([(size * c, var) for c, var in terms], size * offset)
         return self.plan.members[0].axes[at].bound_at(first)
@@ -401,9 +403,9 @@ class FusedLoops:
 
         def read(expr: Expr) -> Expr:
             match expr:
-                case Load(node, indices, dtype) if node in self._buffers:
+                case Load(node, indices, dtype) if node in self.buffers:
                     return Load(
-                        self._buffers[node], self._folded_indices(member, node, indices), dtype
+                        self.buffers[node], self._folded_indices(member, node, indices), dtype
                     )
                 case _:
                     return expr
@@ -414,10 +416,10 @@ class FusedLoops:
         (rewritten,) = substitute_in_stmt(store, self._substitution(member)).stmts
         assert isinstance(rewritten, Store)
         value = self._rewrite_expr(member, store.value)
-        if store.node not in self._buffers:
+        if store.node not in self.buffers:
             return replace(rewritten, value=value, is_streamed=store.node in self.plan.streamed)
         indices = self._folded_indices(member, store.node, rewritten.indices)
-        return replace(rewritten, node=self._buffers[store.node], indices=indices, value=value)
+        return replace(rewritten, node=self.buffers[store.node], indices=indices, value=value)
 
     def _folded_indices(
         self, member: Member, node: TensorNode, indices: tuple[AxisIndex, ...]
@@ -429,12 +431,12 @@ class FusedLoops:
             if at not in dropped
         )
 
-    def _reuse_buffers(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
+    def share_buffers(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
         """Return the nests with folded nodes in the buffers of others where their live ranges allow
         it.
         """
         known = [nest for nest in nests if nest is not None]
-        buffers = reuse_buffers(known, tuple(self._buffers.values()), self.new_nodes)
+        buffers = reuse_buffers(known, tuple(self.buffers.values()), self.new_nodes)
 
         def redirect(expr: Expr) -> Expr:
             match expr:
@@ -543,10 +545,10 @@ class FusedLoops:
         """Return True if code is invariant in the innermost shared loop: it neither depends on the
         block of rows nor reads nodes that the nests write.
         """
-        var, count = self._loops[-1]
+        var, count = self.loops[-1]
         if count == 1 or not {var, self._group}.isdisjoint(free_variables(root)):
             return False
-        written = {*self._row_dims, *self._buffers.values(), *self._partial.values()}
+        written = {*self._row_dims, *self.buffers.values(), *self._partial.values()}
         return written.isdisjoint(nodes_of(root))
 
     def build(self, schedules: Sequence[Schedule]) -> FusedNests:
@@ -555,7 +557,7 @@ class FusedLoops:
         Raises:
             UsageError: if a schedule does not fit its nest, or a row depends on another one.
         """
-        nests = self._reuse_buffers(self.inner_nests())
+        nests = self.share_buffers(self.inner_nests())
         once: list[Stmt] = []
         stmts: list[Stmt] = []
         for nest, schedule in zip(nests, schedules, strict=True):
@@ -569,15 +571,15 @@ class FusedLoops:
                 scheduled = replace(scheduled, packing=())
             stmts.append(scheduled.body)
         used = {node for nest in nests if nest is not None for node in nest.mentioned}
-        rows = [row for row in self._buffers.values() if row in used]
+        rows = [row for row in self.buffers.values() if row in used]
         body = Block((*(Allocate(row, Scope.KERNEL) for row in rows), *stmts))
         own = tuple(Allocate(node, Scope.KERNEL) for node in self._partial.values())
         inner = [each for each in own if each.node not in self.partial]
         before = (*once, *inner, *self._clear_partial(inner=True))
         after = tuple(self._complete_sums())
-        for at, (var, count) in reversed(list(enumerate(self._loops))):
-            self._check_independent(var, count, Block((*own, *body.stmts)))
-            loop = For(var, 0, count, body, bound=self._bound(at))
+        for at, (var, count) in reversed(list(enumerate(self.loops))):
+            self.check_independent(var, count, Block((*own, *body.stmts)))
+            loop = For(var, 0, count, body, bound=self.bound(at))
             body = Block((*before, loop, *after))
             before = after = ()
         if self.plan.groups > 1 or self.partial:

@@ -16,6 +16,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import VarIndex, variables
 from ocannl_core.kernel_passes.row_fusion.apply import FusedLoops
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
+from ocannl_core.kernel_passes.row_fusion.on_blocks import row_threads
 from ocannl_core.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup, mentioned
 from ocannl_core.kernels.row_fusion import (
@@ -26,7 +27,7 @@ from ocannl_core.kernels.row_fusion import (
 )
 from ocannl_core.machine_model import MIN_BLOCK_ROWS, PARTIAL_SUMS, STACK_BYTES, MachineModel
 from ocannl_core.node import TensorNode
-from ocannl_core.target import Target
+from ocannl_core.target import Target, ThreadBlocks
 
 _MAX_MEMBERS = 32
 _MIN_SAVING = 4
@@ -44,6 +45,20 @@ def group_rows(plan: NestPlan, target: Target) -> NestPlan:
     at = 0
     while at < len(plan.steps):
         found = chooser.group(at)
+        result.append(found if found is not None else plan.steps[at])
+        at += len(found.kernels) if found is not None else 1
+    return plan.with_steps(result)
+
+
+def group_rows_on_blocks(plan: NestPlan, target: Target) -> NestPlan:
+    """Group neighbouring kernels over the same rows for the thread blocks of a device."""
+    chooser = _Chooser(plan, target)
+    blocks = target.thread_blocks
+    assert blocks is not None
+    result: list[NestStep] = []
+    at = 0
+    while at < len(plan.steps):
+        found = chooser.group_on_blocks(at, blocks)
         result.append(found if found is not None else plan.steps[at])
         at += len(found.kernels) if found is not None else 1
     return plan.with_steps(result)
@@ -122,11 +137,41 @@ class _Chooser:
             return None
         return replace(best, fusion=FusedLoops(best.fusion, self._nodes).refine())
 
-    def _start_candidate(self, start: int) -> _RowCandidate | None:
+    def group_on_blocks(self, start: int, blocks: ThreadBlocks) -> RowGroup | None:
+        """Return the longest group of kernels from a position on that the threads of a block run
+        row by row; None if no kernel reduces a row.
+        """
+        candidate = self._start_candidate(start, least_bytes=0)
+        best: RowGroup | None = None
+        while candidate is not None and not any(each.reduces_rows for each in candidate.members):
+            members = candidate.members
+            nests = [member.nest for member in members]
+            rows = prod(axis.extent for axis in members[0].axes)
+            if len(members) > 1 and any(nest.reduced for nest in nests):
+                threads = row_threads(nests, rows, blocks.threads)
+                foldable = self._fitting(candidate, rows, blocks.local_bytes // 2)
+                fusion = RowFusion(members, folded=foldable, threads=threads)
+                refined = FusedLoops(fusion, self._nodes).refine()
+                best = self._group(candidate, refined)
+            candidate = self._extend(candidate)
+        return best
+
+    def _fitting(self, candidate: _RowCandidate, rows: int, most: int) -> tuple[TensorNode, ...]:
+        """Return the nodes to fold whose rows fit into shared memory together."""
+        found: list[TensorNode] = []
+        for node in self._find_foldable(candidate, 1, most):
+            nbytes = self._nodes[node].nbytes // rows
+            if nbytes <= most:
+                found.append(node)
+                most -= nbytes
+        return tuple(found)
+
+    def _start_candidate(self, start: int, least_bytes: int | None = None) -> _RowCandidate | None:
         nest = self._nest(start)
         if nest is None or not _is_fusible(nest) or _is_contraction(nest):
             return None
-        if all(self._nodes[node].nbytes < self._machine.l2_negligible for node in nest.mentioned):
+        least = self._machine.l2_negligible if least_bytes is None else least_bytes
+        if all(self._nodes[node].nbytes < least for node in nest.mentioned):
             return None
         for axes in (nest.cells, nest.reduced):
             for depth in range(len(axes), 0, -1):

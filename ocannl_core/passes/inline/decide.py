@@ -118,6 +118,7 @@ def inline(
     stored: Mapping[TensorNode, Placement],
     policy: Policy | None = None,
     requested: Collection[TensorNode] = (),
+    vetoed: Collection[TensorNode] = (),
 ) -> InliningResult:
     """Inline the definitions of nodes into their readers.
 
@@ -131,9 +132,13 @@ def inline(
         stored: Nodes that the context keeps.
         policy: Profitability limits.
         requested: Nodes to inline wherever that is possible, profitable or not.
+        vetoed: Nodes that the backend wants in memory.
     """
     accesses = analyse_accesses(program)
     refused = dict(_find_refused(accesses, stored, policy or Policy(), requested))
+    refused |= {
+        n: Reason.BACKEND_CHOICE for n in accesses.nodes if n in vetoed and n not in refused
+    }
     live, needed = find_live_statements(accesses, refused.keys())
     revoked: dict[TensorNode, Reason] = {}
     while True:

@@ -109,12 +109,11 @@ class BlockAxes:
         }
 
     def extent(self, name: str) -> int:
-        """Return the iterations of a part."""
+        """Return the iterations of a part. A block may be larger than its axis."""
         if name in self.tree.axes:
             return self.tree.axes[name].extent
         split = self.tree.splits[name[:-1]]
-        around = self.extent(split.axis)
-        size = min(split.size, max(around, 1))
+        around, size = self.extent(split.axis), split.size
         blocks = -(-around // size)
         if split.evenly:
             size = -(-around // max(blocks, 1))

@@ -76,9 +76,9 @@ from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 
-PADDING_CELLS = 1
-"""Cells by which rows of a packed operand are apart that threads write across: the threads of a
-subgroup then write to different banks of shared memory.
+PADDING_CELLS = 4
+"""Cells between rows of a packed operand that threads write across: neighbouring threads then write
+to different banks of shared memory, and vectors in a row stay aligned.
 """
 
 

@@ -236,61 +236,85 @@ def _schedule_reduction(
     cells = _coalesced_order(nest.cells, [*accesses, *_accesses(nest.epilogue)], nodes)
     terms = prod(axis.extent for axis in reduced)
     dealing = _Dealing(blocks.threads)
-    sums: list[Transform] = []
-    along = reduced[0] if reduced else None
-    is_across = along is not None and any(
-        step[along.name] == 1 for step in (strides(nest.axes, (each,), nodes) for each in accesses)
+    # the threads that share a result read neighbouring cells
+    is_across = any(
+        step[axis.name] == 1
+        for axis in reduced[:1]
+        for step in (strides(nest.axes, (each,), nodes) for each in accesses)
     )
     shared = 1
-    if along is not None and terms >= MIN_TREE_TERMS and not nest.rounds_often:
-        most = _power_below(min(blocks.threads, along.extent, terms // MIN_THREAD_TERMS))
+    if terms >= MIN_TREE_TERMS and not nest.rounds_often:
+        most = _power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
         # along the cells, as many as those leave idle
         count = prod(axis.extent for axis in cells) // blocks.processors
         width = max(_WIDTH, _power_below(min(blocks.threads, count)))
         idle = most if is_across else max(1, blocks.threads // width)
         shared = min(most, parameters.sharing or idle)
-    if shared > 1 and along is not None and is_across:
-        inner = _deal_reduced(dealing, along, shared)
-        for axis in cells:
-            dealing.deal(axis)
-        dealing.block.append(inner)
-    else:
-        if shared > 1:
-            dealing.threads //= shared
-        for axis in cells:
-            dealing.deal(axis)
-        if shared > 1 and along is not None:
-            dealing.block.insert(0, _deal_reduced(dealing, along, shared, is_dealt=True))
+    leaves = _deal_reduced(dealing, reduced, shared)
+    for axis in cells:
+        dealing.deal(axis)
+    dealing.block = [*dealing.block, *leaves] if is_across else [*leaves, *dealing.block]
     over = _first_reduced_leaf(nest, dealing)
-    if over:
-        sums.append(AccumulateAt(over, fused(nest, target)))
-    return dealing.schedule(*sums)
+    return dealing.schedule(*([AccumulateAt(over, fused(nest, target))] if over else []))
 
 
 _WIDTH = 32
 """Neighbouring threads that read neighbouring cells, at least, where there are as many."""
 
 
-def _deal_reduced(dealing: _Dealing, axis: LoopAxis, count: int, *, is_dealt: bool = False) -> str:
-    """Split a reduced axis for so many threads; return the leaf that they run along."""
-    if not is_dealt:
-        dealing.threads //= count
-    if axis.extent == count:
-        return axis.name
-    dealing.splits.append(Split(axis.name, count))
-    return f"{axis.name}1"
+def _deal_reduced(dealing: _Dealing, axes: list[LoopAxis], count: int) -> list[str]:
+    """Deal reduced axes, innermost first, to so many threads of a block, and return the leaves that
+    these run along.
+    """
+    leaves: list[str] = []
+    for axis in axes:
+        threads = min(axis.extent, count)
+        if threads <= 1:
+            continue
+        if axis.extent > threads:
+            dealing.splits.append(Split(axis.name, threads))
+        leaves.insert(0, f"{axis.name}1" if axis.extent > threads else axis.name)
+        count //= threads
+        dealing.threads //= threads
+    return leaves
 
 
 def _first_reduced_leaf(nest: KernelNest, dealing: _Dealing) -> str:
+    """Return the outermost serial loop over terms; the first reduced axis if threads run all."""
     split = {each.axis for each in dealing.splits if isinstance(each, Split)}
-    for axis in nest.reduced:
-        return f"{axis.name}0" if axis.name in split else axis.name
-    return ""
+    leaves = [f"{axis.name}0" if axis.name in split else axis.name for axis in nest.reduced]
+    serial = [name for name in leaves if name not in dealing.block]
+    return next(iter([*serial, *leaves]), "")
 
 
 def _power_below(number: int) -> int:
     """Return the greatest power of two that is no greater than a number; 1 at least."""
     return 1 << max(0, number.bit_length() - 1)
+
+
+# ----- rows ---------------------------------------------------------------------------------------
+
+
+def row_schedule(nest: KernelNest, nodes: NodeInfos, threads: int) -> Schedule:
+    """Return the schedule of a nest inside of a row that some threads run together.
+
+    Every thread has equally many iterations of one axis, the one that is contiguous in memory; that
+    of the cells where there are enough.
+    """
+    wide = [axis for axis in nest.axes if axis.extent > 1]
+    cells = [axis for axis in wide if not axis.is_reduced]
+    accesses = _accesses(nest.roots)
+    order = _coalesced_order(cells or wide, accesses, nodes)
+    if cells and len(cells) < len(wide) and order[0].extent < threads // 2:
+        order = _coalesced_order(wide, accesses, nodes)
+    if not order or (nest.rounds_often and order[0].is_reduced):
+        return ()
+    name = order[0].name
+    transforms: list[Transform] = [Split(name, threads), MapToBlock((f"{name}1",))]
+    over = next((axis.name for axis in nest.reduced), "")
+    if over:
+        transforms.append(AccumulateAt(f"{name}0" if over == name else over))
+    return tuple(transforms)
 
 
 # ----- tiles of products --------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ocannl_core.dtypes import NARROW, DType, float32, float64, int32, int64, uint8, uint32, uint64
+from ocannl_core.dtypes import ALL, PACKED, DType, Kind, bool_, float32
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, variables
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.loopir.nodes import (
@@ -23,12 +23,25 @@ from ocannl_core.loopir.traverse import Node, children, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import LOGICAL, BinaryOp, TernaryOp, UnaryOp
 
-VECTOR_FORMATS = frozenset({float32, float64, int32, uint32, int64, uint64, *NARROW})
-"""Formats whose numbers vectors hold; narrow floats are float32 in registers."""
+VECTOR_FORMATS = frozenset(each for each in (*ALL, *PACKED) if each.kind is not Kind.WORD)
+"""Formats whose numbers vectors hold; narrow floats are float32 in registers, short integers int32.
+"""
 
 _FLOAT_UNARY = frozenset(UnaryOp) - {UnaryOp.WORD, UnaryOp.UNIFORM}
-_INTEGER_BINARY = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
-_FLOAT_BINARY = _INTEGER_BINARY | {
+_INTEGER_UNARY = frozenset(
+    {
+        UnaryOp.NEG,
+        UnaryOp.BIT_NOT,
+        UnaryOp.RELU,
+        UnaryOp.TRUNC,
+        UnaryOp.FLOOR,
+        UnaryOp.CEIL,
+        UnaryOp.ROUND,
+    }
+)
+_COMMON_BINARY = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
+_INTEGER_BINARY = _COMMON_BINARY | {BinaryOp.BIT_AND, BinaryOp.BIT_OR, BinaryOp.BIT_XOR}
+_FLOAT_BINARY = _COMMON_BINARY | {
     BinaryOp.DIV,
     BinaryOp.RELU_GATE,
     BinaryOp.SAT01_GATE,
@@ -41,6 +54,8 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
     formats = {nodes[store.node].dtype for store in nest.epilogue}
+    if any(dtype.is_packed for dtype in formats):
+        return False
     ranges: dict[IndexVar, Range] = {
         axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
     }
@@ -74,10 +89,10 @@ def _is_vectorisable_value(value: Node, is_inside: Callable[[Load], bool]) -> bo
                 sides = [*walk(first), *walk(second)]
                 if not all(is_inside(each) for each in sides if isinstance(each, Load)):
                     return False
-                is_byte = isinstance(condition, Load) and condition.dtype is uint8
-                if not is_byte and lane_bytes(condition.dtype) != lane_bytes(dtype):
+                is_short = isinstance(condition, Load) and condition.dtype.is_short_integer
+                if not is_short and lane_bytes(condition.dtype) != lane_bytes(dtype):
                     return False
-                pending += [first, second] if is_byte else [condition, first, second]
+                pending += [first, second] if is_short else [condition, first, second]
             case _ if isinstance(expr, Expr) and not _is_expressible(expr):
                 return False
             case _:
@@ -93,9 +108,15 @@ def _is_expressible(expr: Expr) -> bool:
         case Load() | LocalRead() | Const() | ConstBits():
             return True
         case Unary(UnaryOp.IDENTITY, arg):
+            if dtype is bool_:
+                return lane_bytes(arg.dtype) == lane_bytes(dtype)
             return arg.dtype is dtype or not arg.dtype.is_float or dtype.is_float
+        case Unary(UnaryOp.NOT, arg):
+            return lane_bytes(arg.dtype) == lane_bytes(dtype)
+        case Unary(UnaryOp.NEG) if not dtype.is_float:
+            return dtype is not bool_
         case Unary(op, arg):
-            return op in _FLOAT_UNARY and arg.dtype.is_float
+            return op in (_FLOAT_UNARY if arg.dtype.is_float else _INTEGER_UNARY)
         case Binary(BinaryOp.FIRST | BinaryOp.SECOND):
             return True
         case Binary(BinaryOp.POW):
@@ -137,4 +158,4 @@ def widest_lane_bytes(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) ->
 
 def lane_bytes(dtype: DType) -> int:
     """Return the size of a lane that holds a number of a format."""
-    return float32.nbytes if dtype.is_narrow else dtype.nbytes
+    return dtype.in_lanes.nbytes

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 
-import ocannl_cuda
 from ocannl_core.hooks import manager
-from ocannl_cuda.driver import Found, NotInstalled, Refused, probe
+from ocannl_cuda.compilers import Missing
+from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused, probe
+from ocannl_cuda.targets import architecture_in, is_emulated, report
 
 DRIVER = """
 #include <string.h>
@@ -22,7 +25,31 @@ int cuDeviceGetName(char *name, int length, int device) {
     strncpy(name, device == 70 ? "First GPU" : "Second GPU", length);
     return 0;
 }
+int cuDeviceTotalMem_v2(unsigned long *size, int device) { *size = 8ul << 30; return 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132
+        : attribute == 1 ? 1024 : attribute == 8 ? 49152 : 50 << 20;
+    return 0;
+}
 """
+
+
+FIRST = DeviceFacts("First GPU", (9, 0), 8 << 30, 132, 1024, 49152, 50 << 20)
+SECOND = DeviceFacts("Second GPU", (9, 0), 8 << 30, 132, 1024, 49152, 50 << 20)
+
+
+class Compiler:
+    """A compiler that is found."""
+
+    name = "NVRTC 12.4 (libnvrtc.so.12)"
+    identity = "nvrtc 12.4"
+    is_emulator = False
+
+    def compile(self, text: str, architecture: str, name: str) -> bytes:
+        return b""
+
+
+MISSING = Missing(("NVRTC is not installed as a wheel", "there is no program nvcc"))
 
 
 def driver(folder: Path, code: str) -> str:
@@ -41,7 +68,7 @@ def test_a_missing_library_is_distinguished_from_a_failing_driver() -> None:
 
 def test_devices_are_found_with_their_names_and_the_driver_version(tmp_path: Path) -> None:
     library = driver(tmp_path, DRIVER.replace("INIT", "0"))
-    assert probe(library) == Found((12, 4), ("First GPU", "Second GPU"))
+    assert probe(library) == Found((12, 4), (FIRST, SECOND))
 
 
 def test_a_driver_without_a_device_is_no_failure(tmp_path: Path) -> None:
@@ -61,36 +88,71 @@ def test_a_library_that_is_no_driver_is_not_called(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pycuda_is_installed", [True, False])
-def test_every_obstacle_is_one_sentence_with_a_way_out(pycuda_is_installed: bool) -> None:
+@pytest.mark.parametrize("compiler", [Compiler(), MISSING])
+def test_every_obstacle_is_one_sentence_with_a_way_out(
+    pycuda_is_installed: bool, compiler: Compiler | Missing
+) -> None:
+    old = DeviceFacts("Old GPU", (7, 0), 8 << 30, 80, 1024, 49152, 6 << 20)
     answers = (
         NotInstalled("libcuda.so.1: cannot open shared object file"),
         Refused("cuInit", 803, "versions differ"),
         Found((12, 4), ()),
-        Found((12, 4), ("First GPU",)),
+        Found((12, 4), (old,)),
+        Found((12, 4), (FIRST,)),
     )
-    reports = [
-        ocannl_cuda.report(answer, pycuda_is_installed=pycuda_is_installed) for answer in answers
-    ]
-    assert all(report.targets == () and report.fix for report in reports)
-    assert len({report.reason for report in reports}) == len(answers)
+    for answer in answers:
+        found = report(answer, compiler, pycuda_is_installed=pycuda_is_installed)
+        is_usable = answer is answers[-1] and pycuda_is_installed and compiler is not MISSING
+        assert bool(found.targets) == is_usable
+        assert bool(found.reason) == bool(found.fix) == (not is_usable)
+        assert "\n" not in found.reason
 
 
-def test_with_a_device_the_first_obstacle_is_pycuda_and_the_second_this_version() -> None:
-    found = Found((12, 4), ("First GPU",))
-    missing = ocannl_cuda.report(found, pycuda_is_installed=False)
-    present = ocannl_cuda.report(found, pycuda_is_installed=True)
-    assert missing.reason == snapshot("PyCUDA is not installed")
-    assert present.reason == snapshot(
-        "this version of ocannl-cuda finds devices but generates no CUDA code"
+def test_with_a_device_the_first_obstacle_is_pycuda_and_the_second_the_compiler() -> None:
+    found = Found((12, 4), (FIRST,))
+    assert report(found, MISSING, pycuda_is_installed=False).reason == snapshot(
+        "PyCUDA is not installed"
     )
-    assert present.details == snapshot(
-        ("driver for CUDA 12.4", "device 0: First GPU", "PyCUDA is installed")
+    second = report(found, MISSING, pycuda_is_installed=True)
+    assert (second.reason, second.fix) == snapshot(
+        (
+            "there is no compiler of CUDA C++: NVRTC is not installed as a wheel; there is no program nvcc",
+            "pip install 'ocannl-cuda[nvrtc]'",
+        )
+    )
+    # choosing another backend in its place warns
+    assert second.priority > 50
+    assert report(NotInstalled(""), MISSING, pycuda_is_installed=False).priority == 0
+
+
+def test_a_usable_device_is_a_target_with_its_thread_blocks() -> None:
+    found = report(Found((12, 4), (FIRST, SECOND)), Compiler(), pycuda_is_installed=True)
+    first, second = found.targets
+    assert (first.device, second.device) == (0, 1)
+    assert first.description == "First GPU"
+    assert first.thread_blocks is not None
+    assert first.thread_blocks.processors == 132
+    assert first.thread_blocks.local_bytes == 49152
+    assert architecture_in(first) == "sm_90a"
+    assert not is_emulated(first)
+    assert found.details == snapshot(
+        (
+            "driver for CUDA 12.4",
+            "device 0: First GPU, compute capability 9.0, 132 multiprocessors, 8.0 GiB",
+            "device 1: Second GPU, compute capability 9.0, 132 multiprocessors, 8.0 GiB",
+            "PyCUDA is installed",
+            "compiler NVRTC 12.4 (libnvrtc.so.12)",
+        )
     )
 
 
-def test_the_backend_loads_on_every_machine_and_offers_no_device() -> None:
+def test_the_backend_loads_on_every_machine() -> None:
     manager.refresh()
-    report = manager.backend("cuda").targets()
-    assert report.targets == ()
-    assert report.reason
-    assert report.fix
+    found = manager.backend("cuda").targets()
+    assert bool(found.targets) != bool(found.reason)
+
+
+def test_importing_the_backend_imports_no_pycuda() -> None:
+    code = "import ocannl_cuda, sys; assert 'pycuda' not in sys.modules"
+    paths = os.pathsep.join(path for path in sys.path if path)
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": paths})

@@ -32,6 +32,14 @@ def test_any_number_of_processes_has_the_bits_of_one(
     assert bits(launch(count, "train.py", *REGULARISED)) == expected
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_with_a_part_of_the_state_have_the_same_bits(
+    launch: Launch, expected: str, count: int
+) -> None:
+    """With four processes some parameters have fewer rows than there are processes."""
+    assert bits(launch(count, "train.py", "--sharded", *REGULARISED)) == expected
+
+
 def test_momentum_has_the_same_bits_in_two_processes(launch: Launch) -> None:
     assert bits(launch(2, "train.py")) == bits(launch(1, "train.py"))
 
@@ -45,7 +53,7 @@ def test_training_resumes_with_other_processes_after_one_was_killed(
     launch: Launch, expected: str, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "model.safetensors"
-    options = ("--checkpoint", checkpoint, *REGULARISED)
+    options = ("--checkpoint", checkpoint, "--sharded", *REGULARISED)
     killed = launch(3, "train.py", *options, "--fault", "kill", "--at", 5)
     assert killed.returncode != 0
     assert checkpoint.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,53 +10,13 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import nn
 
-from .conftest import rows
+from .conftest import Compare
 
 torch = pytest.importorskip("torch")
 
 POINTS = np.random.default_rng(0).normal(size=(4, 3))
 IMAGES = np.random.default_rng(1).normal(size=(2, 8, 8, 3))
 TOKENS = np.random.default_rng(2).normal(size=(2, 5, 6))
-
-Compare = Callable[[oc.Tensor, Callable[..., Any]], list[str]]
-
-
-@pytest.fixture
-def compare(target: str) -> Any:
-    """Run a network of a session of its own, in float64, and compare it with PyTorch's."""
-    with oc.Session(dtype="float64"):
-        yield lambda network, reference: _compare(target, network, reference)
-
-
-def _compare(target: str, network: oc.Tensor, reference: Callable[..., Any]) -> list[str]:
-    """Check values and gradients; return the shapes of the parameters, oldest first.
-
-    Args:
-        target: The device.
-        network: The result.
-        reference: Takes the parameters as PyTorch's tensors, oldest first; returns the result.
-    """
-    ctx = oc.Context(target)
-    params = sorted(network.params, key=lambda p: p.id)
-    weights = oc.placeholder("weights", **rows(network))
-    loss = oc.einsum("...|...->... => 0", network * weights)
-    step = ctx.compile(oc.train.grad_update(loss), keep=[network, *(p.grad for p in params)])
-    ctx.init_params(loss)
-    random = np.random.default_rng(7)
-    values = []
-    for p in params:
-        ctx[p] = random.normal(scale=0.5, size=ctx[p].shape)
-        values.append(torch.tensor(ctx[p], dtype=torch.float64, requires_grad=True))
-    expected = reference(*values)
-    weighting = random.normal(size=expected.shape)
-    ctx[weights] = weighting
-    (expected * torch.tensor(weighting)).sum().backward()
-    step()
-    np.testing.assert_allclose(ctx[network], expected.detach().numpy(), rtol=1e-9, atol=1e-11)
-    for p, value in zip(params, values, strict=True):
-        gradient = value.grad.numpy()
-        np.testing.assert_allclose(ctx[p.grad], gradient, rtol=1e-8, atol=1e-10, err_msg=str(p))
-    return [str(p.shape) for p in params]
 
 
 def test_a_perceptron_of_three_layers(compare: Compare) -> None:

@@ -33,6 +33,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    LoopBound,
     Remark,
     Scope,
     Scoped,
@@ -444,6 +445,62 @@ def test_a_dialect_can_have_the_device_run_axes(build):
     }
   }\
 """)
+
+
+def test_all_axes_of_a_kind_are_one_number_of_the_device(build):
+    out, (g, h, t, u) = build.node("out", 3, 2, 10, 4), build.vars(4)
+    indices = (VarIndex(g), VarIndex(h), affine([(4, t), (1, u)]), ZERO)
+    store = Store(out, indices, Const(1.0, float32))
+    inner = For(u, 0, 4, Block((store,)), AxisKind.BLOCK, bound=LoopBound(indices[2], 10))
+    block = For(t, 0, 3, Block((inner,)), AxisKind.BLOCK)
+    grid = For(g, 0, 3, Block((For(h, 0, 2, Block((block,)), AxisKind.GRID),)), AxisKind.GRID)
+    kernel = build.kernel(grid, dialect=Threads())
+    assert (kernel.grid, kernel.block) == ((6,), (12,))
+    assert kernel.text.partition("{\n")[2].partition("\n}\n")[0] == snapshot("""\
+  {
+    const int64_t i = grid() / 2;
+    {
+      const int64_t j = grid() % 2;
+      {
+        const int64_t k = block() / 4;
+        {
+          const int64_t m = block() % 4;
+          if (4 * k + m < 10) {
+            a0[80 * i + 40 * j + 16 * k + 4 * m] = 1.0f;
+          }
+        }
+      }
+    }
+  }\
+""")
+
+
+def test_memory_that_threads_share_is_declared_at_the_top_of_a_kernel(build):
+    out, row, (g, t) = build.node("out", 2, 4), build.node("row", 4), build.vars(2)
+    first = Store(row, (VarIndex(t),), Const(1.0, float32))
+    last = Store(out, (VarIndex(g), VarIndex(t)), build.load(row, VarIndex(t)))
+    block = For(t, 0, 4, Block((first, Barrier(), last)), AxisKind.BLOCK)
+    grid = For(g, 0, 2, Block((Allocate(row, Scope.GROUP), block)), AxisKind.GRID)
+    kernel = build.kernel(grid, dialect=Threads())
+    assert kernel.text.partition("{\n")[2].splitlines()[0] == "  _Alignas(64) float t0[4];"
+    assert kernel.group_bytes == 16
+
+
+@pytest.mark.parametrize("kind", [AxisKind.GRID, AxisKind.BLOCK])
+def test_a_store_outside_of_an_axis_of_the_device_is_refused(build, kind):
+    out, (t, u) = build.node("out", 4), build.vars(2)
+    store = Store(out, (ZERO,), Const(1.0, float32))
+    both = For(t, 0, 2, Block((store,)), kind), For(u, 0, 2, Block((store,)), AxisKind.BLOCK)
+    with pytest.raises(CodegenError, match="A store is inside all axes"):
+        build.kernel(For(u, 0, 2, Block((*both, store)), AxisKind.GRID), store, dialect=Threads())
+
+
+def test_threads_that_miss_a_barrier_are_refused(build):
+    out, (t,) = build.node("out", 4), build.vars(1)
+    body = Block((Store(out, (VarIndex(t),), Const(1.0, float32)), Barrier()))
+    end = LoopBound(VarIndex(t), 3)
+    with pytest.raises(CodegenError, match="All iterations of a BLOCK axis meet"):
+        build.kernel(For(t, 0, 4, body, AxisKind.BLOCK, bound=end), dialect=Threads())
 
 
 # ----- errors -------------------------------------------------------------------------------------

@@ -131,14 +131,16 @@ def test_bytes_choose_lane_by_lane(build):
   const float *restrict a1,
   float *restrict a2) {
 const float32x16 v0 = *(const float32x16_cells *)&a1[0];
-*(float32x16_cells *)&a2[0] = float32x16_select(int32x16_from_bytes(&a0[0], 16) != int32x16_splat(0), v0, float32x16_splat(-9.0f));\
+const int32x16 v1 = int32x16_load_uint8(&a0[0], 16);
+*(float32x16_cells *)&a2[0] = float32x16_select(v1 != int32x16_splat(0), v0, float32x16_splat(-9.0f));\
 """)
     assert build.body(vector(j, 5, Store(out, (VarIndex(j),), chosen))) == snapshot("""\
   const uint8_t *restrict a0,
   const float *restrict a1,
   float *restrict a2) {
 const float32x8 v0 = float32x8_load(&a1[0], 5);
-float32x8_store(&a2[0], float32x8_select(int32x8_from_bytes(&a0[0], 5) != int32x8_splat(0), v0, float32x8_splat(-9.0f)), 5);\
+const int32x8 v1 = int32x8_load_uint8(&a0[0], 5);
+float32x8_store(&a2[0], float32x8_select(v1 != int32x8_splat(0), v0, float32x8_splat(-9.0f)), 5);\
 """)
 
 

@@ -17,7 +17,7 @@ from ocannl_core.hooks import manager
 from ocannl_core.hooks.manager import Backend
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.kernels.nodes import Plan
-from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target, TargetReport
 
@@ -155,30 +155,39 @@ def test_passes_of_a_backend_keep_their_order() -> None:
     assert [each.name for each in found] == ["first", "second"]
 
 
+class Choosing(Minimal):
+    answer: object = None
+
+    @hookimpl
+    def ocannl_resolve_mode(self) -> object:
+        return self.answer
+
+
 def test_a_memory_mode_is_chosen_among_those_left_open() -> None:
-    class Choosing(Minimal):
-        mode: MemoryMode | None = None
-
-        @hookimpl
-        def ocannl_resolve_mode(self) -> MemoryMode | None:
-            return self.mode
-
     plugin = Choosing("choosing")
     backend = registered(plugin)
-    candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
-    target = Target("choosing")
-    assert backend.resolve_mode(NODE, INFO, candidates, target) is MemoryMode.LOCAL
-    plugin.mode = MemoryMode.ON_DEVICE
-    assert backend.resolve_mode(NODE, INFO, candidates, target) is MemoryMode.ON_DEVICE
-    plugin.mode = MemoryMode.VIRTUAL
+    local, device = candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
+    for answer, chosen in [
+        (None, None),
+        (local, None),
+        (device, Placement(device, Reason.BACKEND_CHOICE)),
+        (ModeChoice(device, "so"), Placement(device, Reason.BACKEND_CHOICE, "so")),
+        (ModeChoice(local, "so"), Placement(local, Reason.BACKEND_CHOICE, "so")),
+    ]:
+        plugin.answer = answer
+        assert backend.resolve_mode(NODE, INFO, candidates, plugin.target) == chosen
+    plugin.answer = MemoryMode.VIRTUAL
     with pytest.raises(HookError) as caught:
-        backend.resolve_mode(NODE, INFO, candidates, target)
+        backend.resolve_mode(NODE, INFO, candidates, plugin.target)
     assert str(caught.value) == snapshot("""\
 A hook of a plugin works and returns what its specification states.
   found  ocannl_resolve_mode: it returned MemoryMode.VIRTUAL for x; open are local, on device
   where  backend choosing, plugin registered in this process
   try    this is a defect of the plugin registered in this process: report it to its authors\
 """)
+    plugin.answer = ModeChoice(device, 3)  # type: ignore[arg-type]
+    with pytest.raises(HookError, match="the reason of a choice is a text, not 3"):
+        backend.resolve_mode(NODE, INFO, candidates, plugin.target)
 
 
 # ----- transfers -----------------------------------------------------------------------------

@@ -100,6 +100,22 @@ def test_user_written_operations_run_on_copies_of_its_memory(site: Path) -> None
     assert done.stdout == "[5. 7. 9.]\n", done.stderr
 
 
+SCAN = """
+import ocannl_core as oc
+
+xs = oc.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], batch_axes=1)
+sums, total = oc.scan(lambda h, x: (h + x, oc.exp(h) * 0.0 + h + x), oc.tensor([0.0, 0.0]), xs)
+ctx = oc.Context("example")
+ctx.compile(oc.train.forward(sums))()
+print(ctx[sums].tolist())
+"""
+
+
+def test_loops_over_time_run_on_it(site: Path) -> None:
+    done = run(site, "-c", SCAN)
+    assert done.stdout == "[[1.0, 2.0], [4.0, 6.0], [9.0, 12.0]]\n", done.stderr
+
+
 def test_it_can_be_chosen_by_a_variable_and_passes_the_doctor(site: Path) -> None:
     done = run(site, "-m", "ocannl_core.cli", "doctor", "example", OCANNL_BACKEND="example:0")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,9 @@ from inline_snapshot import snapshot
 from ocannl_core.errors import UsageError
 from ocannl_core.kernels.transforms import (
     AccumulateAt,
+    FuseRows,
+    MapToBlock,
+    MapToGrid,
     Order,
     Pack,
     Pair,
@@ -27,6 +30,8 @@ def test_every_transform_parses_its_printed_form() -> None:
         Split("j1", 16, evenly=True),
         Order(("i", "k", "j0", "j10", "j11")),
         Parallelise("i"),
+        MapToGrid(("i", "j0")),
+        MapToBlock(("j11",)),
         Unroll("j10"),
         Vectorise("j11"),
         Pair("k1"),
@@ -38,10 +43,11 @@ def test_every_transform_parses_its_printed_form() -> None:
         AccumulateAt("j0", fused=True),
         AccumulateAt("j1", prefetch=True),
         AccumulateAt("j1", fused=True, prefetch=True),
+        FuseRows(("i",), threads=64),
     )
     text = schedule_text(schedule)
     assert text == snapshot(
-        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch"
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; grid i j0; block j11; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch; rows i on 64"
     )
     assert parse_schedule(text) == schedule
 
@@ -63,7 +69,7 @@ def test_the_refusal_shows_an_example() -> None:
     with pytest.raises(UsageError) as caught:
         parse_schedule("split i 4; cube j 3")
     assert str(caught.value) == snapshot("""\
-A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, pack, accumulate, rows, fold, inline and stream.
+A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, block, pack, accumulate, rows, fold, inline and stream.
   found  'cube j 3'
   try    for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k\
 """)

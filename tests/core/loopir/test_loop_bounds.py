@@ -111,3 +111,25 @@ def test_positions_that_static_indices_give_are_limited_by_extents() -> None:
     (found,) = (limit for limit in limits if len(limit.terms) > 1)
     assert set(found.terms) == {(1, n), (-1, i)}
     assert (found.low, found.high) == (1, 8)
+
+
+BLOCKS = """\
+routine blocks(a: int32[10], c: int32[10]):
+    for b in grid(3):
+        for t in block(4):
+            for once in range(1) while 4*b + t + once < 10:
+                c[4*b + t] = a[-4*b - t + 9]"""
+
+
+def test_blocks_that_exceed_an_axis_end_at_a_number() -> None:
+    program = parse(BLOCKS)
+    assert to_text(program) == BLOCKS
+    form = form_of(LoopProgram)
+    assert to_text(decode(encode(program, form, Numbering()), form, ())) == BLOCKS
+    assert static_indices(program.body) == ()
+    assert broken_invariants(program) == ()
+    beyond = parse(BLOCKS.replace("< 10", "< 11"))
+    assert broken_invariants(beyond) == (
+        "store to c: axis 0 reaches 0..10, outside 0..9",
+        "load from a: axis 0 reaches -1..9, outside 0..9",
+    )

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, affine, value_of
-from ocannl_core.loopir.ranges import Box, Range, boxes_cover, covered_box, index_range
+from ocannl_core.loopir.ranges import (
+    Box,
+    Range,
+    bounded_range,
+    boxes_cover,
+    covered_box,
+    index_range,
+)
 
 VARS = (LoopVar(0, "i"), LoopVar(1, "j"), LoopVar(2, "k"))
 TERMS = st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(VARS)), max_size=3)
@@ -32,6 +39,27 @@ def _points(ranges: dict[IndexVar, Range]) -> list[dict[IndexVar, int]]:
 def test_both_ends_of_a_range_are_taken(index: AxisIndex, ranges: dict[IndexVar, Range]) -> None:
     values = [value_of(index, env) for env in _points(ranges)]
     assert index_range(index, ranges) == Range(min(values), max(values))
+
+
+@given(INDICES, RANGES, st.lists(st.tuples(INDICES, st.integers(-4, 8)), max_size=3))
+def test_a_bounded_range_has_every_value_within_the_bounds(
+    index: AxisIndex, ranges: dict[IndexVar, Range], bounds: list[tuple[AxisIndex, int]]
+) -> None:
+    found = bounded_range(index, ranges, bounds)
+    assert found is not None
+    for env in _points(ranges):
+        if all(value_of(position, env) < limit for position, limit in bounds):
+            assert found.low <= value_of(index, env) <= found.high
+
+
+def test_bounds_on_different_terms_of_a_sum_add_up() -> None:
+    i, j, k = VARS
+    ranges: dict[IndexVar, Range] = {i: Range(0, 1), j: Range(0, 3), k: Range(0, 7)}
+    block = affine([(4, i), (1, j)])
+    bounds = [(block, 6), (affine([(1, k)]), 5)]
+    assert bounded_range(affine([(4, i), (1, j), (2, k)]), ranges, bounds) == Range(0, 13)
+    assert bounded_range(affine([(-4, i), (-1, j)], 5), ranges, bounds) == Range(0, 5)
+    assert bounded_range(affine([(8, i), (2, j)], 1), ranges, bounds) == Range(1, 11)
 
 
 @given(st.lists(INDICES, max_size=2), RANGES)

@@ -430,7 +430,11 @@ PRODUCERS: dict[Reason, Callable[[], Reason | None]] = {
     Reason.INLINING_DISABLED: inlining_disabled,
     Reason.STRIDED_REDUCTION: strided_reduction,
     Reason.LOCAL_MEMORY_DISABLED: local_memory_disabled,
-    Reason.BACKEND_CHOICE: lambda: _place(_sine, folded, prefers_device=lambda node, info: True),
+    Reason.BACKEND_CHOICE: lambda: _place(
+        _sine,
+        folded,
+        choose_mode=lambda node, info, modes: Placement(modes[-1], Reason.BACKEND_CHOICE),
+    ),
     Reason.NEVER_READ: never_read,
     Reason.READ_ONLY: read_only_in_a_routine,
     Reason.PARAMETER: parameter,

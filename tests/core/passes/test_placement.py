@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -202,22 +202,74 @@ def test_every_node_has_a_place_and_a_reason() -> None:
     }
 
 
-def test_the_backend_decides_nodes_that_may_be_local() -> None:
-    asked: list[TensorNode] = []
+Seen = list[tuple[TensorNode, tuple[MemoryMode, ...]]]
 
-    def prefers_device(node: TensorNode, info: NodeInfo) -> bool:
-        asked.append(node)
-        return True
 
-    twice = Binary(BinaryOp.MUL, load(T), MIRRORED, float32)
-    exp = Unary(UnaryOp.EXP, load(X), float32)
-    decisions = Decisions(STORED, prefers_device)
-    whole = program(each(store(T, exp)), each(store(C, twice)))
+def placed(
+    whole: LoopProgram, chosen: Mapping[TensorNode, MemoryMode], **options: Any
+) -> tuple[LoopProgram, Mapping[TensorNode, Placement], Seen]:
+    """Return a program after all passes, its placements, and the choices that a backend had."""
+    seen: Seen = []
+
+    def choose(node: TensorNode, info: NodeInfo, modes: tuple[MemoryMode, ...]) -> Placement | None:
+        seen.append((node, modes))
+        mode = chosen.get(node)
+        return None if mode is None else Placement(mode, Reason.BACKEND_CHOICE, "it says so")
+
+    decisions = Decisions({X: STORED[X], C: STORED[C]}, choose, **options)
     result = run_passes(whole, core_passes(decisions))
-    assert asked == [T]
+    return result, decisions.placements(whole.nodes, result), seen
+
+
+TWICE = Binary(BinaryOp.MUL, load(T), MIRRORED, float32)
+EXP = Unary(UnaryOp.EXP, load(X), float32)
+OFTEN = program(each(store(T, EXP)), each(store(C, TWICE)))
+"""A program that reads each cell of T twice, which the core does not inline."""
+ONCE = program(each(store(T, EXP)), each(store(C, load(T))))
+"""A program that reads each cell of T once, which the core inlines."""
+_V, _L, _D = MemoryMode.VIRTUAL, MemoryMode.LOCAL, MemoryMode.ON_DEVICE
+
+
+@pytest.mark.parametrize(("whole", "modes"), [(OFTEN, (_L, _D, _V)), (ONCE, (_V, _L, _D))])
+@pytest.mark.parametrize("mode", [_V, _L, _D])
+def test_the_backend_chooses_the_mode_of_nodes_that_are_open(
+    whole: LoopProgram, modes: tuple[MemoryMode, ...], mode: MemoryMode, interpret: Run
+) -> None:
+    result, placements, seen = placed(whole, {T: mode})
+    assert seen == [(T, modes)]
+    assert placements[T] == Placement(mode, Reason.BACKEND_CHOICE, "it says so")
+    assert str(placements[T]).endswith("because the backend chose this place: it says so (206)")
+    assert (T in result.params) is (mode is _D)
+    assert (T in result.nodes) is (mode is not _V)
+    cells = {X: [1.0, 2.0, 3.0, 4.0]}
+    assert interpret(result, cells)[C].tolist() == interpret(whole, cells)[C].tolist()
+
+
+def test_the_backend_may_store_a_node_that_nothing_reads() -> None:
+    unused = program(each(store(T, EXP)), each(store(C, load(X))))
+    result, placements, seen = placed(unused, {T: _D})
+    assert seen == [(T, (_V, _D))]
     assert T in result.params
-    reasons = decisions.placements(whole.nodes, result)
-    assert reasons[T] == Placement(MemoryMode.ON_DEVICE, Reason.BACKEND_CHOICE)
+    assert placements[T].mode is _D
+    assert placed(unused, {})[1][T] == Placement(_V, Reason.NEVER_READ)
+
+
+def test_the_backend_is_not_consulted_about_nodes_that_are_decided() -> None:
+    assert placed(OFTEN, {}, requested=frozenset({T}))[2] == []
+    with settings.overrides(enable_device_only=False):
+        assert placed(ONCE, {})[2] == [(T, (_V, _D))]
+    assert placed(ONCE, {}, outlives=False)[2] == [(T, (_V, _L))]
+
+
+def test_a_veto_against_one_node_leaves_the_others_inlined() -> None:
+    other = TensorNode(5, ("other",))
+    body = each(store(T, EXP)), each(store(other, load(T))), each(store(C, load(other)))
+    nodes = {**NODES, other: NODES[T]}
+    whole = LoopProgram("p", tuple(nodes), (), nodes, Block(body))
+    result, placements, _ = placed(whole, {T: _L})
+    assert (placements[T].mode, placements[other].mode) == (_L, _V)
+    assert T in result.nodes
+    assert other not in result.nodes
 
 
 def test_without_memory_of_the_routine_everything_stays_on_the_device() -> None:

@@ -43,7 +43,7 @@ EXACT: dict[str, Pass] = {
 FORMATS = {
     "common formats": SOME_DTYPES,
     "narrow floats": dtypes.NARROW,
-    "all integers": (dtypes.uint8, dtypes.uint16, dtypes.int64, dtypes.uint64),
+    "all integers": (dtypes.uint8, dtypes.uint16, dtypes.int16, dtypes.int64, dtypes.uint64),
 }
 
 

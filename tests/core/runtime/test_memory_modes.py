@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
+import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
@@ -11,22 +13,20 @@ import ocannl_core as oc
 import ocannl_interp
 from ocannl_core.hooks import manager
 from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
+from ocannl_core.node import MemoryMode, ModeChoice, Reason, TensorNode
 from ocannl_core.target import Target, TargetReport
 
 
-def keeper() -> ModuleType:
-    """The interpreter, with an opinion about memory modes."""
+def placing(choose: Callable[[TensorNode, tuple[MemoryMode, ...]], object]) -> ModuleType:
+    """Return the interpreter, with a function that chooses memory modes."""
 
     @hookimpl
     def ocannl_targets() -> TargetReport:
         return TargetReport((Target("keeper"),))
 
     @hookimpl
-    def ocannl_resolve_mode(
-        node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
-    ) -> MemoryMode | None:
-        return MemoryMode.ON_DEVICE
+    def ocannl_resolve_mode(node: TensorNode, candidates: tuple[MemoryMode, ...]) -> object:
+        return choose(node, candidates)
 
     module = ModuleType("keeper")
     vars(module).update(vars(ocannl_interp))
@@ -34,21 +34,100 @@ def keeper() -> ModuleType:
     return module
 
 
+@pytest.fixture
+def keeper() -> Iterator[None]:
+    """A backend that keeps everything in memory of the context."""
+    kept = ModeChoice(MemoryMode.ON_DEVICE, "everything is to be seen")
+    choose = lambda node, modes: kept if MemoryMode.ON_DEVICE in modes else None  # noqa: E731
+    manager.register("keeper", placing(choose))
+    yield
+    manager.refresh()
+
+
+@pytest.mark.usefixtures("keeper")
 def test_a_node_that_could_be_local_stays_when_the_backend_wants_it() -> None:
-    manager.register("keeper", keeper())
+    with oc.Session():
+        inner = oc.tensor([1.0, 2.0]) * 3.0
+        outer = oc.einsum("i; j => i,j", inner, inner)  # reads each cell often
+        ctx = oc.Context("keeper")
+        step = ctx.compile(oc.train.forward(outer))
+        step()
+        assert ctx[inner].tolist() == [3.0, 6.0]
+        assert step.placements[inner.node].reason is Reason.BACKEND_CHOICE
+        plain = oc.Context("interp")
+        plain.compile(oc.train.forward(outer))()
+        with pytest.raises(oc.LinkError, match="read more often than max_visits"):
+            plain[inner]
+
+
+@pytest.mark.usefixtures("keeper")
+def test_a_node_that_would_be_inlined_stays_when_the_backend_wants_it() -> None:
+    with oc.Session():
+        inner = oc.tensor([1.0, 2.0]) * 3.0
+        outer = oc.exp(inner) + 1.0
+        ctx = oc.Context("keeper")
+        step = ctx.compile(oc.train.forward(outer))
+        step()
+        assert ctx[inner].tolist() == [3.0, 6.0]
+        (found,) = (node for node in oc.explain(step).nodes if node.name == inner.node.name)
+        assert (found.mode, found.nbytes) == (MemoryMode.ON_DEVICE, 8)
+        assert found.reason == "the backend chose this place: everything is to be seen"
+        assert "because the backend chose this place: everything is to be seen" in str(
+            oc.explain(step)
+        )
+
+
+@pytest.mark.usefixtures("keeper")
+def test_the_user_decides_before_the_backend() -> None:
+    with oc.Session():
+        inner = oc.tensor([1.0, 2.0]) * 3.0
+        step = oc.Context("keeper").compile(oc.train.forward(oc.exp(inner)), inline=[inner])
+        assert step.placements[inner.node].reason is Reason.INLINING_REQUESTED
+
+
+def test_the_steps_of_a_loop_are_placed_as_well() -> None:
+    seen: dict[str, tuple[MemoryMode, ...]] = {}
+
+    def choose(node: TensorNode, modes: tuple[MemoryMode, ...]) -> ModeChoice | None:
+        seen[node.name] = modes
+        return ModeChoice(MemoryMode.LOCAL, "it is a step") if MemoryMode.LOCAL in modes else None
+
+    def step(h: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
+        inner = oc.exp(h) * x
+        return inner + 1.0, inner
+
+    manager.register("keeper", placing(choose))
+    try:
+        with oc.Session():
+            xs = oc.tensor(np.ones((3, 2)), batch_axes=1)
+            _, ys = oc.scan(step, oc.tensor([0.0, 0.0]), xs)
+            results = []
+            for name in ("keeper", "interp"):
+                ctx = oc.Context(name)
+                routine = ctx.compile(oc.train.forward(ys))
+                routine()
+                results.append(ctx[ys].tolist())
+                if name == "keeper":
+                    notes = [each.note for each in routine.placements.values()]
+        assert results[0] == results[1]
+        assert "it is a step" in notes
+        assert (MemoryMode.VIRTUAL, MemoryMode.LOCAL) in seen.values()
+    finally:
+        manager.refresh()
+
+
+def test_a_veto_is_named_when_the_node_cannot_be_read() -> None:
+    local = ModeChoice(MemoryMode.LOCAL, "scratch is fast here")
+    choose = lambda node, modes: local if MemoryMode.LOCAL in modes else None  # noqa: E731
+    manager.register("keeper", placing(choose))
     try:
         with oc.Session():
             inner = oc.tensor([1.0, 2.0]) * 3.0
-            outer = oc.einsum("i; j => i,j", inner, inner)  # reads each cell often
             ctx = oc.Context("keeper")
-            step = ctx.compile(oc.train.forward(outer))
-            step()
-            assert ctx[inner].tolist() == [3.0, 6.0]
-            assert step.placements[inner.node].reason is Reason.BACKEND_CHOICE
-            plain = oc.Context("interp")
-            plain.compile(oc.train.forward(outer))()
-            with pytest.raises(oc.LinkError, match="read more often than max_visits"):
-                plain[inner]
+            ctx.compile(oc.train.forward(oc.exp(inner)))()
+            with pytest.raises(oc.LinkError) as caught:
+                ctx[inner]
+        assert "because the backend chose this place: scratch is fast here" in str(caught.value)
     finally:
         manager.refresh()
 
@@ -76,7 +155,7 @@ def test_a_tensor_that_is_kept_and_inlined_is_a_conflict_with_two_reasons() -> N
             oc.Context("interp").compile(oc.train.forward(y + 1.0), keep=[y], inline=[y])
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
-  found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default; virtual is requested because it was named in inline=
+  found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default (201); virtual is requested because it was named in inline= (216)
   try    leave it out of keep=; keep=() keeps no results
          leave it out of inline=\
 """)
@@ -98,7 +177,7 @@ def test_a_tensor_that_cannot_be_inlined_is_a_conflict_with_two_reasons() -> Non
             oc.Context("interp").compile(code(x, y, to), keep=[to], inline=[y])
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
-  found  it is already never virtual because something that it is computed from is written between its definition and a read of it; virtual is requested because it was named in inline=
+  found  it is already never virtual because something that it is computed from is written between its definition and a read of it (15); virtual is requested because it was named in inline= (216)
   try    read it before that is written, or compute it from a copy
          leave it out of inline=\
 """)
@@ -111,7 +190,18 @@ def test_inline_names_tensors_of_the_code() -> None:
             oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])
     assert str(error.value) == snapshot("""\
 inline= names tensors that the compiled code computes.
-  found  tensor add (test_memory_modes.py:111: oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])), which it does not mention
+  found  tensor add (test_memory_modes.py:190: oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])), which it does not mention
   where  compiling forward
   try    leave it out, or add its code, such as oc.train.forward(add)\
 """)
+
+
+def test_a_literal_that_no_code_writes_is_hosted() -> None:
+    with oc.Session():
+        table = oc.tensor([1.0, 2.0, 3.0])
+        x = oc.placeholder("x", output=[3])
+        y = x * table
+        step = oc.Context("interp").compile(oc.train.forward(y))
+        found = {node: str(step.placements[node.node]) for node in (table, x)}
+    assert found[table] == "hosted because its cells come from the host (202)"
+    assert found[x] == "on device because its cells come from the host (202)"

@@ -233,7 +233,7 @@ def test_a_dump_has_placements_and_the_times_of_stages(
         context.compile(row_of(toy, index)[0], [index])
     memory = (tmp_path / "pick" / "memory.txt").read_text(encoding="utf-8")
     assert memory == snapshot("""\
-table: float32 [4, 3], on device because its cells come from the host (202)
+table: float32 [4, 3], hosted because its cells come from the host (202)
 row: float32 [3], on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default (201)
 """)
     seconds = (tmp_path / "pick" / "seconds.txt").read_text(encoding="utf-8").splitlines()

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, int32, uint32
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.pipeline import finish_for, schedule_for
-from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernel_passes.pipeline import finish_for, nest_plan, schedule_for
+from ocannl_core.kernel_passes.split_kernels import split_kernels
+from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.kernels.verify import verify
+from ocannl_core.loopir.nodes import AxisKind, For
+from ocannl_core.loopir.parse import parse
+from ocannl_core.schedule.heuristics.thread_blocks import block_schedules
 from ocannl_core.target import Target, ThreadBlocks
 from ocannl_core.testing import programs
 from ocannl_core.testing.programs import Example
@@ -21,6 +27,7 @@ from ocannl_core.testing.strategies import loop_programs, random_programs
 from ocannl_core.testing.subject import subject_named
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs
+from tests.support.schedules import schedule_by_rule
 
 DEVICES = {
     "tiny": ThreadBlocks(max_threads=8, threads=4, local_bytes=1 << 12),
@@ -93,3 +100,149 @@ def test_hand_made_programs_are_right(make: Callable[[], Example]) -> None:
         np.testing.assert_allclose(
             found[node].astype(float), np.asarray(expected, float), rtol=1e-5
         )
+
+
+# ----- rules --------------------------------------------------------------------------------------
+
+DEVICE = Target(
+    "device",
+    has_fma=True,
+    thread_blocks=ThreadBlocks(max_threads=1024, threads=256, local_bytes=48 << 10, processors=8),
+)
+
+
+def schedules(text: str) -> list[str]:
+    """Return the schedules of the kernels of a program."""
+    plan = schedule_for(split_kernels(parse(text)), DEVICE, finish_for(DEVICE)).plan()
+    verify(plan)
+    return [schedule_text(step.schedule) for step in plan.steps if isinstance(step, Kernel)]
+
+
+def test_neighbouring_threads_store_neighbouring_cells() -> None:
+    text = """\
+routine transpose(a: float32[600, 50], c: float32[50, 600]):
+    for i in range(600):
+        for j in range(50):
+            c[j, i] = a[i, j]"""
+    assert schedules(text) == snapshot(["split i 256; grid j i0; block i1"])
+
+
+def test_short_rows_share_a_block() -> None:
+    text = """\
+routine scale(a: float32[1000, 30], c: float32[1000, 30]):
+    for i in range(1000):
+        for j in range(30):
+            c[i, j] = a[i, j] * a[i, j]"""
+    assert schedules(text) == snapshot(["split i 8; grid i0; block i1 j"])
+
+
+def test_threads_share_a_sum_along_memory() -> None:
+    text = """\
+routine rows(a: float32[20, 1000], c: float32[20]):
+    for i in range(20):
+        for j in range(1000):
+            c[i] += a[i, j]"""
+    assert schedules(text) == snapshot(
+        ["split j 128; split i 2; grid i0; block i1 j1; accumulate over j0"]
+    )
+
+
+def test_sums_across_memory_have_threads_along_the_cells() -> None:
+    text = """\
+routine columns(a: float32[300, 64], c: float32[64]):
+    for j in range(64):
+        for i in range(300):
+            c[j] += a[i, j]"""
+    assert schedules(text) == snapshot(
+        ["split j 8; split i 32; grid i0; block j1 i1; accumulate over j0"]
+    )
+
+
+def test_a_product_is_computed_in_tiles_of_shared_memory() -> None:
+    text = """\
+routine product(a: float32[512, 256], b: float32[256, 512], c: float32[512, 512]):
+    for i in range(512):
+        for j in range(512):
+            for k in range(256):
+                c[i, j] += a[i, k] * b[k, j]"""
+    assert schedules(text) == snapshot(
+        [
+            "split i 64; split i1 4; split j 64; split j1 16; split k 16; grid i0 j0; block i10 j11; order i0 j0 i10 j11 k0 k1 i11 j10; unroll k1; unroll i11; unroll j10; pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused"
+        ]
+    )
+
+
+def test_long_sums_are_split_over_the_grid() -> None:
+    text = """\
+routine total(a: float32[1000000], c: float32[1]):
+    for i in range(1000000):
+        c[0] += a[i]"""
+    assert schedules(text) == snapshot(
+        [
+            "split j 256; grid i; block j1; accumulate over j0",
+            "split i 16; block i1; accumulate over i0",
+            "split i 64; block i1; accumulate over i0",
+        ]
+    )
+
+
+def test_threads_of_a_block_normalise_a_row_together() -> None:
+    text = """\
+routine rows(a: float32[100, 500], s: float32[100, 1], c: float32[100, 500]):
+    for i in range(100):
+        for j in range(500):
+            s[i, 0] += a[i, j]
+    for i in range(100):
+        for j in range(500):
+            c[i, j] = a[i, j] / s[i, 0]"""
+    assert schedules(text) == snapshot(
+        ["rows i on 256; split j 256; block j1; accumulate over j0; rows i; split j 256; block j1"]
+    )
+
+
+def test_windows_of_results_become_kernels_one_after_the_other() -> None:
+    text = """\
+routine windows(a: float32[40], b: float32[3], c: float32[42]):
+    for i in range(40):
+        for k in range(3):
+            c[i + k] += a[i] * b[k]"""
+    assert schedules(text) == snapshot(["block i", "block i", "block i"])
+
+
+def test_statements_without_independent_loops_run_on_one_thread() -> None:
+    text = """\
+routine recurrence(c: float32[50]):
+    for i in range(49):
+        c[i + 1] = c[i] + c[i + 1]"""
+    plan = schedule_for(split_kernels(parse(text)), DEVICE, finish_for(DEVICE)).plan()
+    (kernel,) = plan.steps
+    assert isinstance(kernel, Kernel)
+    (grid,) = kernel.body.stmts
+    assert isinstance(grid, For)
+    assert (grid.kind, grid.stop) == (AxisKind.GRID, 1)
+
+
+def test_every_schedule_of_a_search_is_right() -> None:
+    program = parse("""\
+routine product(a: int32[18, 33], b: int32[33, 17], c: int32[18, 17]):
+    for i in range(18):
+        for j in range(17):
+            for k in range(33):
+                c[i, j] += a[i, k] * b[k, j]""")
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-9, 9, shape).astype(np.int32) for shape in ((18, 33), (33, 17)))
+    left, right, result = program.params
+    target = replace(DEVICE, thread_blocks=replace(DEVICES["small"], threads=16))
+    (kernel,) = nest_plan(split_kernels(program), target).kernels
+    found = list(block_schedules(kernel.nest, program.nodes, target))
+    texts = [schedule_text(schedule) for schedule in found]
+    assert len(set(texts)) == len(found) > 4
+    assert any("pack" in text for text in texts)
+    for schedule in found:
+        assert parse_schedule(schedule_text(schedule)) == schedule
+
+        def chosen(plan: Plan, _: Target, schedule: Schedule = schedule) -> Plan:
+            return schedule_by_rule(plan, lambda nest, nodes: schedule)
+
+        results = subject_named("interp").run(program, {left: a, right: b}, (), chosen)
+        np.testing.assert_array_equal(results[result], a @ b)

@@ -319,3 +319,28 @@ def test_a_spec_as_for_numpy_is_refused_with_its_translation(written: str, meant
         parse_spec(written)
     assert f"in this notation: {meant}\n" in str(caught.value)
     parse_spec(meant)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reduces"),
+    [
+        ("ij => ji", False),
+        ("ij => i", True),
+        ("ij; jk => ik", True),
+        ("i; j => ij", False),
+        ("..., a => ...", True),
+        ("... => ...", False),
+        ("...|...->... => 0", True),
+        ("i_ => i", True),
+        ("i1 => i", False),
+        ("2*i+k; k => i", True),
+        ("2*i => i", False),
+        ("a^b => a", False),
+        ("a; b => a^b", False),
+        ("i; c => i", True),
+    ],
+)
+def test_a_spec_reduces_where_an_axis_of_an_operand_is_none_of_the_result(
+    spec: str, reduces: bool
+) -> None:
+    assert parse_spec(spec).reduces is reduces

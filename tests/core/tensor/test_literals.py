@@ -335,9 +335,8 @@ def test_fractions_are_numbers() -> None:
     assert oc.number(Fraction(1, 4)).label == ("0.25",)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.longdouble])
-def test_an_array_of_another_format_needs_a_stated_one(dtype: type) -> None:
-    array = np.arange(3, dtype=dtype)
+def test_an_array_of_another_format_needs_a_stated_one() -> None:
+    array = np.arange(3, dtype=np.longdouble)
     with pytest.raises(oc.UsageError, match="state the format"):
         oc.tensor(array)
     assert cells(oc.tensor(array, dtype="float32")) == [0, 1, 2]

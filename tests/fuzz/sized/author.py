@@ -13,8 +13,9 @@ from ..contraction import Undetermined
 from ..notation import ALONE, Invalid, Row, Rows, SpecContext
 from ..programs import Program, Statement, pool_spec, used_operands
 from ..reference import Call
-from .bounds import FORMATS, promoted
+from .bounds import FORMATS
 from .drafts import LABELS, CaseDraft, text_of
+from .formats import result_format
 from .programs import CaseOperation, Given, SizedCase, UpdateRule, cells_of, shape_of
 
 T = TypeVar("T")
@@ -52,7 +53,8 @@ class CaseAuthor:
 
     def case(self) -> SizedCase:
         """Return a program of a few operations, in many cases with gradients and updates."""
-        form = self.random.choices([*FLOATS, "int32", "uint8"], [12, 2, 2, 2, 2, 2, 1, 1])[0]
+        formats = [*FLOATS, "int32", "int16", "int8", "uint8"]
+        form = self.random.choices(formats, [12, 2, 2, 2, 2, 2, 1, 1, 1, 1])[0]
         self.format = form
         self.is_exact = self._chance(0.5) or FORMATS[form].is_integer
         self._leaf(self._shape(self.most_cells))
@@ -147,10 +149,7 @@ class CaseAuthor:
             return None
         if cells_of(rows) > self.most_cells or sum(map(len, rows)) > 6:
             return None
-        named = operands[1:] if operation == "where" else operands
-        form = promoted(*(FORMATS[self.formats[name]] for name in named)).name
-        if operation == "cast":
-            form = spec
+        form = result_format(call, [FORMATS[self.formats[name]] for name in operands]).name
         name = f"x{len(self.statements)}"
         step = CaseOperation(name, operation, tuple(operands), spec, context=context)
         return self._added(step, rows, form)

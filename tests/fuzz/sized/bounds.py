@@ -57,14 +57,25 @@ FORMATS = {
         NumberFormat("float16", 11, 2.0**-24, 65504.0),
         NumberFormat("float8_e5m2", 3, 2.0**-16, 57344.0),
         NumberFormat("float8_e4m3fn", 4, 2.0**-9, 448.0),
+        NumberFormat("uint32", 32, 1.0, 2.0**32 - 1, is_integer=True),
         NumberFormat("int32", 32, 1.0, 2.0**31 - 1, is_integer=True),
+        NumberFormat("int16", 16, 1.0, 2.0**15 - 1, is_integer=True),
+        NumberFormat("int8", 8, 1.0, 127.0, is_integer=True),
         NumberFormat("uint8", 8, 1.0, 255.0, is_integer=True),
     )
 }
 PROMOTION = (
-    "float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "int32", "uint8",
+    "float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "uint32", "int32",
+    "int16", "int8", "uint8",
 )  # fmt: skip
 """The format of a result is the first of these that an operand has."""
+
+
+def lowest(form: NumberFormat) -> float:
+    """Return the maximum of no cells."""
+    if not form.is_integer:
+        return -np.inf
+    return 0 if form.name.startswith("u") else -int(form.greatest) - 1
 
 
 def promoted(*formats: NumberFormat) -> NumberFormat:

@@ -19,6 +19,7 @@ from ..notation import Rows
 from ..reference import MAXIMA, Call, Value, rearranged, stretched
 from . import bounds
 from .bounds import FUNCTIONS, Array, Bounded, NumberFormat, promoted, rounded, summed
+from .formats import result_format
 
 LARGEST_DOMAIN = 1 << 22
 SPECIFIED = ("einsum", "einmax", "outer_sum", "tropical", "concat", "max_pool2d")
@@ -62,6 +63,7 @@ def evaluate(
     form = promoted(*(each.cells.format for each in operands))
     call = _specified(call)
     if call.operation in SPECIFIED:
+        form = result_format(call, [each.cells.format for each in operands])
         wide = [BoundedCells(bounds.widened(each.cells, form), each.rows) for each in operands]
         return BoundedCells(_contracted(call, wide, rows, form, is_wide=is_wide), rows)
     if call.operation in REARRANGING:
@@ -173,7 +175,7 @@ def _contracted(
     is_sum = call.operation in ("outer_sum", "tropical")
     is_once = is_wide and form.is_narrow and not is_greatest
     kind: Any = np.int64 if form.is_integer else np.float64
-    lowest = (-(2**31)) if form.is_integer else -np.inf
+    lowest = bounds.lowest(form)
     value = np.full(size, lowest if is_greatest else 0, dtype=kind)
     error, magnitude, count = np.zeros(size), np.zeros(size), np.zeros(size)
     contraction = Contraction(call.spec, shapes, call.context)

@@ -14,7 +14,8 @@ from ..notation import Invalid, Rows
 from ..programs import Axes, Leaf, Program, Step
 from ..reference import Call, expected_rows
 from ..smaller import smaller
-from .bounds import FORMATS, Array, promoted
+from .bounds import FORMATS, Array
+from .formats import result_format
 
 DATA = {
     "small": "integers(-2, 4, {dims})",
@@ -303,11 +304,8 @@ def formats_of(program: Program) -> dict[str, str]:
         if isinstance(statement, Given):
             formats[statement.name] = statement.format
         elif isinstance(statement, Step):
-            if statement.operation == "cast":
-                formats[statement.name] = statement.spec
-                continue
-            named = statement.operands[1:] if statement.operation == "where" else statement.operands
-            formats[statement.name] = promoted(*(FORMATS[formats[name]] for name in named)).name
+            operands = [FORMATS[formats[name]] for name in statement.operands]
+            formats[statement.name] = result_format(statement.call, operands).name
     return formats
 
 

@@ -60,7 +60,7 @@ def test_random_programs_with_long_axes_stay_inside_their_memory(
     ).stdout.strip()
     if not Path(found).is_absolute():
         pytest.skip("gcc has no address sanitizer")
-    failures = run_sanitized(0, 6, 2, 1)
+    failures = run_sanitized(0, 8, 2, 1)
     assert failures == 0, capfd.readouterr().out
     assert "'agrees': 2" in capfd.readouterr().out
 

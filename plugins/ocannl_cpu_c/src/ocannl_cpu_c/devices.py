@@ -8,10 +8,18 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-from ocannl_core.backend_api import OcannlError, Target, TargetReport, settings
+from ocannl_core.backend_api import Capability, OcannlError, Target, TargetReport, settings
 from ocannl_cpu_c.compiler import Compiler, find
 
 PRIORITY = 50
+CAPABILITIES = (
+    Capability.EXTERNAL_CALLS,
+    Capability.MERGE_BUFFERS,
+    Capability.POSITION_CHECKS,
+    Capability.REPETITIONS,
+    Capability.SCATTERS,
+    Capability.SEVERAL_DEVICES,
+)
 
 
 def report() -> TargetReport:
@@ -41,6 +49,7 @@ def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
         tile_products=compiler.tile_products,
         cache_bytes=_cache_bytes(),
         compiler=compiler.identity,
+        capabilities=CAPABILITIES,
     )
 
 

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class CBuffer:
-    """The cells of a node, margins included, as an array of `info.buffer_dims`."""
+    """The cells of a node, margins included, as an array of `info.memory_dims`."""
 
     array: Array
     info: NodeInfo
@@ -44,8 +44,8 @@ def address(array: Array) -> int:
 
 
 def zeros(info: NodeInfo) -> Array:
-    """Return an aligned array of `info.buffer_dims`, all zero."""
-    return raw(info.nbytes).view(info.dtype.numpy).reshape(info.buffer_dims)
+    """Return an aligned array of `info.memory_dims`, all zero."""
+    return raw(info.nbytes).view(info.memory_numpy).reshape(info.memory_dims)
 
 
 def raw(nbytes: int) -> Array:
@@ -62,7 +62,7 @@ def arena(plan: MemoryPlan, nodes: Mapping[TensorNode, NodeInfo]) -> dict[Tensor
     for node, place in plan.places.items():
         info = nodes[node]
         part = whole[place.offset : place.offset + info.nbytes]
-        arrays[node] = part.view(info.dtype.numpy).reshape(info.buffer_dims)
+        arrays[node] = part.view(info.memory_numpy).reshape(info.memory_dims)
     return arrays
 
 

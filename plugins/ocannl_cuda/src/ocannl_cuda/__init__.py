@@ -1,72 +1,87 @@
 """CUDA devices as a backend of ocannl-core.
 
-This version detects devices and reports obstacles to their use; it generates no CUDA code yet, so
-it offers no device.
+Kernels are CUDA C++, compiled for the exact architecture of the device, and run through PyCUDA.
+Calls enqueue work on a stream and return; transfers to the host wait for it. Importing this module
+needs neither PyCUDA nor a driver nor a compiler: they are searched for when devices are listed.
 """
 
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
 
-from ocannl_core.backend_api import TargetReport, hookimpl
-from ocannl_cuda.driver import Found, NotInstalled, Refused, probe
+from ocannl_core.backend_api import (
+    Buffer,
+    Event,
+    KernelStream,
+    NodeInfo,
+    Target,
+    TargetReport,
+    hookimpl,
+)
+from ocannl_cuda import compilers, driver_probe, targets
+from ocannl_cuda.source import CudaSource, generate
+
+if TYPE_CHECKING:
+    from ocannl_cuda.executable import CudaExecutable
+    from ocannl_cuda.memory import CudaBuffer
 
 OCANNL_API = (1, 0)
+OCANNL_SOURCE = CudaSource
+"""The class of sources that later processes may read from disk."""
 
 
 @hookimpl
 def ocannl_targets() -> TargetReport:
-    """Return the reason why no device can be used, without initialising one."""
-    return report(probe(), pycuda_is_installed=importlib.util.find_spec("pycuda") is not None)
-
-
-def report(driver: NotInstalled | Refused | Found, *, pycuda_is_installed: bool) -> TargetReport:
-    """Return the first obstacle between this machine and a CUDA device.
-
-    Args:
-        driver: The result of probing the driver.
-        pycuda_is_installed: True if PyCUDA can be imported.
-    """
-    match driver:
-        case NotInstalled(error):
-            return TargetReport(
-                reason=f"the NVIDIA driver library cannot be loaded: {error}",
-                fix="run on a machine with an NVIDIA GPU and its driver",
-                details=_details(None, pycuda_is_installed),
-            )
-        case Refused(call, code, meaning):
-            return TargetReport(
-                reason=f"the NVIDIA driver does not work: {call} returns {code}, {meaning}",
-                fix="`nvidia-smi` lists the devices of the driver",
-                details=_details(None, pycuda_is_installed),
-            )
-        case Found(devices=()):
-            return TargetReport(
-                reason="the NVIDIA driver is installed and sees no device",
-                fix="run on a machine with an NVIDIA GPU; CUDA_VISIBLE_DEVICES may hide devices",
-                details=_details(driver, pycuda_is_installed),
-            )
-        case Found() if not pycuda_is_installed:
-            return TargetReport(
-                reason="PyCUDA is not installed",
-                fix="pip install 'ocannl-cuda[pycuda]'; building it needs the CUDA toolkit",
-                details=_details(driver, pycuda_is_installed),
-            )
-        case Found():
-            return TargetReport(
-                reason="this version of ocannl-cuda finds devices but generates no CUDA code",
-                fix="use another backend: `ocannl backends` lists them",
-                details=_details(driver, pycuda_is_installed),
-            )
-
-
-def _details(driver: Found | None, pycuda_is_installed: bool) -> tuple[str, ...]:
-    pycuda = "PyCUDA is installed" if pycuda_is_installed else "PyCUDA is not installed"
-    if driver is None:
-        return (pycuda,)
-    major, minor = driver.version
-    return (
-        f"driver for CUDA {major}.{minor}",
-        *(f"device {ordinal}: {name}" for ordinal, name in enumerate(driver.devices)),
-        pycuda,
+    """Return the devices of the driver, or the first obstacle to their use; no context is made."""
+    return targets.report(
+        driver_probe.installed(),
+        compilers.search(_newest_major()),
+        pycuda_is_installed=importlib.util.find_spec("pycuda") is not None,
     )
+
+
+@hookimpl
+def ocannl_generate(kernels: KernelStream, target: Target) -> CudaSource:
+    """Return the CUDA C++ of a routine."""
+    return generate(kernels)
+
+
+@hookimpl
+def ocannl_compile(source: CudaSource, target: Target) -> CudaExecutable:
+    """Return the routine compiled for the architecture of the target; needs no device."""
+    from ocannl_cuda.executable import CudaExecutable
+
+    compiler = compilers.find(_newest_major())
+    return CudaExecutable.compiled(source, target, compiler, targets.architecture_in(target))
+
+
+@hookimpl
+def ocannl_allocate(info: NodeInfo, target: Target) -> CudaBuffer:
+    """Return zeroed memory of the device."""
+    from ocannl_cuda import memory
+
+    return memory.allocate(info, target)
+
+
+@hookimpl
+def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
+    """Copy within a device, between two of them, and between one and arrays of the host."""
+    from ocannl_cuda import memory
+
+    return memory.transfer(destination, source)
+
+
+@hookimpl
+def ocannl_synchronize(target: Target) -> bool:
+    """Wait for all work of the device."""
+    from ocannl_cuda.device import device_of
+
+    device_of(target).synchronize()
+    return True
+
+
+def _newest_major() -> int | None:
+    """Return the newest major version of CUDA that the driver supports; None without a driver."""
+    driver = driver_probe.installed()
+    return driver.version[0] if isinstance(driver, driver_probe.Found) else None

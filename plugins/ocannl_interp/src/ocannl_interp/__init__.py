@@ -10,6 +10,7 @@ import numpy as np
 
 from ocannl_core.backend_api import (
     Buffer,
+    Capability,
     Done,
     Event,
     HostBuffer,
@@ -25,7 +26,13 @@ from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
 
 OCANNL_API = (1, 0)
-TARGET = Target("interp", description="pure-Python reference interpreter", priority=10)
+TARGET = Target(
+    "interp",
+    description="pure-Python reference interpreter",
+    priority=10,
+    capabilities=tuple(Capability),
+    is_reference=True,
+)
 
 
 @hookimpl
@@ -47,7 +54,7 @@ def ocannl_compile(source: LoopSource, target: Target) -> Interpretation:
 
 @hookimpl
 def ocannl_allocate(info: NodeInfo, target: Target) -> ArrayBuffer:
-    return ArrayBuffer(np.zeros(info.buffer_dims, info.dtype.numpy), info, target)
+    return ArrayBuffer(np.zeros(info.memory_dims, info.memory_numpy), info, target)
 
 
 @hookimpl

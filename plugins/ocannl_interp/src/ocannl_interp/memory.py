@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.backend_api import DType, NodeInfo, Target, dataclass, float16
+from ocannl_core.backend_api import DType, NodeInfo, Target, bool_, dataclass, float16, int4
 from ocannl_core.backend_api.arithmetic import Number
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +29,7 @@ def undefined(info: NodeInfo) -> Array:
     """Return new memory as a flat array of values that mark uninitialised cells."""
     if info.dtype.is_float:
         return np.full(info.size, np.nan, info.dtype.numpy)
-    return np.full(info.nbytes, POISON_BYTE, np.uint8).view(info.dtype.numpy)
+    return np.full(info.nbytes, POISON_BYTE, np.uint8).view(info.memory_numpy)
 
 
 def interior(cells: Array, info: NodeInfo) -> Array:
@@ -45,6 +45,16 @@ def reader(dtype: DType) -> Callable[[Array, int], Number]:
     """Return a function from the offset of a cell in a flat array to its value in Python."""
     if dtype.is_narrow and dtype is not float16:  # these formats have scalars of their own
         return lambda cells, offset: float(cells[offset])
+    if dtype.is_packed:
+        is_signed = dtype is int4
+
+        def read(cells: Array, offset: int) -> Number:
+            number = cells.item(offset >> 1) >> 4 * (offset & 1) & 15
+            return (number ^ 8) - 8 if is_signed else number
+
+        return read
+    if dtype is bool_:  # its scalars are no numbers to `~`
+        return lambda cells, offset: int(cells[offset])
     return lambda cells, offset: cells.item(offset)
 
 

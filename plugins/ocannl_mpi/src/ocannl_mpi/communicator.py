@@ -273,6 +273,29 @@ class MpiCommunicator:
         for other, cells in sums.items():
             unpack(bucket, chunks[other], cells, into)
 
+    def all_gather(self, rows: Sequence[Array], totals: Sequence[int]) -> Sequence[Array]:
+        """Return arrays of the rows of all processes, in order."""
+        wholes = [
+            np.empty((total, *own.shape[1:]), own.dtype)
+            for own, total in zip(rows, totals, strict=True)
+        ]
+        exchanges = (
+            self._gather_rows(number % _MOST_TAG, own, whole)
+            for number, (own, whole) in enumerate(zip(rows, wholes, strict=True))
+        )
+        run(exchanges, _MOST_IN_FLIGHT, self._timeout, "the exchange of parameters")
+        return wholes
+
+    def _gather_rows(self, tag: int, own: Array, whole: Array) -> Exchange:
+        parts = [share(len(whole), self.size, rank) for rank in range(self.size)]
+        rows = [whole[part.start : part.stop] for part in parts]
+        rows[self.rank][...] = own
+        sent = np.ascontiguousarray(own)
+        yield [
+            *(self._receive(rows[other], other, tag) for other in self._others()),
+            *(self._send(sent, other, tag) for other in self._others()),
+        ]
+
     def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """Return the arrays of process 0."""
         found = list(arrays) if self.rank == 0 else [np.empty_like(each) for each in arrays]

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from ocannl_core.backend_api import OcannlError
 
 _SPIN_SECONDS = 0.002
-"""Seconds that a wait tests without a pause: messages between the processes of a machine take less."""
+"""Seconds that a wait tests without a pause; messages inside of a machine take less."""
 
 _PAUSE_SECONDS = 50e-6
 

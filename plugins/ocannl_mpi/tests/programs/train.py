@@ -24,6 +24,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--regularised", action="store_true", help="dropout and batch norm")
+    parser.add_argument("--sharded", action="store_true", help="divide the optimiser's state")
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--fault", choices=("raise", "exit", "hang", "kill", "differ"))
     parser.add_argument("--rank", type=int, default=1, help="the process that fails")
@@ -71,6 +72,7 @@ def train(group: ocannl_mpi.MpiCommunicator, given: argparse.Namespace) -> None:
         [x, y],
         slots=given.slots,
         devices=[given.backend],
+        shard_state=given.sharded,
         communicator=group,
     )
     random = np.random.default_rng(0)
@@ -79,16 +81,13 @@ def train(group: ocannl_mpi.MpiCommunicator, given: argparse.Namespace) -> None:
     loader = oc.data.Loader(
         *(each.astype(np.float32) for each in arrays), batch=2 * given.slots, shuffle=True, seed=5
     )
-    save = partial(
-        oc.save, given.checkpoint, step.context, loss, optimizer=optimizer, loader=loader
-    )
+    step.context.init_params(loss)
     done = 0
     if given.checkpoint is not None and given.checkpoint.exists():
-        step.context.init_params(loss)
-        loaded = oc.load(given.checkpoint, step.context, loss, optimizer=optimizer, loader=loader)
+        saved = step.whole_state()
+        loaded = oc.load(given.checkpoint, saved.context, loss, optimizer=saved, loader=loader)
+        saved.restore()
         done = loaded.step or 0
-    else:
-        step.context.init_params(loss)
     while done < given.steps:
         for batch in loader:
             if group.rank == given.rank and done == given.at and given.fault:
@@ -96,11 +95,15 @@ def train(group: ocannl_mpi.MpiCommunicator, given: argparse.Namespace) -> None:
             step(*batch)
             done += 1
             if given.checkpoint is not None and done % 2 == 0:
-                group.first(partial(save, step=done), "the checkpoint")
+                saved = step.whole_state()
+                save = partial(oc.save, given.checkpoint, saved.context, loss, optimizer=saved)
+                group.first(partial(save, loader=loader, step=done), "the checkpoint")
             if done >= given.steps:
                 break
     cells = b"".join(step.context[each].tobytes() for each in loss.parameters())
     if group.rank == 0:
+        state = sum(step.context[each].nbytes for each in optimizer.state.values())
+        print(f"state of process 0: {state} bytes")
         print(f"bits {hashlib.sha256(cells).hexdigest()[:16]} loss {step.loss:.9g}", flush=True)
 
 

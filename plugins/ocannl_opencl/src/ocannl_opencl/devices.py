@@ -8,6 +8,7 @@ from typing import Any
 import pyopencl as cl
 
 from ocannl_core.backend_api import (
+    Capability,
     LinkError,
     Target,
     TargetReport,
@@ -83,6 +84,7 @@ def _target(number: int, device: Any) -> Target:
         cache_bytes=(int(device.global_mem_cache_size),),
         compiler=f"{device.platform.version.strip()} {device.driver_version.strip()}",
         thread_blocks=blocks,
+        capabilities=tuple(Capability),
     )
 
 

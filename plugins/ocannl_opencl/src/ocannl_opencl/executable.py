@@ -200,10 +200,10 @@ class _Linker:
         cl.enqueue_copy(self._queue, failed, flag, is_blocking=True)
         if not failed[0]:
             return
-        cl.enqueue_fill_buffer(self._queue, flag, np.uint8(0), 0, 8)
+        cl.enqueue_fill_buffer(self._queue, flag, np.zeros(1, np.uint8), 0, 8)
         for check in launch.checks:
             buffer = self._memory[check.node]
-            cells = np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy)
+            cells = np.empty(buffer.info.memory_dims, buffer.info.memory_numpy)
             transfer(HostBuffer(cells, buffer.info), buffer)
             check_positions(check, interior(cells, buffer.info))
         raise LinkError(

@@ -48,7 +48,7 @@ def zeroed(nbytes: int, target: Target) -> Any:
     device = device_of(target)
     size = max(nbytes, 1)
     memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
-    cl.enqueue_fill_buffer(device.queue, memory, np.uint8(0), 0, size)
+    cl.enqueue_fill_buffer(device.queue, memory, np.zeros(1, np.uint8), 0, size)
     return memory
 
 
@@ -84,7 +84,7 @@ def _write(destination: OpenCLBuffer, data: np.ndarray[Any, Any]) -> None:
 def _read(array: np.ndarray[Any, Any], source: OpenCLBuffer) -> None:
     data = np.empty(source.info.nbytes, np.uint8)
     cl.enqueue_copy(device_of(source.target).queue, data, source.memory, is_blocking=True)
-    np.copyto(array, data.view(source.info.dtype.numpy).reshape(source.info.buffer_dims))
+    np.copyto(array, data.view(source.info.memory_numpy).reshape(source.info.memory_dims))
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

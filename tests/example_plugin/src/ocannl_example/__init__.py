@@ -5,7 +5,7 @@ It supports plain loops over stored nodes, and rejects the rest with a CodegenEr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,25 +13,33 @@ import numpy as np
 
 from ocannl_core.backend_api import (
     Buffer,
+    Capability,
     Done,
     Event,
     HostBuffer,
     HostCall,
+    Kernel,
     KernelStream,
     Launcher,
     NodeInfo,
     Plan,
+    RepeatedSteps,
+    Step,
     Target,
     TargetReport,
     TensorNode,
     hookimpl,
 )
 from ocannl_core.backend_api.host_calls import host_call
-from ocannl_core.backend_api.loops import IndexVar
-from ocannl_example.evaluate import check, run
+from ocannl_example.evaluate import Arrays, Env, check, run
 
 OCANNL_API = (1, 0)
-DEVICE = Target("example", description="this Python process, slowly", priority=-10)
+DEVICE = Target(
+    "example",
+    description="this Python process, slowly",
+    priority=-10,
+    capabilities=(Capability.EXTERNAL_CALLS, Capability.REPETITIONS),
+)
 
 
 @dataclass(frozen=True)
@@ -58,24 +66,37 @@ class Program:
 
     def link(self, buffers: Mapping[TensorNode, Buffer]) -> Launcher:
         memory = dict(buffers)
-        for node in self.plan.scratch:
+        for node in self.plan.own_nodes:
             memory[node] = ocannl_allocate(self.plan.nodes[node], DEVICE)
         arrays = {node: each.array for node, each in memory.items() if isinstance(each, Memory)}
-        calls = {
-            position: host_call(step.call, memory, ocannl_transfer)
-            for position, step in enumerate(self.plan.steps)
-            if isinstance(step, HostCall)
-        }
+        env: Env = {}
+        actions = [self._action(step, memory, arrays, env) for step in self.plan.steps]
 
         def launch(values: Sequence[int]) -> None:
-            env: dict[IndexVar, int] = dict(zip(self.plan.indices, values, strict=True))
-            for position, step in enumerate(self.plan.steps):
-                if position in calls:
-                    calls[position]()
-                else:
-                    run(step, arrays, env)
+            env.update(zip(self.plan.indices, values, strict=True))
+            for action in actions:
+                action()
 
         return launch
+
+    def _action(
+        self, step: Step, memory: Mapping[TensorNode, Buffer], arrays: Arrays, env: Env
+    ) -> Callable[[], None]:
+        """Return a function that runs a step."""
+        match step:
+            case HostCall(call):
+                return host_call(call, memory, ocannl_transfer)
+            case Kernel():
+                return lambda: run(step, arrays, env)
+            case RepeatedSteps(index, steps=steps):
+                actions = [self._action(each, memory, arrays, env) for each in steps]
+
+                def repeat() -> None:
+                    for env[index] in step.iterations:
+                        for action in actions:
+                            action()
+
+                return repeat
 
 
 @hookimpl

@@ -7,19 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.backend_api import CodegenError, HostCall, Kernel, Step, TensorNode
-from ocannl_core.backend_api.arithmetic import Number, round_to
+from ocannl_core.backend_api import (
+    CodegenError,
+    HostCall,
+    Kernel,
+    RepeatedSteps,
+    Step,
+    TensorNode,
+)
+from ocannl_core.backend_api.arithmetic import Number, TernaryOp, round_to
 from ocannl_core.backend_api.loops import (
     AxisIndex,
     Binary,
     Block,
     Const,
+    DeclareLocal,
     Expr,
     Fill,
     For,
+    IndexValue,
     IndexVar,
     Load,
+    Local,
+    LocalRead,
     Remark,
+    Scoped,
+    SetLocal,
     Stmt,
     Store,
     Ternary,
@@ -28,7 +41,8 @@ from ocannl_core.backend_api.loops import (
 )
 
 Arrays = Mapping[TensorNode, np.ndarray[Any, Any]]
-Env = dict[IndexVar, int]
+Env = dict[IndexVar | Local, Any]
+"""The values of the index variables and of the scalar variables in scope."""
 
 
 def check(part: Step | Stmt | Expr) -> None:
@@ -38,12 +52,17 @@ def check(part: Step | Stmt | Expr) -> None:
         CodegenError: naming the kind of statement or expression.
     """
     match part:
-        case Kernel(body=body) | For(body=body):
+        case For(bound=bound) if bound is not None:
+            raise _refusal("a loop that ends at run time")
+        case Kernel(body=body) | For(body=body) | Scoped(body=body):
             check(body)
+        case RepeatedSteps(steps=steps):
+            for step in steps:
+                check(step)
         case Block(stmts):
             for stmt in stmts:
                 check(stmt)
-        case Store(value=value):
+        case Store(value=value) | SetLocal(value=value):
             check(value)
         case Unary(arg=arg):
             check(arg)
@@ -54,17 +73,21 @@ def check(part: Step | Stmt | Expr) -> None:
             check(first)
             check(second)
             check(third)
-        case Fill() | Remark() | Load() | Const() | HostCall():
+        case Fill() | Remark() | DeclareLocal() | HostCall():
+            pass
+        case Load() | LocalRead() | Const() | IndexValue():
             pass
         case _:
-            raise CodegenError(
-                "The example backend evaluates loops over stored nodes only.",
-                found=type(part).__name__,
-                fix="use another backend",
-            )
+            raise _refusal(type(part).__name__)
 
 
-def run(part: Step | Stmt, arrays: Arrays, env: Env) -> None:
+def _refusal(found: str) -> CodegenError:
+    return CodegenError(
+        "The example backend evaluates plain loops.", found=found, fix="use another backend"
+    )
+
+
+def run(part: Kernel | Stmt, arrays: Arrays, env: Env) -> None:
     """Execute a statement; `env` holds the values of the variables in scope."""
     match part:
         case Kernel(body=body):
@@ -80,6 +103,8 @@ def run(part: Step | Stmt, arrays: Arrays, env: Env) -> None:
             arrays[node][_position(indices, env)] = _value(value, arrays, env)
         case Fill(node, number):
             arrays[node][...] = number
+        case SetLocal(local, value):
+            env[local] = _value(value, arrays, env)
 
 
 def _position(indices: Sequence[AxisIndex], env: Env) -> tuple[int, ...]:
@@ -93,6 +118,16 @@ def _value(expr: Expr, arrays: Arrays, env: Env) -> Number:
             return arrays[node][_position(indices, env)].item()
         case Const(value, dtype):
             return round_to(value, dtype)
+        case IndexValue(index, dtype):
+            return round_to(value_of(index, env), dtype)
+        case LocalRead(local):
+            return env[local]
+        case Scoped(local, body):
+            run(body, arrays, env)
+            return env[local]
+        case Ternary(TernaryOp.WHERE, condition, first, second):
+            # the operand that is not chosen may not be evaluated: it may load beyond its array
+            return _value(first if _value(condition, arrays, env) else second, arrays, env)
         case Unary(op, arg, dtype):
             return round_to(op.value.meaning(_value(arg, arrays, env)), dtype)
         case Binary(op, left, right, dtype):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 
 from ocannl_core.backend_api import dataclass
 
 LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100
 """The result of a driver that finds no device."""
+
+_ATTRIBUTES = (75, 76, 16, 1, 8, 38)
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, _MULTIPROCESSOR_COUNT,
+_MAX_THREADS_PER_BLOCK, _MAX_SHARED_MEMORY_PER_BLOCK, _L2_CACHE_SIZE.
+"""
 
 _MEANINGS = {
     34: "the library is the stub that programs are linked with, not a driver",
@@ -44,16 +50,39 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """The properties of a device that targets and limits of launches depend on.
+
+    Attributes:
+        name: Its name.
+        capability: Its compute capability, as major and minor number.
+        nbytes: The size of its memory.
+        processors: The number of its multiprocessors.
+        max_threads: The most threads of a block.
+        shared_bytes: The shared memory of a block, without opting in to more.
+        cache_bytes: The size of its L2 cache.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    nbytes: int
+    processors: int
+    max_threads: int
+    shared_bytes: int
+    cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """The driver works.
 
     Attributes:
         version: The newest CUDA version that the driver supports, as major and minor number.
-        devices: The names of the devices, by ordinal.
+        devices: The devices, by ordinal.
     """
 
     version: tuple[int, int]
-    devices: tuple[str, ...]
+    devices: tuple[DeviceFacts, ...]
 
 
 class _DriverCallError(Exception):
@@ -61,6 +90,12 @@ class _DriverCallError(Exception):
         self.refused = Refused(
             call, code, _MEANINGS.get(code, "see CUresult in the CUDA documentation")
         )
+
+
+@cache
+def installed() -> NotInstalled | Refused | Found:
+    """Return the result of probing the driver of this machine, once."""
+    return probe()
 
 
 def probe(library: str = LIBRARY) -> NotInstalled | Refused | Found:
@@ -79,7 +114,7 @@ def probe(library: str = LIBRARY) -> NotInstalled | Refused | Found:
         _call(driver, "cuInit", 0)
         count = ctypes.c_int()
         _call(driver, "cuDeviceGetCount", ctypes.byref(count))
-        return Found(version, tuple(_name(driver, ordinal) for ordinal in range(count.value)))
+        return Found(version, tuple(_facts(driver, ordinal) for ordinal in range(count.value)))
     except _DriverCallError as error:
         if error.refused.code == NO_DEVICE:
             return Found(version, ())
@@ -101,9 +136,17 @@ def _version(driver: ctypes.CDLL) -> tuple[int, int]:
     return version.value // 1000, version.value % 1000 // 10
 
 
-def _name(driver: ctypes.CDLL, ordinal: int) -> str:
+def _facts(driver: ctypes.CDLL, ordinal: int) -> DeviceFacts:
     device = ctypes.c_int()
     _call(driver, "cuDeviceGet", ctypes.byref(device), ordinal)
     name = ctypes.create_string_buffer(256)
     _call(driver, "cuDeviceGetName", name, len(name), device)
-    return name.value.decode(errors="replace")
+    nbytes = ctypes.c_size_t()
+    _call(driver, "cuDeviceTotalMem_v2", ctypes.byref(nbytes), device)
+    found = []
+    for attribute in _ATTRIBUTES:
+        value = ctypes.c_int()
+        _call(driver, "cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+        found.append(value.value)
+    major, minor, *others = found
+    return DeviceFacts(name.value.decode(errors="replace"), (major, minor), nbytes.value, *others)

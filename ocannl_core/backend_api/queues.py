@@ -1,0 +1,5 @@
+"""Queues of work for devices of this process, with events."""
+
+from ocannl_core.queues import HostQueue, QueueEvent
+
+__all__ = ["HostQueue", "QueueEvent"]

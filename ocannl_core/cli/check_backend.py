@@ -1,0 +1,160 @@
+"""`ocannl check-backend`: runs the conformance suite, and prints a table of capabilities.
+
+ocannl check-backend my_chip              the backend's best device
+ocannl check-backend my_chip:1 -k random  another device, and a part of the suite
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ocannl_core import dtypes
+from ocannl_core.errors import UsageError
+from ocannl_core.hooks.manager import Backend, reference, select
+from ocannl_core.target import Capability, Target
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_SUITE = Path(__file__).parents[1] / "testing" / "suite.py"
+"""A file for pytest: importing it would load pytest."""
+_LANGUAGE = "the rest of the language"
+_WORDS = {
+    "passed": "passed",
+    "failed": "failed",
+    "xfailed": "refused",
+    "xpassed": "passed, undeclared",
+    "skipped": "skipped",
+}
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command."""
+    command = subparsers.add_parser(
+        "check-backend",
+        help="run the conformance suite on a backend, and list its capabilities",
+        description="Runs the conformance suite on a device, and prints a table: what it declares, "
+        "and what works. Whatever is declared must work.",
+    )
+    command.add_argument("backend", help="NAME or NAME:DEVICE")
+    command.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match, as pytest")
+    command.add_argument(
+        "--oracle", metavar="NAME", help="the backend to compare with; by default the reference"
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the suite and print the table; return 0 if nothing failed.
+
+    Raises:
+        BackendNotFoundError: if one of the backends cannot be used.
+        UsageError: if pytest or Hypothesis is missing, or no test matches.
+    """
+    backend, target = select(arguments.backend)
+    _, oracle = select(arguments.oracle) if arguments.oracle else reference()
+    outcomes = _Outcomes(str(target), str(oracle))
+    _run_suite(outcomes, arguments.k)
+    if not outcomes.counts:
+        raise UsageError("The suite has a test that matches.", found=f"-k {arguments.k}")
+    print("\n".join(_lines(backend, target, outcomes)))
+    return 1 if outcomes.failures else 0
+
+
+class _Outcomes:
+    """A pytest plugin that names the devices, and collects the outcomes by part.
+
+    Attributes:
+        counts: The number of tests by part and outcome.
+        failures: The name of each test that failed, with the last line of its error.
+    """
+
+    def __init__(self, target: str, oracle: str) -> None:
+        self.counts: dict[str, Counter[str]] = {}
+        self.failures: dict[str, str] = {}
+        self._names = {"target": target, "oracle_target": oracle}
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Pass the devices to the tests."""
+        for name, device in self._names.items():
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, [device], ids=[""])
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Count an outcome."""
+        if report.when != "call" and report.outcome == "passed":
+            return
+        outcome = report.outcome
+        if hasattr(report, "wasxfail"):
+            outcome = "xfailed" if outcome == "skipped" else "xpassed"
+        part = dict(report.user_properties).get("part", _LANGUAGE)
+        self.counts.setdefault(str(part), Counter())[outcome] += 1
+        if outcome == "failed":
+            crash = getattr(report.longrepr, "reprcrash", None)
+            text = getattr(crash, "message", str(report.longrepr))
+            self.failures[report.nodeid.rpartition("::")[2]] = " ".join(text.split())[:300]
+
+
+def _run_suite(outcomes: _Outcomes, expression: str | None) -> None:
+    try:
+        import hypothesis  # noqa: F401
+        import pytest
+    except ImportError as error:
+        raise UsageError(
+            "The conformance suite runs under pytest, with Hypothesis.",
+            found=str(error),
+            fix="pip install pytest hypothesis",
+        ) from error
+    with tempfile.TemporaryDirectory() as folder:
+        configuration = Path(folder) / "pytest.ini"  # the user's own is not meant for these tests
+        configuration.write_text("[pytest]\n")
+        options = ["-q", "--no-header", "--no-summary", "--tb=short", "-p", "no:cacheprovider"]
+        options += ["--import-mode=importlib", "-c", str(configuration), "--rootdir", folder]
+        options += ["-k", expression] if expression else []
+        before = os.getcwd()
+        try:
+            pytest.main([*options, str(_SUITE)], plugins=[outcomes])
+        finally:
+            os.chdir(before)
+
+
+def _lines(backend: Backend, target: Target, outcomes: _Outcomes) -> Iterator[str]:
+    yield ""
+    yield f"{target}: {target.description or 'no description'} ({backend.plugin})"
+    rows = [("part", "declared", "found", "tests"), *_rows(target, outcomes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield ("  " + "  ".join(cells)).rstrip()
+    undeclared = [part for part, each in outcomes.counts.items() if each["xpassed"]]
+    if undeclared:
+        yield f"works and is not declared by the Target: {', '.join(undeclared)}"
+    for name, text in outcomes.failures.items():
+        yield f"FAILED {name}: {text}"
+    failed = len(outcomes.failures)
+    yield f"failed: {failed}" if failed else "everything that is declared works"
+
+
+def _rows(target: Target, outcomes: _Outcomes) -> Iterator[tuple[str, ...]]:
+    formats = dtypes.ALL if target.formats is None else target.formats
+    declared: dict[str, str] = {_LANGUAGE: "always"}
+    declared |= {str(each): "yes" if each in formats else "no" for each in dtypes.ALL}
+    declared |= {each.value: "yes" if each in target.capabilities else "no" for each in Capability}
+    for part, is_declared in declared.items():
+        counts = outcomes.counts.get(part, Counter())
+        texts = [f"{counts[key]} {word}" for key, word in _WORDS.items() if counts[key]]
+        yield part, is_declared, _finding(counts), ", ".join(texts) or "-"
+
+
+def _finding(counts: Counter[str]) -> str:
+    if counts["failed"]:
+        return "fails"
+    if counts["xfailed"]:
+        return "refused in part" if counts["xpassed"] + counts["passed"] else "refused"
+    return "works" if counts["passed"] + counts["xpassed"] else "not tried"

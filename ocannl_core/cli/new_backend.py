@@ -1,0 +1,102 @@
+"""`ocannl new-backend`: writes a distribution with a small backend and its tests.
+
+    ocannl new-backend my_chip                 writes ocannl-my_chip in the working directory
+    ocannl new-backend my_chip --into DIR      writes it there
+
+The backend works as it is written: it compiles C. Its author replaces one part after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ocannl_core.errors import UsageError
+from ocannl_core.version import __version__
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_FILES = {
+    "pyproject.toml": "pyproject.toml.in",
+    "README.md": "README.md.in",
+    "src/ocannl_@NAME@/__init__.py": "backend.py.in",
+    "tests/test_conformance.py": "test_conformance.py.in",
+    "tests/test_training.py": "test_training.py.in",
+}
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command."""
+    command = subparsers.add_parser(
+        "new-backend",
+        help="write an installable backend, with tests, to start from",
+        description="Writes a distribution with a backend that compiles C, and its tests. It works "
+        "as it is; replace one part after the other.",
+    )
+    command.add_argument("name", help="the name of the backend, an identifier in lower case")
+    command.add_argument(
+        "--into", metavar="DIR", help="the new directory; by default ocannl-NAME, here"
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files; return 0.
+
+    Raises:
+        UsageError: if the name is no identifier, or the directory exists.
+    """
+    name = arguments.name
+    folder = Path(arguments.into or f"ocannl-{name}")
+    write_backend(name, folder)
+    print(f"wrote {folder}; next:")
+    print(f"  pip install --editable {folder}")
+    print(f"  ocannl check-backend {name}")
+    return 0
+
+
+def write_backend(name: str, folder: Path) -> None:
+    """Write the distribution of a new backend into a new directory.
+
+    Raises:
+        UsageError: if the name is no identifier, or the directory exists or cannot be made.
+    """
+    if not (name.isascii() and name.isidentifier() and name == name.lower()):
+        raise UsageError(
+            "The name of a backend is an identifier in lower case.",
+            found=repr(name),
+            fix="use letters, digits and underscores, such as my_chip",
+        )
+    if keyword.iskeyword(name):
+        raise UsageError("The name of a backend is no keyword of Python.", found=repr(name))
+    try:
+        folder.mkdir(parents=True)
+        for path, template in _FILES.items():
+            file = folder / path.replace("@NAME@", name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(_text(template, name), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "A new backend is written into a directory that does not exist yet.",
+            found=str(error),
+            fix="choose another directory with --into",
+        ) from error
+
+
+def backend_text(name: str) -> str:
+    """Return the module of a new backend."""
+    return _text("backend.py.in", name)
+
+
+def _text(template: str, name: str) -> str:
+    text = (_TEMPLATES / template).read_text(encoding="utf-8")
+    major, minor, *_ = __version__.split(".")
+    versions = f"ocannl-core>={major}.{minor},<{major}.{int(minor) + 1}"
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    for mark, value in (("NAME", name), ("CLASS", class_name), ("CORE", versions)):
+        text = text.replace(f"@{mark}@", value)
+    return text

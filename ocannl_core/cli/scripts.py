@@ -1,0 +1,51 @@
+"""Execution of a user's program by a command."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ocannl_core.errors import UsageError
+
+
+def require_script(command: str, script: str | None) -> str:
+    """Return the path of a program.
+
+    Raises:
+        UsageError: if there is no such file.
+    """
+    if script is None or not Path(script).is_file():
+        raise UsageError(
+            f"`ocannl {command}` takes a program.",
+            found=script or "no file",
+            fix=f"ocannl {command} program.py",
+        )
+    return script
+
+
+def run_script(script: str, arguments: Sequence[str]) -> int:
+    """Run a program as Python does; return its exit code."""
+    given = arguments[1:] if arguments[:1] == ["--"] else arguments
+    with _script_arguments(script, given):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            if end.code is not None and not isinstance(end.code, int):
+                print(end.code, file=sys.stderr)
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+@contextmanager
+def _script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Set the arguments and the module path to those of a program that is run as a script."""
+    before = sys.argv, sys.path[:]
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before

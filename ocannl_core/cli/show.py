@@ -1,0 +1,91 @@
+"""`ocannl show`: runs a program, and prints what its routines were compiled from and to.
+
+ocannl show train.py                             assignments, loops, kernels and source
+ocannl show --stage source --routine step train.py -- --epochs 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
+
+from ocannl_core.assign import printer as assign_printer
+from ocannl_core.cli.scripts import require_script, run_script
+from ocannl_core.compile.driver import Build
+from ocannl_core.debug.observers import LinkedRoutine, RunObserver, observing
+from ocannl_core.kernels import printer as kernel_printer
+from ocannl_core.loopir import printer as loop_printer
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+STAGES = ("assignments", "loops", "kernels", "source")
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command."""
+    command = subparsers.add_parser(
+        "show",
+        help="run a program, and print the stages of compilation of its routines",
+        description="Runs a Python program, and prints the assignments, loops, kernels and source "
+        "of each routine when it is compiled.",
+    )
+    command.add_argument("--stage", action="append", choices=STAGES, help="only these stages")
+    command.add_argument("--routine", metavar="PATTERN", help="only routines of such a name: step*")
+    command.add_argument("script", nargs="?", help="the program")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program; return its exit code, or 1 if no routine was shown.
+
+    Raises:
+        UsageError: if there is no such file.
+    """
+    script = require_script("show", arguments.script)
+    shown = _Shown(arguments.stage or STAGES, arguments.routine or "*")
+    with observing(shown):
+        code = run_script(script, arguments.arguments)
+    if not shown.count:
+        names = f" like {arguments.routine}" if arguments.routine else ""
+        print(f"the program compiled no routine{names}")
+        return code or 1
+    return code
+
+
+class _Shown(RunObserver):
+    """An observer that prints routines.
+
+    Attributes:
+        count: The number of routines printed.
+    """
+
+    def __init__(self, stages: Collection[str], pattern: str) -> None:
+        self.count = 0
+        self._stages = stages
+        self._pattern = pattern
+
+    def linked(self, routine: LinkedRoutine) -> None:
+        """Print a routine."""
+        if fnmatch.fnmatch(routine.name, self._pattern):
+            self.count += 1
+            print("\n".join(_lines(routine.build, self._stages)), flush=True)
+
+
+def _lines(build: Build, stages: Collection[str]) -> Iterator[str]:
+    yield f"===== routine {build.plan.name} on {build.target}"
+    texts: dict[str, Callable[[], str]] = {
+        "assignments": lambda: assign_printer.to_text(build.assignments),
+        "loops": lambda: loop_printer.to_text(build.optimised),
+        "kernels": lambda: kernel_printer.to_text(build.plan),
+        "source": lambda: build.source.text,
+    }
+    for stage, text in texts.items():
+        if stage in stages:
+            title = f"{stage} ({build.source.language})" if stage == "source" else stage
+            yield f"----- {title}"
+            yield text().rstrip("\n")
+    yield ""

@@ -1,0 +1,86 @@
+"""`ocannl verify`: runs a program, and compares two backends node by node.
+
+ocannl verify train.py                             the default backend with the reference
+ocannl verify --backends cuda,cpu_c train.py       two others
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from ocannl_core.cli.scripts import require_script, run_script
+from ocannl_core.debug.comparison import Comparison
+from ocannl_core.debug.observers import observing
+from ocannl_core.errors import UsageError
+from ocannl_core.hooks.manager import reference, select
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command."""
+    command = subparsers.add_parser(
+        "verify",
+        help="run a program, and compare two backends node by node",
+        description="Runs a Python program on one backend. Each assignment of its routines is "
+        "repeated on another one, from the same operands, and the results are compared.",
+    )
+    command.add_argument(
+        "--backends",
+        metavar="A,B",
+        help="the backend to examine, and the one that is right; by default the default backend "
+        "and the reference interpreter",
+    )
+    command.add_argument(
+        "--tolerance",
+        type=float,
+        help="the accepted difference, relative to the largest number of a tensor; by default the "
+        "square root of the precision of its format",
+    )
+    command.add_argument(
+        "--runs", type=int, default=1, help="how many runs of each routine to compare (default 1)"
+    )
+    command.add_argument("script", nargs="?", help="the program")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program; return 1 if the backends differ, or else its exit code.
+
+    Raises:
+        UsageError: if there is no such file, or not two backends are named.
+        BackendNotFoundError: if one of them cannot be used.
+    """
+    script = require_script("verify", arguments.script)
+    names = arguments.backends.split(",") if arguments.backends else []
+    if len(names) not in (0, 2):
+        raise UsageError(
+            "A comparison needs two backends.",
+            found=arguments.backends,
+            fix="--backends cpu_c,interp",
+        )
+    _, examined = select(names[0] if names else None)
+    other, target = select(names[1]) if names else reference()
+    comparison = Comparison(other, target, arguments.tolerance, arguments.runs)
+    before = os.environ.get("OCANNL_BACKEND")
+    os.environ["OCANNL_BACKEND"] = str(examined)
+    try:
+        with observing(comparison):
+            code = run_script(script, arguments.arguments)
+    finally:
+        if before is None:
+            del os.environ["OCANNL_BACKEND"]
+        else:
+            os.environ["OCANNL_BACKEND"] = before
+    for each in comparison.found:
+        print(each)
+    what = f"{comparison.compared} runs, {comparison.assignments} assignments"
+    if not comparison.compared:
+        print("the program ran no routine")
+        return code or 1
+    print(f"{examined} and {target}: {what}, {len(comparison.found)} differences")
+    return 1 if comparison.found else code

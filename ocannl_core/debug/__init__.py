@@ -1,0 +1,1 @@
+"""Observation of runs: logs of values, guards, comparisons of backends, timelines."""

@@ -1,0 +1,118 @@
+"""Row fusion on thread blocks: the grid runs the rows, the threads of a block one row together.
+
+    for i in grid(rows):
+      for t in block(threads):
+        every nest, its axes inside of a row split over t
+        barrier, where a nest reads what another one has written
+
+Folded nodes are in the memory that the threads of a block share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
+from ocannl_core.kernel_passes.row_fusion.apply import FusedKernel, FusedLoops
+from ocannl_core.kernel_passes.row_fusion.nest_rewrites import nodes_read
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nest_plan import RowGroup
+from ocannl_core.kernels.nodes import NodeInfos, kernel_of
+from ocannl_core.kernels.transforms import Schedule
+from ocannl_core.loopir.nodes import Allocate, AxisKind, Barrier, Block, For, LoopBound, Scope, Stmt
+from ocannl_core.machine_model import MIN_ROW_THREADS
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.apply.block_axes import BlockAxes
+from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.thread_blocks import ThreadEmitter
+from ocannl_core.schedule.heuristics.thread_blocks import row_schedule
+
+
+def row_threads(nests: Sequence[KernelNest], rows: int, most: int) -> int:
+    """Return the threads that run a row of some nests together.
+
+    Args:
+        nests: The nests.
+        rows: The iterations of the axes that they share.
+        most: The most threads.
+    """
+    longest = max(prod(axis.extent for axis in nest.axes) // rows for nest in nests)
+    wanted = 1 << max(0, (longest - 1).bit_length())
+    return min(most, max(MIN_ROW_THREADS, wanted))
+
+
+def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
+    """Fuse a row group for thread blocks; each nest has the rule's schedule inside of a row.
+
+    Raises:
+        UsageError: if a row depends on another one.
+    """
+    fusion = group.fusion
+    loops = FusedLoops(fusion, nodes)
+    inner = loops.inner_nests()
+    # plain loops show that the rows are independent
+    FusedLoops(fusion, nodes).build([() for _ in inner])
+    nests = loops.share_buffers(inner)
+    known = {**nodes, **loops.new_nodes}
+    schedules: list[Schedule] = [
+        row_schedule(nest, known, fusion.threads) if nest is not None else () for nest in nests
+    ]
+    body, arrays = _row_body(loops, nests, schedules)
+    kernel = replace(kernel_of(body, group.title), schedule=fusion.schedule(schedules))
+    return FusedKernel(kernel, (), (), {**loops.new_nodes, **arrays})
+
+
+def _row_body(
+    loops: FusedLoops, nests: Sequence[KernelNest | None], schedules: Sequence[Schedule]
+) -> tuple[Block, NodeInfos]:
+    """Return the loops over rows and threads, and the arrays that they allocate."""
+    threads = fresh_var("thread")
+    arrays: dict[TensorNode, NodeInfo] = {}
+    stmts: list[Stmt] = []
+    shared: list[TensorNode] = []
+    seen = _Accesses()
+    used: set[TensorNode] = set()
+    for nest, schedule in zip(nests, schedules, strict=True):
+        if nest is None:
+            continue
+        used |= nest.mentioned
+        axes = BlockAxes.of(nest, schedule)
+        numbers: dict[str, AxisIndex] = {name: VarIndex(threads) for name in axes.block}
+        emitter = ThreadEmitter(axes, nest, schedule)
+        own = emitter.thread_body(numbers)
+        if not axes.block:
+            own = guarded(LoopBound(VarIndex(threads), 1), own)
+        if seen.conflict(nest):
+            stmts.append(Barrier())
+            seen = _Accesses()
+        seen.add(nest)
+        stmts += own
+        arrays.update(emitter.nodes)
+        shared += emitter.shared
+    rows = [row for row in loops.buffers.values() if row in used]
+    allocated = tuple(Allocate(node, Scope.GROUP) for node in (*rows, *shared))
+    block = For(threads, 0, loops.plan.threads, Block(tuple(stmts)), AxisKind.BLOCK)
+    body: tuple[Stmt, ...] = (*allocated, block)
+    for at, (var, count) in reversed(list(enumerate(loops.loops))):
+        body = (For(var, 0, count, Block(body), AxisKind.GRID, bound=loops.bound(at)),)
+    return Block(body), arrays
+
+
+class _Accesses:
+    """The nodes that nests have accessed since the last barrier."""
+
+    def __init__(self) -> None:
+        self._read: set[TensorNode] = set()
+        self._written: set[TensorNode] = set()
+
+    def add(self, nest: KernelNest) -> None:
+        self._read |= set(nodes_read(nest))
+        self._written |= {store.node for store in nest.epilogue}
+
+    def conflict(self, nest: KernelNest) -> bool:
+        """Return True if a nest accesses what others have written, or writes what they read."""
+        written = {store.node for store in nest.epilogue}
+        touched = set(nodes_read(nest)) | written
+        return not (touched.isdisjoint(self._written) and written.isdisjoint(self._read))

@@ -1,0 +1,150 @@
+"""Networks for images `b|h,w,c`: LeNet and residual networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ocannl_core.nn.convolution import conv, max_pool, max_pool2d
+from ocannl_core.nn.normalization import batch_norm
+from ocannl_core.nn.perceptron import dense
+from ocannl_core.nn.sizes import last_size
+from ocannl_core.nn.statistics import mean
+from ocannl_core.tensor.network_blocks import op
+from ocannl_core.tensor.pointwise_operations import relu
+from ocannl_core.tensor.tensor import Tensor
+
+
+def global_avg_pool(x: Tensor, *, axes: int = 2) -> Tensor:
+    """Return the mean of each channel over all positions.
+
+    Shapes: `b|l..., c` to `b|c`.
+
+    Args:
+        x: The features.
+        axes: The number of axes `l...`.
+    """
+    places = "".join(f"l{k}, " for k in range(axes))
+    return mean(f"...|{places}c => ...|c", x)
+
+
+@op
+def lenet(
+    x: Tensor,
+    *,
+    classes: int,
+    channels: Sequence[int] = (6, 16),
+    hidden: Sequence[int] = (120, 84),
+    activation: Callable[[Tensor], Tensor] = relu,
+    pool: Callable[..., Tensor] = max_pool,
+) -> Tensor:
+    """Return the scores of classes by LeNet-5: convolutions of 5 by 5 cells, each followed by
+    pooling, then dense layers.
+
+    Shapes: `b|h,w,c` to `b|classes`. The first convolution is padded, so that images have 28 by 28
+    pixels, or other sizes for which windows of 2 by 2 fit.
+
+    Args:
+        x: The images.
+        classes: The number of classes.
+        channels: The channels of the convolutions.
+        hidden: The widths of the hidden dense layers.
+        activation: The activation of all hidden layers.
+        pool: The block that halves height and width; `oc.nn.avg_pool` in the paper.
+    """
+    for number, count in enumerate(channels):
+        features = conv(x, axes=2, kernel=5, channels=count, padded=number == 0)
+        x = pool(activation(features), window=2)
+    for width in hidden:
+        x = activation(dense(x, output=[width]))
+    result: Tensor = dense(x, output=[classes])
+    return result
+
+
+@op
+def basic_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
+    """Return images plus two convolutions of them, of 3 by 3 cells, each normalised over the batch.
+
+    Shapes: `b|h,w,c` to `b|h/stride,w/stride,channels`. Where height, width or channels change, the
+    images are added after a convolution of one cell, `shortcut`.
+
+    Args:
+        x: The images.
+        channels: The channels of the result.
+        stride: The distance of neighbouring windows of the first convolution.
+    """
+    y = relu(_normal(x, channels, 3, stride, "1"))
+    return _added(x, _normal(y, channels, 3, 1, "2"), channels, stride)
+
+
+@op
+def bottleneck_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
+    """Return images plus three convolutions of them, of 1, 3 by 3 and 1 cells; the first two have a
+    quarter of the channels.
+
+    Shapes and arguments are those of `basic_block`.
+    """
+    inner = channels // 4
+    y = relu(_normal(x, inner, 1, 1, "1"))
+    y = relu(_normal(y, inner, 3, stride, "2"))
+    return _added(x, _normal(y, channels, 1, 1, "3"), channels, stride)
+
+
+def _normal(x: Tensor, channels: int, kernel: int, stride: int, number: str) -> Tensor:
+    """Return a convolution without a bias, normalised over the batch."""
+    y = conv(
+        x,
+        axes=2,
+        kernel=kernel,
+        channels=channels,
+        stride=stride,
+        bias=False,
+        label=f"conv{number}",
+    )
+    result: Tensor = batch_norm(y, axes="...|h, w, ..c..", features="..c..", label=f"norm{number}")
+    return result
+
+
+def _added(x: Tensor, y: Tensor, channels: int, stride: int) -> Tensor:
+    if stride != 1 or last_size(x, "a residual block") != channels:
+        x = _normal(x, channels, 1, stride, "_shortcut")
+    result: Tensor = relu(x + y)
+    return result
+
+
+@op
+def resnet(
+    x: Tensor,
+    *,
+    classes: int,
+    blocks: Sequence[int] = (2, 2, 2, 2),
+    channels: Sequence[int] = (64, 128, 256, 512),
+    block: Callable[..., Tensor] = basic_block,
+    stem: str = "large",
+) -> Tensor:
+    """Return the scores of classes by a residual network; ResNet-18 by default.
+
+    `blocks=(3, 4, 6, 3)` is ResNet-34; with `block=oc.nn.bottleneck_block` and four times the
+    channels it is ResNet-50. The first block of every group but the first halves height and width.
+
+    Shapes: `b|h,w,c` to `b|classes`.
+
+    Args:
+        x: The images. The sizes that are halved are even.
+        classes: The number of classes.
+        blocks: The number of blocks in each group.
+        channels: The channels of each group.
+        block: The residual block.
+        stem: "large" for a convolution of 7 by 7 cells and pooling, which divide height and width
+            by 4, "small" for a convolution of 3 by 3 cells, as is usual for images of CIFAR.
+    """
+    first = channels[0] if block is not bottleneck_block else channels[0] // 4
+    if stem == "large":
+        x = max_pool2d(relu(_normal(x, first, 7, 2, "1")), window=3, stride=2, padded=True)
+    else:
+        x = relu(_normal(x, first, 3, 1, "1"))
+    for group, (count, width) in enumerate(zip(blocks, channels, strict=True)):
+        for number in range(count):
+            stride = 2 if group and not number else 1
+            x = block(x, channels=width, stride=stride, label=f"group{group + 1}_{number + 1}")
+    result: Tensor = dense(global_avg_pool(x), output=[classes])
+    return result

@@ -1,0 +1,129 @@
+"""Positions in a sequence, which is the last batch axis: sinusoids, a learned table, rotations."""
+
+from __future__ import annotations
+
+import math
+
+from ocannl_core.dtypes import float32, float64, int32
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.nn.embedding import embedding
+from ocannl_core.nn.sizes import last_size, with_shape_of
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.contractions import concat, einsum, interleave
+from ocannl_core.tensor.literals import number, offsets
+from ocannl_core.tensor.network_blocks import op
+from ocannl_core.tensor.pointwise_operations import cast, cos, exp, sin
+from ocannl_core.tensor.required_shapes import require_shape
+from ocannl_core.tensor.tensor import Tensor
+
+Positions = Tensor | StaticIndex | int
+"""The position of each cell of a sequence `...,s|`, or one for a sequence of a single cell, which
+may be an argument of the routine's calls.
+"""
+
+
+def positions_of(given: Positions | None) -> Tensor:
+    """Return positions as integers; 0, 1, ... along the last batch axis by default."""
+    if isinstance(given, Tensor):
+        if not given.dtype.is_integer:
+            raise UsageError(
+                "Positions are integers.",
+                found=f"positions of {given.dtype}",
+                where=str(caller_location() or ""),
+                fix='oc.tensor(positions, dtype="int32", batch_axes=1)',
+            )
+        return given
+    if given is not None:
+        return number(given, dtype=int32)
+    counted: Tensor = require_shape(offsets(dtype=int32, label="positions"), "_|")
+    return counted
+
+
+def sinusoidal_positions(
+    x: Tensor, positions: Positions | None = None, *, base: float = 10000.0
+) -> Tensor:
+    """Return `x` plus sines and cosines of its positions, at even and odd features.
+
+    Shapes: `...,s|n` to `...,s|n`, for an even number `n` that is known. The angle of features `2
+    i` and `2 i + 1` is the position times `base ** (-2 i / n)`.
+
+    Args:
+        x: The features of a sequence.
+        positions: The positions; 0, 1, ... by default.
+        base: The base of the wave lengths.
+    """
+    angles = _angles(x, positions, base, "sinusoidal_positions")
+    waves = interleave(sin(angles), cos(angles))
+    return with_shape_of(x, x + cast(waves, x.dtype))
+
+
+@op
+def learned_positions(x: Tensor, positions: Positions | None = None, *, length: int) -> Tensor:
+    """Return `x` plus the row of a trained table for each position.
+
+    Shapes: `...,s|n` to `...,s|n`; the table is that of an `embedding` of `length` rows.
+
+    Args:
+        x: The features of a sequence.
+        positions: The positions; 0, 1, ... by default. Those beyond the table are errors.
+        length: The greatest number of positions.
+    """
+    rows = embedding(positions_of(positions), entries=length)
+    return with_shape_of(x, x + rows)
+
+
+def rotary(
+    x: Tensor,
+    positions: Positions | None = None,
+    *,
+    base: float = 10000.0,
+    interleaved: bool = False,
+) -> Tensor:
+    """Return queries or keys rotated by angles that grow with the position (RoPE).
+
+    Products of a rotated query and a rotated key depend on the distance of their positions alone.
+
+    Shapes: `...,s|h,d` to `...,s|h,d`, for an even number `d` that is known. Pair `i` of features
+    is rotated by the position times `base ** (-2 i / d)`.
+
+    Args:
+        x: Queries or keys.
+        positions: The positions; 0, 1, ... by default. When decoding, the position of the step.
+        base: The base of the wave lengths.
+        interleaved: False for pairs `i` and `i + d / 2`, as in GPT-NeoX and in Llama of Hugging
+            Face; True for neighbours `2 i` and `2 i + 1`, as in the paper, GPT-J and Meta's Llama.
+    """
+    angles = _angles(x, positions, base, "rotary")
+    half = last_size(x, "rotary") // 2
+    cosine, sine = cast(cos(angles), x.dtype), cast(sin(angles), x.dtype)
+    if interleaved:
+        first = einsum("...|..h.., 2*i => ...|..h.., i", x)
+        second = einsum("...|..h.., 2*i+1 => ...|..h.., i", x)
+    else:
+        sizes = {"a": half, "b": half}
+        first = einsum("...|..h.., a^b => ...|..h.., a", x, values=sizes)
+        second = einsum("...|..h.., a^b => ...|..h.., b", x, values=sizes)
+    parts = first * cosine - second * sine, first * sine + second * cosine
+    if interleaved:
+        neighbours: Tensor = interleave(*parts)
+        return neighbours
+    result: Tensor = concat("...|..h.., a; ...|..h.., b => ...|..h.., a^b", *parts)
+    return result
+
+
+def _angles(x: Tensor, positions: Positions | None, base: float, name: str) -> Tensor:
+    """Return the angle of every position and pair of features, `...,s|i`."""
+    width = last_size(x, name)
+    if width % 2 or not base > 0:
+        raise UsageError(
+            f"{name} rotates pairs of features, by powers of a positive base.",
+            found=f"{width} features and base={base!r}",
+            where=str(caller_location() or ""),
+            fix="an even number of features",
+        )
+    dtype = float64 if x.dtype is float64 else float32
+    pairs = offsets(output=[width // 2], dtype=dtype, label="pairs")
+    frequencies = exp(pairs * (-2.0 * math.log(base) / width))
+    result: Tensor = cast(positions_of(positions), dtype) * frequencies
+    return result

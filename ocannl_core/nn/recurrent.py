@@ -1,0 +1,245 @@
+"""Recurrent networks: cells, which are bodies of `oc.scan`, and layers of them over sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ocannl_core.errors import UsageError
+from ocannl_core.nn.dropout import dropout as drop
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.activations import sigmoid
+from ocannl_core.tensor.contractions import einsum
+from ocannl_core.tensor.joining import concat
+from ocannl_core.tensor.network_blocks import op
+from ocannl_core.tensor.parameters import param
+from ocannl_core.tensor.pointwise_operations import tanh
+from ocannl_core.tensor.scan import scan
+from ocannl_core.tensor.tensor import Tensor
+
+Step = Callable[[Any, Tensor], tuple[Any, Tensor]]
+"""A step from the state and the projected input to the next state and the output."""
+
+
+@op
+def rnn_cell(
+    state: Tensor, x: Tensor, *, width: int, activation: Callable[[Tensor], Tensor] = tanh
+) -> tuple[Tensor, Tensor]:
+    """Return the next state of an Elman network, twice: a step of `oc.scan`.
+
+        hs, last = oc.scan(oc.nn.rnn_cell(width=8), 0.0, xs)
+
+    Shapes: state `b|width`, `x` `b|n`. Parameters: `weight_ih` of shape `n->width`, `weight_hh` of
+    shape `width->width`, `bias_ih` and `bias_hh` of shape `width`.
+
+    Args:
+        state: The state.
+        x: The input of the step.
+        width: The size of the state.
+        activation: The activation of the next state.
+    """
+    return _rnn(width, activation)(state, _projected(x, [width]))
+
+
+@op
+def gru_cell(state: Tensor, x: Tensor, *, width: int) -> tuple[Tensor, Tensor]:
+    """Return the next state of a gated recurrent unit, twice: a step of `oc.scan`.
+
+    Shapes: state `b|width`, `x` `b|n`. Parameters: `weight_ih` of shape `n->3,width`, `weight_hh`
+    of shape `width->3,width`, `bias_ih` and `bias_hh` of shape `3,width`; the gates are reset,
+    update and new, as in PyTorch.
+
+    Args:
+        state: The state.
+        x: The input of the step.
+        width: The size of the state.
+    """
+    return _gru(width)(state, _projected(x, [3, width]))
+
+
+@op
+def lstm_cell(state: tuple[Any, Any], x: Tensor, *, width: int) -> tuple[Any, Tensor]:
+    """Return the next state of a long short-term memory, and its first part: a step of `oc.scan`.
+
+        hs, (h, c) = oc.scan(oc.nn.lstm_cell(width=8), (0.0, 0.0), xs)
+
+    Shapes: the state is a pair of `b|width`, output and cell; `x` is `b|n`. Parameters: `weight_ih`
+    of shape `n->4,width`, `weight_hh` of shape `width->4,width`, `bias_ih` and `bias_hh` of shape
+    `4,width`; the gates are input, forget, cell and output, as in PyTorch.
+
+    Args:
+        state: The output and the cell.
+        x: The input of the step.
+        width: The size of both.
+    """
+    return _lstm(width)(state, _projected(x, [4, width]))
+
+
+def _projected(x: Tensor, output: Sequence[int]) -> Tensor:
+    """Return the part of the gates that does not depend on the state."""
+    weight = param("weight_ih", output=output)
+    result: Tensor = weight @ x + param("bias_ih", output=output, init=0.0)
+    return result
+
+
+def _recurrent(state: Tensor, output: Sequence[int]) -> Tensor:
+    """Return the part of the gates that depends on the state."""
+    weight = param("weight_hh", output=output, input=[output[-1]])
+    result: Tensor = weight @ state + param("bias_hh", output=output, init=0.0)
+    return result
+
+
+def _gate(gates: Tensor, number: int) -> Tensor:
+    result: Tensor = einsum(f"...|{number}, n => ...|n", gates)
+    return result
+
+
+def _rnn(width: int, activation: Callable[[Tensor], Tensor] = tanh) -> Step:
+    def step(state: Tensor, projected: Tensor) -> tuple[Tensor, Tensor]:
+        state = activation(projected + _recurrent(state, [width]))
+        return state, state
+
+    return step
+
+
+def _gru(width: int) -> Step:
+    def step(state: Tensor, projected: Tensor) -> tuple[Tensor, Tensor]:
+        recurrent = _recurrent(state, [3, width])
+        reset = sigmoid(_gate(projected, 0) + _gate(recurrent, 0))
+        update = sigmoid(_gate(projected, 1) + _gate(recurrent, 1))
+        new = tanh(_gate(projected, 2) + reset * _gate(recurrent, 2))
+        state = new + update * (state - new)
+        return state, state
+
+    return step
+
+
+def _lstm(width: int) -> Step:
+    def step(state: tuple[Tensor, Tensor], projected: Tensor) -> tuple[Any, Tensor]:
+        output, cell = state
+        gates = projected + _recurrent(output, [4, width])
+        cell = sigmoid(_gate(gates, 1)) * cell + sigmoid(_gate(gates, 0)) * tanh(_gate(gates, 2))
+        output = sigmoid(_gate(gates, 3)) * tanh(cell)
+        return (output, cell), output
+
+    return step
+
+
+# ----- layers over sequences ----------------------------------------------------------------------
+
+
+@op
+def rnn(
+    xs: Tensor,
+    states: Sequence[Any] | None = None,
+    *,
+    width: int,
+    layers: int = 1,
+    bidirectional: bool = False,
+    dropout: float = 0.0,
+    activation: Callable[[Tensor], Tensor] = tanh,
+) -> tuple[Tensor, tuple[Any, ...]]:
+    """Return the outputs of an Elman network for all steps, and its last states.
+
+    Shapes: `steps,b|n` to `steps,b|width`, or `steps,b|2*width` in two directions. The time axis is
+    the leftmost batch axis. Products with the inputs of all steps are computed at once. Parameters
+    are those of `rnn_cell`, in a block `l0`, `l1`, ... for each layer, and `l0_reverse`, ...
+
+    Args:
+        xs: The inputs.
+        states: The first state of each layer and direction, as in the result; 0 by default.
+        width: The size of a state.
+        layers: The number of layers; each reads the outputs of the one before.
+        bidirectional: True for a second network in each layer that runs from the last step to the
+            first; outputs are those of both, one after the other.
+        dropout: The rate of dropout between layers.
+        activation: The activation of a state.
+    """
+    kind = "rnn", activation
+    return _stack(xs, states, kind, width, layers, bidirectional, dropout)
+
+
+@op
+def gru(
+    xs: Tensor,
+    states: Sequence[Any] | None = None,
+    *,
+    width: int,
+    layers: int = 1,
+    bidirectional: bool = False,
+    dropout: float = 0.0,
+) -> tuple[Tensor, tuple[Any, ...]]:
+    """Return the outputs of gated recurrent units for all steps, and their last states.
+
+    Shapes and arguments are those of `rnn`, parameters those of `gru_cell`.
+    """
+    return _stack(xs, states, ("gru", None), width, layers, bidirectional, dropout)
+
+
+@op
+def lstm(
+    xs: Tensor,
+    states: Sequence[Any] | None = None,
+    *,
+    width: int,
+    layers: int = 1,
+    bidirectional: bool = False,
+    dropout: float = 0.0,
+) -> tuple[Tensor, tuple[Any, ...]]:
+    """Return the outputs of a long short-term memory for all steps, and its last states.
+
+    Shapes and arguments are those of `rnn`, parameters those of `lstm_cell`; a state is a pair.
+    """
+    return _stack(xs, states, ("lstm", None), width, layers, bidirectional, dropout)
+
+
+def _stack(
+    xs: Tensor,
+    states: Sequence[Any] | None,
+    kind: tuple[str, Any],
+    width: int,
+    layers: int,
+    bidirectional: bool,
+    rate: float,
+) -> tuple[Tensor, tuple[Any, ...]]:
+    directions = 2 if bidirectional else 1
+    zero = (0.0, 0.0) if kind[0] == "lstm" else 0.0
+    first = [zero] * (layers * directions) if states is None else list(states)
+    if len(first) != layers * directions or layers < 1:
+        raise UsageError(
+            "A recurrent network has a state for each layer and direction.",
+            found=f"{len(first)} states for {layers} layers in {directions} directions",
+            where=str(caller_location() or ""),
+            fix="pass the states that an earlier call returned, or none",
+        )
+    last: list[Any] = []
+    for layer in range(layers):
+        if layer and rate:
+            xs = drop(xs, rate=rate)
+        outputs = []
+        for direction in range(directions):
+            label = f"l{layer}{'_reverse' * direction}"
+            state = first[len(last)]
+            run = _layer(kind=kind, width=width, is_reversed=bool(direction), label=label)
+            each, final = run(xs, state)
+            outputs.append(each)
+            last.append(final)
+        xs = outputs[0] if len(outputs) == 1 else concat("...|a; ...|b => ...|a^b", *outputs)
+    return xs, tuple(last)
+
+
+@op
+def _layer(
+    xs: Tensor, state: Any, *, kind: tuple[str, Any], width: int, is_reversed: bool
+) -> tuple[Tensor, Any]:
+    """Return the outputs and the last state of one layer in one direction."""
+    name, activation = kind
+    match name:
+        case "rnn":
+            step, output = _rnn(width, activation), [width]
+        case "gru":
+            step, output = _gru(width), [3, width]
+        case _:
+            step, output = _lstm(width), [4, width]
+    outputs, last = scan(step, state, _projected(xs, output), reverse=is_reversed)
+    return outputs, last

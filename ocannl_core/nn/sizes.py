@@ -1,0 +1,32 @@
+"""Sizes that are known, or stated, when blocks are applied."""
+
+from __future__ import annotations
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.origin import caller_location
+from ocannl_core.shape.terms import Size
+from ocannl_core.tensor.required_shapes import require_shapes
+from ocannl_core.tensor.tensor import Tensor
+
+
+def last_size(x: Tensor, name: str) -> int:
+    """Return the size of the last output axis.
+
+    Raises:
+        ShapeError: if it is not known.
+    """
+    known = x.shape.output.trailing or x.shape.output.leading * (x.shape.output.tail is None)
+    if known and isinstance(known[-1], Size):
+        return known[-1].n
+    raise ShapeError(
+        f"{name} divides the last output axis, so its size is known when the block is applied.",
+        found=f"a tensor of shape {x.shape}",
+        where=f"{x.describe()}, at {caller_location()}",
+        fix="state the size where the axis is made, as in oc.nn.dense(x, output=[64])",
+    )
+
+
+def with_shape_of(x: Tensor, result: Tensor) -> Tensor:
+    """Return a result, stating that it has the shape of `x`: its axes are known if those are."""
+    require_shapes("..b..|..n..; ..b..|..n..", x, result)
+    return result

@@ -1,0 +1,231 @@
+"""Transformer layers and stacks of them: encoders, decoders, and both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ocannl_core.nn.attention import KeysAndValues, KeyValueCache, multi_head_attention
+from ocannl_core.nn.dropout import dropout as drop
+from ocannl_core.nn.layers import repeat_layers
+from ocannl_core.nn.normalization import layer_norm
+from ocannl_core.nn.perceptron import dense
+from ocannl_core.nn.positions import Positions
+from ocannl_core.nn.sizes import last_size, with_shape_of
+from ocannl_core.tensor.network_blocks import op
+from ocannl_core.tensor.pointwise_operations import relu
+from ocannl_core.tensor.tensor import Tensor
+
+
+@op
+def transformer_layer(
+    x: Tensor,
+    mask: Tensor | None = None,
+    memory: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    cache: KeysAndValues | None = None,
+    position: Positions | None = None,
+    *,
+    heads: int,
+    hidden: int,
+    width: int | None = None,
+    kv_heads: int | None = None,
+    causal: bool = False,
+    norm_first: bool = False,
+    norm: Callable[..., Any] = layer_norm,
+    activation: Callable[[Tensor], Tensor] = relu,
+    gated: bool = False,
+    bias: bool = True,
+    rotary_base: float | None = None,
+    interleaved: bool = False,
+    dropout: float = 0.0,
+) -> Any:
+    """Return a sequence after attention to itself, attention to a memory if there is one, and a
+    perceptron; each is added to its input.
+
+    Shapes: `...,s|n` to `...,s|n`. Blocks inside: `attention`, `cross_attention`, `linear1` of
+    shape `n->hidden`, `linear2`, and the norms `norm1`, `norm2` and, with a memory, `norm3`, in the
+    order of their use.
+
+    Args:
+        x: The sequence.
+        mask: The mask of the attention to itself, as for `multi_head_attention`.
+        memory: Another sequence, such as the output of an encoder.
+        memory_mask: The mask of the attention to the memory.
+        cache: Keys and values of other positions, as for `multi_head_attention`. The result is then
+            a pair, with those of `x`.
+        position: The position of `x`, or the positions of its cells.
+        heads: The number of heads.
+        hidden: The hidden width of the perceptron.
+        width: The length of queries, keys and values, for each head; by default that of `x` divided
+            by the heads.
+        kv_heads: The number of heads of the keys and values, if it is smaller.
+        causal: True for a decoder: a position attends to itself and those before it.
+        norm_first: True to normalise the inputs of the three parts, False their sums.
+        norm: The block that normalises.
+        activation: The activation of the perceptron.
+        gated: True to multiply the hidden layer by one without an activation, `linear3`.
+        bias: True for biases in attention and perceptron.
+        rotary_base: The base of rotary positions, as for `multi_head_attention`.
+        interleaved: The convention of the rotations.
+        dropout: The rate of dropout of attention weights, of the hidden layer, and of each part.
+    """
+    attend: dict[str, Any] = {"heads": heads, "bias": bias, "dropout": dropout}
+    attend["width"] = last_size(x, "transformer_layer") // heads if width is None else width
+    rows: list[KeysAndValues] = []
+
+    def to_itself(x: Tensor) -> Tensor:
+        block = multi_head_attention(
+            **attend,
+            kv_heads=kv_heads,
+            causal=causal,
+            rotary_base=rotary_base,
+            interleaved=interleaved,
+            label="attention",
+        )
+        result = block(x, mask, None, cache, position)
+        if cache is None:
+            return result  # type: ignore[no-any-return]
+        rows.append(result[1])
+        return result[0]  # type: ignore[no-any-return]
+
+    def to_memory(x: Tensor) -> Tensor:
+        block = multi_head_attention(**attend, label="cross_attention")
+        result: Tensor = block(x, memory_mask, memory)
+        return result
+
+    def perceptron(x: Tensor) -> Tensor:
+        inner = activation(dense(x, output=[hidden], bias=bias, label="linear1"))
+        if gated:
+            inner = inner * dense(x, output=[hidden], bias=bias, label="linear3")
+        result: Tensor = dense(drop(inner, rate=dropout), bias=bias, label="linear2")
+        return result
+
+    parts = [to_itself, perceptron] if memory is None else [to_itself, to_memory, perceptron]
+    for number, part in enumerate(parts, 1):
+        normalise = norm(label=f"norm{number}")
+        if norm_first:
+            x = with_shape_of(x, x + drop(part(normalise(x)), rate=dropout))
+        else:
+            x = normalise(with_shape_of(x, x + drop(part(x), rate=dropout)))
+    return x if cache is None else (x, rows[0])
+
+
+@op
+def transformer_encoder(
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    layers: int,
+    final_norm: bool = False,
+    keep: str = "reductions",
+    **layer: Any,
+) -> Tensor:
+    """Return a sequence after equal layers of attention to itself.
+
+    Args:
+        x: The sequence, `...,s|n`.
+        mask: The mask of the attention, as for `multi_head_attention`.
+        layers: The number of layers, which compile like one.
+        final_norm: True to normalise the result, as is usual with `norm_first=True`.
+        keep: The values of each layer that gradients read from memory, as in `oc.scan`.
+        layer: The configuration of `transformer_layer`.
+    """
+    layer = _with_width(x, layer)
+    x = repeat_layers(lambda x: transformer_layer(x, mask, **layer), x, layers=layers, keep=keep)
+    return _normalised(x, final_norm, layer)
+
+
+@op
+def transformer_decoder(
+    x: Tensor,
+    memory: Tensor | None = None,
+    mask: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    cache: KeyValueCache | None = None,
+    position: Positions | None = None,
+    *,
+    layers: int,
+    final_norm: bool = False,
+    keep: str = "reductions",
+    **layer: Any,
+) -> Tensor:
+    """Return a sequence after equal layers of causal attention to itself, and of attention to a
+    memory if there is one.
+
+    Args:
+        x: The sequence, `...,s|n`.
+        memory: The output of an encoder.
+        mask: The mask of the attention to itself, in addition to its order.
+        memory_mask: The mask of the attention to the memory.
+        cache: Keys and values of earlier positions, to which recorded code adds those of `x`.
+        position: The position of `x`, one cell of the sequence, when decoding from a cache. Without
+            one, `x` is the beginning of the sequence.
+        layers: The number of layers, which compile like one.
+        final_norm: True to normalise the result.
+        keep: The values of each layer that gradients read from memory, as in `oc.scan`.
+        layer: The configuration of `transformer_layer`.
+    """
+    layer = {"causal": True, **_with_width(x, layer)}
+
+    def step(x: Tensor, cached: KeysAndValues | None = None) -> Any:
+        return transformer_layer(x, mask, memory, memory_mask, cached, position, **layer)
+
+    if cache is None:
+        x = repeat_layers(step, x, layers=layers, keep=keep)
+    else:
+        each_layer = (cache.keys, cache.values)
+        x, rows = repeat_layers(step, x, each_layer, layers=layers, keep=keep)
+        cache.write(rows, position)
+    return _normalised(x, final_norm, layer)
+
+
+@op
+def transformer(
+    source: Tensor,
+    target: Tensor,
+    source_mask: Tensor | None = None,
+    target_mask: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    *,
+    layers: int,
+    decoder_layers: int | None = None,
+    final_norm: bool = True,
+    keep: str = "reductions",
+    **layer: Any,
+) -> Tensor:
+    """Return the output of a decoder for a target sequence, which attends to the output of an
+    encoder for a source sequence.
+
+    Shapes: source `...,s|n` and target `...,t|n` to `...,t|n`. A position of the target attends to
+    itself and those before it.
+
+    Args:
+        source: The embedded source.
+        target: The embedded target.
+        source_mask: The mask of the encoder.
+        target_mask: The mask of the decoder's attention to itself.
+        memory_mask: The mask of the decoder's attention to the source.
+        layers: The number of layers of the encoder, and of the decoder.
+        decoder_layers: The number of layers of the decoder, if it is another one.
+        final_norm: True to normalise both results.
+        keep: The values of each layer that gradients read from memory, as in `oc.scan`.
+        layer: The configuration of `transformer_layer`.
+    """
+    shared = {"final_norm": final_norm, "keep": keep, **layer}
+    memory = transformer_encoder(source, source_mask, layers=layers, **shared)
+    decode = transformer_decoder(layers=decoder_layers or layers, **shared)
+    result: Tensor = decode(target, memory, target_mask, memory_mask)
+    return result
+
+
+def _with_width(x: Tensor, layer: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a layer with a width, which a step of a loop does not infer."""
+    if layer.get("width") is not None or "heads" not in layer:
+        return layer
+    return {**layer, "width": last_size(x, "transformer_layer") // layer["heads"]}
+
+
+def _normalised(x: Tensor, is_normalised: bool, layer: dict[str, Any]) -> Tensor:
+    result: Tensor = layer.get("norm", layer_norm)(x, label="norm") if is_normalised else x
+    return result

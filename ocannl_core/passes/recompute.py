@@ -1,0 +1,390 @@
+"""Recomputation within a budget: values that a routine would keep are computed again.
+
+    a = f(x)                             a = f(x)
+    b = g(a)                             b = g(a)
+    c = h(b)                     -->     c = h(b)
+    d = backpropagation of h             d = backpropagation of h
+    e = backpropagation of g(d, a)       a2 = f(x)
+                                         e = backpropagation of g(d, a2)
+
+The memory of `a` is free between `g` and its recomputation. A value is computed again from whatever
+its statements read, which lives longer then, or is itself computed again.
+
+The pass frees the most bytes for each operation first, until the nodes that live at the same time
+fit the budget. The measure is the sum, over all statements, of live bytes beyond the budget; so a
+step counts that lowers one of several equal peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from itertools import pairwise
+
+import numpy as np
+
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.identity import ById
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Block,
+    CallExternal,
+    CheckPositions,
+    Fill,
+    For,
+    Gather,
+    Load,
+    LoopProgram,
+    Remark,
+    Repeat,
+    Scatter,
+    Scope,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.traverse import (
+    Node,
+    clone_stmt,
+    fold,
+    merge_reads,
+    reads,
+    rewrite,
+    walk,
+    writes,
+)
+from ocannl_core.machine_model import CACHE_LINE_BYTES
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.passes.expression_cost import own_cost
+
+_MOST_TRIED = 8
+"""Candidates that are compared exactly in each round, those with the most bytes by cost."""
+_LONGEST_CHAIN = 64
+"""Values that are computed again for the sake of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A statement at the top level, with its accesses.
+
+    Attributes:
+        stmt: The statement.
+        reads: The nodes that it reads.
+        writes: The nodes that it writes.
+        cost: Its operations.
+        inner: The bytes that it needs for nodes of its own, if it is a repetition.
+        is_plain: True for loop nests, which can be repeated, and in which nodes can be renamed.
+    """
+
+    stmt: Stmt
+    reads: frozenset[TensorNode]
+    writes: frozenset[TensorNode]
+    cost: int
+    inner: int
+    is_plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A program while values are moved.
+
+    Attributes:
+        entries: Its statements.
+        nodes: The extents of all nodes.
+        own: The nodes whose memory belongs to the routine.
+        roots: The node of which a node is a copy that is computed again; itself for others.
+        sources: The statements that compute each node first.
+    """
+
+    entries: tuple[_Entry, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+    own: frozenset[TensorNode]
+    roots: Mapping[TensorNode, TensorNode]
+    sources: Mapping[TensorNode, tuple[_Entry, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A value that can be computed again.
+
+    Attributes:
+        node: The node.
+        reader: The first statement that is to read the recomputed value.
+        score: The freed bytes times statements, for each operation.
+    """
+
+    node: TensorNode
+    reader: _Entry
+    score: float
+
+
+def recompute_within_budget(program: LoopProgram, budget: int) -> LoopProgram:
+    """Return a program that computes values again so that the nodes of the routine that live at the
+    same time take at most a number of bytes, as far as possible.
+
+    Args:
+        program: The program, with its scratch allocated.
+        budget: The bytes; 0 for as few as possible.
+    """
+    allocations = [s for s in program.body.stmts if isinstance(s, Allocate)]
+    first = _first_state(program, allocations)
+    state, excess = first, _excess(first, budget)
+    refused: set[tuple[TensorNode, ById]] = set()
+    while excess > 0:
+        found, best, tried = None, 0.0, 0
+        for candidate in _candidates(state, budget, refused):
+            changed = [_recomputed(state, candidate, way) for way in Operands]
+            gains = [_gain(state, excess, each, budget) for each in changed]
+            if max(gains) > best:
+                best, found = max(gains), changed[gains.index(max(gains))]
+            if max(gains) <= 0:
+                refused.add((candidate.node, ById(candidate.reader.stmt)))
+                continue
+            tried += 1
+            if tried == _MOST_TRIED:
+                break
+        if found is None:
+            break
+        state, excess = found, _excess(found, budget)
+    if state is first:
+        return program
+    used = {node for each in state.entries for node in each.reads | each.writes}
+    added = [Allocate(node, Scope.ROUTINE) for node in state.nodes if node not in program.nodes]
+    kept = [each for each in (*allocations, *added) if each.node in used]
+    return replace(
+        program,
+        nodes={n: info for n, info in state.nodes.items() if n in used or n in program.params},
+        body=Block((*kept, *(each.stmt for each in state.entries))),
+    )
+
+
+def needed_bytes(program: LoopProgram) -> int:
+    """Return the most bytes of nodes of a routine that live at the same time."""
+    state = _first_state(program, [s for s in program.body.stmts if isinstance(s, Allocate)])
+    return int(_live_bytes(state.entries, state.nodes, state.own).max(initial=0))
+
+
+def _first_state(program: LoopProgram, allocations: Sequence[Allocate]) -> _State:
+    entries = [_entry(s) for s in program.body.stmts if not isinstance(s, Allocate)]
+    own = frozenset(each.node for each in allocations if each.scope is Scope.ROUTINE)
+    written: dict[TensorNode, list[_Entry]] = {}
+    for entry in entries:
+        for node in entry.writes:
+            written.setdefault(node, []).append(entry)
+    sources = {
+        node: tuple(source)
+        for node, source in written.items()
+        if node in own and all(each.is_plain and each.writes == {node} for each in source)
+    }
+    return _State(tuple(entries), program.nodes, own, {node: node for node in own}, sources)
+
+
+def _entry(stmt: Stmt) -> _Entry:
+    is_plain = isinstance(stmt, For | Store | Fill | Block) and not any(
+        isinstance(each, Repeat | CallExternal | CheckPositions | StoreVector)
+        for each in walk(stmt)
+    )
+    inner = _private_bytes(stmt) if isinstance(stmt, Repeat) else 0
+    return _Entry(
+        stmt,
+        frozenset((*reads(stmt), *merge_reads(stmt))),
+        frozenset(writes(stmt)),
+        max(1, fold(stmt, own_cost)) if is_plain else 0,
+        inner,
+        is_plain and not merge_reads(stmt),
+    )
+
+
+def _private_bytes(repeat: Repeat) -> int:
+    """Return the most bytes of the nodes of an iteration that live at the same time."""
+    sizes = dict(repeat.private)
+    entries = [_entry(each) for each in repeat.body.stmts]
+    live = _live_bytes(entries, sizes, set(sizes))
+    return int(live.max()) if len(live) else 0
+
+
+def _live_bytes(
+    entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: Iterable[TensorNode]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the bytes of own nodes that live at each statement, aligned as in the arena."""
+    first: dict[TensorNode, int] = {}
+    last: dict[TensorNode, int] = {}
+    for position, entry in enumerate(entries):
+        for node in (*entry.reads, *entry.writes):
+            first.setdefault(node, position)
+            last[node] = position
+    change = np.zeros(len(entries) + 1, np.int64)
+    for node in own:
+        if node in first:
+            nbytes = -(-nodes[node].nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+            change[first[node]] += nbytes
+            change[last[node] + 1] -= nbytes
+    live: np.ndarray[tuple[int], np.dtype[np.int64]] = np.cumsum(change)[:-1]
+    live += np.array([entry.inner for entry in entries], np.int64)
+    return live
+
+
+def _excess(state: _State, budget: int) -> int:
+    live = _live_bytes(state.entries, state.nodes, state.own)
+    return int(np.maximum(live - budget, 0).sum())
+
+
+def _gain(before: _State, excess: int, after: _State, budget: int) -> float:
+    """Return the decrease of the excess for each operation that is computed again."""
+    added = sum(each.cost for each in after.entries) - sum(each.cost for each in before.entries)
+    return (excess - _excess(after, budget)) / max(added, 1)
+
+
+class _Places:
+    """The positions of the statements that access and write each node."""
+
+    def __init__(self, entries: Sequence[_Entry]) -> None:
+        self.accessed: dict[TensorNode, list[int]] = {}
+        self.written: dict[TensorNode, list[int]] = {}
+        for position, entry in enumerate(entries):
+            for node in entry.reads | entry.writes:
+                self.accessed.setdefault(node, []).append(position)
+            for node in entry.writes:
+                self.written.setdefault(node, []).append(position)
+
+    def is_changed(self, node: TensorNode, after: int, before: int) -> bool:
+        return any(after < place < before for place in self.written.get(node, ()))
+
+
+def _candidates(
+    state: _State, budget: int, refused: set[tuple[TensorNode, ById]]
+) -> list[_Candidate]:
+    """Return the values that can be computed again, those with the most bytes by cost first."""
+    entries = state.entries
+    is_over = _live_bytes(entries, state.nodes, state.own) > budget
+    over = np.concatenate(([0], np.cumsum(is_over)))
+    places = _Places(entries)
+    found: list[_Candidate] = []
+    for node in state.own:
+        source = state.sources.get(state.roots[node])
+        if source is None or node not in places.written:
+            continue
+        end, accessed = places.written[node][-1], places.accessed[node]
+        gaps = [
+            (int(over[after] - over[place + 1]), after)
+            for place, after in pairwise(accessed)
+            if place >= end
+        ]
+        longest, before = max(gaps, default=(0, 0))
+        if longest <= 0 or (node, ById(entries[before].stmt)) in refused:
+            continue
+        if not all(entries[place].is_plain for place in accessed if place >= before):
+            continue
+        score = longest * state.nodes[node].nbytes / sum(each.cost for each in source)
+        found.append(_Candidate(node, entries[before], score))
+    return sorted(found, key=lambda each: (-each.score, each.node.id))
+
+
+class Operands(Enum):
+    """The source of operands that no longer live where a value is computed again."""
+
+    KEPT = "they live longer"
+    AGAIN = "they are computed again as well"
+    EARLIER = "they are computed again as well, and later recomputations of them read these"
+
+
+def _recomputed(state: _State, candidate: _Candidate, operands: Operands) -> _State:
+    """Return a program with a value computed again; the same one if its operands have changed."""
+    entries, node = state.entries, candidate.node
+    before = next(at for at, each in enumerate(entries) if each is candidate.reader)
+    while before and isinstance(entries[before - 1].stmt, Remark):
+        before -= 1
+    places = _Places(entries)
+    made: list[_Entry] = []
+    versions: dict[TensorNode, TensorNode] = {}
+    """The nodes that hold values at the place of recomputation, by root."""
+    merged: dict[TensorNode, TensorNode] = {}
+    """Later copies, and the nodes that replace them."""
+
+    def live(root: TensorNode) -> TensorNode | None:
+        for each, own_root in state.roots.items():
+            if own_root is root and each is not node:
+                accessed = places.accessed.get(each)
+                if accessed and places.written[each][-1] < before <= accessed[-1]:
+                    return each
+        return None
+
+    def version(operand: TensorNode, since: int) -> TensorNode | None:
+        """Return the node to read for an operand; None if the value is lost."""
+        root = state.roots.get(operand)
+        if root is None or root not in state.sources:
+            return None if places.is_changed(operand, since, before) else operand
+        if root not in versions:
+            found = live(root)
+            last = places.accessed[root][-1]
+            if found is None and (operands is Operands.KEPT or len(made) > _LONGEST_CHAIN):
+                found = root if last < before else None
+            if found is None:
+                return again(root)
+            versions[root] = found
+        return versions[root]
+
+    def again(root: TensorNode) -> TensorNode | None:
+        """Add the statements that compute a value; return its node."""
+        names: dict[TensorNode, TensorNode] = {}
+        source = state.sources[root]
+        since = places.written[root][0]
+        for operand in dict.fromkeys(n for each in source for n in each.reads):
+            if operand is not root:
+                found = version(operand, since)
+                if found is None:
+                    return None
+                names[operand] = found
+        copy = TensorNode(root.id, (*root.label, "again"))
+        names[root] = versions[root] = copy
+        made.extend(_renamed(each, names, is_cloned=True) for each in source)
+        if operands is Operands.EARLIER:
+            for other, own_root in state.roots.items():
+                first = places.written.get(other, [-1])[0]
+                if own_root is root and other is not root and first >= before:
+                    merged[other] = copy
+        return copy
+
+    root = state.roots[node]
+    copy = again(root)
+    if copy is None:
+        return state
+    merged[node] = copy
+    after = [
+        _renamed(each, merged)
+        for each in entries[before:]
+        if not (each.is_plain and each.writes and each.writes <= merged.keys() - {node})
+    ]
+    copies = {n for each in made for n in each.writes}
+    roots = {**state.roots, **{each: r for r, each in versions.items() if each in copies}}
+    return _State(
+        (*entries[:before], *made, *after),
+        {**state.nodes, **{each: state.nodes[roots[each]] for each in copies}},
+        state.own | copies,
+        roots,
+        state.sources,
+    )
+
+
+def _renamed(
+    entry: _Entry, names: Mapping[TensorNode, TensorNode], *, is_cloned: bool = False
+) -> _Entry:
+    """Return a statement that accesses other nodes; a clone has loop variables of its own."""
+    if names.keys().isdisjoint(entry.reads | entry.writes) or not entry.is_plain:
+        return entry
+
+    def renamed(each: Node) -> Node:
+        if isinstance(each, Load | Gather | Store | Scatter | Fill) and each.node in names:
+            return replace(each, node=names[each.node])
+        return each
+
+    stmt: Stmt = rewrite(entry.stmt, renamed, renamed)  # type: ignore[arg-type]
+    stmt = clone_stmt(stmt) if is_cloned else stmt
+    if isinstance(stmt, Block) and len(stmt.stmts) == 1:
+        (stmt,) = stmt.stmts
+    return replace(
+        entry,
+        stmt=stmt,
+        reads=frozenset(names.get(each, each) for each in entry.reads),
+        writes=frozenset(names.get(each, each) for each in entry.writes),
+    )

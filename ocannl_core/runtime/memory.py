@@ -1,0 +1,167 @@
+"""The memory of a device: its account, the limit, and reports by label."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections import Counter
+from typing import Any
+
+from ocannl_core import settings
+from ocannl_core.errors import LinkError
+from ocannl_core.fast_dataclass import dataclass, replace
+
+_SHOWN = 8
+"""The number of tensors that an error about lacking memory lists."""
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Memory of a device.
+
+    Attributes:
+        label: The tensor, or the routine whose scratch it is.
+        kind: `parameter`, `gradient`, `placeholder`, `literal`, `statistic`, `tensor`,
+            `merge buffer` or `scratch`.
+        nbytes: Its size.
+        lineage: The identity of the contexts that hold it; None if several lineages share it.
+    """
+
+    label: str
+    kind: str
+    nbytes: int
+    lineage: object = None
+
+
+class Account:
+    """All memory of a device that contexts and routines hold.
+
+    Attributes:
+        nbytes: Its size now.
+        peak: The largest size so far.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.peak = 0
+        self._entries: dict[weakref.ref[Any], Entry] = {}
+        self._lock = threading.RLock()  # owners may be freed while it is held
+
+    def add(self, owner: Any, entry: Entry) -> None:
+        """Enter memory that is freed with its owner."""
+        with self._lock:
+            self._entries[weakref.ref(owner, self._drop)] = entry
+            self.nbytes += entry.nbytes
+            self.peak = max(self.peak, self.nbytes)
+
+    def remove(self, owner: Any) -> Entry | None:
+        """Remove the memory of an owner, and return it."""
+        return self._drop(weakref.ref(owner))
+
+    def move(self, owner: Any, other: Any, *, is_shared: bool = False) -> None:
+        """Let memory be freed with another owner; shared memory belongs to no lineage."""
+        entry = self.remove(owner)
+        if entry is not None:
+            self.add(other, replace(entry, lineage=None) if is_shared else entry)
+
+    def _drop(self, reference: weakref.ref[Any]) -> Entry | None:
+        with self._lock:
+            entry = self._entries.pop(reference, None)
+            if entry is not None:
+                self.nbytes -= entry.nbytes
+            return entry
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, largest first."""
+        with self._lock:
+            found = list(self._entries.values())
+        return sorted(found, key=lambda entry: (-entry.nbytes, entry.label))
+
+    def reserve(self, nbytes: int, what: str, device: str) -> None:
+        """Return if more memory fits into the limit; collect garbage first.
+
+        Raises:
+            LinkError: if it does not; the message lists the largest tensors.
+        """
+        limit = limit_of_settings()
+        if limit is None or self.nbytes + nbytes <= limit:
+            return
+        gc.collect()
+        if self.nbytes + nbytes > limit:
+            raise self.exhausted(nbytes, what, device, "")
+
+    def exhausted(self, nbytes: int, what: str, device: str, details: str) -> LinkError:
+        """Return the error for memory that a device lacks."""
+        limit = limit_of_settings()
+        used = f"{self.nbytes:,} bytes are in use on {device}"
+        if limit is not None:
+            used += f", of {limit:,} that the setting device_memory allows"
+        largest = [_line(entry) for entry in self.entries()[:_SHOWN]]
+        found = [f"no room for {nbytes:,} bytes{details}", used, *largest]
+        fixes = ["make an axis shorter, or reduce in the operation that makes the axes"]
+        if largest:
+            fixes.append("or free contexts that are done: ctx.release()")
+        return LinkError(
+            "The nodes that a context stores fit into the memory of its device.",
+            found="\n".join(found),
+            where=what,
+            fix="\n".join(fixes),
+        )
+
+
+def limit_of_settings() -> int | None:
+    """Return the limit of the memory of a device in bytes."""
+    limit = settings.current().device_memory
+    return None if limit is None else limit * _MEBIBYTE
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """The memory of a context, by label; printable.
+
+    Attributes:
+        device: The device.
+        entries: What the lineage of the context holds, largest first.
+        in_use: The bytes of all contexts and routines on the device.
+        peak: The largest number so far.
+        limit: The greatest number that the setting `device_memory` allows; None for no limit.
+    """
+
+    device: str
+    entries: tuple[Entry, ...]
+    in_use: int
+    peak: int
+    limit: int | None
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all entries."""
+        return sum(entry.nbytes for entry in self.entries)
+
+    def by_kind(self) -> dict[str, int]:
+        """Return the bytes of each kind, largest first."""
+        sizes: Counter[str] = Counter()
+        for entry in self.entries:
+            sizes[entry.kind] += entry.nbytes
+        return dict(sizes.most_common())
+
+    def __str__(self) -> str:
+        lines = [_line(entry) for entry in self.entries]
+        kinds = ", ".join(f"{kind} {size:,}" for kind, size in self.by_kind().items())
+        total = f"{self.nbytes:>16,}  total" + (f": {kinds}" if kinds else "")
+        limit = "" if self.limit is None else f", limit {self.limit:,}"
+        return "\n".join(
+            [*lines, total, f"{self.device}: {self.in_use:,} in use, peak {self.peak:,}{limit}"]
+        )
+
+
+def report(account: Account, device: str, lineage: object) -> MemoryReport:
+    """Return the memory of a lineage, and the literals that lineages share."""
+    entries = tuple(each for each in account.entries() if each.lineage in (lineage, None))
+    return MemoryReport(device, entries, account.nbytes, account.peak, limit_of_settings())
+
+
+def _line(entry: Entry) -> str:
+    return f"{entry.nbytes:>16,}  {entry.kind:<12}  {entry.label}"

@@ -1,0 +1,133 @@
+"""The state of an optimiser divided among processes: each updates some rows of every parameter.
+
+    all-reduce of gradients -> update of own rows, with state for them -> all-gather of parameters
+
+A row is updated by the same code in whichever process, so the bits are those of one process. A
+checkpoint has the whole state, and is loaded by any number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.host_arrays import Array
+from ocannl_core.runtime.context import Context
+from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.train.communication import Communicator
+from ocannl_core.train.optimiser import Optimiser
+from ocannl_core.train.shard import Shard
+from ocannl_core.train.slot_code import like
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeState:
+    """The complete state of an optimiser, for a checkpoint.
+
+        saved = step.whole_state()
+        oc.save(path, saved.context, loss, optimizer=saved)
+
+        saved = step.whole_state()
+        oc.load(path, saved.context, loss, optimizer=saved)
+        saved.restore()
+
+    Attributes:
+        context: A context that has the parameters and the whole state.
+        state: The state by name, as in `optimizer.state`.
+    """
+
+    context: Context
+    state: Mapping[str, Tensor]
+    _sharded: ShardedState | None = None
+
+    def restore(self) -> None:
+        """Copy the rows of this process to the state that updates read; needed after a load."""
+        if self._sharded is not None:
+            self._sharded.restore(self)
+
+
+class ShardedState:
+    """The state of one process.
+
+    Args:
+        optimizer: The optimiser.
+        context: The first context of the process.
+        communicator: The group of processes.
+    """
+
+    def __init__(self, optimizer: Optimiser, context: Context, communicator: Communicator) -> None:
+        self.shard = Shard(communicator.rank, communicator.size)
+        self._optimizer = optimizer
+        self._context = context
+        self._communicator = communicator
+        self._wholes: dict[str, Tensor] = {}
+
+    @property
+    def _owners(self) -> Mapping[str, Tensor]:
+        """The parameter of each sharded tensor, by path; a number that belongs to a parameter is
+        the same in all processes.
+        """
+        state = self._optimizer.state
+        return {
+            path: owner
+            for path, owner in self._optimizer._state.sharded.items()
+            if owner.info.dims and state[path].info.dims
+        }
+
+    def tensors(self) -> frozenset[Tensor]:
+        """Return the tensors that have the rows of this process alone."""
+        return frozenset(self._optimizer.state[path] for path in self._owners)
+
+    def gather_parameters(self, parameters: Sequence[Tensor], contexts: Sequence[Context]) -> None:
+        """Copy the rows that other processes have updated to all devices of this one."""
+        sharded = [p for p in parameters if p.info.dims]
+        own = [self._rows_of(p, self._context[p]) for p in sharded]
+        self._context.assign(dict(zip(sharded, self._gathered(own, sharded), strict=True)))
+        for other in contexts[1:]:
+            other.copy_from(self._context, sharded).wait()
+
+    def whole(self) -> WholeState:
+        """Return the state of all processes; called by each of them."""
+        paths = list(self._owners)
+        owners = [self._owners[path] for path in paths]
+        own = [self._value(path) for path in paths]
+        context = self._context.child()
+        for path, cells in zip(paths, self._gathered(own, owners), strict=True):
+            context.assign({self._whole(path): cells})
+        state = {
+            path: self._wholes.get(path, tensor) for path, tensor in self._optimizer.state.items()
+        }
+        return WholeState(context, state, self)
+
+    def restore(self, saved: WholeState) -> None:
+        """Copy the rows of this process from the whole state."""
+        for path in self._owners:
+            cells = saved.context[saved.state[path]]
+            self._context.assign(
+                {self._optimizer.state[path]: self._rows_of(self._owners[path], cells)}
+            )
+
+    def _whole(self, path: str) -> Tensor:
+        """Return the tensor that holds the state of all processes."""
+        if path not in self._wholes:
+            owner, own = self._owners[path], self._optimizer.state[path]
+            with owner.session, owner.session.apart():
+                self._wholes[path] = like(owner, "whole", own.dtype)
+        return self._wholes[path]
+
+    def _value(self, path: str) -> Array:
+        """Return the cells of a tensor of the state; zeros before the first update."""
+        own = self._optimizer.state[path]
+        stored = self._context._store.find(own.node)
+        if stored is not None and stored.has_value:
+            return self._context[own]
+        return np.zeros(own.info.dims, own.dtype.numpy)
+
+    def _rows_of(self, owner: Tensor, cells: Array) -> Array:
+        rows = self.shard.rows(owner)
+        return cells if rows is None else cells[rows]
+
+    def _gathered(self, own: Sequence[Array], owners: Sequence[Tensor]) -> Sequence[Array]:
+        return self._communicator.all_gather(own, [owner.info.dims[0] for owner in owners])

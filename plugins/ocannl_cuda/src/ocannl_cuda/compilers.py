@@ -1,0 +1,72 @@
+"""The choice of a compiler: NVRTC from a wheel, NVRTC of the system, nvcc."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ocannl_core.backend_api import CompileError, dataclass, settings
+from ocannl_cuda import nvcc, nvrtc
+from ocannl_cuda.compiler import CudaCompiler
+from ocannl_cuda.emulation import host_compiler
+
+EMULATOR = "emulator"
+"""The value of the setting `cuda_compiler` that selects the emulation of devices."""
+INSTALL = "pip install 'ocannl-cuda[nvrtc]'"
+"""The command that installs a compiler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The reason why there is no compiler.
+
+    Attributes:
+        tried: The outcome of the search for each kind, as sentences.
+    """
+
+    tried: tuple[str, ...]
+
+
+def find(newest: int | None = None) -> CudaCompiler:
+    """Return the compiler in use.
+
+    Raises:
+        CompileError: if there is none.
+    """
+    found = search(newest)
+    if not isinstance(found, Missing):
+        return found
+    raise CompileError(
+        "Code for CUDA devices needs a compiler of CUDA C++.",
+        found="\n".join(found.tried),
+        where="the setting `cuda_compiler`" if settings.current().cuda_compiler else "",
+        fix=INSTALL,
+    )
+
+
+def search(newest: int | None = None) -> CudaCompiler | Missing:
+    """Return the compiler that the setting `cuda_compiler` selects, by default the first one found;
+    or the reason why there is none.
+
+    Args:
+        newest: The newest major version of CUDA that the driver supports; None without a driver.
+    """
+    tried: list[str] = []
+    for found in _candidates(settings.current().cuda_compiler, newest):
+        if not isinstance(found, str):
+            return found
+        tried.append(found)
+    return Missing(tuple(tried))
+
+
+def _candidates(chosen: str | None, newest: int | None) -> Iterator[CudaCompiler | str]:
+    """Yield compilers, and sentences about those that do not work, in order of preference."""
+    match chosen:
+        case None:
+            yield from nvrtc.find(newest)
+            yield nvcc.find("nvcc", newest)
+        case "nvrtc":
+            yield from nvrtc.find(newest)
+        case "emulator":
+            yield host_compiler.find()
+        case _:
+            yield nvcc.find(chosen, newest)

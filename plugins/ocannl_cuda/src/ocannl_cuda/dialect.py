@@ -1,0 +1,114 @@
+"""CUDA C++ as a dialect of the shared renderer.
+
+The text is plain enough for three compilers: NVRTC, which has no headers, nvcc, and the host's, on
+which the emulation of devices runs it. Functions of float32 are those of the C backend, in the same
+elementary operations, so their results are the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from ocannl_core.backend_api import DType
+from ocannl_core.backend_api.c_family import (
+    CExpr,
+    Dialect,
+    KernelParameter,
+    PreludeWords,
+    prelude,
+)
+from ocannl_core.backend_api.loops import AxisKind, Scope
+
+PREAMBLE = """\
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+#define INT32_MIN (-2147483647 - 1)
+#define INT32_MAX 2147483647
+#define NAN __int_as_float(0x7fc00000)
+#define INFINITY __int_as_float(0x7f800000)
+#else
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#endif
+#ifndef FP_FAST_FMAF
+#define FP_FAST_FMAF 1
+#endif
+"""
+"""Types and constants that NVRTC has no headers for."""
+
+
+class Cuda(Dialect):
+    """CUDA C++, one kernel per launch."""
+
+    language: ClassVar[str] = "cuda"
+    words: ClassVar[PreludeWords] = PreludeWords(
+        inline="static __device__ __forceinline__", table="static __device__ const"
+    )
+    restrict: ClassVar[str] = "__restrict__"
+    index_type: ClassVar[str] = "int32_t"
+    headers: ClassVar[tuple[str, ...]] = ()
+    has_vectors: ClassVar[bool] = False
+    stack_limit: ClassVar[int] = 256 << 10
+    reports_failures: ClassVar[bool] = True
+
+    def for_positions(self, most: int) -> Cuda:
+        return DIALECT if most < _FAR else WIDE
+
+    def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
+        return self.function_head(f'extern "C" __global__ void {symbol}', parameters)
+
+    def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
+        return ["}"]
+
+    def parameter(self, parameter: KernelParameter) -> str:
+        # 64 bits for every type of positions: parameters have one layout
+        return (
+            f"int64_t {parameter.name}" if parameter.dtype is None else super().parameter(parameter)
+        )
+
+    def prelude(self, helpers: Iterable[str]) -> str:
+        definitions = prelude(helpers, self.words)
+        return f"{PREAMBLE}\n{definitions}\n" if definitions else PREAMBLE
+
+    def loop_pragma(self, kind: AxisKind, extent: int) -> str:
+        return "#pragma unroll" if kind is AxisKind.UNROLLED else ""
+
+    def branch_fence(self) -> list[str]:
+        return []
+
+    def device_index(self, kind: AxisKind) -> str:
+        return f"({self.index_type})" + ("blockIdx.x" if kind is AxisKind.GRID else "threadIdx.x")
+
+    def barrier(self, inside_block_axis: bool) -> list[str]:
+        return ["__syncthreads();"]
+
+    def prefetch(self, cell: CExpr) -> str | None:
+        return None
+
+    def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
+        shared = "__shared__ " if scope is Scope.GROUP else ""
+        return f"{shared}__align__(16) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
+
+    def zero_fill(self, cells: str, array: str, size: int) -> str | None:
+        return None
+
+
+class WideCuda(Cuda):
+    """The same with positions of 64 bits, each operation on which is several instructions."""
+
+    index_type: ClassVar[str] = "int64_t"
+
+
+_FAR = 1 << 30
+"""Positions from which on sums of positions may exceed 32 bits."""
+DIALECT = Cuda()
+WIDE = WideCuda()

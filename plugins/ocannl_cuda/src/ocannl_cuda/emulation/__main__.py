@@ -1,0 +1,37 @@
+"""Run a program on emulated CUDA devices:
+
+python -m ocannl_cuda.emulation --devices 2 -- python program.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ocannl_core.backend_api import OcannlError
+from ocannl_cuda.emulation import driver
+
+
+def main() -> int:
+    """Replace this process by the program."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ocannl_cuda.emulation", description="Runs a program on emulated devices."
+    )
+    parser.add_argument("--devices", type=int, default=1, help="the number of devices")
+    parser.add_argument(
+        "--sanitize", action="store_true", help="stop at accesses beyond an allocation"
+    )
+    parser.add_argument("command", nargs="+", help="the program and its arguments, after `--`")
+    arguments = parser.parse_args()
+    try:
+        own = driver.environment(arguments.devices)
+        own = driver.with_sanitizer(own) if arguments.sanitize else own
+    except OcannlError as error:
+        print(error, file=sys.stderr)
+        return 1
+    os.execvpe(arguments.command[0], arguments.command, os.environ | own)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,544 @@
+// A library in place of the NVIDIA driver: devices are memory of this process, and kernels are
+// functions of shared objects, which the host compiler made of their CUDA C++.
+//
+// Work of a stream is queued, and runs when something waits for it: a missing synchronisation shows
+// as a wrong result. Copies and kernels must stay inside live allocations. At exit the library
+// writes what was left to the file that CUDA_EMULATOR_REPORT names.
+//
+//   CUDA_EMULATOR_DEVICES  the number of devices, 1 by default
+//   CUDA_EMULATOR_MEMORY   bytes of each, 4 GiB by default
+//   CUDA_EMULATOR_FAIL     NAME:N lets the Nth call of the function fail, for cuMemAlloc_v2,
+//                          cuMemHostAlloc, cuLaunchKernel and cuModuleLoadDataEx
+//   CUDA_LAUNCH_BLOCKING   1 runs each kernel when it is launched
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef int Result;
+typedef unsigned long long Address;
+typedef int (*Run)(const char *, size_t, const unsigned *, const unsigned *);
+
+enum {
+  OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100,
+  INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ENABLED = 704,
+  INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
+  NOT_SUPPORTED = 801,
+};
+enum { MOST_DEVICES = 16, MOST_CONTEXTS = 64 };
+
+typedef struct Context { int device, retained; Result error; } Context;
+typedef struct Block { char *start; size_t size; Context *context; int is_host; struct Block *next; } Block;
+typedef struct Event { struct timespec time; uint64_t recorded; uint64_t reached; struct Stream *stream; Context *context; } Event;
+typedef enum { COPY, SNAPSHOT, FILL, KERNEL, RECORD, WAIT } Kind;
+typedef struct Work {
+  Kind kind;
+  char *to, *from;
+  size_t size, width;
+  unsigned value, grid[3], block[3];
+  Run run;
+  const char *name, *message;
+  Event *event;
+  uint64_t number;
+  struct Work *next;
+} Work;
+typedef struct Stream { Context *context; unsigned flags; Work *first, *last; struct Stream *next; } Stream;
+typedef struct Function { Run run; const char *message; char name[256]; } Function;
+typedef struct Module { void *library; Context *context; Function *functions[256]; int count; } Module;
+
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static int devices = -1;
+static size_t memory_bytes, used[MOST_DEVICES];
+static Context primary[MOST_DEVICES];
+static Stream legacy[MOST_DEVICES];
+static __thread Context *stack[MOST_CONTEXTS];
+static __thread int depth;
+static Block *blocks;
+static Stream *streams;
+static long live_events, live_modules, live_contexts, launches, copies;
+
+#define CURRENT() (depth ? stack[depth - 1] : NULL)
+#define NEED_CONTEXT()                                    \
+  GUARD();                                                \
+  if (!depth) return INVALID_CONTEXT;                     \
+  if (CURRENT()->error) return CURRENT()->error
+
+static void take_lock(void) { pthread_mutex_lock(&lock); }
+static void leave(int *held) { pthread_mutex_unlock(&lock); }
+#define GUARD() __attribute__((cleanup(leave))) int held = (take_lock(), 1)
+
+static int must_fail(const char *name) {
+  static int counts[8];
+  static const char *const names[] = {"cuMemAlloc_v2", "cuMemHostAlloc", "cuLaunchKernel", "cuModuleLoadDataEx"};
+  const char *asked = getenv("CUDA_EMULATOR_FAIL");
+  const size_t length = strlen(name);
+  for (int k = 0; k < 4; ++k)
+    if (!strcmp(name, names[k])) {
+      const int number = ++counts[k];
+      if (asked && !strncmp(asked, name, length) && asked[length] == ':') {
+        const char *which = asked + length + 1;
+        return *which == '*' || atoi(which) == number;
+      }
+    }
+  return 0;
+}
+
+// ----- streams -----------------------------------------------------------------------------------
+
+static void run_stream(Stream *stream);
+
+static Stream *stream_of(Stream *given) {
+  return given && given != (Stream *)1 && given != (Stream *)2 ? given : &legacy[CURRENT()->device];
+}
+
+static void run_work(Stream *stream, Work *work) {
+  Context *context = stream->context;
+  switch (work->kind) {
+    case COPY: case SNAPSHOT:
+      if (!context->error) memmove(work->to, work->from, work->size);
+      if (work->kind == SNAPSHOT) free(work->from);
+      break;
+    case FILL:
+      for (size_t k = 0; k < work->size && !context->error; ++k)
+        memcpy(work->to + k * work->width, &work->value, work->width);
+      break;
+    case KERNEL:
+      if (!context->error) {
+        const int code = work->run(work->from, work->size, work->grid, work->block);
+        if (code) {
+          fprintf(stderr, "emulated device %d, kernel %s: %s\n", context->device, work->name,
+                  work->message ? work->message : "failed");
+          context->error = code;
+        }
+      }
+      free(work->from);
+      break;
+    case RECORD:
+      clock_gettime(CLOCK_MONOTONIC, &work->event->time);
+      work->event->reached = work->number;
+      break;
+    case WAIT:
+      while (work->event->reached < work->number && work->event->stream->first)
+        run_stream(work->event->stream);
+      break;
+  }
+}
+
+static void run_stream(Stream *stream) {
+  while (stream->first) {
+    Work *work = stream->first;
+    stream->first = work->next;
+    if (!stream->first) stream->last = NULL;
+    run_work(stream, work);
+    free(work);
+  }
+}
+
+static void run_context(Context *context) {
+  run_stream(&legacy[context->device]);
+  for (Stream *each = streams; each; each = each->next)
+    if (each->context == context) run_stream(each);
+}
+
+static Work *submit(Stream *stream, Kind kind) {
+  Work *work = calloc(1, sizeof *work);
+  work->kind = kind;
+  if (stream->last) stream->last->next = work; else stream->first = work;
+  stream->last = work;
+  return work;
+}
+
+// The legacy stream and the streams that are not marked as independent of it run one after the other.
+static void run_legacy(void) {
+  run_stream(&legacy[CURRENT()->device]);
+  for (Stream *each = streams; each; each = each->next)
+    if (each->context == CURRENT() && !(each->flags & 1)) run_stream(each);
+}
+
+// ----- errors, devices, contexts -----------------------------------------------------------------
+
+Result cuGetErrorString(Result code, const char **text) {
+  switch (code) {
+    case OK: *text = "no error"; break;
+    case INVALID_VALUE: *text = "invalid argument"; break;
+    case OUT_OF_MEMORY: *text = "out of memory"; break;
+    case NOT_INITIALIZED: *text = "initialization error"; break;
+    case NO_DEVICE: *text = "no CUDA-capable device is detected"; break;
+    case INVALID_DEVICE: *text = "invalid device ordinal"; break;
+    case INVALID_IMAGE: *text = "device kernel image is invalid"; break;
+    case INVALID_CONTEXT: *text = "invalid device context"; break;
+    case INVALID_HANDLE: *text = "invalid resource handle"; break;
+    case NOT_FOUND: *text = "named symbol not found"; break;
+    case ILLEGAL_ADDRESS: *text = "an illegal memory access was encountered"; break;
+    case PEER_ENABLED: *text = "peer access is already enabled"; break;
+    case LAUNCH_FAILED: *text = "unspecified launch failure"; break;
+    case NOT_SUPPORTED: *text = "operation not supported"; break;
+    default: *text = "unknown error"; break;
+  }
+  return OK;
+}
+
+static void report(void) {
+  const char *path = getenv("CUDA_EMULATOR_REPORT");
+  FILE *file = path ? fopen(path, "w") : NULL;
+  if (!file) return;
+  long device_blocks = 0, host_blocks = 0, live_streams = 0, retained = 0;
+  for (Block *each = blocks; each; each = each->next) *(each->is_host ? &host_blocks : &device_blocks) += 1;
+  for (Stream *each = streams; each; each = each->next) ++live_streams;
+  for (int k = 0; k < MOST_DEVICES; ++k) retained += primary[k].retained;
+  fprintf(file,
+          "{\"allocations\": %ld, \"host_allocations\": %ld, \"streams\": %ld, \"events\": %ld, "
+          "\"modules\": %ld, \"contexts\": %ld, \"launches\": %ld, \"copies\": %ld}\n",
+          device_blocks, host_blocks, live_streams, live_events, live_modules,
+          retained + live_contexts, launches, copies);
+  fclose(file);
+}
+
+Result cuInit(unsigned flags) {
+  if (devices < 0) {
+    const char *count = getenv("CUDA_EMULATOR_DEVICES"), *memory = getenv("CUDA_EMULATOR_MEMORY");
+    devices = count ? atoi(count) : 1;
+    memory_bytes = memory ? strtoull(memory, NULL, 10) : (size_t)4 << 30;
+    for (int k = 0; k < MOST_DEVICES; ++k) {
+      primary[k].device = k;
+      legacy[k].context = &primary[k];
+    }
+    atexit(report);
+  }
+  return devices ? OK : NO_DEVICE;
+}
+Result cuDriverGetVersion(int *version) { *version = 13000; return OK; }
+Result cuDeviceGetCount(int *count) { if (devices < 0) return NOT_INITIALIZED; *count = devices; return OK; }
+Result cuDeviceGet(int *device, int ordinal) {
+  if (devices < 0) return NOT_INITIALIZED;
+  if (ordinal < 0 || ordinal >= devices) return INVALID_DEVICE;
+  *device = ordinal;
+  return OK;
+}
+Result cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Emulated device %d", device); return OK; }
+Result cuDeviceComputeCapability(int *major, int *minor, int device) { *major = 9; *minor = 0; return OK; }
+Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = memory_bytes; return OK; }
+Result cuDeviceGetAttribute(int *value, int attribute, int device) {
+  switch (attribute) {
+    case 1: *value = 1024; break;              // threads per block
+    case 2: case 3: *value = 1024; break;      // block x, y
+    case 4: *value = 64; break;                // block z
+    case 5: *value = 2147483647; break;        // grid x
+    case 6: case 7: *value = 65535; break;     // grid y, z
+    case 8: *value = 49152; break;             // shared memory per block
+    case 10: *value = 32; break;               // warp
+    case 12: *value = 65536; break;            // registers per block
+    case 13: *value = 1000000; break;          // clock
+    case 16: *value = 4; break;                // multiprocessors
+    case 38: *value = 1 << 20; break;          // L2
+    case 39: *value = 2048; break;             // threads per multiprocessor
+    case 75: *value = 9; break;                // capability
+    case 76: *value = 0; break;
+    case 81: *value = 233472; break;           // shared memory per multiprocessor
+    case 82: *value = 65536; break;            // registers per multiprocessor
+    case 97: *value = 232448; break;           // shared memory per block, opt in
+    case 41: case 19: *value = 1; break;       // unified addresses, mapped host memory
+    default: *value = 0;
+  }
+  return OK;
+}
+Result cuDeviceCanAccessPeer(int *value, int device, int peer) { *value = device != peer; return OK; }
+Result cuDevicePrimaryCtxRetain(Context **context, int device) { primary[device].retained++; *context = &primary[device]; return OK; }
+Result cuDevicePrimaryCtxRelease_v2(int device) {
+  GUARD();
+  if (!primary[device].retained) return INVALID_CONTEXT;
+  if (!--primary[device].retained) run_context(&primary[device]);
+  return OK;
+}
+Result cuCtxCreate_v2(Context **context, unsigned flags, int device) {
+  *context = calloc(1, sizeof **context);
+  (*context)->device = device;
+  stack[depth++] = *context;
+  ++live_contexts;
+  return OK;
+}
+Result cuCtxCreate_v4(Context **context, void *parameters, unsigned flags, int device) { return cuCtxCreate_v2(context, flags, device); }
+Result cuCtxDestroy_v2(Context *context) {   GUARD();
+run_context(context); --live_contexts; return OK; }
+Result cuCtxDetach(Context *context) { run_context(context); if (context != &primary[context->device]) --live_contexts; return OK; }
+Result cuCtxPushCurrent_v2(Context *context) {
+  if (depth == MOST_CONTEXTS) return INVALID_VALUE;
+  stack[depth++] = context;
+  return OK;
+}
+Result cuCtxPopCurrent_v2(Context **context) {
+  if (!depth) return INVALID_CONTEXT;
+  --depth;
+  if (context) *context = stack[depth];
+  return OK;
+}
+Result cuCtxGetCurrent(Context **context) { *context = CURRENT(); return OK; }
+Result cuCtxGetDevice(int *device) { if (!depth) return INVALID_CONTEXT; *device = CURRENT()->device; return OK; }
+Result cuCtxSynchronize(void) {
+  NEED_CONTEXT();
+  run_context(CURRENT());
+  return CURRENT()->error;
+}
+Result cuCtxEnablePeerAccess(Context *peer, unsigned flags) {
+  static char enabled[MOST_DEVICES][MOST_DEVICES];
+  NEED_CONTEXT();
+  char *cell = &enabled[CURRENT()->device][peer->device];
+  if (*cell) return PEER_ENABLED;
+  *cell = 1;
+  return OK;
+}
+
+// ----- memory ------------------------------------------------------------------------------------
+
+static Block *block_of(Address address, size_t size) {
+  char *start = (char *)(uintptr_t)address;
+  for (Block *each = blocks; each; each = each->next)
+    if (start >= each->start && start + size <= each->start + each->size) return each;
+  return NULL;
+}
+static Block *add_block(size_t size, Context *context, int is_host) {
+  Block *block = calloc(1, sizeof *block);
+  // 256 bytes of alignment, and no byte more than was asked for: sanitisers see every overrun
+  if (posix_memalign((void **)&block->start, 256, size)) abort();
+  memset(block->start, 0xff, size);
+  block->size = size, block->context = context, block->is_host = is_host, block->next = blocks;
+  blocks = block;
+  return block;
+}
+static Result drop_block(void *start, int is_host) {
+  GUARD();
+  for (Block **each = &blocks; *each; each = &(*each)->next)
+    if ((*each)->start == start && (*each)->is_host == is_host) {
+      Block *found = *each;
+      run_context(found->context);
+      if (!is_host) used[found->context->device] -= found->size;
+      *each = found->next;
+      free(found->start);
+      free(found);
+      return OK;
+    }
+  return INVALID_VALUE;
+}
+Result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+  NEED_CONTEXT();
+  *total = memory_bytes;
+  *free_bytes = memory_bytes - used[CURRENT()->device];
+  return OK;
+}
+Result cuMemAlloc_v2(Address *address, size_t size) {
+  NEED_CONTEXT();
+  if (!size) return INVALID_VALUE;
+  const int device = CURRENT()->device;
+  if (must_fail("cuMemAlloc_v2") || used[device] + size > memory_bytes) return OUT_OF_MEMORY;
+  used[device] += size;
+  *address = (Address)(uintptr_t)add_block(size, CURRENT(), 0)->start;
+  return OK;
+}
+Result cuMemFree_v2(Address address) { return drop_block((void *)(uintptr_t)address, 0); }
+Result cuMemHostAlloc(void **start, size_t size, unsigned flags) {
+  NEED_CONTEXT();
+  if (must_fail("cuMemHostAlloc")) return OUT_OF_MEMORY;
+  *start = add_block(size, CURRENT(), 1)->start;
+  return OK;
+}
+Result cuMemFreeHost(void *start) { return drop_block(start, 1); }
+Result cuMemHostGetDevicePointer_v2(Address *address, void *start, unsigned flags) {
+  *address = (Address)(uintptr_t)start;
+  return block_of(*address, 1) ? OK : INVALID_VALUE;
+}
+
+static int is_device(Address address, size_t size, Context *context) {
+  const Block *block = block_of(address, size);
+  return block && !block->is_host && block->context == context;
+}
+static Result copy(Stream *stream, void *to, const void *from, size_t size, int snapshot) {
+  Work *work = submit(stream, snapshot ? SNAPSHOT : COPY);
+  work->to = to, work->from = (char *)from, work->size = size;
+  if (snapshot) memcpy(work->from = malloc(size + !size), from, size);
+  ++copies;
+  return OK;
+}
+Result cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t size, Stream *stream) {
+  NEED_CONTEXT();
+  if (!is_device(to, size, CURRENT())) return INVALID_VALUE;
+  // memory that is not page-locked is copied before the call returns
+  return copy(stream_of(stream), (void *)(uintptr_t)to, from, size, !block_of((uintptr_t)from, size));
+}
+Result cuMemcpyDtoHAsync_v2(void *to, Address from, size_t size, Stream *stream) {
+  NEED_CONTEXT();
+  if (!is_device(from, size, CURRENT())) return INVALID_VALUE;
+  copy(stream_of(stream), to, (void *)(uintptr_t)from, size, 0);
+  if (!block_of((uintptr_t)to, size)) run_stream(stream_of(stream));
+  return CURRENT()->error;
+}
+Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t size, Stream *stream) {
+  NEED_CONTEXT();
+  if (!is_device(to, size, CURRENT()) || !is_device(from, size, CURRENT())) return INVALID_VALUE;
+  return copy(stream_of(stream), (void *)(uintptr_t)to, (void *)(uintptr_t)from, size, 0);
+}
+Result cuMemcpyPeerAsync(Address to, Context *there, Address from, Context *here, size_t size, Stream *stream) {
+  NEED_CONTEXT();
+  if (!is_device(to, size, there) || !is_device(from, size, here)) return INVALID_VALUE;
+  return copy(stream_of(stream), (void *)(uintptr_t)to, (void *)(uintptr_t)from, size, 0);
+}
+#define SYNCHRONOUS(call) { NEED_CONTEXT(); run_legacy(); const Result code = call; run_legacy(); return code ? code : CURRENT()->error; }
+Result cuMemcpyHtoD_v2(Address to, const void *from, size_t size) SYNCHRONOUS(cuMemcpyHtoDAsync_v2(to, from, size, NULL))
+Result cuMemcpyDtoH_v2(void *to, Address from, size_t size) SYNCHRONOUS(cuMemcpyDtoHAsync_v2(to, from, size, NULL))
+Result cuMemcpyDtoD_v2(Address to, Address from, size_t size) SYNCHRONOUS(cuMemcpyDtoDAsync_v2(to, from, size, NULL))
+Result cuMemcpyPeer(Address to, Context *there, Address from, Context *here, size_t size) SYNCHRONOUS(cuMemcpyPeerAsync(to, there, from, here, size, NULL))
+
+static Result fill(Address to, unsigned value, size_t count, size_t width, Stream *stream) {
+  NEED_CONTEXT();
+  if (!is_device(to, count * width, CURRENT())) return INVALID_VALUE;
+  Work *work = submit(stream_of(stream), FILL);
+  work->to = (char *)(uintptr_t)to, work->value = value, work->size = count, work->width = width;
+  return OK;
+}
+Result cuMemsetD8Async(Address to, unsigned char value, size_t count, Stream *stream) { return fill(to, value, count, 1, stream); }
+Result cuMemsetD16Async(Address to, unsigned short value, size_t count, Stream *stream) { return fill(to, value, count, 2, stream); }
+Result cuMemsetD32Async(Address to, unsigned value, size_t count, Stream *stream) { return fill(to, value, count, 4, stream); }
+Result cuMemsetD8_v2(Address to, unsigned char value, size_t count) { return fill(to, value, count, 1, NULL); }
+Result cuMemsetD32_v2(Address to, unsigned value, size_t count) { return fill(to, value, count, 4, NULL); }
+
+// ----- streams and events ------------------------------------------------------------------------
+
+Result cuStreamCreate(Stream **stream, unsigned flags) {
+  NEED_CONTEXT();
+  Stream *made = calloc(1, sizeof *made);
+  made->context = CURRENT(), made->flags = flags, made->next = streams;
+  *stream = streams = made;
+  return OK;
+}
+Result cuStreamDestroy_v2(Stream *stream) {
+  GUARD();
+  run_stream(stream);
+  for (Stream **each = &streams; *each; each = &(*each)->next)
+    if (*each == stream) {
+      *each = stream->next;
+      free(stream);
+      return OK;
+    }
+  return INVALID_HANDLE;
+}
+Result cuStreamSynchronize(Stream *stream) {
+  NEED_CONTEXT();
+  run_stream(stream_of(stream));
+  return stream_of(stream)->context->error;
+}
+Result cuStreamQuery(Stream *stream) { return cuStreamSynchronize(stream); }
+Result cuStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
+  NEED_CONTEXT();
+  if (!event->recorded) return OK;
+  Work *work = submit(stream_of(stream), WAIT);
+  work->event = event, work->number = event->recorded;
+  return OK;
+}
+Result cuEventCreate(Event **event, unsigned flags) {
+  NEED_CONTEXT();
+  *event = calloc(1, sizeof **event);
+  (*event)->context = CURRENT();
+  ++live_events;
+  return OK;
+}
+Result cuEventDestroy_v2(Event *event) {
+  GUARD();
+  run_context(event->context);
+  for (Stream *each = streams; each; each = each->next) run_stream(each);
+  free(event);
+  --live_events;
+  return OK;
+}
+Result cuEventRecord(Event *event, Stream *stream) {
+  NEED_CONTEXT();
+  if (event->context != stream_of(stream)->context) return INVALID_HANDLE;
+  event->stream = stream_of(stream);
+  Work *work = submit(event->stream, RECORD);
+  work->event = event, work->number = ++event->recorded;
+  return OK;
+}
+Result cuEventSynchronize(Event *event) {
+  GUARD();
+  while (event->reached < event->recorded && event->stream->first) run_stream(event->stream);
+  return event->context->error;
+}
+Result cuEventQuery(Event *event) { return cuEventSynchronize(event); }
+Result cuEventElapsedTime_v2(float *milliseconds, Event *first, Event *last) {
+  if (!first->reached || !last->reached) return INVALID_HANDLE;
+  *milliseconds = (last->time.tv_sec - first->time.tv_sec) * 1e3f + (last->time.tv_nsec - first->time.tv_nsec) * 1e-6f;
+  return OK;
+}
+Result cuEventElapsedTime(float *milliseconds, Event *first, Event *last) { return cuEventElapsedTime_v2(milliseconds, first, last); }
+
+// ----- kernels -----------------------------------------------------------------------------------
+
+Result cuModuleLoadDataEx(Module **module, const void *image, unsigned count, void *options, void *values) {
+  NEED_CONTEXT();
+  const Elf64_Ehdr *header = image;
+  if (must_fail("cuModuleLoadDataEx")) return OUT_OF_MEMORY;
+  if (memcmp(header->e_ident, ELFMAG, 4) || header->e_type != ET_DYN || header->e_machine == EM_CUDA) return INVALID_IMAGE;
+  const size_t size = header->e_shoff + (size_t)header->e_shentsize * header->e_shnum;
+  const int file = memfd_create("kernels", 0);
+  if (file < 0 || write(file, image, size) != (ssize_t)size) return INVALID_IMAGE;
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);  // the file stays open: libraries are found by name
+  if (!library) { fprintf(stderr, "emulated driver: %s\n", dlerror()); return INVALID_IMAGE; }
+  *module = calloc(1, sizeof **module);
+  (*module)->library = library, (*module)->context = CURRENT();
+  ++live_modules;
+  return OK;
+}
+Result cuModuleLoadData(Module **module, const void *image) { return cuModuleLoadDataEx(module, image, 0, NULL, NULL); }
+Result cuModuleUnload(Module *module) {
+  GUARD();
+  run_context(module->context);
+  for (int k = 0; k < module->count; ++k) free(module->functions[k]);
+  free(module);
+  --live_modules;
+  return OK;
+}
+Result cuModuleGetFunction(Function **function, Module *module, const char *name) {
+  char symbol[512];
+  snprintf(symbol, sizeof symbol, "cuda_emulator_run_%s", name);
+  void *found = dlsym(module->library, symbol);
+  if (!found || module->count == 256) return NOT_FOUND;
+  Function *made = *function = module->functions[module->count++] = calloc(1, sizeof **function);
+  made->run = (Run)found, made->message = dlsym(module->library, "cuda_emulator_message");
+  snprintf(made->name, sizeof made->name, "%s", name);
+  return OK;
+}
+Result cuFuncGetAttribute(int *value, int attribute, Function *function) { *value = attribute == 0 ? 1024 : 0; return OK; }
+Result cuFuncSetAttribute(Function *function, int attribute, int value) { return attribute == 8 && value > 232448 ? INVALID_VALUE : OK; }
+Result cuFuncSetCacheConfig(Function *function, int config) { return OK; }
+Result cuFuncSetBlockShape(Function *function, int x, int y, int z) { return OK; }
+Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                      unsigned block_z, unsigned shared, Stream *stream, void **parameters, void **extra) {
+  NEED_CONTEXT();
+  if (must_fail("cuLaunchKernel")) return LAUNCH_FAILED;
+  const unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
+  if (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z || grid_x > 2147483647u || grid_y > 65535 ||
+      grid_z > 65535 || block_x > 1024 || block_y > 1024 || block_z > 64 || (size_t)block_x * block_y * block_z > 1024 || !extra)
+    return INVALID_VALUE;
+  const char *buffer = NULL;
+  size_t size = 0;
+  for (int k = 0; extra[k]; k += 2) {
+    if (extra[k] == (void *)1) buffer = extra[k + 1];
+    if (extra[k] == (void *)2) size = *(size_t *)extra[k + 1];
+  }
+  Work *work = submit(stream_of(stream), KERNEL);
+  memcpy(work->grid, grid, sizeof grid);
+  memcpy(work->block, block, sizeof block);
+  work->run = function->run, work->name = function->name, work->message = function->message, work->size = size;
+  if (size) memcpy(work->from = malloc(size), buffer, size);
+  ++launches;
+  const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+  if (blocking && *blocking == '1') run_stream(stream_of(stream));
+  return CURRENT()->error;
+}

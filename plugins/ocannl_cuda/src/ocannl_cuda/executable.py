@@ -1,0 +1,331 @@
+"""A compiled routine, and its link to memory: arguments are packed before the first call."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, assert_never
+
+import numpy as np
+
+from ocannl_core.backend_api import (
+    Buffer,
+    HostBuffer,
+    HostCall,
+    Kernel,
+    Launcher,
+    LeafStep,
+    LinkError,
+    RepeatedSteps,
+    StaticIndex,
+    Step,
+    Target,
+    TensorNode,
+    dataclass,
+    interior,
+    make_exclusive,
+    memory_plan,
+    merge_reads,
+)
+from ocannl_core.backend_api.c_family import KernelText, native_arguments
+from ocannl_core.backend_api.host_calls import host_call
+from ocannl_core.backend_api.loops import Block, CheckPositions, check_positions, statements
+from ocannl_cuda.building import build
+from ocannl_cuda.cache import Cubin
+from ocannl_cuda.compiler import CudaCompiler
+from ocannl_cuda.device import Device, HostMemory, device_of
+from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
+from ocannl_cuda.memory_pool import Allocation
+from ocannl_cuda.source import CudaSource
+
+Buffers = Mapping[TensorNode, Buffer]
+Values = dict[StaticIndex, int]
+Action = Callable[[Values], None]
+_WORD = 8
+"""The bytes of every parameter: addresses and static indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaExecutable:
+    """The compiled code of one routine, not bound to memory.
+
+    Attributes:
+        source: The code.
+        cubins: The compiled code of its kernels, by symbol.
+        target: The device.
+    """
+
+    source: CudaSource
+    cubins: Mapping[str, Cubin]
+    target: Target
+
+    @classmethod
+    def compiled(
+        cls, source: CudaSource, target: Target, compiler: CudaCompiler, architecture: str
+    ) -> CudaExecutable:
+        """Return the routine compiled; kernels that the cache has are not compiled again.
+
+        Raises:
+            CompileError: if the compiler rejects the code.
+        """
+        steps = zip(source.launched, source.plan.kernels, strict=True)
+        titles = {symbol: step.title for symbol, step in steps if symbol is not None}
+        return cls(source, build(source.kernels, compiler, architecture, titles), target)
+
+    def link(self, buffers: Buffers, merge_buffers: Buffers | None = None) -> Launcher:
+        """Return a callable that enqueues the routine over these buffers.
+
+        Args:
+            buffers: The memory of every parameter.
+            merge_buffers: The merge buffers of the nodes of which the routine reads one.
+
+        Raises:
+            LinkError: if a buffer is missing, belongs to another device, or does not fit its node;
+                or if the device has too little memory for the nodes of the routine.
+        """
+        return _Linker(self, device_of(self.target), buffers, merge_buffers or {}).launcher()
+
+
+class _Linker:
+    """The memory of one link, and the launches over it."""
+
+    def __init__(
+        self, executable: CudaExecutable, device: Device, buffers: Buffers, merges: Buffers
+    ) -> None:
+        self._executable = executable
+        self._plan = executable.source.plan
+        self._texts = {kernel.symbol: kernel for kernel in executable.source.kernels}
+        self._device = device
+        self._merges = merges
+        self._memory = {node: self._buffer(node, buffers, "buffer") for node in self._plan.params}
+        self._kept: list[object] = []
+        self._sources: dict[int, Device] = {}
+        self._allocate_scratch()
+
+    def launcher(self) -> Launcher:
+        plan, device = self._plan, self._device
+        launches = device.launches()
+        with device:
+            launches.actions += self._actions(plan.steps, iter(self._executable.source.launched))
+        # devices whose memory the kernels read: they may write it again afterwards
+        sources = tuple(self._sources.values())
+        count, indices, kept = len(plan.indices), plan.indices, (self._memory, self._kept)
+
+        def launch(values: Sequence[int]) -> None:
+            if len(values) != count:
+                raise LinkError(
+                    f"The routine takes {count} static indices.", found=f"{len(values)} given"
+                )
+            assert kept  # the memory whose addresses the actions have
+            known = dict(zip(indices, values, strict=True))
+            for each in sources:
+                wait_for(device, each)
+            with device:
+                for action in launches.actions:
+                    action(known)
+            for each in sources:
+                wait_for(each, device)
+
+        return make_exclusive(launch, plan.name)
+
+    def _allocate_scratch(self) -> None:
+        """Allocate the nodes of the routine; those that are never needed together share memory."""
+        plan, target = self._plan, self._executable.target
+        pool = self._device.memory
+        pieces: list[tuple[int, int, Allocation]] = []  # size, last step, memory
+        places = memory_plan(plan).places
+        try:
+            with self._device:
+                for node, place in sorted(places.items(), key=lambda each: each[1].first):
+                    info = plan.nodes[node]
+                    free = [
+                        piece
+                        for piece in pieces
+                        if piece[1] < place.first and piece[0] >= info.nbytes
+                    ]
+                    if free and not pool.is_exact:
+                        chosen = min(free, key=lambda piece: piece[0])
+                        pieces.remove(chosen)
+                        size, _, memory = chosen
+                    else:
+                        size, memory = info.nbytes, pool.allocate(info.nbytes)
+                    pieces.append((size, place.last, memory))
+                    self._memory[node] = CudaBuffer(memory, info, target)
+        except MemoryError as error:
+            raise LinkError(
+                "The intermediate tensors of a routine fit into the memory of its device.",
+                found=str(error),
+                where=f"routine {plan.name}, whose largest are {self._largest(places)}",
+                fix="make a batch smaller, or cut the routine into several",
+            ) from None
+
+    def _largest(self, nodes: Mapping[TensorNode, object]) -> str:
+        sizes = [(self._plan.nodes[node].nbytes, node.name) for node in nodes]
+        largest = sorted(sizes, reverse=True)[:5]
+        return ", ".join(f"{name} of {nbytes:,} bytes" for nbytes, name in largest)
+
+    # ----- steps ----------------------------------------------------------------------------
+
+    def _actions(self, steps: Sequence[Step], launched: Iterator[str | None]) -> Iterator[Action]:
+        for step in steps:
+            match step:
+                case RepeatedSteps():
+                    yield self._repetition(step, list(self._actions(step.steps, launched)))
+                case Kernel() | HostCall():
+                    symbol = next(launched)
+                    yield self._host_call(step) if symbol is None else self._launch(step, symbol)
+                case _:
+                    assert_never(step)
+
+    def _repetition(self, repeated: RepeatedSteps, actions: Sequence[Action]) -> Action:
+        index, iterations = repeated.index, repeated.iterations
+
+        def run(values: Values) -> None:
+            for position in iterations:
+                values[index] = position
+                for action in actions:
+                    action(values)
+
+        return run
+
+    def _host_call(self, step: LeafStep) -> Action:
+        assert isinstance(step, HostCall)
+        memory = {node: self._memory[node] for node in (*step.call.inputs, *step.call.outputs)}
+        call = host_call(step.call, memory, transfer)
+        return lambda values: call()
+
+    def _launch(self, step: LeafStep, symbol: str) -> Action:
+        """Return an action that launches a kernel, with its addresses packed."""
+        text = self._texts[symbol]
+        function = self._device.function(self._executable.cubins[symbol], symbol)
+        addresses, indices = self._arguments(step)
+        checks = _checks_of(step.body) if isinstance(step, Kernel) and text.checks else ()
+        flag = self._device.host_memory(_WORD) if checks else None
+        cells = bytearray(_WORD * (len(addresses) + len(indices) + len(checks[:1])))
+        struct.pack_into(f"={len(addresses)}Q", cells, 0, *addresses)
+        if flag is not None:
+            struct.pack_into("=Q", cells, len(cells) - _WORD, flag.address)
+        first = _WORD * len(addresses)
+        return self._call(step, text, function, cells, indices, first, checks, flag)
+
+    def _call(
+        self,
+        step: LeafStep,
+        text: KernelText,
+        function: Any,
+        cells: bytearray,
+        indices: tuple[StaticIndex, ...],
+        first: int,
+        checks: tuple[CheckPositions, ...],
+        flag: HostMemory | None,
+    ) -> Action:
+        """Return an action that launches a kernel.
+
+        Args:
+            step: The kernel, for messages.
+            text: Its text.
+            function: The loaded kernel.
+            cells: Its parameters.
+            indices: The static indices among them.
+            first: The place of the first of those.
+            checks: The checks that it runs.
+            flag: The number that they set; None without checks.
+        """
+        grid, block = _padded(text.grid), _padded(text.block)
+        start, stream, device = function._launch_kernel, self._device.stream, self._device
+        layout = struct.Struct(f"={len(indices)}q")
+        # without indices that vary, the same bytes go to every launch
+        constant = bytes(cells)
+
+        def run(values: Values) -> None:
+            given: bytes | bytearray = constant
+            if indices:
+                layout.pack_into(cells, first, *[values[index] for index in indices])
+                given = cells
+            try:
+                start(grid, block, given, 0, stream)
+                if flag is not None:
+                    stream.synchronize()
+            except device.driver.Error as error:
+                raise device.failure(error, f"kernel {text.symbol}, {step.title}") from error
+            if flag is not None and flag.cells.any():
+                flag.cells[:] = 0
+                self._raise_failure(checks)
+
+        return (lambda values: None) if 0 in (*grid, *block) else run
+
+    def _arguments(self, step: LeafStep) -> tuple[list[int], tuple[StaticIndex, ...]]:
+        """Return the addresses that a kernel is given, and the static indices after them."""
+        match step:
+            case Kernel(body, arguments, indices):
+                given = [self._memory[node] for node in arguments]
+                given += map(self._merge_buffer, merge_reads(body))
+            case HostCall(call):
+                given, indices = [self._memory[node] for node in native_arguments(call)], ()
+            case _:
+                assert_never(step)
+        self._kept += given
+        return [buffer.address for buffer in given], indices
+
+    def _raise_failure(self, checks: Sequence[CheckPositions]) -> None:
+        """Raise the error of a check that failed."""
+        for check in checks:
+            buffer = self._memory[check.node]
+            cells = np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy)
+            transfer(HostBuffer(cells, buffer.info), buffer)
+            check_positions(check, interior(cells, buffer.info))
+        raise LinkError(
+            "Positions stay the same while a routine runs.",
+            found="a check that failed, and positions that are in bounds now",
+            where=f"running {self._plan.name}",
+            fix="let nothing else write them meanwhile",
+        )
+
+    def _merge_buffer(self, node: TensorNode) -> CudaBuffer:
+        """Return the merge buffer of a node, which may be memory of another device."""
+        buffer, target = self._merges.get(node), self._executable.target
+        if not isinstance(buffer, CudaBuffer) or buffer.target == target:
+            return self._buffer(node, self._merges, "merge buffer")
+        source = device_of(buffer.target)
+        if not self._device.reaches(source):
+            raise LinkError(
+                "A device reads a merge buffer of another one if they can access each other.",
+                found=f"{target} cannot read memory of {buffer.target}",
+                where=repr(node),
+                fix="fill the merge buffer with streamed=False, which copies it",
+            )
+        self._sources[source.ordinal] = source
+        return self._checked(node, buffer, "merge buffer")
+
+    def _buffer(self, node: TensorNode, buffers: Buffers, what: str) -> CudaBuffer:
+        buffer = buffers.get(node)
+        if not isinstance(buffer, CudaBuffer) or buffer.target != self._executable.target:
+            raise LinkError(
+                f"Linking gives a {what} of this device for every node that needs one.",
+                found="none" if buffer is None else f"one of {buffer.target}",
+                where=repr(node),
+                fix=f"allocate its {what} before linking",
+            )
+        return self._checked(node, buffer, what)
+
+    def _checked(self, node: TensorNode, buffer: CudaBuffer, what: str) -> CudaBuffer:
+        """Return a buffer that fits its node."""
+        given, needed = buffer.info, self._plan.nodes[node]
+        if (given.dtype, given.buffer_dims) != (needed.dtype, needed.buffer_dims):
+            raise LinkError(
+                f"A {what} has the number format and the extents of its node.",
+                found=f"{given.dtype} {list(given.buffer_dims)} for "
+                f"{needed.dtype} {list(needed.buffer_dims)}",
+                where=repr(node),
+            )
+        return buffer
+
+
+def _checks_of(body: Block) -> tuple[CheckPositions, ...]:
+    return tuple(stmt for stmt in statements(body) if isinstance(stmt, CheckPositions))
+
+
+def _padded(extents: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return extents of a grid or block, which have three axes; the first one given is x."""
+    x, y, z, *_ = (*extents, 1, 1, 1)
+    return x, y, z

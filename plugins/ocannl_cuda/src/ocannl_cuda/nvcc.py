@@ -1,0 +1,94 @@
+"""nvcc, the compiler of CUDA C++ as a program."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from ocannl_core.backend_api import dataclass
+from ocannl_cuda.compiler import OPTIONS, RejectedError
+
+_RELEASE = re.compile(r"release (\d+)\.(\d+), (V[\d.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Nvcc:
+    """A program that works.
+
+    Attributes:
+        command: Its path.
+        version: The major and minor version of CUDA.
+        release: The complete version.
+    """
+
+    command: str
+    version: tuple[int, int]
+    release: str
+
+    @property
+    def name(self) -> str:
+        return f"nvcc {self.release} ({self.command})"
+
+    @property
+    def identity(self) -> str:
+        return f"nvcc {self.release} {OPTIONS}"
+
+    @property
+    def is_emulator(self) -> bool:
+        return False
+
+    def compile(self, text: str, architecture: str, name: str) -> bytes:
+        """Return a cubin.
+
+        Raises:
+            RejectedError: with the messages of the compiler.
+        """
+        cubin, _ = self.compile_and_report(text, architecture, name)
+        return cubin
+
+    def compile_and_report(
+        self, text: str, architecture: str, name: str, *more_options: str
+    ) -> tuple[bytes, str]:
+        """Return a cubin and the messages of the compiler.
+
+        Raises:
+            RejectedError: with the messages of the compiler.
+        """
+        options = ["-cubin", f"-arch={architecture}", "-w", *OPTIONS, *more_options]
+        with tempfile.TemporaryDirectory(prefix="ocannl-nvcc-") as folder:
+            source, target = Path(folder) / name, Path(folder) / "code.cubin"
+            source.write_text(text, encoding="utf-8")
+            command = [self.command, *options, "-o", target.name, name]
+            run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            log = (run.stderr + run.stdout).strip()
+            if run.returncode or not target.is_file():
+                raise RejectedError(log or f"exit code {run.returncode}")
+            return target.read_bytes(), log
+
+
+@cache
+def find(command: str, newest: int | None = None) -> Nvcc | str:
+    """Return nvcc under a path or name; a sentence if it does not work.
+
+    Args:
+        command: The path or name.
+        newest: The newest major version whose code the driver accepts; None for any.
+    """
+    path = shutil.which(command)
+    if path is None:
+        return f"there is no program {command}"
+    try:
+        run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{path} does not run: {error}"
+    match = _RELEASE.search(run.stdout)
+    if match is None:
+        return f"{path} is no nvcc: it prints no release"
+    found = Nvcc(path, (int(match[1]), int(match[2])), match[3])
+    if newest is not None and found.version[0] > newest:
+        return f"{found.name} is too new for the driver, of CUDA {newest}"
+    return found

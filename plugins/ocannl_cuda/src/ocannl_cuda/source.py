@@ -1,0 +1,160 @@
+"""A routine as CUDA C++: one kernel per launch, and the table of launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
+from itertools import count
+from math import prod
+from typing import assert_never
+
+from ocannl_core.backend_api import (
+    HostCall,
+    IdentityMap,
+    Kernel,
+    KernelStream,
+    LeafStep,
+    NodeInfos,
+    Plan,
+    PrintedNames,
+    RepeatedSteps,
+    Step,
+    dataclass,
+    merge_reads,
+    replace,
+)
+from ocannl_core.backend_api.c_family import (
+    KernelText,
+    NameRole,
+    native_arguments,
+    render_kernel,
+    render_native,
+)
+from ocannl_cuda.dialect import DIALECT
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSource:
+    """The code of one routine.
+
+    Attributes:
+        plan: The plan that it was generated from.
+        kernels: The distinct kernels, in order of first launch.
+        launched: The symbol of the kernel of each of `plan.kernels`; None for a call of Python.
+        text: All of it for readers: a file that compiles.
+    """
+
+    plan: Plan
+    kernels: tuple[KernelText, ...]
+    launched: tuple[str | None, ...]
+    text: str = field(repr=False)
+
+    @property
+    def language(self) -> str:
+        return DIALECT.language
+
+
+def generate(kernels: KernelStream) -> CudaSource:
+    """Return the CUDA C++ of a routine; kernels that differ only in names share their text.
+
+    Raises:
+        CodegenError: for a statement or number format that CUDA C++ cannot express.
+    """
+    rendered: IdentityMap[LeafStep, KernelText | None] = IdentityMap()
+    texts: list[KernelText | None] = []
+    for step, nodes in kernels:
+        first = step.like if isinstance(step, Kernel) and step.like is not None else step
+        if first not in rendered:
+            rendered[first] = _kernel_of(first, nodes)
+        texts.append(rendered[first])
+    plan = kernels.plan()
+    distinct = {text.symbol: text for text in texts if text is not None}
+    launched = tuple(None if text is None else text.symbol for text in texts)
+    table = "\n".join(_launch_table(plan, launched, distinct))
+    every = tuple(distinct.values())
+    return CudaSource(plan, every, launched, f"{unit(every)}\n{table}\n")
+
+
+def unit(kernels: Iterable[KernelText]) -> str:
+    """Return a translation unit with these kernels and the helpers that they use."""
+    kernels = list(kernels)
+    helpers = {helper for kernel in kernels for helper in kernel.helpers}
+    return "\n".join([DIALECT.prelude(helpers), *(kernel.text for kernel in kernels)])
+
+
+def _kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
+    """Return the kernel of a step; None for a call of code that is not CUDA C++."""
+    match step:
+        case Kernel():
+            return _with_launch_bounds(render_kernel(step, nodes, DIALECT))
+        case HostCall(call):
+            native = render_native(call, nodes, DIALECT)
+            return None if native is None else _with_launch_bounds(native)
+        case _:
+            assert_never(step)
+
+
+def _with_launch_bounds(kernel: KernelText) -> KernelText:
+    """Return a kernel that states the threads of its blocks: their number limits its registers."""
+    bounds = f"__global__ void __launch_bounds__({prod(kernel.block)})"
+    return replace(kernel, text=kernel.text.replace("__global__ void", bounds, 1))
+
+
+def _launch_table(
+    plan: Plan, launched: Sequence[str | None], kernels: dict[str, KernelText]
+) -> Iterator[str]:
+    """Yield comment lines with the arguments of each launch."""
+    names = PrintedNames()
+    for node in plan.nodes:  # in the order in which titles name them
+        names.node(node)
+    yield f"// {_comment(plan.name)} runs:"
+    yield from _rows(plan.steps, iter(launched), kernels, names, count(1))
+
+
+def _rows(
+    steps: Iterable[Step],
+    launched: Iterator[str | None],
+    kernels: dict[str, KernelText],
+    names: PrintedNames,
+    numbers: Iterator[int],
+) -> Iterator[str]:
+    for step in steps:
+        if isinstance(step, RepeatedSteps):
+            order = ", from the last one" if step.is_reversed else ""
+            yield f"//   {step.count} times, as {names.variable(step.index)}{order}:"
+            yield from _rows(step.steps, launched, kernels, names, numbers)
+            yield "//   end"
+            continue
+        number, symbol = next(numbers), next(launched)
+        match step:
+            case HostCall(call) if symbol is None:
+                inputs, outputs = (
+                    ", ".join(map(names.node, nodes)) for nodes in (call.inputs, call.outputs)
+                )
+                yield f"//   {number:>3}  {_comment(call.op.name)}({inputs}) -> {outputs}"
+                continue
+            case HostCall(call):
+                given = _given(NameRole.ARGUMENT, map(names.node, native_arguments(call)))
+            case Kernel(body, arguments, indices):
+                merges = (f"{names.node(node)}.merge" for node in merge_reads(body))
+                given = _given(NameRole.ARGUMENT, map(names.node, arguments))
+                given += _given(NameRole.MERGE, merges)
+                given += _given(NameRole.STATIC, map(names.variable, indices))
+            case _:
+                assert_never(step)
+        assert symbol is not None
+        shape = " x ".join(map(str, kernels[symbol].grid or (1,)))
+        threads = " x ".join(map(str, kernels[symbol].block or (1,)))
+        title = f"  {_comment(step.title)}" if step.title else ""
+        yield f"//   {number:>3}  {symbol}<<<{shape}, {threads}>>>{title}"
+        yield f"//        {', '.join(given)}"
+
+
+def _given(role: NameRole, values: Iterable[str]) -> list[str]:
+    """Return the parameters of a role with their values."""
+    return [f"{role.name_of(position)} = {value}" for position, value in enumerate(values)]
+
+
+def _comment(text: str) -> str:
+    """Return text for a line comment, without line breaks or a final backslash."""
+    return " ".join(text.split()).rstrip("\\")

@@ -1,0 +1,140 @@
+"""CUDA devices as targets, and the obstacles to their use."""
+
+from __future__ import annotations
+
+from ocannl_core.backend_api import Target, TargetReport, ThreadBlocks
+from ocannl_cuda.compiler import CudaCompiler, architecture_of
+from ocannl_cuda.compilers import INSTALL, Missing
+from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused
+
+PRIORITY = 100
+_OLDEST = (7, 5)
+"""The oldest compute capability that the compilers have code for."""
+_THREADS = 256
+_REGISTERS = 128
+"""Of 65536 in a multiprocessor: two blocks of 256 threads."""
+_VECTOR_BYTES = 16
+
+
+def report(
+    driver: NotInstalled | Refused | Found,
+    compiler: CudaCompiler | Missing,
+    *,
+    pycuda_is_installed: bool,
+) -> TargetReport:
+    """Return the devices, or the first obstacle between this machine and a device.
+
+    Args:
+        driver: The result of probing the driver.
+        compiler: The result of searching for a compiler.
+        pycuda_is_installed: True if PyCUDA can be imported.
+    """
+    details = tuple(_details(driver, compiler, pycuda_is_installed))
+    problem = _obstacle(driver, compiler, pycuda_is_installed)
+    if problem is not None:
+        reason, fix = problem
+        # a machine without a driver has no devices that another backend would replace
+        priority = PRIORITY if isinstance(driver, Found) and driver.devices else 0
+        return TargetReport(reason=reason, fix=fix, details=details, priority=priority)
+    assert isinstance(driver, Found)
+    assert not isinstance(compiler, Missing)
+    targets = tuple(
+        _target(ordinal, facts, compiler) for ordinal, facts in enumerate(driver.devices)
+    )
+    return TargetReport(targets, details=details, priority=PRIORITY)
+
+
+def _obstacle(
+    driver: NotInstalled | Refused | Found, compiler: CudaCompiler | Missing, has_pycuda: bool
+) -> tuple[str, str] | None:
+    """Return a reason and a repair; None if nothing is missing."""
+    match driver:
+        case NotInstalled(error):
+            return (
+                f"the NVIDIA driver library cannot be loaded: {error}",
+                "run on a machine with an NVIDIA GPU and its driver",
+            )
+        case Refused(call, code, meaning):
+            return (
+                f"the NVIDIA driver does not work: {call} returns {code}, {meaning}",
+                "`nvidia-smi` lists the devices of the driver",
+            )
+        case Found(devices=()):
+            return (
+                "the NVIDIA driver is installed and sees no device",
+                "run on a machine with an NVIDIA GPU; CUDA_VISIBLE_DEVICES may hide devices",
+            )
+        case Found() if not has_pycuda:
+            return (
+                "PyCUDA is not installed",
+                "pip install 'ocannl-cuda[pycuda]'; building it needs the CUDA toolkit",
+            )
+        case Found(devices=devices) if any(each.capability < _OLDEST for each in devices):
+            old = next(each for each in devices if each.capability < _OLDEST)
+            oldest = ".".join(map(str, _OLDEST))
+            return (
+                f"{old.name} has compute capability {'.'.join(map(str, old.capability))}, and "
+                f"compilers have code from {oldest} on",
+                "hide it: CUDA_VISIBLE_DEVICES lists the devices to use",
+            )
+        case Found() if isinstance(compiler, Missing):
+            return f"there is no compiler of CUDA C++: {'; '.join(compiler.tried)}", INSTALL
+        case Found():
+            return None
+
+
+def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
+    blocks = ThreadBlocks(
+        max_threads=facts.max_threads,
+        threads=_THREADS,
+        local_bytes=facts.shared_bytes,
+        registers=_REGISTERS,
+        subgroup=32,
+        processors=facts.processors,
+        vector_bytes=_VECTOR_BYTES,
+    )
+    return Target(
+        "cuda",
+        ordinal,
+        description=facts.name,
+        priority=PRIORITY,
+        cores=facts.processors,
+        has_fma=True,
+        cache_bytes=(facts.cache_bytes,),
+        compiler=compiler_key(compiler, architecture_of(facts.capability)),
+        thread_blocks=blocks,
+    )
+
+
+def compiler_key(compiler: CudaCompiler, architecture: str) -> str:
+    """Return the field `compiler` of a target: the architecture is its first word."""
+    kind = "emulated" if compiler.is_emulator else "compiled"
+    return f"{architecture} {kind} by {compiler.name}"
+
+
+def architecture_in(target: Target) -> str:
+    """Return the architecture for which code of a target is compiled."""
+    return target.compiler.partition(" ")[0]
+
+
+def is_emulated(target: Target) -> bool:
+    """Return True if a target's device is emulated."""
+    return target.compiler.partition(" ")[2].startswith("emulated")
+
+
+def _details(
+    driver: NotInstalled | Refused | Found, compiler: CudaCompiler | Missing, has_pycuda: bool
+) -> list[str]:
+    lines: list[str] = []
+    if isinstance(driver, Found):
+        major, minor = driver.version
+        lines.append(f"driver for CUDA {major}.{minor}")
+        for ordinal, facts in enumerate(driver.devices):
+            capability = ".".join(map(str, facts.capability))
+            lines.append(
+                f"device {ordinal}: {facts.name}, compute capability {capability}, "
+                f"{facts.processors} multiprocessors, {facts.nbytes / 2**30:.1f} GiB"
+            )
+    lines.append("PyCUDA is installed" if has_pycuda else "PyCUDA is not installed")
+    lines.append("no compiler" if isinstance(compiler, Missing) else f"compiler {compiler.name}")
+    return lines

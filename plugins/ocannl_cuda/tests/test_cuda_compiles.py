@@ -1,0 +1,62 @@
+"""Every kernel of the conformance suite compiles for three generations of devices, without one.
+
+The results that the suite compares are those of the interpreter here: what runs on emulated devices
+is tested where those are.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import pytest
+
+from ocannl_core.kernel_passes.pipeline import plan_kernels
+from ocannl_core.kernel_passes.split_kernels import split_kernels
+from ocannl_core.kernels.stream import KernelStream
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.target import Executable, Source, Target, ThreadBlocks
+from ocannl_core.testing.conformance import BackendConformance
+from ocannl_core.testing.subject import Scheduler, Subject, keep_plan, subject_named
+from ocannl_cuda import compilers
+from ocannl_cuda.compilers import Missing
+from ocannl_cuda.source import CudaSource, generate, unit
+
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
+"""Ampere, Hopper and Blackwell."""
+TARGET = Target("cuda", thread_blocks=ThreadBlocks(1024, 256, 48 << 10, 128, 32, 132, 16))
+COMPILER = compilers.search()
+
+pytestmark = pytest.mark.skipif(
+    isinstance(COMPILER, Missing) or "CUDA_COMPILE_ALL" not in os.environ,
+    reason="minutes, and a compiler of CUDA C++: run by `make cuda-emulated`",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledAsWell(Subject):
+    """The interpreter, which compiles each program as CUDA C++ first."""
+
+    def generate(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Source:
+        return generate(KernelStream.of(schedule(split_kernels(program), TARGET)))
+
+    def compile(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Executable:
+        plain = self.generate(program, schedule)
+        assert isinstance(plain, CudaSource)
+        assert not isinstance(COMPILER, Missing)
+        for source in (plain, generate(plan_kernels(program, TARGET))):
+            if source.kernels:
+                for architecture in ARCHITECTURES:
+                    COMPILER.compile(unit(source.kernels), architecture, "kernels.cu")
+        # the method of the base class would generate the code of this one
+        interpreter = subject_named("interp")
+        return interpreter.compile(program, schedule)
+
+
+class TestCompiles(BackendConformance):
+    oracle_name = "interp"
+
+    @pytest.fixture
+    def subject(self) -> Subject:
+        interpreter = subject_named("interp")
+        return CompiledAsWell(interpreter.backend, interpreter.target)

@@ -1,0 +1,197 @@
+"""The emulation of devices: the text of a kernel runs on the processor, and faults are found."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocannl_cuda.dialect import PREAMBLE
+from ocannl_cuda.emulation import host_compiler
+from ocannl_cuda.emulation.host_compiler import HostCompiler
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+Array = np.ndarray[Any, Any]
+FOLDER = tempfile.TemporaryDirectory()
+Launch = Callable[..., tuple[int, str]]
+
+REDUCE = """
+extern "C" __global__ void total(const float *x, float *y, int64_t count) {
+  __shared__ float parts[8];
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) sum += x[blockIdx.x * count + i];
+  for (int apart = 16; apart; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int warp = 1; warp < blockDim.x / 32; ++warp) sum += parts[warp];
+    y[blockIdx.x] = sum;
+  }
+}
+"""
+
+REVERSE = """
+extern "C" __global__ void reverse(const int *x, int *y) {
+  __shared__ int cells[64];
+  cells[threadIdx.x] = x[threadIdx.x];
+  BARRIER
+  y[threadIdx.x] = cells[63 - threadIdx.x];
+}
+"""
+
+
+def compiled(text: str, name: str) -> Launch:
+    """Return a function that launches the kernel of a text on arrays and integers."""
+    compiler = host_compiler.find()
+    assert isinstance(compiler, HostCompiler)
+    content = compiler.compile(PREAMBLE + text, "sm_90a", "test.cu")
+    # the sanitizer reads it for its report
+    path = Path(FOLDER.name) / f"{hashlib.sha256(content).hexdigest()}.so"
+    if not path.exists():
+        path.write_bytes(content)
+    library = ctypes.CDLL(str(path))
+    run = getattr(library, f"cuda_emulator_run_{name}")
+    message = (ctypes.c_char * 512).in_dll(library, "cuda_emulator_message")
+
+    def launch(grid: int, block: int, *given: Array | int) -> tuple[int, str]:
+        words = [each if isinstance(each, int) else each.ctypes.data for each in given]
+        cells = (ctypes.c_int64 * len(words))(*words)
+        extents = [(ctypes.c_uint * 3)(count, 1, 1) for count in (grid, block)]
+        return run(cells, ctypes.c_size_t(8 * len(words)), *extents), message.value.decode()
+
+    return launch
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_shuffles_barriers_and_shared_memory_make_a_block_reduction(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_EMULATOR_ORDER", order)
+    x, y = np.arange(3 * 1000, dtype=np.float32).reshape(3, 1000), np.zeros(3, np.float32)
+    assert compiled(REDUCE, "total")(3, 128, x, y, 1000) == (0, "")
+    assert y.tolist() == x.astype(np.float64).sum(1).astype(np.float32).tolist()
+
+
+def reversed_in(order: str, barrier: str, monkeypatch: pytest.MonkeyPatch) -> Array:
+    monkeypatch.setenv("CUDA_EMULATOR_ORDER", order)
+    x, y = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    assert compiled(REVERSE.replace("BARRIER", barrier), "reverse")(1, 64, x, y) == (0, "")
+    return y
+
+
+def test_a_missing_barrier_gives_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = list(range(63, -1, -1))
+    for order in ("forward", "reverse"):
+        assert reversed_in(order, "__syncthreads();", monkeypatch).tolist() == expected
+        assert reversed_in(order, "", monkeypatch).tolist() != expected
+
+
+def test_shared_memory_is_undefined_in_every_block() -> None:
+    text = """
+    extern "C" __global__ void left(float *y) {
+      __shared__ float cells[4];
+      y[blockIdx.x] = cells[0];
+      cells[0] = 1;
+    }
+    """
+    y = np.zeros(3, np.float32)
+    assert compiled(text, "left")(3, 1, y) == (0, "")
+    assert np.isnan(y).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "if (threadIdx.x < 16) __syncthreads();",
+            "thread 0 waits at a barrier in line 3, and thread 16 has ended",
+        ),
+        (
+            "if (threadIdx.x < 16) __syncthreads();\nelse __syncthreads();",
+            "thread 0 waits at a barrier in line 3, and thread 16 at one in line 4",
+        ),
+        (
+            "if (threadIdx.x < 16) y[0] = __shfl_xor_sync(0xffffffffu, y[0], 1);",
+            "thread 0 waits at a warp's barrier in line 3, and thread 16 has ended",
+        ),
+    ],
+)
+def test_threads_that_do_not_meet_are_an_error_with_the_line(body: str, message: str) -> None:
+    text = f'#line 1\n\nextern "C" __global__ void odd(float *y) {{\n{body}\n}}\n'
+    assert compiled(text, "odd")(1, 32, np.zeros(1, np.float32)) == (719, message)
+
+
+def test_a_shuffle_from_a_lane_that_does_not_exist_is_no_number() -> None:
+    text = """
+    extern "C" __global__ void beyond(float *y) {
+      y[threadIdx.x] = __shfl_sync(0x3u, 1.0f, 20);
+    }
+    """
+    y = np.zeros(2, np.float32)
+    assert compiled(text, "beyond")(1, 2, y) == (0, "")
+    assert np.isnan(y).all()
+
+
+def test_a_wrong_number_of_parameters_is_an_error() -> None:
+    text = 'extern "C" __global__ void two(float *x, float *y) {}\n'
+    code, message = compiled(text, "two")(1, 1, np.zeros(1, np.float32))
+    assert (code, message) == (1, "the kernel takes 16 bytes of parameters, and was given 8")
+
+
+SANITIZED = """
+import ctypes, sys
+import numpy as np
+sys.path.insert(0, {tests!r})
+from test_cuda_emulator import compiled
+cells = np.zeros(8, np.float32)
+{body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("float *x", "heap-buffer-overflow"),
+        ("__shared__ float x[8]", "global-buffer-overflow"),
+        ("float x[8]", "stack-buffer-overflow"),
+    ],
+)
+@pytest.mark.parametrize("barrier", ["", "__syncthreads();"])
+def test_an_index_out_of_bounds_is_reported_with_its_line(
+    body: str, found: str, barrier: str
+) -> None:
+    parameter = body if body.startswith("float *") else "float *y"
+    local = "" if body.startswith("float *") else f"{body};"
+    text = (
+        f'extern "C" __global__ void far({parameter}) {{ {local} {barrier}\n'
+        f"  for (int i = 0; i < 9; ++i)\n    *(volatile float *)(x + i) = i;\n}}\n"
+    )
+    code = SANITIZED.format(
+        tests=str(Path(__file__).parent),
+        body=f"print(compiled({text!r}, 'far')(1, 1, cells))",
+    )
+    result = run_sanitized(code)
+    assert found in result.stderr
+    assert "test.cu:" in result.stderr
+    assert result.returncode != 0
+
+
+def run_sanitized(code: str) -> subprocess.CompletedProcess[str]:
+    """Return the outcome of a program whose kernels run under the address sanitizer."""
+    from ocannl_cuda.emulation.driver import with_sanitizer
+
+    own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    env = os.environ | with_sanitizer(own)
+    command: Sequence[str] = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=env)

@@ -1,0 +1,102 @@
+"""Gradients within a memory budget: those without, in the memory of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core import nn
+
+rng = np.random.default_rng(0)
+IMAGES = rng.normal(size=(2, 6, 6, 2)).astype(np.float32)
+X = rng.normal(size=(8, 16)).astype(np.float32)
+IDS = rng.integers(0, 5, (2, 8))
+Build = Callable[[], oc.Tensor]
+
+
+def deep_perceptron() -> oc.Tensor:
+    x = oc.tensor(X, batch_axes=1)
+    for _ in range(8):
+        x = oc.tanh(nn.dense(x, output=[16]))
+    return oc.mean(x * x)
+
+
+def convolutions() -> oc.Tensor:
+    x = oc.tensor(IMAGES, batch_axes=1)
+    for _ in range(4):
+        y = nn.conv(x, axes=2, channels=2)
+        x = x + oc.tanh(nn.batch_norm(y, axes="...|h, w, ..c..", features="..c.."))
+    return oc.mean(x * x)
+
+
+def layers() -> oc.Tensor:
+    ids = oc.tensor(IDS, batch_axes=2, dtype="int32")
+    model = nn.gpt(vocabulary=5, layers=4, heads=2, width=4, length=8, dropout=0.1)
+    return nn.cross_entropy(model(ids), ids)
+
+
+def recurrent() -> oc.Tensor:
+    outputs, _ = nn.gru(oc.tensor(X[:, None], batch_axes=2), width=32)
+    return oc.mean(outputs * outputs)
+
+
+def gradients(build: Build, backend: str, budget: int | str | None) -> tuple[int, list[Any]]:
+    """Return the bytes of the routine's own memory, the loss, and the gradients."""
+    with oc.Session(seed=3), oc.settings.overrides(memory_budget=budget):
+        loss = build()
+        ctx = oc.Context(backend)
+        step = ctx.compile(oc.train.grad_update(loss))
+        ctx.init_params(loss)
+        step()
+        cells = [ctx[loss], *(ctx[p.grad] for p in loss.params)]
+        return step.memory_plan.nbytes, cells
+
+
+@pytest.mark.parametrize(
+    ("build", "share"),
+    [(deep_perceptron, 0.4), (convolutions, 0.8), (layers, 0.7), (recurrent, 0.8)],
+)
+def test_gradients_fit_a_budget(build: Build, share: float) -> None:
+    whole, expected = gradients(build, "cpu_c", None)
+    needed, found = gradients(build, "cpu_c", int(whole * share))
+    assert needed <= 1.05 * whole * share  # kernels are fused and aligned after the decision
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_on_the_interpreter_have_the_same_bits() -> None:
+    whole, expected = gradients(deep_perceptron, "interp", None)
+    needed, found = gradients(deep_perceptron, "interp", whole // 2)
+    assert needed <= whole // 2
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_budget_with_room_for_all_changes_nothing() -> None:
+    codes = []
+    for budget in (None, "1G"):
+        with oc.Session(seed=3), oc.settings.overrides(memory_budget=budget):
+            step = oc.Context("interp").compile(oc.train.grad_update(deep_perceptron()))
+            codes.append(str(step.loop_ir))
+    assert codes[0] == codes[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("3", 3), ("2K", 2048), ("1.5M", None), ("4mb", 4 << 20)]
+)
+def test_a_budget_is_a_number_of_bytes(text: str, number: int | None) -> None:
+    if number is None:
+        with pytest.raises(oc.SettingsError, match="a number of bytes"):
+            oc.settings.overrides(memory_budget=text).__enter__()
+        return
+    with oc.settings.overrides(memory_budget=text):
+        assert oc.settings.current().memory_budget == number
+
+
+@pytest.mark.parametrize("wrong", [-1, "much", True, 1.5])
+def test_a_budget_that_is_no_number_of_bytes_is_refused(wrong: object) -> None:
+    with pytest.raises(oc.SettingsError, match="a number of bytes"):
+        oc.settings.overrides(memory_budget=wrong).__enter__()

@@ -1,0 +1,193 @@
+"""The commands `ocannl show`, `ocannl verify` and `ocannl cache`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+
+import ocannl_core as oc
+from ocannl_core.cli import main
+from ocannl_core.hooks import manager
+from ocannl_core.loopir.nodes import Const, Expr
+from ocannl_core.loopir.traverse import map_exprs
+from ocannl_core.passes.pipeline import NamedPass
+from ocannl_core.storage.digests import add_digest, add_json_digest
+from tests.support.faulty_backend import faulty
+
+ocannl_interp = pytest.importorskip("ocannl_interp")
+
+PROGRAM = """
+import sys
+import ocannl_core as oc
+
+x = oc.tensor([1.0, 2.0, 3.0])
+y = oc.exp(x * 2.0) + 1.0
+ctx = oc.Context()
+ctx.compile(oc.train.forward(y), name="step")()
+print("arguments", *sys.argv[1:])
+sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for variable in [name for name in os.environ if name.startswith("OCANNL_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OCANNL_BACKEND", "interp")
+    Path("program.py").write_text(PROGRAM)
+    manager.refresh()
+    with oc.Session():
+        yield
+    manager.refresh()
+
+
+# ----- show --------------------------------------------------------------------------------------
+
+
+def test_show_prints_the_stages_of_routines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "program.py"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(("=====", "-----"))] == snapshot(
+        [
+            "===== routine step on interp:0",
+            "----- assignments",
+            "----- loops",
+            "----- kernels",
+            "----- source (loop-ir)",
+        ]
+    )
+    assert "        add[o] = exp(literal[o] * 2.0) + 1.0" in lines
+
+
+def test_show_prints_one_stage_of_some_routines(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["show", "--stage", "assignments", "--routine", "st*", "program.py", "--", "3"]
+    assert main(command) == 3
+    text = capsys.readouterr().out
+    assert "mul[o] = literal[o] * 2.0" in text
+    assert "for o in" not in text
+    assert "arguments 3" in text
+    assert main(["show", "--routine", "other", "program.py"]) == 1
+    assert "the program compiled no routine like other" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "tune"])
+def test_a_program_that_does_not_exist_is_an_error(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "missing.py"]) == 1
+    assert f"`ocannl {command}` takes a program." in capsys.readouterr().err
+
+
+# ----- verify ------------------------------------------------------------------------------------
+
+
+def spoil(program: Any) -> Any:
+    """Return a loop program or kernel with other constants."""
+
+    def change(expr: Expr) -> Expr:
+        if isinstance(expr, Const) and expr.value == 2.0:
+            return Const(2.5, expr.dtype)
+        return expr
+
+    return replace(program, body=map_exprs(program.body, change))
+
+
+def test_verify_accepts_backends_that_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--backends", "cpu_c,interp", "program.py"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "cpu_c:0 and interp:0: 1 runs, 3 assignments, 0 differences"
+    assert os.environ["OCANNL_BACKEND"] == "interp"
+
+
+def test_verify_names_the_assignment_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    def ocannl_generate(kernels: Any) -> Any:
+        plan = kernels.plan()
+        return ocannl_interp.LoopSource(replace(plan, steps=tuple(map(spoil, plan.steps))))
+
+    faulty(ocannl_generate=ocannl_generate)
+    assert main(["verify", "--backends", "faulty,interp", "program.py"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == snapshot(
+        ["step, run 1: mul differs by 0.25", "    mul[o] = literal[o] * 2.0"]
+    )
+    assert "program.py:6: y = oc.exp(x * 2.0) + 1.0" in lines[3]
+    assert lines[-1].endswith("1 runs, 3 assignments, 1 differences")
+
+
+def test_verify_tells_optimised_code_from_single_assignments(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    faulty(ocannl_passes=lambda: [NamedPass("spoil", spoil)])
+    assert main(["verify", "--backends", "faulty,interp", "program.py"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == snapshot(
+        "step, run 1: add differs by 3.47, although every assignment alone agrees: the optimised code differs"
+    )
+
+
+def test_verify_needs_two_backends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--backends", "interp", "program.py"]) == 1
+    assert "A comparison needs two backends." in capsys.readouterr().err
+
+
+# ----- cache -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A cache with an entry of each kind, and a file of somebody else."""
+    folder = tmp_path / "cache" / "ocannl"
+    routine, schedule = "ab" * 32, "cd" * 16 + ".json"
+    for kind, name, content in (
+        ("routines", routine, add_digest(routine, b"code")),
+        ("schedules", schedule, add_json_digest(schedule, {"n": 1})),
+        ("cpu_c/kernels", "ef" * 16 + ".c", b"int main;"),
+        ("photos", "holiday.jpg", b"!"),
+    ):
+        (folder / kind).mkdir(parents=True)
+        (folder / kind / name).write_bytes(content)
+    return folder
+
+
+def test_cache_info_and_list_show_the_files(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cache", "info"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:-1]] == ["cpu_c", "routines", "schedules"]
+    assert lines[-1].startswith("3 files, ")
+    assert main(["cache", "list", "routines"]) == 0
+    assert "routines/abab" in capsys.readouterr().out
+
+
+def test_cache_verify_finds_damaged_files(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "verify"]) == 0
+    assert capsys.readouterr().out == "2 right, 0 damaged, 1 without a digest\n"
+    (path,) = (cache / "routines").iterdir()
+    path.write_bytes(path.read_bytes() + b"?")
+    assert main(["cache", "verify"]) == 1
+    assert f"damaged: {path}" in capsys.readouterr().out.splitlines()
+
+
+def test_cache_clear_removes_cached_files_only(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cache", "clear", "routines"]) == 0
+    assert not (cache / "routines").exists()
+    assert (cache / "schedules").exists()
+    assert main(["cache", "clear"]) == 0
+    assert [path.name for path in cache.rglob("*")] == ["photos", "holiday.jpg"]
+    assert "removed: 2 files" in capsys.readouterr().out
+
+
+def test_a_cache_that_does_not_exist_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "info"]) == 0
+    assert capsys.readouterr().out.startswith("0 files, 0 bytes in ")

@@ -1,0 +1,152 @@
+"""Asynchronous devices pass the suite about contexts; one that returns stale cells does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_interp as interp
+from ocannl_core.backend_api import (
+    Buffer,
+    Done,
+    Event,
+    HostBuffer,
+    KernelStream,
+    NodeInfo,
+    Target,
+    TargetReport,
+    TensorNode,
+    hookimpl,
+    replace,
+)
+from ocannl_core.hooks import manager
+from ocannl_core.queues import HostQueue
+from ocannl_core.runtime.context import Context
+from ocannl_core.testing.contexts import ContextConformance
+from ocannl_interp.memory import ArrayBuffer
+
+
+class Delayed:
+    """The interpreter, with launches that happen later.
+
+    Args:
+        name: The name of the backend.
+        returns_events: True if launchers return events.
+        waits: True if `ocannl_synchronize` waits.
+        orders_copies: True if copies wait for the launches before.
+    """
+
+    OCANNL_API = (1, 0)
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        returns_events: bool = False,
+        waits: bool = True,
+        orders_copies: bool = False,
+    ) -> None:
+        self.target = Target(name, description="late", priority=-5)
+        self.queue = HostQueue(name)
+        self.returns_events, self.waits, self.orders_copies = returns_events, waits, orders_copies
+
+    @hookimpl
+    def ocannl_targets(self) -> TargetReport:
+        return TargetReport((self.target,))
+
+    @hookimpl
+    def ocannl_generate(self, kernels: KernelStream, target: Target) -> Any:
+        return interp.ocannl_generate(kernels, interp.TARGET)
+
+    @hookimpl
+    def ocannl_compile(self, source: Any, target: Target) -> Any:
+        return DelayedExecutable(interp.ocannl_compile(source, interp.TARGET), self)
+
+    @hookimpl
+    def ocannl_allocate(self, info: NodeInfo, target: Target) -> ArrayBuffer:
+        return ArrayBuffer(np.zeros(info.buffer_dims, info.dtype.numpy), info, target)
+
+    @hookimpl
+    def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
+        if not all(isinstance(each, ArrayBuffer | HostBuffer) for each in (destination, source)):
+            return None
+        copy = partial(np.copyto, destination.array, source.array)  # type: ignore[attr-defined]
+        if self.orders_copies:
+            return self.queue.submit(copy, "copy")
+        copy()
+        return Done()
+
+    @hookimpl
+    def ocannl_synchronize(self, target: Target) -> bool:
+        if self.waits:
+            self.queue.synchronize()
+        return True
+
+
+class DelayedExecutable:
+    def __init__(self, executable: Any, device: Delayed) -> None:
+        self.executable, self.device = executable, device
+
+    def link(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+    ) -> Callable[[Sequence[int]], Event | None]:
+        run = self.executable.link(buffers, merge_buffers)
+        device = self.device
+
+        def work(values: Sequence[int]) -> None:
+            time.sleep(0.01)
+            run(values)
+
+        def launch(values: Sequence[int]) -> Event | None:
+            event = device.queue.submit(partial(work, tuple(values)), "launch")
+            return event if device.returns_events else None
+
+        return launch
+
+
+DEVICES = {
+    "events": Delayed("events", returns_events=True),
+    "late": Delayed("late"),
+    "ordered": Delayed("ordered", waits=False, orders_copies=True),
+    "stale": Delayed("stale", waits=False),
+}
+CHECKS = [name for name in vars(ContextConformance) if name.startswith("test_")]
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    for name, device in DEVICES.items():
+        device.target = replace(device.target, backend=name)
+        manager.register(name, device)
+    yield
+    manager.refresh()
+
+
+@pytest.mark.usefixtures("registered")
+class TestAsynchronousDevices(ContextConformance):
+    @pytest.fixture(params=["events", "late", "ordered"])
+    def target(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_device_that_returns_stale_cells_fails_every_check(check: str) -> None:
+    DEVICES["stale"].queue.synchronize()
+    suite = ContextConformance()
+    session = ContextConformance._session.__wrapped__(suite)  # type: ignore[attr-defined]
+    next(session)
+    contexts = {"ctx": Context("stale"), "other": Context("stale")}
+    test = getattr(suite, check)
+    wanted = test.__code__.co_varnames[1 : test.__code__.co_argcount]
+    with pytest.raises(AssertionError):
+        test(**{name: contexts[name] for name in wanted})
+    DEVICES["stale"].queue.synchronize()
+    next(session, None)
