@@ -243,9 +243,9 @@ if TYPE_CHECKING:
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.persistence.load import load
     from ocannl_core.persistence.save import save
+    from ocannl_core.persistence.stored import Stored
     from ocannl_core.plot.curves import curves
     from ocannl_core.plot.pictures import graph
-    from ocannl_core.persistence.stored import Stored
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
