@@ -234,6 +234,10 @@ MIN_COARSE_CELLS = 1 << 20
 """Cells of a nest from which on a thread computes several of them."""
 THREAD_CELLS = 4
 """The number of those cells: so many loads of a thread are under way together."""
+MIN_FUSED_STEPS = 1024
+"""Iterations of a sum from which on products are added without being rounded: in shorter ones other
+work of the kernel takes longer.
+"""
 MIN_TREE_TERMS = 32
 """Terms of a reduction that are worth several threads."""
 MIN_THREAD_TERMS = 4

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ocannl_core.debug.observers import LinkedRoutine, RunObserver, read
 from ocannl_core.errors import VerifyError
 from ocannl_core.hooks import manager
+from ocannl_core.host_arrays import memory_of
 from ocannl_core.target import Event, HostBuffer, Launcher
 
 
@@ -28,7 +29,9 @@ class BoundsCheck(RunObserver):
         def run(numbers: Sequence[int]) -> Event | None:
             for node, buffer in buffers.items():
                 cells = read(build.backend, routine.buffers[node])
-                backend.transfer(buffer, HostBuffer(cells, plan.nodes[node])).wait()
+                backend.transfer(
+                    buffer, HostBuffer(memory_of(cells, plan.nodes[node]), plan.nodes[node])
+                ).wait()
             try:
                 interpret(numbers)
             except VerifyError as error:

@@ -12,7 +12,7 @@ import numpy as np
 from ocannl_core.assign.traverse import leaves, nodes_of
 from ocannl_core.compile.driver import Build
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.host_arrays import Array
+from ocannl_core.host_arrays import Array, cells_in
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import TensorNode
 from ocannl_core.target import Buffer, HostBuffer, Launcher
@@ -94,6 +94,7 @@ def added() -> tuple[RunObserver, ...]:
 
 def read(backend: Backend, buffer: Buffer) -> Array:
     """Return a copy of a buffer's cells, margins included."""
-    host = HostBuffer(np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy), buffer.info)
+    info = buffer.info
+    host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
     backend.transfer(host, buffer).wait()
-    return host.array
+    return cells_in(host.array, info)

@@ -16,7 +16,7 @@ from ocannl_core.assign.printer import assignment_text
 from ocannl_core.assign.traverse import Leaf, leaves, nodes_of, reads, targets
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.backend import Backend
-from ocannl_core.host_arrays import Array, interior
+from ocannl_core.host_arrays import Array, cells_in, interior, memory_of
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir_text import PrintedNames
@@ -86,7 +86,7 @@ class Replay:
         for node, array in cells.items():
             if node in self.program.nodes:
                 info = self.program.nodes[node]
-                host = HostBuffer(np.ascontiguousarray(array), info)
+                host = HostBuffer(memory_of(np.ascontiguousarray(array), info), info)
                 self.backend.transfer(self.buffer(node), host).wait()
 
     def buffer(self, node: TensorNode) -> Buffer:
@@ -98,9 +98,9 @@ class Replay:
     def whole(self, node: TensorNode) -> Array:
         """Return a copy of a node's cells, margins included."""
         info = self.program.nodes[node]
-        host = HostBuffer(np.empty(info.buffer_dims, info.dtype.numpy), info)
+        host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
         self.backend.transfer(host, self.buffer(node)).wait()
-        return host.array
+        return cells_in(host.array, info)
 
     def cells(self, node: TensorNode) -> Array:
         """Return a copy of a node's cells, without margins."""

@@ -180,8 +180,10 @@ def test_a_file_that_becomes_the_users_own_is_used(project: Path) -> None:
 CHOICES = {
     "cc": "'./evil'",
     "cache_dir": "'cache'",
+    "cuda_compiler": "'./evil'",
     "dump_dir": "'dump'",
     "load_plugins": "['evil']",
+    "timeline": "'trace.json'",
     "trusted_directories": "['/']",
 }
 

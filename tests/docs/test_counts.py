@@ -14,6 +14,7 @@ from ocannl_core.hooks.plugins import HOOK_NAMES
 from ocannl_core.hooks.specs import ALL_SPECS
 from ocannl_core.loopir.nodes import AxisKind, Expr, Stmt
 from ocannl_core.target import Target
+from ocannl_core.testing.conformance import BackendConformance
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -63,3 +64,10 @@ def test_the_reference_of_hooks_has_their_parameters(hook: str) -> None:
     parameters = [name for name in inspect.signature(specification).parameters if name != "self"]
     page = (ROOT / "docs/reference/hooks.md").read_text(encoding="utf-8")
     assert f"### {hook}({', '.join(parameters)})\n" in page
+
+
+@pytest.mark.parametrize("page", ["asynchronous_backends", "write_a_backend"])
+def test_tests_of_the_suite_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / f"docs/howto/{page}.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert all(hasattr(BackendConformance, name) for name in named)

@@ -37,6 +37,7 @@ from ocannl_core.machine_model import (
     BLOCK_TERMS,
     MIN_BLOCK_TILE,
     MIN_COARSE_CELLS,
+    MIN_FUSED_STEPS,
     MIN_THREAD_TERMS,
     MIN_TREE_TERMS,
     THREAD_CELLS,
@@ -88,12 +89,12 @@ def block_schedule(
 ) -> Schedule | None:
     """Return the schedule of a nest for a device with thread blocks.
 
-    Return None for a nest whose axes the device cannot share: one without iterations, or one that
-    adds to windows of its results.
+    Return None for a nest whose axes the device cannot share: one without axes or iterations, or
+    one that adds to windows of its results.
     """
     blocks = target.thread_blocks
     assert blocks is not None
-    if any(axis.extent < 1 or axis.is_shifting for axis in nest.axes):
+    if not nest.axes or any(axis.extent < 1 or axis.is_shifting for axis in nest.axes):
         return None
     if nest.reduction is None:
         return _schedule_cells(nest, nodes, blocks)
@@ -105,10 +106,13 @@ def block_schedule(
 
 
 def fused(nest: KernelNest, target: Target) -> bool:
-    """Return True if products of a sum may be added without being rounded."""
+    """Return True if products of a sum may be added without being rounded; short sums have the bits
+    of plain loops.
+    """
     reduction = nest.reduction
     return (
         target.has_fma
+        and prod(axis.extent for axis in nest.axes) >= MIN_FUSED_STEPS
         and reduction is not None
         and reduction.op is BinaryOp.ADD
         and reduction.dtype.is_float
@@ -307,8 +311,10 @@ def row_schedule(nest: KernelNest, nodes: NodeInfos, threads: int) -> Schedule:
     order = _coalesced_order(cells or wide, accesses, nodes)
     if cells and len(cells) < len(wide) and order[0].extent < threads // 2:
         order = _coalesced_order(wide, accesses, nodes)
-    if not order or (nest.rounds_often and order[0].is_reduced):
-        return ()
+    terms = prod(axis.extent for axis in nest.reduced)
+    keeps_order = nest.rounds_often or terms < MIN_TREE_TERMS
+    if not order or (keeps_order and order[0].is_reduced):
+        return ()  # one thread
     name = order[0].name
     transforms: list[Transform] = [Split(name, threads), MapToBlock((f"{name}1",))]
     over = next((axis.name for axis in nest.reduced), "")

@@ -28,7 +28,18 @@ from ocannl_core.backend_api import (
     Target,
     TargetReport,
     TensorNode,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
     hookimpl,
+    int8,
+    int32,
+    int64,
+    uint8,
+    uint32,
+    uint64,
 )
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_example.evaluate import Arrays, Env, check, run
@@ -39,6 +50,7 @@ DEVICE = Target(
     description="this Python process, slowly",
     priority=-10,
     capabilities=(Capability.EXTERNAL_CALLS, Capability.REPETITIONS),
+    formats=(bool_, uint8, int8, int32, uint32, int64, uint64, bfloat16, float16, float32, float64),
 )
 
 
@@ -119,7 +131,7 @@ def ocannl_compile(source: Program) -> Program:
 
 @hookimpl
 def ocannl_allocate(info: NodeInfo, target: Target) -> Memory:
-    return Memory(np.zeros(info.buffer_dims, info.dtype.numpy), info, target)
+    return Memory(np.zeros(info.memory_dims, info.memory_numpy), info, target)
 
 
 @hookimpl
