@@ -230,6 +230,7 @@ from ocannl_core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ocannl_core import data, nn, testing, train
+    from ocannl_core.display.summary import summary
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
@@ -237,6 +238,8 @@ if TYPE_CHECKING:
     from ocannl_core.persistence.load import load
     from ocannl_core.persistence.save import save
     from ocannl_core.persistence.stored import Stored
+    from ocannl_core.plot.curves import curves
+    from ocannl_core.plot.pictures import graph
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
@@ -244,10 +247,13 @@ _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
     "Routine": "ocannl_core.runtime.routine",
     "Stored": "ocannl_core.persistence.stored",
+    "curves": "ocannl_core.plot.curves",
     "explain": "ocannl_core.explain",
+    "graph": "ocannl_core.plot.pictures",
     "hookimpl": "ocannl_core.hooks.specs",
     "load": "ocannl_core.persistence.load",
     "save": "ocannl_core.persistence.save",
+    "summary": "ocannl_core.display.summary",
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
@@ -334,6 +340,7 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "curves",
     "custom",
     "data",
     "declare",
@@ -365,6 +372,7 @@ __all__ = [
     "from_function",
     "gelu",
     "gradients",
+    "graph",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
@@ -470,6 +478,7 @@ __all__ = [
     "stop_gradient",
     "sub",
     "sum",
+    "summary",
     "swapaxes",
     "table",
     "take",

@@ -81,6 +81,11 @@ MAX_RECOMPUTED_OPERATIONS = 12
 """Operations, none of them a division or a function, that take as long as loading a row of a fused
 kernel: they depend on no memory, so that vectors of them overlap.
 """
+MAX_REPEATED_COST = 4 * HASH_COST
+"""Operations, divisions and functions among them, that inlining repeats at most for each cell of a
+node that depends on no memory. A mask of dropout is computed again in backpropagation; normal
+numbers in a matrix product are computed once.
+"""
 MAX_BROADCAST_COST = 5
 """Operations and loads that computing a number takes, at most, if it is computed at every read from
 operands far smaller than the node: two operations on three numbers.

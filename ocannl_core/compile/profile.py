@@ -7,13 +7,26 @@ not change.
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from itertools import accumulate
+from pathlib import Path
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.backend import Backend
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.kernels.nodes import HostCall, Kernel, LeafStep, Plan, RepeatedSteps, Step
+from ocannl_core.kernels.nodes import (
+    HostCall,
+    Kernel,
+    LeafStep,
+    Plan,
+    RepeatedSteps,
+    Step,
+    nodes_of_step,
+)
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
@@ -33,12 +46,16 @@ class KernelTime:
             microsecond, is part of it. For a step that repeats, the first iteration is measured,
             and multiplied by their number.
         schedule: Its schedule as text; empty for plain loops.
+        nbytes: The bytes of the memory that it reads or writes.
+        arena_bytes: The bytes of the routine's own memory that hold values during the step.
     """
 
     position: int
     title: str
     seconds: float
     schedule: str = ""
+    nbytes: int = 0
+    arena_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +90,36 @@ class Profile:
                 f"{kernel.position:>4}. {duration(kernel.seconds):>10} {share:>7}  {title}"
             )
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def trace(self) -> str:
+        """Return the profile as JSON in the format of Chrome's traces, which `chrome://tracing` and
+        Perfetto show.
+
+        The steps stand one after the other, each with its least time; below them is the memory of
+        the routine's own that holds values.
+        """
+        events: list[dict[str, object]] = [
+            {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": self.name}}
+        ]
+        start = 0.0
+        for kernel in self.kernels:
+            microseconds = kernel.seconds * 1e6
+            facts = {"title": kernel.title, "schedule": kernel.schedule, "bytes": kernel.nbytes}
+            event = {"name": kernel.title or "untitled", "cat": "kernel", "args": facts}
+            events.append(
+                {"ph": "X", "pid": 0, "tid": 0, "ts": start, "dur": microseconds, **event}
+            )
+            memory = {"bytes": kernel.arena_bytes}
+            events.append({"ph": "C", "pid": 0, "ts": start, "name": "memory", "args": memory})
+            start += microseconds
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, indent=1)
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace to a file, such as `step.json`."""
+        Path(path).write_text(self.trace() + "\n", encoding="utf-8")
 
 
 def duration(seconds: float) -> str:
@@ -122,10 +169,29 @@ def profile(
             each.step.title,
             found * each.count,
             schedule_text(each.step.schedule) if isinstance(each.step, Kernel) else "",
+            sum(plan.nodes[node].nbytes for node in set(nodes_of_step(each.step))),
+            arena,
         )
-        for position, (each, found) in enumerate(zip(steps, least, strict=True), start=1)
+        for position, (each, found, arena) in enumerate(
+            zip(steps, least, _arena_bytes(plan), strict=True), start=1
+        )
     )
     return Profile(plan.name, kernels, rounds)
+
+
+def _arena_bytes(plan: Plan) -> list[int]:
+    """Return the bytes of the routine's own nodes that are live in each step: from the first one
+    that mentions them to the last one.
+    """
+    mentioned = [nodes_of_step(step) for step in plan.kernels]
+    own = set(plan.own_nodes)
+    changes = [0] * (len(mentioned) + 1)
+    last = {node: k for k, nodes in enumerate(mentioned) for node in nodes if node in own}
+    first = {node: k for k, nodes in reversed([*enumerate(mentioned)]) for node in nodes}
+    for node, end in last.items():
+        changes[first[node]] += plan.nodes[node].nbytes
+        changes[end + 1] -= plan.nodes[node].nbytes
+    return list(accumulate(changes[:-1]))
 
 
 @dataclass(frozen=True, slots=True)

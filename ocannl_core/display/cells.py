@@ -118,7 +118,7 @@ def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -
             cells = copy[leaf] = ctx[leaf]
             found = zip(leaf.shape.extents, cells.shape, strict=False)
             sizes.update((extent, size) for extent, size in found if extent is not None)
-    with _compile_aside(root.session):
+    with compile_aside(root.session):
         code = forward(root) if root.grad is None else gradient_update(root)
         _check_indices(code, indices)
         gradients = [each.grad for each in graph if each.grad is not None]
@@ -135,7 +135,7 @@ def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -
 
 
 @contextmanager
-def _compile_aside(session: Session) -> Iterator[None]:
+def compile_aside(session: Session) -> Iterator[None]:
     """Compile code that is no part of the program: recordings do not contain it and must not depend
     on it.
     """

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from ocannl_core import settings
 from ocannl_core.display import html
 from ocannl_core.display.cells import CellReader, check_tensor
+from ocannl_core.display.descriptions import operation_text, shape_text, tensor_name
 from ocannl_core.display.numerals import summary
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
-from ocannl_core.tensor.definitions import (
-    LITERAL,
-    Applied,
-    CarriedValue,
-    Declared,
-    Filled,
-    GradientOf,
-    Literal,
-    Parameter,
-    Placeholder,
-    ResultOf,
-    ResultOfLoop,
-    ancestors,
-)
+from ocannl_core.tensor.definitions import Filled, ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -113,7 +100,7 @@ def _lines(root: Tensor, cells: CellReader, limit: int | None, decimals: int) ->
     pending = [(root, 0, True)]
     while pending:
         tensor, depth, is_last = pending.pop()
-        name = _name(tensor)
+        name = tensor_name(tensor)
         mark = f"#{numbers[tensor]} " if tensor in numbers else ""
         if tensor in shown and tensor in numbers:
             yield Line(depth, is_last, f"{mark}{name}", ", as above")
@@ -144,14 +131,10 @@ def _number_shared(root: Tensor) -> dict[Tensor, int]:
     return {tensor: number for number, tensor in enumerate(shared, start=1)}
 
 
-def _name(tensor: Tensor) -> str:
-    return "_".join(tensor.label) or f"tensor {tensor.id}"
-
-
 def _details(tensor: Tensor, cells: CellReader, decimals: int) -> str:
     """Return the details of a line: operation, shape, value, gradient."""
-    shape = _brief(tensor.shape)
-    text = _kind(tensor) + (f" ({shape})" if shape else "")
+    shape = shape_text(tensor.shape)
+    text = operation_text(tensor) + (f" ({shape})" if shape else "")
     value = cells.known(tensor)
     if value is not None:
         text += f" = {summary(value, decimals)}"
@@ -159,55 +142,6 @@ def _details(tensor: Tensor, cells: CellReader, decimals: int) -> str:
     if gradient is not None:
         text += f", gradient {summary(gradient, decimals)}"
     return text
-
-
-def _brief(shape: Shape) -> str:
-    """Return a shape with `...` for unknown axes and `?` for unknown sizes."""
-    rows = {kind: _brief_row(row) for kind, row in shape.rows()}
-    text = rows[RowKind.OUTPUT]
-    if rows[RowKind.INPUT]:
-        text = f"{rows[RowKind.INPUT]}->{text}"
-    if rows[RowKind.BATCH]:
-        text = f"{rows[RowKind.BATCH]}|{text}"
-    return text
-
-
-def _brief_row(row: Row) -> str:
-    leading, trailing = ([_brief_size(dim) for dim in dims] for dims in (row.leading, row.trailing))
-    return ",".join([*leading, *(["..."] if row.tail is not None else []), *trailing])
-
-
-def _brief_size(dim: Dim) -> str:
-    return str(dim) if isinstance(dim, Size) else "?"
-
-
-def _kind(tensor: Tensor) -> str:
-    """Return the operation of a tensor, unless its name states it."""
-    match tensor.definition:
-        case Applied(operation, _, logic):
-            spec = getattr(logic, "spec", None)
-            text = f' "{spec.text or spec}"' if spec is not None else ""
-            return text if operation.name == _name(tensor) else f": {operation.name}{text}"
-        case CarriedValue():
-            return ": carry"
-        case ResultOfLoop(loop):
-            return f": {loop.name}"
-        case ResultOf(application):
-            return "" if application.op.name == _name(tensor) else f": {application.op.name}"
-        case Parameter():
-            return ": parameter"
-        case Placeholder():
-            return ": placeholder"
-        case Declared():
-            return ": declared"
-        case GradientOf():
-            return ": gradient"
-        case Literal():
-            return "" if tensor.label == (LITERAL,) else ": literal"
-        case Filled():
-            return ""
-        case _:
-            assert_never(tensor.definition)
 
 
 def _draw_branches(lines: tuple[Line, ...]) -> Iterator[str]:

@@ -22,11 +22,10 @@ def dense(x: Tensor, *, output: Sequence[int] | None = None, bias: bool = True) 
         output: The sizes `m`; inferred from the use of the result when not given.
         bias: False to leave out the bias.
     """
-    result: Tensor
+    # both state all their axes, so that the number of axes of the result is known at once
+    result: Tensor = param("weight", output=output) @ x
     if bias:
-        result = param("weight") @ x + param("bias", output=output, init=0.0)
-    else:
-        result = param("weight", output=output) @ x
+        result = result + param("bias", output=output, input=[], init=0.0)
     return result
 
 

@@ -26,7 +26,7 @@ from ocannl_core.node import TensorNode
 from ocannl_core.origin import caller_location
 from ocannl_core.runtime import checks, link, merge, recompute, transfers, values
 from ocannl_core.runtime.device import device_of
-from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
+from ocannl_core.runtime.interfaces import Array, ComputationLike, HasParameters, TensorLike
 from ocannl_core.runtime.link import Linkable
 from ocannl_core.runtime.memory import Entry, MemoryReport
 from ocannl_core.runtime.routine import Routine
@@ -271,23 +271,23 @@ class Context:
             self._store.device.account.add(made, entry)
         return made
 
-    def init_params(self, tensor: TensorLike, *, reinitialize: bool = False) -> None:
-        """Give every parameter that a tensor depends on its initial value.
+    def init_params(self, tensor: HasParameters, *, reinitialize: bool = False) -> None:
+        """Give every parameter that a tensor or a computation depends on its initial value.
 
         Parameters that have a value keep it: one set with `ctx[p] = array`, or by an earlier call.
         Parameters that the initial values depend on come first.
 
         Args:
-            tensor: The loss, or any other tensor.
+            tensor: The loss, any other tensor, or recorded code.
             reinitialize: Also replaces values that are there.
 
         Raises:
-            UsageError: if it is no tensor.
+            UsageError: if it is neither.
             ShapeError: if nothing fixes the shape of a parameter.
         """
-        if not hasattr(tensor, "parameters"):
+        if not callable(getattr(tensor, "parameters", None)):
             raise UsageError(
-                "Parameters are those of a tensor, such as the loss.",
+                "Parameters are those of a tensor, such as the loss, or of recorded code.",
                 found=f"a {type(tensor).__name__}: {tensor!r}",
                 fix="ctx.init_params(loss)",
             )

@@ -69,6 +69,14 @@ class TensorLike(Protocol):
         ...
 
 
+class HasParameters(Protocol):
+    """A tensor or code with parameters."""
+
+    def parameters(self) -> tuple[TensorLike, ...]:
+        """Return every parameter that it depends on, oldest first."""
+        ...
+
+
 class ComputationLike(Protocol):
     """Code that a context can compile."""
 

@@ -133,6 +133,13 @@ class Computation:
         """The parameters of the code, oldest first, with their names."""
         return Parameters(t for t in mentioned_tensors(self.steps) if t.is_parameter)
 
+    def parameters(self) -> tuple[Tensor, ...]:
+        """Return the parameters of the code, and those that their initialisers need, oldest
+        first.
+        """
+        found = {each for parameter in self.params for each in parameter.parameters()}
+        return tuple(sorted(found, key=lambda parameter: parameter.id))
+
     def __repr__(self) -> str:
         return f"<computation {self.name}: {len(self.steps)} steps>"
 

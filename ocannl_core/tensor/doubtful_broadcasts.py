@@ -49,7 +49,9 @@ def _remarks(tensor: Tensor, definition: Applied[Tensor]) -> Iterator[Remark]:
                 yield _all_pairs(tensor, one, other, primitive)
     for one, other in (operands, operands[::-1]):
         is_bias = primitive in (BinaryOp.ADD, BinaryOp.SUB) and _learned(other)
-        if _grows(one) and not is_bias and one is not other:
+        # a product with one number, as in weight decay, gives no parameter its size
+        is_cause = not is_bias and one is not other and other.shape.size > 1
+        if is_cause and _grows(one):
             yield _grown(tensor, one, other, primitive)
 
 

@@ -116,6 +116,7 @@ class BlockApplication:
 
     def __init__(self, block: Block[Any], outer: BlockApplication | None) -> None:
         self.block = block
+        self.outer = outer
         self.blocks: tuple[Block[Any], ...] = (*(outer.blocks if outer else ()), block)
         self.names: set[str] = set()
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)

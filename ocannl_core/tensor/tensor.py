@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,6 +48,16 @@ from ocannl_core.tensor.subscripts import is_everything, key_text, parse_keys, s
 from ocannl_core.tensor.typed_tensor import TypedTensor
 
 
+class ScopeOfTensors(Protocol):
+    """One application of a block, inside of another one or of none."""
+
+    @property
+    def block(self) -> ParameterScope: ...
+
+    @property
+    def outer(self) -> ScopeOfTensors | None: ...
+
+
 class Tensor(TensorMethods, TypedTensor):
     """A multi-dimensional array in a program of tensors.
 
@@ -64,6 +74,7 @@ class Tensor(TensorMethods, TypedTensor):
             needs none.
         recording: The recorded code that it belongs to, or None.
         loop: The loop to whose step it belongs, or None.
+        made_in: The application of a block whose body made it, or None.
         fixed_by: The operation that relies on the cells of a literal, which the host must not
             overwrite then.
         is_overwritten: True once the host has overwritten a literal.
@@ -83,6 +94,7 @@ class Tensor(TensorMethods, TypedTensor):
         "is_overwritten",
         "label",
         "loop",
+        "made_in",
         "origin",
         "recording",
         "session",
@@ -117,6 +129,7 @@ class Tensor(TensorMethods, TypedTensor):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
         self.recording: Recording | None = None
+        self.made_in: ScopeOfTensors | None = session.block
         is_computed = isinstance(definition, Applied | Filled | ResultOf | ResultOfLoop)
         self.loop: Loop[Tensor] | None = session.loop if is_computed else None
         self.fixed_by: Origin | None = None

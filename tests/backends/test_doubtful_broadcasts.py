@@ -110,6 +110,15 @@ STATED: dict[str, Build] = {
 }
 
 
+def test_a_product_with_one_number_is_no_cause_of_growth() -> None:
+    def decayed() -> oc.Tensor:
+        convolved = oc.nn.conv2d(data(2, 6, 6, 1, batch=1), channels=[4])
+        decay = sum(oc.einsum("...->... => 0", 0.5 * each) for each in convolved.params)
+        return oc.einsum("...|... => 0", convolved) + decay
+
+    assert warnings_of(decayed) == []
+
+
 @pytest.mark.parametrize("case", GROWN)
 def test_a_number_that_grows_with_its_use_gives_a_warning(case: str) -> None:
     (text,) = warnings_of(GROWN[case])

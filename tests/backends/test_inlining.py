@@ -183,3 +183,21 @@ def test_inlined_chains_give_the_same_bits_on_every_device(target: str, example:
     before = subject.run(example.program, example.arrays)[kept]
     after = subject.run(found.program, example.arrays)[kept]
     assert before.tobytes() == after.tobytes()
+
+
+def test_random_numbers_that_a_product_reads_often_are_stored() -> None:
+    with oc.Session(seed=1):
+        noise = oc.require_shape(oc.normal(), "32|4")
+        y = oc.param("w", output=[64]) @ noise
+        routine = oc.Context("cpu_c").compile(oc.train.forward(y))
+        assert routine.placements[noise.node].mode is MemoryMode.LOCAL
+
+
+def test_random_numbers_that_are_read_twice_are_computed_twice() -> None:
+    with oc.Session(seed=1):
+        x = oc.placeholder("x", batch=[32], output=[8])
+        draws = oc.uniform()
+        loss = oc.einsum("...|... => 0", oc.where(draws < 0.5, oc.param("s", output=[8]) * x, 0.0))
+        ctx = oc.Context("cpu_c")
+        routine = ctx.compile(oc.train.grad_update(loss))
+        assert routine.placements[draws.node].mode is MemoryMode.VIRTUAL

@@ -64,3 +64,9 @@ def test_the_model_of_the_readme_learns_the_exclusive_or(backend: str) -> None:
     module = run("README.md", backend)
     assert ((module.ctx[module.guess].ravel() > 0) == [False, True, True, False]).all()
     assert module.ctx.target.backend == backend
+
+
+def test_the_readme_shows_the_output_of_its_program() -> None:
+    module = run("README.md", "cpu_c")
+    assert str(oc.summary(module.guess)) in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert module.losses[-1] < 0.01

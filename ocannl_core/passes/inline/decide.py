@@ -36,11 +36,11 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import IndexMap
 from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
-from ocannl_core.machine_model import MAX_BROADCAST_COST
+from ocannl_core.machine_model import MAX_BROADCAST_COST, MAX_REPEATED_COST
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, analyse_accesses
 from ocannl_core.passes.definite_assignment import assigns_all
-from ocannl_core.passes.expression_cost import MOST_DEPTH, cost
+from ocannl_core.passes.expression_cost import MOST_DEPTH, cost, is_cheap
 from ocannl_core.passes.inline.definition import (
     MOST_SIZE,
     InlinableDefinition,
@@ -288,7 +288,7 @@ class _InliningPass:
             facts = facts.merge_equal_reads()
         visits = facts.count_reads(self.policy.max_tracing_dim).most
         is_visited_often = visits > self.policy.max_visits and node not in self.requested
-        if is_visited_often and not self._is_cheap(facts, definitions, is_inside):
+        if is_visited_often and not self._is_cheap(facts, definitions, is_inside, visits):
             return Reason.VISITED_TOO_OFTEN
         if is_inside:
             return Reason.OPERAND_OVERWRITTEN if self._changes_inside(node, analysed) else None
@@ -338,7 +338,11 @@ class _InliningPass:
         return place < len(writes) and writes[place] == position
 
     def _is_cheap(
-        self, facts: NodeAccesses, definitions: list[InlinableDefinition], is_inside: bool
+        self,
+        facts: NodeAccesses,
+        definitions: list[InlinableDefinition],
+        is_inside: bool,
+        visits: int,
     ) -> bool:
         """Return True if a node may be computed at every read.
 
@@ -346,6 +350,7 @@ class _InliningPass:
             facts: Its accesses.
             definitions: Its definitions so far.
             is_inside: True if the reading statement also defines it; `definitions` excludes that.
+            visits: The greatest number of reads of a cell.
         """
         accessing = any(each.depends_on_memory for each in definitions) or (
             is_inside and facts.depends_on_memory
@@ -355,6 +360,7 @@ class _InliningPass:
             any(each.is_complex or each.repeats for each in definitions)
             or (sums and not self._is_copy(definitions))
             or (is_inside and facts.is_complex)
+            or _repeated_cost(definitions, visits) > MAX_REPEATED_COST
         )
         if facts.is_constant or (facts.info.size == 1 and not accessing):
             return self.policy.inline_scalar_constexprs
@@ -551,3 +557,10 @@ class _InliningPass:
 
 def _writes(stmt: Stmt | None, node: TensorNode) -> bool:
     return isinstance(stmt, Store) and stmt.node is node
+
+
+def _repeated_cost(definitions: list[InlinableDefinition], visits: int) -> int:
+    """Return the cost of the divisions and functions that inlining repeats for each cell."""
+    stores = [s for each in definitions for s in walk(each.body) if isinstance(s, Store)]
+    dear = sum(cost(store.value) for store in stores if not is_cheap(store.value))
+    return (visits - 1) * dear

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
+import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import BackendNotFoundError, LinkError, ShapeError, UsageError
@@ -496,3 +497,24 @@ def test_the_device_of_a_context_is_part_of_the_name_or_an_argument() -> None:
         Context("interp:0", device=1)
     with pytest.raises(BackendNotFoundError):
         Context("interp", device=99)
+
+
+def test_the_parameters_of_recorded_code_get_initial_values() -> None:
+    with oc.Session(seed=1):
+        total = oc.declare("total", output=[2])
+        w = oc.param("w", output=[2], init=3.0)
+
+        @oc.cd
+        def add() -> None:
+            total[:] = 2.0 * w
+
+        ctx, code = oc.Context("interp"), add()
+        step = ctx.compile(code)
+        ctx.init_params(code)
+        step()
+        assert ctx[total].tolist() == [6.0, 6.0]
+
+
+def test_parameters_of_a_block_are_those_of_its_results() -> None:
+    with oc.Session(), pytest.raises(oc.UsageError, match="a Block"):
+        oc.Context("interp").init_params(oc.nn.dense(output=[2]))  # type: ignore[arg-type]

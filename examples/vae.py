@@ -1,0 +1,103 @@
+"""A variational autoencoder of handwritten digits: encode to a distribution, sample, decode.
+
+`python examples/vae.py` trains for some seconds, prints the bound of `-log` likelihood per image on
+held-out digits, and draws digits that were decoded from random codes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from digits_data import PIXELS, digits
+
+import ocannl_core as oc
+
+Array = npt.NDArray[np.float32]
+SHADES = " .:-=+*#%@"
+
+
+@oc.op
+def encode(image: oc.Tensor, *, hidden: int, code: int) -> tuple[oc.Tensor, oc.Tensor]:
+    """Return the mean, and the logarithm of the variance, of the codes of an image."""
+    h = oc.gelu(oc.nn.dense(image, output=[hidden]))
+    return oc.nn.dense(h, output=[code], label="mean"), oc.nn.dense(h, output=[code], label="log")
+
+
+@oc.op
+def decode(code: oc.Tensor, *, hidden: int) -> oc.Tensor:
+    """Return a score for each pixel: positive where ink is likely."""
+    return oc.nn.dense(oc.gelu(oc.nn.dense(code, output=[hidden])), output=[PIXELS])
+
+
+class Result(NamedTuple):
+    """The bound in nats per image before and after training, and decoded random codes."""
+
+    first: float
+    last: float
+    images: Array
+
+
+def train(epochs: int, *, batch: int = 60, hidden: int = 128, code: int = 8) -> Result:
+    data = digits()
+    known, held_out = data.train_images, data.test_images
+    image = oc.placeholder("image", batch=[batch], output=[PIXELS])
+    call, first = oc.static_index("call"), encode(hidden=hidden, code=code)
+    second = decode(hidden=hidden)
+
+    mean, log_variance = first(image)
+    drawn = mean + oc.exp(0.5 * log_variance) * oc.normal(counter=call)
+    pixels = oc.nn.binary_cross_entropy(second(drawn), image, reduction="sum")
+    divergence = 0.5 * oc.sum(oc.exp(log_variance) + mean**2 - 1.0 - log_variance)
+    loss = (pixels + divergence) / batch
+
+    loader = oc.data.Loader(known, batch=batch, shuffle=True)
+    rate = oc.train.one_cycle(4e-3, steps=epochs * len(loader))
+    optimiser = oc.train.Adam(learning_rate=rate)
+    ctx = oc.Context()
+    ctx.init_params(loss)
+    step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss), bindings=[call])
+    evaluate = ctx.compile(oc.train.forward(loss), bindings=[call])
+
+    def bound() -> float:
+        """Return the mean over the held-out images, one sample of the code for each."""
+        found = []
+        for number, (ctx[image],) in enumerate(oc.data.Loader(held_out, batch=batch)):
+            evaluate(call=number)
+            found.append(ctx.item(loss))
+        return float(np.mean(found))
+
+    before = bound()
+    oc.train.fit(
+        step, loader, [image], loss=loss, epochs=epochs, indices=lambda done, _: {"call": done}
+    )
+    after = bound()
+
+    codes = np.random.default_rng(0).standard_normal((8, code)).astype(np.float32)
+    decoded = oc.sigmoid(second(oc.tensor(codes, batch_axes=1)))
+    ctx.compile(oc.train.forward(decoded))()
+    return Result(before, after, ctx[decoded].reshape(-1, 8, 8))
+
+
+def picture(images: Array) -> str:
+    """Return images side by side, two characters for a pixel."""
+    rows = np.concatenate(list(np.pad(images, ((0, 0), (0, 0), (0, 2)))), axis=1)
+    return "\n".join("".join(2 * SHADES[int(p * 9.99)] for p in row) for row in rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> Result:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=60)
+    options = parser.parse_args(arguments)
+    with oc.Session(seed=0):
+        result = train(options.epochs)
+    print(picture(result.images))
+    print(f"held-out bound {result.last:.2f} nats per image, {result.first:.2f} at first")
+    return result
+
+
+if __name__ == "__main__":
+    main()

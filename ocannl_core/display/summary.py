@@ -1,0 +1,268 @@
+"""Summaries of models: the shapes, parameters, bytes and operations of their blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from math import prod
+from typing import assert_never
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    Assignment,
+    ExternalCall,
+    Fetch,
+    Repeat,
+    Section,
+    SetVector,
+)
+from ocannl_core.assign.nodes import Sequence as AssignSequence
+from ocannl_core.display.cells import check_tensor, compile_aside
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.identity import ById
+from ocannl_core.indexing import traversals
+from ocannl_core.node import TensorNode
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.tensor.computation import forward
+from ocannl_core.tensor.definitions import ancestors
+from ocannl_core.tensor.parameter_set import ParameterScope
+from ocannl_core.tensor.tensor import Tensor
+
+_OPERATIONS: Mapping[Op, int] = {
+    UnaryOp.IDENTITY: 0,
+    BinaryOp.FIRST: 0,
+    BinaryOp.SECOND: 0,
+    TernaryOp.FMA: 2,
+}
+"""The number of operations of a primitive, where it is not 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """A block, or a parameter.
+
+    Attributes:
+        depth: The number of blocks around it.
+        name: Its title, or the parameter's name.
+        shape: The shape of its result, or of the parameter.
+        parameters: The number of cells of the parameters that it made, those of inner blocks
+            included; a parameter that an earlier application made does not count again.
+        nbytes: Their bytes.
+        operations: The number of operations of its forward code, those of inner blocks included; an
+            addition and a multiplication are two, a function is one.
+        is_parameter: True for a parameter.
+    """
+
+    depth: int
+    name: str
+    shape: str
+    parameters: int
+    nbytes: int
+    operations: int
+    is_parameter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A table of a model; `str` gives text, notebooks show HTML.
+
+    Attributes:
+        rows: Blocks in the order of their first operations, each followed by its own parameters.
+        parameters: The number of cells of all parameters.
+        trained: The number of those that training changes.
+        nbytes: The bytes of all parameters and statistics.
+        operations: The number of operations of the forward code.
+        external: The number of calls of user-written operations, the operations in which are not
+            counted.
+    """
+
+    rows: tuple[SummaryRow, ...]
+    parameters: int
+    trained: int
+    nbytes: int
+    operations: int
+    external: int = 0
+
+    def __str__(self) -> str:
+        heads, *lines = self._table()
+        widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+
+        def line(cells: Sequence[str]) -> str:
+            left = (cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True))
+            right = (cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True))
+            return "  ".join([*left, *right]).rstrip()
+
+        rule = "─" * (sum(widths) + 2 * len(widths) - 2)
+        return "\n".join([line(heads), rule, *map(line, lines), rule, self._totals()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        heads, *lines = self._table()
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in heads)
+        body = "\n".join(
+            "<tr>"
+            + "".join(
+                f'<td style="text-align:{"left" if k < 2 else "right"};white-space:pre">'
+                f"{escape(cell)}</td>"
+                for k, cell in enumerate(cells)
+            )
+            + "</tr>"
+            for cells in lines
+        )
+        return f"<table>\n<tr>{head}</tr>\n{body}\n</table>\n<div>{escape(self._totals())}</div>"
+
+    def _table(self) -> list[tuple[str, ...]]:
+        found: list[tuple[str, ...]] = [("block", "shape", "parameters", "bytes", "operations")]
+        for row in self.rows:
+            counts = (row.parameters, row.nbytes, 0 if row.is_parameter else row.operations)
+            texts = (f"{count:,}" if count else "" for count in counts)
+            found.append(("  " * row.depth + row.name, row.shape, *texts))
+        return found
+
+    def _totals(self) -> str:
+        fixed = self.parameters - self.trained
+        text = f"{self.parameters:,} parameters"
+        text += f" ({fixed:,} of them not trained)" if fixed else ""
+        text += f", {self.nbytes:,} bytes; {self.operations:,} operations forward"
+        calls = f" and {self.external} external calls"
+        return text + (calls if self.external else "")
+
+
+def summary(tensor: Tensor) -> Summary:
+    """Return a table of the blocks and parameters behind a tensor; `print` shows it.
+
+    Each block has the shape of its result, its parameters, their bytes, and the operations of its
+    forward code. Counting them makes shapes final, as compiling does.
+
+    Args:
+        tensor: The output of a model, or its loss.
+
+    Raises:
+        UsageError: if it is no tensor.
+        ShapeError: if shapes contradict each other, or leave a parameter's size open.
+    """
+    tensor = check_tensor(tensor)
+    with compile_aside(tensor.session):
+        code = forward(tensor)
+        program = code.resolve()
+        known = code.tensors()
+    graph = ancestors([tensor])
+    count = _Count(known, tensor)
+    count.add(program.body, 1)
+    parameters = [each for each in graph if each.is_parameter]
+    return Summary(
+        tuple(_rows(_sections(graph), count.operations, 0)),
+        sum(each.size for each in parameters),
+        sum(each.size for each in parameters if each.grad is not None),
+        sum(map(_nbytes, (*parameters, *tensor.statistics))),
+        sum(count.operations.values()),
+        count.external,
+    )
+
+
+# ----- operations ---------------------------------------------------------------------------------
+
+
+class _Count:
+    """The number of operations behind each tensor, and of calls of user-written operations."""
+
+    def __init__(self, known: Mapping[TensorNode, Tensor], root: Tensor) -> None:
+        self.operations: Counter[Tensor] = Counter()
+        self.external = 0
+        self._known = known
+        self._last = root
+
+    def add(self, body: Sequence[Assignment], times: int) -> None:
+        """Count assignments that run some times. Those of an intermediate node count for the tensor
+        before it.
+        """
+        for assignment in body:
+            match assignment:
+                case Accumulate(target, combine, _, op, _, projections):
+                    self._last = self._known.get(target, self._last)
+                    each = _OPERATIONS.get(op, 1) + _OPERATIONS.get(combine, 1)
+                    domains = (domain for domain, _ in traversals(projections))
+                    cells = sum(prod(extent for _, extent in domain) for domain in domains)
+                    self.operations[self._last] += times * each * cells
+                case Repeat(count=count, body=inside):
+                    self.add(inside, times * count)
+                case AssignSequence(inside) | Section(_, inside):
+                    self.add(inside, times)
+                case ExternalCall():
+                    self.external += times
+                case Fetch() | SetVector():
+                    pass
+                case _:
+                    assert_never(assignment)
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.size * tensor.dtype.nbytes
+
+
+# ----- blocks -------------------------------------------------------------------------------------
+
+
+class _Section:
+    """A block with the tensors that its body made, and the blocks in it, in order."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.tensors: list[Tensor] = []
+        self.inner: dict[ById, _Section] = {}
+
+    def every(self) -> Iterator[Tensor]:
+        """Yield the tensors of the section and of those in it."""
+        yield from self.tensors
+        for section in self.inner.values():
+            yield from section.every()
+
+
+def _sections(graph: Sequence[Tensor]) -> _Section:
+    """Return the tensors of a graph by the blocks that made them; several applications of a block
+    are one section.
+    """
+    root = _Section("")
+    for tensor in graph:
+        section = root
+        for block in _blocks(tensor):
+            section = section.inner.setdefault(ById(block), _Section(block.title))
+        section.tensors.append(tensor)
+    return root
+
+
+def _blocks(tensor: Tensor) -> Sequence[ParameterScope]:
+    """Return the blocks around a tensor, outermost first."""
+    if tensor.is_parameter or tensor.is_statistic:
+        return tensor.scopes
+    found, application = [], tensor.made_in
+    while application is not None:
+        found.append(application.block)
+        application = application.outer
+    return found[::-1]
+
+
+def _rows(section: _Section, operations: Counter[Tensor], depth: int) -> Iterator[SummaryRow]:
+    for tensor in section.tensors:
+        if tensor.is_parameter:
+            name, shape = tensor.label[0], str(tensor.shape)
+            yield SummaryRow(depth, name, shape, tensor.size, _nbytes(tensor), 0, True)
+    for inner in section.inner.values():
+        tensors = list(inner.every())
+        computed = [each for each in tensors if not each.is_parameter]
+        parameters = [each for each in tensors if each.is_parameter]
+        yield SummaryRow(
+            depth,
+            inner.title,
+            str(max(computed, key=lambda each: each.id).shape) if computed else "",
+            sum(each.size for each in parameters),
+            sum(map(_nbytes, parameters)),
+            sum(operations[each] for each in tensors),
+        )
+        yield from _rows(inner, operations, depth + 1)
+    rest = sum(operations[each] for each in section.tensors)
+    if depth == 0 and rest:
+        yield SummaryRow(0, "outside of blocks", "", 0, 0, rest)

@@ -1,0 +1,1 @@
+"""Pictures: graphs of expressions and kernels, and curves; as text, SVG, DOT and Mermaid."""
