@@ -16,6 +16,7 @@ BENCHMARKS = (
     "start.py",
     "compile_latency.py",
     "recurrent.py",
+    "decode.py",
 )
 
 
