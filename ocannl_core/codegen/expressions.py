@@ -229,8 +229,8 @@ class Expressions:
             return self.constant(int(text.code), dtype)
         if dtype.kind is Kind.WORD:
             return self._helper("word_of", text)
-        is_same = self._dialect.index_type == self._dialect.value_type(dtype)
-        return text if is_same else cast(self._dialect.value_type(dtype), text)
+        is_wide = self._dialect.index_type == self._dialect.value_type(int64)
+        return self._convert(text, int64 if is_wide else int32, dtype)
 
     def _bits(self, bits: int, dtype: DType) -> CExpr:
         """Return the number with a given bit pattern: its low bytes, or the low half of a word."""

@@ -481,13 +481,14 @@ class VectorLoop:
         return call("__builtin_convertvector", self._value(arg), CExpr(self._vector(dtype)))
 
     def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
+        if dtype is bool_:
+            raise NotVectorisedError
         terms, _ = as_affine(index)
         stride = sum(c for c, var in terms if var == self._var)
         first = self._expressions.value(IndexValue(index, dtype))
         steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
         if dtype.is_float:
-            limit = 1 << min(dtype.significand, 53)
-            raise_if_inexact(self._positions.index(index), limit)
+            raise_if_inexact(self._positions.index(index), 1 << min(dtype.significand, 53))
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", CExpr(f"({self._vector(dtype)}){{{steps}}}"))
 
