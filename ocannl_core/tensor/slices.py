@@ -7,6 +7,7 @@ from typing import Any
 from ocannl_core.ops import UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Slice
+from ocannl_core.tensor.definitions import Declared
 from ocannl_core.tensor.operation import define_operation
 from ocannl_core.tensor.subscripts import key_text, parse_keys, parts_of
 from ocannl_core.tensor.tensor import Tensor
@@ -37,7 +38,8 @@ def subscript(tensor: Tensor, key: object) -> Tensor:
     keys = parse_keys(parts, text)
     origin = Origin(text, caller_location())
     environment = tensor.session.environment
-    ranks = environment.implied_ranks(tensor.terms)
+    is_declared = isinstance(tensor.definition, Declared)  # its shape follows from later code
+    ranks = None if is_declared else environment.implied_ranks(tensor.terms)
     if ranks is not None:  # uses that follow add no axes, so that the keys count those
         environment.set_ranks(tensor.terms, ranks, origin)
     return _slice.tensor((tensor,), Slice(keys), origin=origin)

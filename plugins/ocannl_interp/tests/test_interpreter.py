@@ -29,6 +29,7 @@ from ocannl_core.dtypes import (
     uint64,
 )
 from ocannl_core.errors import LinkError, OcannlError, VerifyError
+from ocannl_core.host_arrays import cells_in, memory_of
 from ocannl_core.indexing import ConcatIndex, affine, fresh_var
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.kernels.stream import KernelStream
@@ -79,7 +80,8 @@ def uploaded(program: LoopProgram, arrays: Mapping[TensorNode, Array]) -> dict[T
         info = program.nodes[node]
         buffers[node] = plugin.ocannl_allocate(info, TARGET)
         if node in arrays:
-            host = HostBuffer(np.asarray(arrays[node], info.dtype.numpy), info)
+            cells = np.asarray(arrays[node], info.dtype.numpy)
+            host = HostBuffer(memory_of(cells, info), info)
             assert plugin.ocannl_transfer(buffers[node], host) is not None
     return buffers
 
@@ -90,7 +92,7 @@ def run(
     """Return the parameters' cells after running a program as one kernel."""
     buffers = uploaded(program, arrays or {})
     compiled(program).link(buffers)(indices)
-    return {node: buffer.array for node, buffer in buffers.items()}
+    return {node: cells_in(buffer.array, buffer.info) for node, buffer in buffers.items()}
 
 
 def message(error: pytest.ExceptionInfo[OcannlError]) -> str:
