@@ -26,8 +26,8 @@ NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
         ("README.md", f"with up to {NUMERALS[len(HOOK_NAMES)]} functions"),
         (
             "docs/howto/write_a_backend.md",
-            f"the statements and expressions, {len(get_args(Stmt))} of one and "
-            f"{len(get_args(Expr))} of the other",
+            f"has the {len(get_args(Stmt))} classes of statements and the {len(get_args(Expr))} "
+            "of expressions",
         ),
         ("docs/howto/write_a_printer.md", f"closed union of {len(get_args(Stmt))} classes"),
         ("docs/howto/write_a_printer.md", f"closed union of {len(get_args(Expr))} classes"),
