@@ -11,7 +11,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import settings
-from ocannl_core.kernel_passes import deduplicate, schedule_kernels
+from ocannl_core.kernel_passes import deduplicate
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_cpu_c import code_generation, source
 
@@ -64,7 +64,7 @@ def test_deduplicated_kernels_equal_separately_scheduled_ones(
 
     steps, grads = trained()
     with monkeypatch.context() as patch:
-        patch.setattr(schedule_kernels, "KernelMemo", Apart)
+        patch.setattr(deduplicate, "KernelMemo", Apart)
         with settings.overrides(cache_dir=str(settings.current().cache_dir) + "-apart"):
             expected_steps, expected_grads = trained()
     copies = [step for step in steps if step.like is not None]

@@ -131,6 +131,8 @@ def test_threefry_gives_the_published_words(run, key, counter, word):
 def numbers_of(word: tuple[int, ...], dtype: DType) -> list[Any]:
     """Return the cells that a vector store writes, computed from the bytes of the word."""
     raw = np.array(word, np.uint32).tobytes()
+    if dtype is dtypes.bool_:
+        return [byte & 1 for byte in raw]
     if not dtype.is_float or dtype.nbytes == 1:
         return list(np.frombuffer(raw, dtype.numpy))
     whole = np.frombuffer(raw, f"<u{dtype.nbytes}")
