@@ -16,6 +16,8 @@ from ocannl_core.debug.observers import observing
 from ocannl_core.errors import UsageError
 from ocannl_core.hooks.manager import reference, select
 
+_OPTIONS = ("--backends", "--tolerance", "--runs")
+
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -56,6 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
         BackendNotFoundError: if one of them cannot be used.
     """
     script = require_script("verify", arguments.script)
+    misplaced = [each for each in arguments.arguments if each.partition("=")[0] in _OPTIONS]
+    if misplaced and arguments.arguments[:1] != ["--"]:
+        raise UsageError(
+            "Options of `ocannl verify` come before the program, those of the program after `--`.",
+            found=f"{misplaced[0]} after {script}",
+            fix=f"ocannl verify {misplaced[0]} ... {script}, or ocannl verify {script} -- ...",
+        )
     names = arguments.backends.split(",") if arguments.backends else []
     if len(names) not in (0, 2):
         raise UsageError(

@@ -254,6 +254,25 @@ def gathered_cells() -> Example:
     return Example(draft.program(body), arrays, (), {result: np.array(expected)})
 
 
+def gathered_cells_with_margins() -> Example:
+    """Cells at computed positions, which count the cells in memory: margins included."""
+    positions = [1, 3, 0, 5, 6, -1, 4]
+    draft, i = Draft("margins"), fresh_var("i")
+    table = draft.node("table", float32, 3, padding=(Margin(1, 2),))
+    source = draft.node("source", float32, 3)
+    position = draft.node("position", int32, len(positions))
+    result = draft.node("result", float32, len(positions))
+    copy = draft.store(table, affine([(1, i)], 1), value=draft.load(source, i))
+    at_positions = fresh_var("p")
+    read = Gather(table, at(0), 0, draft.load(position, at_positions), float32)
+    body = draft.store(result, at_positions, value=read)
+    arrays = {source: _small_integers(3), position: np.array(positions, np.int32)}
+    padded = np.concatenate([[7], arrays[source], [7, 7]])
+    expected = [padded[p] if 0 <= p < 6 else 0 for p in positions]
+    program = draft.program(Fill(table, 7.0), loop(i, 3, copy), loop(at_positions, 7, body))
+    return Example(program, arrays, (), {result: np.array(expected), table: padded})
+
+
 def scattered_cells() -> Example:
     """Rows added and assigned at computed positions; none for a fraction, a NaN, or beyond."""
     positions = np.array([2.0, 0.0, 3.0, -1.0, 0.5, np.nan, np.inf, 2.0, -0.0, 1e30], np.float32)
@@ -551,6 +570,7 @@ HAND_MADE: tuple[Callable[[], Example], ...] = (
     variables_and_inlined_computations,
     memory_of_every_scope,
     gathered_cells,
+    gathered_cells_with_margins,
     scattered_cells,
     fills_of_every_format,
     packed_cells,

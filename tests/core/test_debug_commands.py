@@ -138,6 +138,15 @@ def test_verify_needs_two_backends(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A comparison needs two backends." in capsys.readouterr().err
 
 
+def test_verify_refuses_its_options_behind_the_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("")
+    assert main(["verify", str(program), "--backends", "interp,cpu_c"]) == 1
+    assert "come before the program" in capsys.readouterr().err
+
+
 # ----- cache -------------------------------------------------------------------------------------
 
 
