@@ -217,7 +217,7 @@ class DataParallel:
             "kernels of a slot": digest(routine.loop_ir),
             "code of the update": digest(str(self._code.means_of_sums + update))
             if self._sharded is None
-            else digest(type(self._optimizer).__name__),
+            else digest(repr(self._optimizer)),
             "summands": digest(repr(self._code.summands)),
             "slots": str(self._total),
             "seed": str(self._loss.session.seed),

@@ -93,6 +93,14 @@ def test_processes_with_different_seeds_are_refused(launch: Launch) -> None:
     assert "all 3 processes: UsageError" in printed
 
 
+@pytest.mark.parametrize("options", [(), ("--sharded",)])
+def test_processes_with_different_hyperparameters_are_refused(
+    launch: Launch, options: tuple[str, ...]
+) -> None:
+    printed = failure(launch, "rate", "--optimizer", "adamw", *options)
+    assert "All processes run the same program; they differ in code of the update." in printed
+
+
 def test_fewer_slots_than_processes_are_refused(launch: Launch) -> None:
     done = launch(3, "train.py", "--slots", 2)
     assert done.returncode != 0

@@ -26,7 +26,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--regularised", action="store_true", help="dropout and batch norm")
     parser.add_argument("--sharded", action="store_true", help="divide the optimiser's state")
     parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--fault", choices=("raise", "exit", "hang", "kill", "differ"))
+    parser.add_argument("--fault", choices=("raise", "exit", "hang", "kill", "differ", "rate"))
     parser.add_argument("--rank", type=int, default=1, help="the process that fails")
     parser.add_argument("--at", type=int, default=3, help="the step at which it fails")
     parser.add_argument("--timeout", type=float, default=30)
@@ -62,10 +62,11 @@ def train(group: ocannl_mpi.MpiCommunicator, given: argparse.Namespace) -> None:
         hidden = oc.nn.dropout(oc.nn.batch_norm(hidden), rate=0.2)
     error = oc.param("w2", output=[3]) @ hidden + oc.param("b2", output=[3]) - y
     loss = oc.einsum("...|... => 0", error * error) / 6
+    own = group.rank if given.fault == "rate" else 0
     if given.optimizer == "sgd":
         optimizer: oc.train.Optimiser = oc.train.SGD(learning_rate=0.05, momentum=0.9)
     else:
-        optimizer = oc.train.AdamW(learning_rate=0.01, clip_norm=0.5)
+        optimizer = oc.train.AdamW(learning_rate=0.01 * (1 + own), clip_norm=0.5)
     step = oc.train.data_parallel(
         loss,
         optimizer,
