@@ -224,7 +224,7 @@ def backend_entries() -> tuple[PluginEntry, ...]:
 
 
 def wrapper_entries() -> tuple[PluginEntry, ...]:
-    """Return every installed wrapper plugin by name, after loading those that are enabled."""
+    """Load the enabled wrapper plugins, and return all installed ones by name."""
     registry = get_registry()
     _load_wrappers(registry)
     names = sorted(registry.wrappers.entries)

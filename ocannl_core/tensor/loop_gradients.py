@@ -229,7 +229,7 @@ class StepCopy:
         return self._copies.get(tensor, tensor)
 
     def value(self, copy: Tensor) -> Tensor:
-        """Return the tensor that holds the value of a copy: what is kept is not computed again."""
+        """Return the tensor that holds the value of a copy; kept values are read from memory."""
         tensor = self._originals.get(copy)
         return copy if tensor is None else self._value_of(tensor)
 

@@ -32,7 +32,7 @@ def build(
 
     Args:
         kernels: The kernels.
-        compiler: Compiles those that are not cached.
+        compiler: The compiler of kernels that the cache lacks.
         architecture: The architecture of the device.
         titles: Descriptions of kernels for messages, by symbol.
 

@@ -129,7 +129,7 @@ class _Linker:
         return make_exclusive(launch, plan.name)
 
     def _allocate_scratch(self) -> None:
-        """Allocate the nodes of the routine; those that are never needed together share memory."""
+        """Allocate the nodes of the routine; nodes with disjoint lifetimes share memory."""
         plan, target = self._plan, self._executable.target
         pool = self._device.memory
         pieces: list[tuple[int, int, Allocation]] = []  # size, last step, memory

@@ -28,12 +28,12 @@ class Nvrtc:
     """A loaded library.
 
     Attributes:
-        library: The library.
+        functions: The functions of the shared object.
         path: Its file, or its name if the dynamic linker found it.
         version: The major and minor version of CUDA.
     """
 
-    library: ctypes.CDLL = field(repr=False, compare=False)
+    functions: ctypes.CDLL = field(repr=False, compare=False)
     path: str
     version: tuple[int, int]
 
@@ -83,13 +83,13 @@ class Nvrtc:
         unit = text.encode(), name.encode()
         self._call("nvrtcCreateProgram", ctypes.byref(program), *unit, 0, None, None)
         try:
-            code = self.library.nvrtcCompileProgram(program, len(options), given)
+            code = self.functions.nvrtcCompileProgram(program, len(options), given)
             log = self._bytes("nvrtcGetProgramLog", program).rstrip(b"\0").decode().strip()
             if code:
                 raise RejectedError(log or self._message(code))
             return self._bytes("nvrtcGetCUBIN", program), log
         finally:
-            self.library.nvrtcDestroyProgram(ctypes.byref(program))
+            self.functions.nvrtcDestroyProgram(ctypes.byref(program))
 
     def _bytes(self, function: str, program: ctypes.c_void_p) -> bytes:
         """Return a result of a program, whose size another function returns."""
@@ -100,13 +100,13 @@ class Nvrtc:
         return content.raw
 
     def _call(self, function: str, *arguments: object) -> None:
-        code = getattr(self.library, function)(*arguments)
+        code = getattr(self.functions, function)(*arguments)
         if code:
             raise RejectedError(f"{function}: {self._message(code)}")
 
     def _message(self, code: int) -> str:
-        self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
-        message: bytes = self.library.nvrtcGetErrorString(code)
+        self.functions.nvrtcGetErrorString.restype = ctypes.c_char_p
+        message: bytes = self.functions.nvrtcGetErrorString(code)
         return message.decode()
 
 

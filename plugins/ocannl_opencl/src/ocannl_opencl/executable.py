@@ -107,7 +107,7 @@ class _Linker:
         self._varying = frozenset(plan.indices)
 
     def _allocate_scratch(self) -> None:
-        """Allocate the nodes of the routine; those that are never needed together share memory.
+        """Allocate the nodes of the routine; nodes with disjoint lifetimes share memory.
 
         Parts of one allocation would have to be aligned as the device demands, some to 512 bytes.
         """
