@@ -252,6 +252,34 @@ class Dialect:
         return f"{call('memset', CExpr(cells), CExpr('0'), CExpr(f'{size} * sizeof *{array}'))};"
 
 
+class BlockDialect(Dialect):
+    """The common part of the languages of devices with thread blocks, one kernel per launch."""
+
+    headers: ClassVar[tuple[str, ...]] = ()
+    has_vectors: ClassVar[bool] = False
+    reports_failures: ClassVar[bool] = True
+    preamble: ClassVar[str] = ""
+    """Types and constants in front of every text."""
+    far: ClassVar[int] = 1 << 30
+    """The position from which on sums of positions may exceed 32 bits."""
+
+    def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
+        return ["}"]
+
+    def prelude(self, helpers: Iterable[str]) -> str:
+        definitions = prelude(helpers, self.words)
+        return f"{self.preamble}\n{definitions}\n" if definitions else self.preamble
+
+    def branch_fence(self) -> list[str]:
+        return []
+
+    def prefetch(self, cell: CExpr) -> str | None:
+        return None
+
+    def zero_fill(self, cells: str, array: str, size: int) -> str | None:
+        return None
+
+
 def _wrap_list(before: str, items: Sequence[str], after: str) -> list[str]:
     """Return a bracketed list on one line, or with one item per line."""
     line = f"{before}{', '.join(items)}{after}"

@@ -7,16 +7,14 @@ elementary operations, so their results are the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from ocannl_core.backend_api import DType
 from ocannl_core.backend_api.c_family import (
-    CExpr,
-    Dialect,
+    BlockDialect,
     KernelParameter,
     PreludeWords,
-    prelude,
 )
 from ocannl_core.backend_api.loops import AxisKind, Scope
 
@@ -46,7 +44,7 @@ typedef unsigned long long uint64_t;
 """Types and constants that NVRTC has no headers for."""
 
 
-class Cuda(Dialect):
+class Cuda(BlockDialect):
     """CUDA C++, one kernel per launch."""
 
     language: ClassVar[str] = "cuda"
@@ -55,19 +53,14 @@ class Cuda(Dialect):
     )
     restrict: ClassVar[str] = "__restrict__"
     index_type: ClassVar[str] = "int32_t"
-    headers: ClassVar[tuple[str, ...]] = ()
-    has_vectors: ClassVar[bool] = False
     stack_limit: ClassVar[int] = 256 << 10
-    reports_failures: ClassVar[bool] = True
+    preamble: ClassVar[str] = PREAMBLE
 
     def for_positions(self, most: int) -> Cuda:
-        return DIALECT if most < _FAR else WIDE
+        return DIALECT if most < self.far else WIDE
 
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return self.function_head(f'extern "C" __global__ void {symbol}', parameters)
-
-    def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
-        return ["}"]
 
     def parameter(self, parameter: KernelParameter) -> str:
         # 64 bits for every type of positions: parameters have one layout
@@ -75,15 +68,8 @@ class Cuda(Dialect):
             f"int64_t {parameter.name}" if parameter.dtype is None else super().parameter(parameter)
         )
 
-    def prelude(self, helpers: Iterable[str]) -> str:
-        definitions = prelude(helpers, self.words)
-        return f"{PREAMBLE}\n{definitions}\n" if definitions else PREAMBLE
-
     def loop_pragma(self, kind: AxisKind, extent: int) -> str:
         return "#pragma unroll" if kind is AxisKind.UNROLLED else ""
-
-    def branch_fence(self) -> list[str]:
-        return []
 
     def device_index(self, kind: AxisKind) -> str:
         return f"({self.index_type})" + ("blockIdx.x" if kind is AxisKind.GRID else "threadIdx.x")
@@ -91,15 +77,9 @@ class Cuda(Dialect):
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["__syncthreads();"]
 
-    def prefetch(self, cell: CExpr) -> str | None:
-        return None
-
     def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
         shared = "__shared__ " if scope is Scope.GROUP else ""
         return f"{shared}__align__(16) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
-
-    def zero_fill(self, cells: str, array: str, size: int) -> str | None:
-        return None
 
 
 class WideCuda(Cuda):
@@ -108,7 +88,5 @@ class WideCuda(Cuda):
     index_type: ClassVar[str] = "int64_t"
 
 
-_FAR = 1 << 30
-"""Positions from which on sums of positions may exceed 32 bits."""
 DIALECT = Cuda()
 WIDE = WideCuda()

@@ -6,16 +6,14 @@ are those of the C backend, in the same elementary operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from ocannl_core.backend_api import DType
 from ocannl_core.backend_api.c_family import (
-    CExpr,
-    Dialect,
+    BlockDialect,
     KernelParameter,
     PreludeWords,
-    prelude,
 )
 from ocannl_core.backend_api.loops import AxisKind, Scope
 
@@ -63,20 +61,18 @@ _BITS = {
 """The helpers that reinterpret bits, by functions of the language."""
 
 
-class OpenCL(Dialect):
+class OpenCL(BlockDialect):
     """OpenCL C 1.2, one kernel per launch."""
 
     language: ClassVar[str] = "opencl"
     words: ClassVar[PreludeWords] = PreludeWords(
         table="__constant const", cells="__constant const", own=tuple(_BITS.items())
     )
-    headers: ClassVar[tuple[str, ...]] = ()
-    has_vectors: ClassVar[bool] = False
     stack_limit: ClassVar[int] = 1 << 16
-    reports_failures: ClassVar[bool] = True
+    preamble: ClassVar[str] = PREAMBLE
 
     def for_positions(self, most: int) -> OpenCL:
-        return NARROW if most < _FAR else DIALECT
+        return NARROW if most < self.far else DIALECT
 
     def function(self, name: str, dtype: DType) -> str:
         """Return the name itself: functions are overloaded, but for that of the preamble."""
@@ -85,23 +81,13 @@ class OpenCL(Dialect):
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return self.function_head(f"__kernel void {symbol}", parameters)
 
-    def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
-        return ["}"]
-
     def parameter(self, parameter: KernelParameter) -> str:
         if parameter.dtype is None:
             return f"int64_t {parameter.name}"
         return f"__global {super().parameter(parameter)}"
 
-    def prelude(self, helpers: Iterable[str]) -> str:
-        definitions = prelude(helpers, self.words)
-        return f"{PREAMBLE}\n{definitions}\n" if definitions else PREAMBLE
-
     def loop_pragma(self, kind: AxisKind, extent: int) -> str:
         return f"#pragma unroll {extent}" if kind is AxisKind.UNROLLED else ""
-
-    def branch_fence(self) -> list[str]:
-        return []
 
     def device_index(self, kind: AxisKind) -> str:
         return "get_group_id(0)" if kind is AxisKind.GRID else "get_local_id(0)"
@@ -109,15 +95,9 @@ class OpenCL(Dialect):
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"]
 
-    def prefetch(self, cell: CExpr) -> str | None:
-        return None
-
     def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
         space = "__local " if scope is Scope.GROUP else ""
         return f"{space}{self.storage_type(dtype)} {name}[{max(size, 1)}];"
-
-    def zero_fill(self, cells: str, array: str, size: int) -> str | None:
-        return None
 
 
 class NarrowOpenCL(OpenCL):
@@ -126,7 +106,5 @@ class NarrowOpenCL(OpenCL):
     index_type: ClassVar[str] = "int32_t"
 
 
-_FAR = 1 << 30
-"""Positions from which on sums of positions may exceed 32 bits."""
 DIALECT = OpenCL()
 NARROW = NarrowOpenCL()
