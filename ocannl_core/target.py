@@ -39,7 +39,6 @@ class ThreadBlocks:
         subgroup: Threads that execute one instruction together: so many run a row, or neighbouring
             cells, at least; 1 if each has its own.
         processors: The blocks that run at the same time, at least.
-        vector_bytes: The widest access to memory of one thread; 0 if all have the size of a number.
     """
 
     max_threads: int
@@ -48,7 +47,6 @@ class ThreadBlocks:
     registers: int = 64
     subgroup: int = 1
     processors: int = 1
-    vector_bytes: int = 0
 
 
 class Capability(Enum):

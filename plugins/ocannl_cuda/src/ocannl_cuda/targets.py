@@ -13,7 +13,6 @@ _OLDEST = (7, 5)
 _THREADS = 256
 _REGISTERS = 128
 """Of 65536 in a multiprocessor: two blocks of 256 threads."""
-_VECTOR_BYTES = 16
 
 
 def report(
@@ -91,7 +90,6 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         registers=_REGISTERS,
         subgroup=32,
         processors=facts.processors,
-        vector_bytes=_VECTOR_BYTES,
     )
     return Target(
         "cuda",
