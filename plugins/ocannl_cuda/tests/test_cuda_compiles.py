@@ -24,7 +24,7 @@ from ocannl_cuda.source import CudaSource, generate, unit
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
 """Ampere, Hopper and Blackwell."""
-TARGET = Target("cuda", thread_blocks=ThreadBlocks(1024, 256, 48 << 10, 128, 32, 132, 16))
+TARGET = Target("cuda", thread_blocks=ThreadBlocks(1024, 256, 48 << 10, 128, 32, 132))
 COMPILER = compilers.search()
 
 pytestmark = pytest.mark.skipif(

@@ -26,7 +26,7 @@ from ocannl_cuda.source import CudaSource, generate, unit
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
 REGISTERS = 128
-TARGET = Target("cuda", thread_blocks=ThreadBlocks(1024, 256, 48 << 10, REGISTERS, 32, 132, 16))
+TARGET = Target("cuda", thread_blocks=ThreadBlocks(1024, 256, 48 << 10, REGISTERS, 32, 132))
 COMPILER = compilers.search()
 
 needs_compiler = pytest.mark.skipif(
