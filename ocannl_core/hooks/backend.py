@@ -271,9 +271,13 @@ class Backend:
 
     def raise_fault(self, hook: str, error: BaseException) -> NoReturn:
         """Raise the error of a hook that has raised one: the same, if that was on purpose."""
-        if isinstance(error, OcannlError | MemoryError):
-            raise error
-        raise self.fault(hook, f"it raised {describe(error)}") from error
+        try:
+            if isinstance(error, OcannlError | MemoryError):
+                raise error
+            raise self.fault(hook, f"it raised {describe(error)}") from error
+        finally:
+            # in a cycle with its traceback it would keep memory of the device alive
+            del error
 
     def _call(self, hook: str, **arguments: object) -> Any:
         try:

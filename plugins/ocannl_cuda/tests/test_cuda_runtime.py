@@ -6,18 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from plugins.ocannl_cuda.tests.emulated import Outcome, needs_emulation, run
+from plugins.ocannl_cuda.tests.emulated import NOTHING_LEFT, Outcome, left_of, needs_emulation, run
 
 pytestmark = needs_emulation
-
-NOTHING_LEFT = {
-    "allocations": 0,
-    "host_allocations": 0,
-    "streams": 0,
-    "events": 0,
-    "modules": 0,
-    "contexts": 0,
-}
 
 README = """
     import numpy as np
@@ -43,10 +34,6 @@ README = """
     ctx.compile(oc.train.forward(guess))()
     print(np.round(ctx[guess].ravel()).astype(int).tolist())
 """
-
-
-def left_of(outcome: Outcome) -> dict[str, int]:
-    return {name: count for name, count in outcome.left.items() if name in NOTHING_LEFT}
 
 
 @pytest.mark.parametrize("sanitize", [False, True])

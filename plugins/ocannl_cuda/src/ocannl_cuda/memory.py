@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ocannl_core.backend_api import (
 from ocannl_cuda import interop
 from ocannl_cuda.device import Device, device_of
 from ocannl_cuda.memory_pool import Allocation
+from ocannl_cuda.staging import CHUNK, Download
 
 Array = np.ndarray[Any, Any]
 
@@ -57,14 +59,20 @@ class Queued:
     Args:
         device: The device, whose context must be current.
         kept: The memory that the work uses.
+        is_staged: True if nothing reads an array of the caller any more.
+
+    Attributes:
+        is_staged: The same.
     """
 
-    __slots__ = ("_device", "_event", "_kept")
+    __slots__ = ("__weakref__", "_device", "_event", "_kept", "is_staged")
 
-    def __init__(self, device: Device, kept: object = None) -> None:
+    def __init__(self, device: Device, kept: object = None, *, is_staged: bool = False) -> None:
         self._device = device
         self._event = device.event()
         self._kept = kept
+        self.is_staged = is_staged
+        device.own(self)
 
     def wait(self) -> None:
         """Return when all earlier work has finished.
@@ -75,15 +83,76 @@ class Queued:
         with self._device:
             try:
                 self._event.synchronize()
-            except self._device.driver.Error as error:
+            except self._device.failures as error:
                 raise self._device.failure(error) from error
+
+    def free(self) -> None:
+        """Release the event, while the context is current."""
+        event, self._event = self._event, None
+        if event is not None:
+            self._device.reuse_event(event)
 
     def wait_on(self, other: Device) -> None:
         """Let later work of another device wait; the other one's context must be current."""
         other.stream.wait_for_event(self._event)
 
     def __del__(self) -> None:
-        self._device.reuse_event(self._event)
+        self.free()
+
+
+class Arriving:
+    """A copy to an array of the host, which has its cells when something has waited for them.
+
+    Args:
+        device: The device.
+        source: The cells.
+        flat: The bytes of a contiguous array.
+        copied: An array that gets the cells last, and the contiguous one; None if that is all.
+    """
+
+    __slots__ = ("_copied", "_device", "_flat", "_parts", "_source")
+
+    def __init__(
+        self, device: Device, source: CudaBuffer, flat: Array, copied: tuple[Array, Array] | None
+    ) -> None:
+        self._device = device
+        self._source = source
+        self._flat = flat
+        self._copied = copied
+        self._parts: deque[tuple[int, Download]] = deque()
+        with device:
+            self._start(0)
+
+    def wait(self) -> None:
+        """Return when the array has the cells; a piece is on its way while one is copied out.
+
+        Raises:
+            LinkError: if some kernel failed.
+        """
+        device = self._device
+        with device:
+            while self._parts:
+                start, part = self._parts.popleft()
+                self._start(start + CHUNK)
+                try:
+                    part.wait()
+                except device.failures as error:
+                    raise device.failure(error) from error
+                self._flat[start : start + CHUNK] = part.cells
+        if self._copied is not None:
+            np.copyto(*self._copied)
+            self._copied = None
+
+    def _start(self, start: int) -> None:
+        """Enqueue the copy of the piece from a place on, if there is one."""
+        nbytes = min(self._flat.size - start, CHUNK)
+        if nbytes <= 0:
+            return
+        try:
+            part = self._device.staging.download(self._source.address + start, nbytes)
+        except self._device.failures as error:
+            raise self._device.failure(error) from error
+        self._parts.append((start, part))
 
 
 def allocate(info: NodeInfo, target: Target) -> CudaBuffer:
@@ -121,34 +190,32 @@ def transfer(destination: Buffer, source: Buffer) -> Event | None:
 
 
 def _upload(destination: CudaBuffer, array: Array) -> Event:
-    """Copy from the host. The array may change as soon as this returns: the driver copies memory
-    that is not page-locked before its call returns.
-    """
+    """Copy from the host through page-locked memory: the array may change as soon as this returns."""
     if not array.size:
         return Done()
     device = device_of(destination.target)
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     with device:
-        device.driver.memcpy_htod_async(destination.address, data, device.stream)
-        return Queued(device, (destination, data))
+        try:
+            device.staging.upload(destination.address, data)
+        except device.failures as error:
+            raise device.failure(error) from error
+        return Queued(device, destination, is_staged=True)
 
 
 def _download(array: Array, source: CudaBuffer) -> Event:
+    """Copy to the host through page-locked memory, in pieces if there is much."""
     if not array.size:
         return Done()
     device = device_of(source.target)
     is_direct = array.flags.c_contiguous and array.flags.writeable
     data = array if is_direct else np.empty(array.shape, array.dtype)
-    with device:
-        try:
-            flat = data.reshape(-1).view(np.uint8)
-            device.driver.memcpy_dtoh_async(flat, source.address, device.stream)
-            device.stream.synchronize()
-        except device.driver.Error as error:
-            raise device.failure(error) from error
-    if not is_direct:
-        np.copyto(array, data)
-    return Done()
+    flat = data.reshape(-1).view(np.uint8)
+    arriving = Arriving(device, source, flat, None if is_direct else (array, data))
+    if flat.size > CHUNK:
+        arriving.wait()
+        return Done()
+    return arriving
 
 
 def _copy(destination: CudaBuffer, source: CudaBuffer) -> Event:
