@@ -90,6 +90,14 @@ class Backend:
         plugin = self.manager.get_plugin(self.name)
         return not callable(getattr(plugin, "ocannl_synchronize", None))
 
+    @property
+    def stages_uploads(self) -> bool:
+        """True if a copy from the host takes the cells at once, and takes effect after the earlier
+        work of the device: the plugin states `OCANNL_STAGES_UPLOADS`.
+        """
+        plugin = self.manager.get_plugin(self.name)
+        return getattr(plugin, "OCANNL_STAGES_UPLOADS", False) is True
+
     def lacking(self) -> tuple[str, ...]:
         """Return the hooks that running a program needs and that the plugin does not implement."""
         plugin = self.manager.get_plugin(self.name)
@@ -242,14 +250,27 @@ class Backend:
         if timeline.is_on():
             name = f"{source.info.nbytes} bytes from {source.target} to {destination.target}"
             with timeline.span("transfer", name):
-                timed: Event | None = self._call(hook, destination=destination, source=source)
+                timed = self._event_of(hook, destination, source)
                 if timed is not None:
-                    self._checked(hook, timed, violation_of_event(timed)).wait()
+                    timed.wait()
                 return timed
+        return self._event_of(hook, destination, source)
+
+    def _event_of(self, hook: str, destination: Buffer, source: Buffer) -> Event | None:
         event: Event | None = self._call(hook, destination=destination, source=source)
         if event is None or type(event) is Done:
             return event
-        return self._checked(hook, event, violation_of_event(event))
+        checked = self._checked(hook, event, violation_of_event(event))
+        return self.checked_event(f"the event of {hook}", checked)
+
+    def checked_event(self, source: str, event: Event) -> Event:
+        """Return an event of the plugin whose errors name the plugin.
+
+        Args:
+            source: The origin of the event, for messages.
+            event: The event.
+        """
+        return PluginEvent(self, source, event)
 
     def synchronize(self, target: Target) -> None:
         """Return when all work of the device has finished."""
@@ -328,6 +349,32 @@ class Backend:
 
     def _defect_fix(self) -> str:
         return f"this is a defect of the plugin {self.plugin}: report it to its authors"
+
+
+class PluginEvent:
+    """An event of a plugin, whose errors name it."""
+
+    __slots__ = ("_backend", "_event", "_source")
+
+    def __init__(self, backend: Backend, source: str, event: Event) -> None:
+        self._backend = backend
+        self._source = source
+        self._event = event
+
+    @property
+    def is_done(self) -> bool:
+        return getattr(self._event, "is_done", False) is True
+
+    def wait(self) -> None:
+        """Return when all earlier work has finished.
+
+        Raises:
+            HookError: if the event raises an error that is none of the project.
+        """
+        try:
+            self._event.wait()
+        except (Exception, SystemExit) as error:
+            self._backend.raise_fault(f"{self._source}, waiting", error)
 
 
 def transfer(

@@ -387,7 +387,7 @@ class Context:
     def _write(self, stored: Stored, cells: Array, sizes: Mapping[StaticExtent, int]) -> None:
         if stored.shared is not None:
             link.unshare(stored, self._store, stored.node.name)
-        self._store.wait_to_write(stored)
+        self._store.wait_for_others(stored)
         values.write(self.backend, stored.buffer, cells)
         self._store.history.host_wrote(stored, sizes)
 

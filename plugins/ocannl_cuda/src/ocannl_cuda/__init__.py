@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 OCANNL_API = (1, 0)
 OCANNL_SOURCE = CudaSource
 """The class of sources that later processes may read from disk."""
+OCANNL_STAGES_UPLOADS = True
+"""Copies from the host go through memory of this backend, on the stream of the kernels."""
 
 
 @hookimpl

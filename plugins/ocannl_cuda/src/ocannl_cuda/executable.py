@@ -28,7 +28,7 @@ from ocannl_core.backend_api import (
     merge_reads,
     settings,
 )
-from ocannl_core.backend_api.c_family import KernelText, native_arguments
+from ocannl_core.backend_api.c_family import native_arguments
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.loops import Block, CheckPositions, check_positions, statements
 from ocannl_cuda.building import build

@@ -59,19 +59,14 @@ class Queued:
     Args:
         device: The device, whose context must be current.
         kept: The memory that the work uses.
-        is_staged: True if nothing reads an array of the caller any more.
-
-    Attributes:
-        is_staged: The same.
     """
 
-    __slots__ = ("__weakref__", "_device", "_event", "_kept", "is_staged")
+    __slots__ = ("__weakref__", "_device", "_event", "_kept")
 
-    def __init__(self, device: Device, kept: object = None, *, is_staged: bool = False) -> None:
+    def __init__(self, device: Device, kept: object = None) -> None:
         self._device = device
         self._event = device.event()
         self._kept = kept
-        self.is_staged = is_staged
         device.own(self)
 
     def wait(self) -> None:
@@ -190,7 +185,7 @@ def transfer(destination: Buffer, source: Buffer) -> Event | None:
 
 
 def _upload(destination: CudaBuffer, array: Array) -> Event:
-    """Copy from the host through page-locked memory: the array may change as soon as this returns."""
+    """Copy from the host through page-locked memory: the array may change at once."""
     if not array.size:
         return Done()
     device = device_of(destination.target)
@@ -200,7 +195,7 @@ def _upload(destination: CudaBuffer, array: Array) -> Event:
             device.staging.upload(destination.address, data)
         except device.failures as error:
             raise device.failure(error) from error
-        return Queued(device, destination, is_staged=True)
+        return Queued(device, destination)
 
 
 def _download(array: Array, source: CudaBuffer) -> Event:
