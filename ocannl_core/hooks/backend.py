@@ -26,6 +26,7 @@ from ocannl_core.hooks.results import (
     violation_of_buffer,
     violation_of_event,
     violation_of_executable,
+    violation_of_import,
     violation_of_launcher,
     violation_of_passes,
     violation_of_report,
@@ -234,6 +235,18 @@ class Backend:
         if buffer is None:
             raise LinkError(**self._missing("allocates no memory", hook))
         return self._checked(hook, buffer, violation_of_buffer(buffer, info, target))
+
+    def import_array(self, array: object, target: Target) -> Buffer | None:
+        """Return the memory of an object of another library on a device as a buffer; None if the
+        backend has no access to it.
+        """
+        if not self.manager.hook.ocannl_import.get_hookimpls():
+            return None
+        hook = "ocannl_import"
+        buffer: Buffer | None = self._call(hook, array=array, target=target)
+        if buffer is None:
+            return None
+        return self._checked(hook, buffer, violation_of_import(buffer, target))
 
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
         """Copy cells to or from a device of this backend, or between two of them.

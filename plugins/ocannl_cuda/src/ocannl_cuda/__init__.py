@@ -67,6 +67,14 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> CudaBuffer:
 
 
 @hookimpl
+def ocannl_import(array: object, target: Target) -> CudaBuffer | None:
+    """Return memory of another library: DLPack, or `__cuda_array_interface__`."""
+    from ocannl_cuda import memory
+
+    return memory.imported(array, target)
+
+
+@hookimpl
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy within a device, between two of them, and between one and arrays of the host."""
     from ocannl_cuda import memory

@@ -146,6 +146,24 @@ class Device:
         """Record a routine whose kernels are about to be enqueued, for messages."""
         self._runs.append(routine)
 
+    def let_follow(self, stream: int) -> None:
+        """Let later work of another library's stream wait for all work so far; the context must be
+        current.
+        """
+        try:
+            self.calls.let_wait(stream, self.stream.handle)
+        except DriverCallError as error:
+            raise self.failure(error, f"the stream {stream:#x}") from error
+
+    def follow(self, stream: int) -> None:
+        """Let later work wait for all work so far of another library's stream; the context must be
+        current.
+        """
+        try:
+            self.calls.let_wait(self.stream.handle, stream)
+        except DriverCallError as error:
+            raise self.failure(error, f"the stream {stream:#x}") from error
+
     def hold(self, thing: object) -> None:
         """Keep an object until the work so far has finished; the context must be current."""
         self._drop_held()

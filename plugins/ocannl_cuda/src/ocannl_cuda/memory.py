@@ -18,6 +18,8 @@ from ocannl_core.backend_api import (
 )
 from ocannl_cuda import interop
 from ocannl_cuda.device import Device, device_of
+from ocannl_cuda.driver_calls import LEGACY_STREAM
+from ocannl_cuda.foreign_memory import ForeignMemory, describe
 from ocannl_cuda.memory_pool import Allocation
 from ocannl_cuda.staging import CHUNK, Download
 
@@ -28,7 +30,7 @@ Array = np.ndarray[Any, Any]
 class CudaBuffer:
     """The cells of a node, margins included, in memory of a device."""
 
-    memory: Allocation
+    memory: Allocation | ForeignMemory
     info: NodeInfo
     target: Target
 
@@ -38,8 +40,13 @@ class CudaBuffer:
         return self.memory.address
 
     @property
+    def is_read_only(self) -> bool:
+        """True for memory that another library does not let others write."""
+        return isinstance(self.memory, ForeignMemory) and self.memory.is_read_only
+
+    @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        # a consumer that does not support streams needs the cells to be written
+        # many consumers ignore the stream of the interface: the cells must be written
         device_of(self.target).synchronize()
         return interop.array_interface(self.address, self.info)
 
@@ -47,9 +54,19 @@ class CudaBuffer:
         return interop.CUDA, self.target.device
 
     def __dlpack__(self, *, stream: int | None = None, **more: object) -> object:
-        """Return a capsule of DLPack; a stream of -1 leaves out the wait for queued work."""
+        """Return a capsule of DLPack, for use on a stream after all queued work.
+
+        Args:
+            stream: The handle of the stream; by default the legacy one, which is 1. The
+                per-thread stream is 2, and -1 leaves out the wait.
+            more: Options of newer versions of the protocol, whose defaults hold.
+        """
+        if stream == 0:
+            raise BufferError("the stream 0 of DLPack is ambiguous: give 1, 2 or a handle")
         if stream != -1:
-            device_of(self.target).synchronize()
+            device = device_of(self.target)
+            with device:
+                device.let_follow(LEGACY_STREAM if stream is None else stream)
         return interop.capsule(self.memory, self.address, self.info, self.target.device)
 
 
@@ -169,6 +186,21 @@ def zeroed(nbytes: int, target: Target) -> Allocation:
     return memory
 
 
+def imported(array: object, target: Target) -> CudaBuffer | None:
+    """Return memory of another library as a buffer, used after the work that fills it; None for an
+    object without memory of CUDA devices.
+
+    Raises:
+        TransferError: if it is of another device, of an unknown format, or has gaps.
+    """
+    if not (hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")):
+        return None
+    device = device_of(target)
+    with device:
+        found = describe(array, device)
+    return None if found is None else CudaBuffer(found.memory, found.info, target)
+
+
 def transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy cells; return None for a pair that this backend does not serve."""
     match destination, source:
@@ -221,7 +253,17 @@ def _copy(destination: CudaBuffer, source: CudaBuffer) -> Event:
         device.driver.memcpy_dtod_async(
             destination.address, source.address, source.info.nbytes, device.stream
         )
+        _hold(device, destination, source)
         return Queued(device, (destination, source))
+
+
+def _hold(device: Device, *buffers: CudaBuffer) -> None:
+    """Keep memory of other libraries until the work so far has finished: they may reuse it at once
+    when it is dropped.
+    """
+    for buffer in buffers:
+        if isinstance(buffer.memory, ForeignMemory):
+            device.hold(buffer.memory)
 
 
 def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
@@ -236,6 +278,7 @@ def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
     with there:
         addresses = destination.address, source.address
         there.copy_from_peer(here, *addresses, source.info.nbytes)
+        _hold(there, destination, source)
         copied = Queued(there, (destination, source))
     with here:
         copied.wait_on(here)
