@@ -263,27 +263,14 @@ class Backend:
         if timeline.is_on():
             name = f"{source.info.nbytes} bytes from {source.target} to {destination.target}"
             with timeline.span("transfer", name):
-                timed = self._event_of(hook, destination, source)
+                timed: Event | None = self._call(hook, destination=destination, source=source)
                 if timed is not None:
-                    timed.wait()
+                    self._checked(hook, timed, violation_of_event(timed)).wait()
                 return timed
-        return self._event_of(hook, destination, source)
-
-    def _event_of(self, hook: str, destination: Buffer, source: Buffer) -> Event | None:
         event: Event | None = self._call(hook, destination=destination, source=source)
         if event is None or type(event) is Done:
             return event
-        checked = self._checked(hook, event, violation_of_event(event))
-        return self.checked_event(f"the event of {hook}", checked)
-
-    def checked_event(self, source: str, event: Event) -> Event:
-        """Return an event of the plugin whose errors name the plugin.
-
-        Args:
-            source: The origin of the event, for messages.
-            event: The event.
-        """
-        return PluginEvent(self, source, event)
+        return self._checked(hook, event, violation_of_event(event))
 
     def synchronize(self, target: Target) -> None:
         """Return when all work of the device has finished."""
@@ -362,32 +349,6 @@ class Backend:
 
     def _defect_fix(self) -> str:
         return f"this is a defect of the plugin {self.plugin}: report it to its authors"
-
-
-class PluginEvent:
-    """An event of a plugin, whose errors name it."""
-
-    __slots__ = ("_backend", "_event", "_source")
-
-    def __init__(self, backend: Backend, source: str, event: Event) -> None:
-        self._backend = backend
-        self._source = source
-        self._event = event
-
-    @property
-    def is_done(self) -> bool:
-        return getattr(self._event, "is_done", False) is True
-
-    def wait(self) -> None:
-        """Return when all earlier work has finished.
-
-        Raises:
-            HookError: if the event raises an error that is none of the project.
-        """
-        try:
-            self._event.wait()
-        except (Exception, SystemExit) as error:
-            self._backend.raise_fault(f"{self._source}, waiting", error)
 
 
 def transfer(

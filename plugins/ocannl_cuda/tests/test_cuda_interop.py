@@ -111,7 +111,6 @@ def test_the_memory_outlives_its_owner_until_it_is_copied(tmp_path: Path) -> Non
             device.synchronize()
             ctx[x] = given
             del given
-            other.release()
             gc.collect()
             assert len(interop._exported) == 1  # held until the copy has run
             step()
@@ -339,3 +338,65 @@ def test_a_process_ends_cleanly_with_live_exports_and_imports(tmp_path: Path) ->
             tmp_path,
         )
     )
+
+
+def test_work_inside_of_on_stream_is_in_order_with_that_stream(tmp_path: Path) -> None:
+    check(
+        interop(
+            """
+            import ocannl_cuda
+            with device:
+                stream = device.driver.Stream(1)
+                first, last = (device.driver.pagelocked_empty(12, np.float32) for _ in "ab")
+            first[:] = cells.ravel()
+            ctx[x] = np.zeros((4, 3))
+            step()
+            addresses = [ctx.buffer(each).address for each in (x, y)]
+            device.synchronize()
+            for number in range(3):
+                first += 1
+                with ocannl_cuda.on_stream(stream):
+                    with device.current():
+                        device.driver.memcpy_htod_async(addresses[0], first, stream)
+                    step()
+                    with device.current():
+                        device.driver.memcpy_dtoh_async(last, addresses[1], stream)
+                # only the stream of the user is waited for
+                with device.current():
+                    stream.synchronize()
+                assert last.tolist() == (2 * (cells + number + 1)).ravel().tolist()
+            with device:
+                del stream, first, last
+            """,
+            tmp_path,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("stream", "found"),
+    [("0", "ambiguous"), ("'fast'", "a str"), ("far.handle", "a stream of another device")],
+)
+def test_a_stream_that_work_cannot_follow_is_an_error(
+    stream: str, found: str, tmp_path: Path
+) -> None:
+    outcome = interop(
+        f"""
+        import ocannl_cuda
+        from ocannl_core.backend_api import UsageError
+        beyond = device_of(oc.Context("cuda:1").target)
+        with beyond:
+            far = beyond.driver.Stream(1)
+        try:
+            with ocannl_cuda.on_stream({stream}):
+                step()
+        except UsageError as error:
+            print(error)
+        with beyond:
+            del far
+        """,
+        tmp_path,
+        devices=2,
+    )
+    check(outcome)
+    assert found in outcome.output

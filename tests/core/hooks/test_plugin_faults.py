@@ -185,40 +185,6 @@ def test_a_launcher_that_fails_at_a_later_call_is_named() -> None:
             step()
 
 
-class Unwaitable:
-    """An event whose wait fails."""
-
-    def wait(self) -> None:
-        raise ConnectionError("the device is gone")
-
-
-def test_the_event_of_a_copy_that_fails_is_named() -> None:
-    faulty(ocannl_transfer=lambda: Unwaitable())
-    message = fails()
-    assert "the event of ocannl_transfer, waiting: it raised ConnectionError: the device" in message
-    assert "where  backend faulty, plugin registered in this process" in message
-
-
-def test_the_event_of_a_run_that_fails_is_named() -> None:
-    class Late:
-        def link(self, buffers: object) -> Callable[[object], Unwaitable]:
-            return lambda values: Unwaitable()
-
-    faulty(ocannl_compile=lambda: Late(), ocannl_synchronize=lambda: True)
-    message = fails()
-    assert "the event of forward" in message
-    assert "waiting: it raised ConnectionError: the device is gone" in message
-
-
-def test_errors_that_an_event_raises_on_purpose_are_not_changed() -> None:
-    class Failed:
-        def wait(self) -> None:
-            raise oc.LinkError("Kernels run to their end.", found="one did not")
-
-    faulty(ocannl_transfer=lambda: Failed())
-    assert "found  one did not" in fails(oc.LinkError)
-
-
 # ----- results of wrong types --------------------------------------------------------------------
 
 

@@ -21,10 +21,13 @@ from ocannl_core.backend_api import (
 )
 from ocannl_cuda import compilers, driver_probe, targets
 from ocannl_cuda.source import CudaSource, generate
+from ocannl_cuda.user_streams import on_stream
 
 if TYPE_CHECKING:
     from ocannl_cuda.executable import CudaExecutable
     from ocannl_cuda.memory import CudaBuffer
+
+__all__ = ["OCANNL_API", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "on_stream"]
 
 OCANNL_API = (1, 0)
 OCANNL_SOURCE = CudaSource

@@ -104,6 +104,15 @@ class Device:
             self.driver.Context.pop()
 
     @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the context the current one of the thread, for work that is not of this backend."""
+        self.context.push()
+        try:
+            yield
+        finally:
+            self.driver.Context.pop()
+
+    @contextmanager
     def following(self, stream: int) -> Iterator[None]:
         """Let the work that this thread enqueues meanwhile run in order with that of a stream.
 
@@ -283,19 +292,31 @@ def device_of(target: Target) -> Device:
         LinkError: if this machine does not have it, or it cannot be used.
     """
     found = _devices.get(target.device)
-    if found is not None:
-        return found
+    return _opened(target.device, is_emulated(target)) if found is None else found
+
+
+def ordinal_device(ordinal: int) -> Device:
+    """Return the device of an ordinal; one that no context has used yet is a real one.
+
+    Raises:
+        LinkError: if this machine does not have it, or it cannot be used.
+    """
+    found = _devices.get(ordinal)
+    return _opened(ordinal, is_emulated=False) if found is None else found
+
+
+def _opened(ordinal: int, is_emulated: bool) -> Device:
     with _lock:
-        if target.device not in _devices:
+        if ordinal not in _devices:
             try:
-                _devices[target.device] = Device(target.device, is_emulated=is_emulated(target))
+                _devices[ordinal] = Device(ordinal, is_emulated=is_emulated)
             except Exception as error:  # of PyCUDA, which may itself be missing
                 raise LinkError(
                     "A target of this backend is a device of this machine that works.",
-                    found=f"{target}: {type(error).__name__}: {error}",
+                    found=f"cuda:{ordinal}: {type(error).__name__}: {error}",
                     fix="`ocannl doctor cuda` checks driver, devices and compiler",
                 ) from error
-        return _devices[target.device]
+        return _devices[ordinal]
 
 
 @atexit.register
