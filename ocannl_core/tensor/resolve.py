@@ -229,6 +229,7 @@ class _AssignmentEmitter:
         """The time of the last change of each tensor, counted in changes of any tensor."""
         self._now = 0
         self._set: set[Tensor] = set()  # gradients
+        self._zero: set[Tensor] = set()  # gradients, until the first contribution
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
         self._carried: set[Tensor] = set()  # gradients passed on before they were set
         self._sums: dict[Tensor, set[Tensor]] = {}
@@ -377,6 +378,7 @@ class _AssignmentEmitter:
         return max((self._changes.get(each, 0) for each in tensors), default=0)
 
     def changed(self, tensor: Tensor) -> None:
+        self._zero.discard(tensor)
         self._now += 1
         self._changes[tensor] = self._now
 
@@ -450,6 +452,7 @@ class _AssignmentEmitter:
         self.body.append(Fetch(node, Constant(0.0), gradient.origin))
         self.embedded.add(node)
         self.changed(gradient)
+        self._zero.add(gradient)
         self._note_set(gradient)
 
     def _note_set(self, gradient: Tensor) -> None:
@@ -473,6 +476,7 @@ class _AssignmentEmitter:
             self.loops.backpropagate(definition.loop, tensor)
         if (
             tensor.grad is None
+            or tensor.grad in self._zero  # behind stop_gradient
             or not isinstance(definition, Applied)
             or definition.operation.gradient is None
         ):
