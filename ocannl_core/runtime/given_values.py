@@ -91,7 +91,8 @@ def prepare(
         collect_if_due()
         allocated = store.new(tensor.node, info, tensor.describe(), tensor)
     buffer = _imported(store, value)
-    cells, sizes = None, {}
+    cells: Array | None = None
+    sizes: Mapping[StaticExtent, int] = {}
     if buffer is not None:
         _check_equal(tensor, info, buffer.info)
     else:

@@ -364,6 +364,7 @@ def _queued(launch: Launcher, queue: HostQueue, run: RunRecord) -> Launcher:
 
 def _observed(launch: Launcher, run: RunRecord, built: Build) -> Launcher:
     """Return a launcher that records the event that the backend's own returns, if any."""
+
     def start(values: Sequence[int]) -> None:
         event = launch(values)
         if event is not None and not callable(getattr(event, "wait", None)):
