@@ -45,7 +45,7 @@ class Device:
     """A device with the stream that runs all of its work in order.
 
     As a context manager it makes its context the current one of the thread. Inside of
-    `following(stream)` what is enqueued meanwhile runs in order with the work of that stream.
+    `following(stream)` the work that is enqueued meanwhile runs in order with the work of that stream.
 
     Args:
         ordinal: Its number among the devices of the driver.

@@ -201,7 +201,7 @@ class DriverCalls:
         self.call("cuGraphExecKernelNodeSetParams_v2", ready, node, byref(params))
 
     def destroy_graph(self, graph: int, ready: int) -> None:
-        """Release a graph and what was made ready of it."""
+        """Release a graph, and its form that is ready for launches."""
         if ready:
             self.call("cuGraphExecDestroy", ready)
         if graph:

@@ -234,7 +234,7 @@ def _unrolled(step: RunStep, most: int) -> list[BoundLaunch] | None:
 
 
 def _launches_of(step: RunStep, fixed: Mapping[StaticIndex, int]) -> Iterator[BoundLaunch | None]:
-    """Yield the launches of a step, with None for what needs the host."""
+    """Yield the launches of a step, with None for those that need the host."""
     match step:
         case KernelLaunch():
             yield BoundLaunch(step, {i: fixed[i] for i in step.indices if i in fixed})

@@ -23,7 +23,7 @@ class KernelLaunch:
     Args:
         device: The device.
         function: The kernel.
-        where: The kernel for messages, with what it computes.
+        where: the kernel for messages, with its title.
         shape: The extents of the grid and of a block.
         addresses: Its first parameters.
         indices: The static indices that are its next ones.

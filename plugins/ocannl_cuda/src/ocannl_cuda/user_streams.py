@@ -56,7 +56,7 @@ def _handle_of(stream: object) -> int:
         raise UsageError(
             "on_stream takes a stream of CUDA.",
             found=f"a {type(stream).__name__}: {stream!r}",
-            fix="an object with `__cuda_stream__`, such as torch.cuda.current_stream(), or a handle",
+            fix="an object with `__cuda_stream__`, as torch.cuda.current_stream(), or a handle",
         )
     return found
 
