@@ -18,7 +18,7 @@ from typing import assert_never
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.compound_assignment import compound_symbol
 from ocannl_core.codegen.device_axes import GROUP_ALIGNMENT, DeviceAxis, device_axes
-from ocannl_core.codegen.dialect import Dialect, KernelParameter
+from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
 from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.float32_math import REPLACED_FUNCTIONS
@@ -33,6 +33,7 @@ from ocannl_core.codegen.precedence import CExpr
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.scalar_replacement import assign_registers
 from ocannl_core.codegen.staged_code import staged_text
+from ocannl_core.codegen.vector_copies import VectorCopies
 from ocannl_core.codegen.vector_loops import (
     MOST_LANES,
     NotVectorisedError,
@@ -172,6 +173,8 @@ class _KernelRenderer:
         self._tiles = TileLoops(
             self._names, self._info, self.writer, self._expressions, self._note_written
         )
+        shared = dialect, self._names, self._info, self.writer, self._expressions
+        self._copies = VectorCopies(*shared, self._space_of, self._note_written)
         self._ranges: dict[IndexVar, Range] = {
             index: Range(0, index.extent - 1) for index in nest.indices if index.extent
         }
@@ -188,6 +191,7 @@ class _KernelRenderer:
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
         self._device = device_axes(nest.body, dialect)
         self.group_bytes = 0
+        self._group: set[TensorNode] = set()
         self._limits: list[tuple[AxisIndex, int]] = []
         self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
         self._private: dict[TensorNode, KernelParameter] = {}
@@ -374,6 +378,8 @@ class _KernelRenderer:
         if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1 and is_whole:
             self._write_vector_loop(loop)
             return
+        if loop.kind is AxisKind.VECTOR and not self._has_vectors and self._copies.render(loop):
+            return
         if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1 and is_whole:
             self._innermost += 1
             self._tiles.render(loop)
@@ -415,6 +421,11 @@ class _KernelRenderer:
         if mentioned is None:
             mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))
         return not mentioned.isdisjoint(self._names.registers.keys() | self._names.tiles.keys())
+
+    def _space_of(self, node: TensorNode) -> AddressSpace:
+        if node in self._nest.arguments:
+            return AddressSpace.GLOBAL
+        return AddressSpace.GROUP if node in self._group else AddressSpace.PRIVATE
 
     def _write_vector_loop(self, loop: For) -> None:
         self._innermost += 1
@@ -527,6 +538,7 @@ class _KernelRenderer:
         if scope is Scope.GROUP and self._device.counts[1]:
             self.group_bytes += -(-info.nbytes // GROUP_ALIGNMENT) * GROUP_ALIGNMENT
             self._note_type(info.dtype)
+            self._group.add(node)
             name = self._names.allocate(node)
             self.writer.insert_first(self._dialect.array(name, info.dtype, info.size, scope))
             return

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 
-from ocannl_core.dtypes import int32, int64
+from ocannl_core.dtypes import DType, int32, int64
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
@@ -33,6 +34,7 @@ from ocannl_core.indexing import (
     fresh_var,
 )
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction, with_factors
+from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
@@ -75,6 +77,9 @@ from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
+from ocannl_core.schedule.apply.shared_fill import deal_digits
+from ocannl_core.schedule.apply.vector_accesses import Ranges, vector_iterations
+from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
 
 PADDING_CELLS = 4
 """Cells between rows of a packed operand that threads write across: neighbouring threads then write
@@ -87,13 +92,20 @@ def is_for_blocks(schedule: Schedule) -> bool:
     return any(isinstance(each, MapToGrid | MapToBlock) for each in schedule)
 
 
-def apply_block_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
+def apply_block_schedule(
+    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
+) -> ScheduledNest:
     """Return a nest on the axes that a schedule maps to the grid and to a block.
+
+    Args:
+        nest: The nest.
+        schedule: The schedule.
+        nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
 
     Raises:
         UsageError: for a schedule that does not fit the nest.
     """
-    emitter = ThreadEmitter(BlockAxes.of(nest, schedule), nest, schedule)
+    emitter = ThreadEmitter.of(nest, schedule, nodes)
     inside = emitter.thread_body(emitter.axes.thread_numbers)
     body = emitter.axes.around(inside, tuple(emitter.shared))
     return ScheduledNest((), (), body, emitter.nodes)
@@ -123,6 +135,7 @@ class ThreadEmitter:
         axes: The leaves of the schedule.
         nest: The nest.
         schedule: The schedule.
+        vectors: The accesses of a vectorised leaf; None if there are none.
         nodes: The arrays that the statements use.
         shared: Those that the threads of a block share.
         numbering: The id of the next array.
@@ -131,9 +144,22 @@ class ThreadEmitter:
     axes: BlockAxes
     nest: KernelNest
     schedule: Schedule
+    vectors: VectorLeaf | None = None
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     shared: list[TensorNode] = field(default_factory=list)
     numbering: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        nest: KernelNest,
+        schedule: Schedule,
+        nodes: NodeInfos | None = None,
+        around: Ranges = MappingProxyType({}),
+    ) -> ThreadEmitter:
+        """Return the emitter for a schedule; without `nodes` all accesses are scalar."""
+        axes = BlockAxes.of(nest, schedule)
+        return cls(axes, nest, schedule, VectorLeaf.of(axes, nest, nodes, around))
 
     # ----- parts of the schedule --------------------------------------------------------------
 
@@ -163,9 +189,28 @@ class ThreadEmitter:
         """
         reduction = self.nest.reduction
         if reduction is None:
-            stmts = self.axes.loops(self.cells, numbers, self._epilogue({}))
+            stmts = self._loops(self.cells, numbers, self._epilogue({}))
             return self.axes.guard(self._outer_cells(numbers), numbers, stmts)
         return self._reduce(reduction, numbers)
+
+    def _loops(
+        self, names: Sequence[str], numbers: Numbers, body: Body, *, is_guarded: bool = True
+    ) -> tuple[Stmt, ...]:
+        """Return loops of a thread around statements, the innermost one as vectors if it can be."""
+        vectors = self.vectors
+        if vectors is None or not is_guarded or not names or names[-1] != vectors.name:
+            return self.axes.loops(names, numbers, body, is_guarded=is_guarded)
+
+        def innermost(inner: Numbers) -> tuple[Stmt, ...]:
+            return vectors.loop(self.axes, inner, body, self._new_vector)
+
+        return self.axes.loops(names[:-1], numbers, innermost)
+
+    def _new_vector(self, name: str, dtype: DType, lanes: int) -> TensorNode:
+        node = TensorNode(self.numbering, (name,))
+        self.numbering += 1
+        self.nodes[node] = NodeInfo(dtype, (lanes,))
+        return node
 
     def _outer_cells(self, numbers: Numbers) -> list[str]:
         """Return the axes of cells that grid and block determine."""
@@ -223,7 +268,7 @@ class ThreadEmitter:
                 return (accumulator.set(inner, total), *self._epilogue({result: own})(inner))
             return self._epilogue({result: total})(inner)
 
-        stmts = self.axes.loops(self.cells, numbers, store)
+        stmts = self._loops(self.cells, numbers, store)
         return self.axes.guard(self._outer_cells(numbers), numbers, stmts)
 
     def _fresh_local(self, reduction: Reduction) -> Local:
@@ -287,7 +332,7 @@ class ThreadEmitter:
                         return (Barrier(), *copies, Barrier(), *sums)
 
                     return self.axes.loops(before, inner, filled, is_guarded=False)
-            return self.axes.loops(names, inner, update, is_guarded=not padded)
+            return self._loops(names, inner, update, is_guarded=not padded)
 
         stmts = nested(self.axes.serial, numbers)
         if padded:
@@ -415,49 +460,49 @@ class ThreadEmitter:
     def _fill(
         self, reduction: Reduction, each: SharedOperand, numbers: Numbers
     ) -> tuple[Stmt, ...]:
-        """Return the statements by which the threads of a block copy an operand.
+        """Return the statements by which the threads of a block copy an operand."""
+        order, pack = self._fill_order(reduction, each.pack), each.pack
+        factor = reduction.factors[pack.operand]
+        row = None if order[-1] == pack.axes[-1] else PADDING_CELLS
+        vectors = None
+        if self.vectors is not None:
+            vectors = self.vectors.of_operand(self.axes, factor, order[-1])
+        if vectors is None:
+            dealt = deal_digits(self.axes, order, numbers, 1, row)
+            value = self._padded_factor(reduction, pack, {**numbers}, dealt.positions)
+            indices = tuple(dealt.positions[name] for name in pack.axes)
+            return dealt.around((Store(each.node, indices, value),))
+        dealt = deal_digits(self.axes, order, numbers, vectors.lanes, row)
+        lane = dealt.lane
+        values: dict[IndexVar, AxisIndex] = {}
+        ends: list[LoopBound] = []
+        for root, axis in self.axes.tree.axes.items():
+            if axis.var in free_variables(factor):
+                terms, offset = as_affine(self._position_in(root, numbers, dealt.positions))
+                values[axis.var] = affine(terms, offset + axis.start)
+                if self.axes.exceeds(root):
+                    first = affine([term for term in terms if term[1] is not lane], offset)
+                    ends.append(axis.bound_at(first) or LoopBound(first, axis.extent))
 
-        The digits of a thread's number are dealt to the axes, the innermost ones to the axis that
-        is contiguous in memory; what they do not cover is a loop.
-        """
-        digits = [
-            (numbers[name], self.axes.extent(name))
-            for name in self.axes.block
-            if self.axes.extent(name) > 1
-        ]
-        positions: dict[str, AxisIndex] = {}
-        guards: list[LoopBound] = []
-        loops: list[For] = []
-        for name in reversed(self._fill_order(reduction, each.pack)):
-            extent = self.axes.extent(name)
-            terms: list[tuple[int, IndexVar]] = []
-            covered = 1
-            while digits and covered < extent:
-                digit, size = digits[-1]
-                if covered > 1 and covered * size > extent:
-                    break
-                digits.pop()
-                terms += [(covered * factor, var) for factor, var in as_affine(digit)[0]]
-                covered *= size
-            if covered < extent:
-                var = fresh_var("copy")
-                loops.append(For(var, 0, -(-extent // covered), Block(), AxisKind.UNROLLED))
-                terms.append((covered, var))
-            positions[name] = affine(terms, 0)
-            reached = covered * (-(-extent // covered))
-            if reached > extent:
-                guards.append(LoopBound(positions[name], extent))
-        # threads of the digits that are left would copy the same cells again
-        for digit, _ in digits:
-            guards.append(LoopBound(digit, 1))
-        value = self._padded_factor(reduction, each.pack, {**numbers}, positions)
-        indices = tuple(positions[name] for name in each.pack.axes)
-        stmts: tuple[Stmt, ...] = (Store(each.node, indices, value),)
-        for guard in guards:
-            stmts = guarded(guard, stmts)
-        for loop in loops:
-            stmts = (replace(loop, body=Block(stmts)),)
-        return stmts
+        def guard(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+            for end in ends:
+                stmts = guarded(end, stmts)
+            return stmts
+
+        indices = tuple(dealt.positions[name] for name in pack.axes)
+        places = [*vectors.at(values), *([(each.node, indices)] if row is None else [])]
+        store = Store(each.node, indices, substitute_in_expr(factor, values))
+        known = {**self.vectors.nodes, **self.nodes} if self.vectors is not None else {}
+        copies = vector_iterations(
+            places,
+            lane,
+            vectors.lanes,
+            (store,),
+            known,
+            self._new_vector,
+            guard if ends else None,
+        )
+        return dealt.around(copies)
 
     def _padded_factor(
         self,

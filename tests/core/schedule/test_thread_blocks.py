@@ -33,6 +33,7 @@ DEVICES = {
     "tiny": ThreadBlocks(max_threads=8, threads=4, local_bytes=1 << 12),
     "small": ThreadBlocks(max_threads=64, threads=64, local_bytes=1 << 14, processors=2),
     "large": ThreadBlocks(max_threads=256, threads=256, registers=255),
+    "vectors": ThreadBlocks(64, 32, 1 << 14, subgroup=4, processors=2, vector_bytes=16),
 }
 LONG = (1, 2, 3, 5, 8, 16, 19, 33, 70)
 FEW = settings(
