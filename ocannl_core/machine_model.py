@@ -259,7 +259,7 @@ MIN_BLOCK_TILE = 16
 BLOCK_TERMS = 16
 """Terms of a product that are in shared memory at a time."""
 FILL_DIGITS = (8, 2)
-"""The threads along columns are neighbours in groups of these: operands are copied by the digits of a
+"""Threads along columns are neighbours in groups of these: operands are copied by the digits of a
 thread's number, and the banks of shared memory allow so many along a row.
 """
 THREAD_ROWS = 8

@@ -41,6 +41,7 @@ class ThreadBlocks:
         processors: The blocks that run at the same time, at least.
         vector_bytes: The bytes that a thread loads or stores in one access, at most; memory of the
             device begins at multiples of it. 0 if all accesses are of one cell.
+        has_shuffles: True if the threads of a subgroup exchange numbers without memory.
     """
 
     max_threads: int
@@ -50,6 +51,7 @@ class ThreadBlocks:
     subgroup: int = 1
     processors: int = 1
     vector_bytes: int = 0
+    has_shuffles: bool = False
 
 
 class Capability(Enum):

@@ -240,6 +240,32 @@ class Dialect:
             )
         return []
 
+    @property
+    def thread_number(self) -> str:
+        """The number of a thread in its block, as a primary expression.
+
+        Raises:
+            CodegenError: if the iterations of BLOCK axes run in sequence.
+        """
+        number = self.device_index(AxisKind.BLOCK)
+        if number is None:
+            raise CodegenError(
+                "Iterations that run one after the other cannot exchange values.",
+                found="a reduction across iterations of a BLOCK axis",
+            )
+        return number
+
+    def shuffle_xor(self, value: str, apart: int, threads: int) -> str | None:
+        """Return the value of a variable in the thread whose number differs in one bit; None if
+        threads exchange values through memory only.
+
+        Args:
+            value: The variable.
+            apart: The bit, a power of two.
+            threads: The threads of a block.
+        """
+        return None
+
     def prefetch(self, cell: CExpr) -> str | None:
         """Return a prefetch of the cache line of a cell for writing; None if unsupported."""
         return f"__builtin_prefetch(&{cell}, 1);"

@@ -26,6 +26,7 @@ from ocannl_core.kernels.transforms import (
     Order,
     Pack,
     Schedule,
+    Shuffle,
     Split,
     Transform,
     Unroll,
@@ -77,8 +78,8 @@ class BlockAxes:
         for each in schedule:
             if not isinstance(each, _TRANSFORMS):
                 raise UsageError(
-                    "A schedule for thread blocks splits, orders, maps, unrolls, vectorises, packs "
-                    "and accumulates.",
+                    "A schedule for thread blocks splits, orders, maps, unrolls, vectorises, "
+                    "shuffles, packs and accumulates.",
                     found=schedule_text((each,)),
                     where=f"schedule {schedule_text(schedule)!r}",
                 )
@@ -178,6 +179,16 @@ class BlockAxes:
             if all(leaf in numbers for leaf in self.tree.leaves(name))
         )
 
+    def joint_number(self, names: Sequence[str], numbers: Numbers) -> AxisIndex:
+        """Return the number of an iteration among those of several leaves together."""
+        terms: list[tuple[int, IndexVar]] = []
+        step = 1
+        for name in reversed(names):
+            inner, _ = as_affine(numbers[name])
+            terms = [(step * coefficient, var) for coefficient, var in inner] + terms
+            step *= self.extent(name)
+        return affine(terms, 0)
+
     def guard(
         self, roots: Sequence[str], numbers: Numbers, stmts: tuple[Stmt, ...]
     ) -> tuple[Stmt, ...]:
@@ -253,6 +264,7 @@ _TRANSFORMS: tuple[type[Transform], ...] = (
     MapToBlock,
     Unroll,
     Vectorise,
+    Shuffle,
     Pack,
     AccumulateAt,
 )

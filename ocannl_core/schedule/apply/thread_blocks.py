@@ -26,12 +26,10 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
-    FixedIndex,
     IndexVar,
     LoopVar,
     affine,
     as_affine,
-    fresh_var,
 )
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction, with_factors
 from ocannl_core.kernels.nodes import NodeInfos
@@ -41,25 +39,20 @@ from ocannl_core.kernels.transforms import (
     MapToGrid,
     Pack,
     Schedule,
+    Shuffle,
     schedule_text,
 )
 from ocannl_core.loopir.nodes import (
-    Allocate,
-    AxisKind,
     Barrier,
     Binary,
-    Block,
     Const,
-    DeclareLocal,
     Expr,
-    For,
     IndexValue,
     Load,
     Local,
     LocalRead,
     LoopBound,
     Scope,
-    SetLocal,
     Stmt,
     Store,
     Ternary,
@@ -76,8 +69,10 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.partial_results import PartialResults
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.shared_fill import deal_digits
+from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.vector_accesses import Ranges, vector_iterations
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
 
@@ -178,6 +173,11 @@ class ThreadEmitter:
         )
 
     @property
+    def lanes(self) -> int:
+        """The neighbouring threads that exchange results without memory, at most."""
+        return max((each.lanes for each in self.schedule if isinstance(each, Shuffle)), default=1)
+
+    @property
     def is_fused(self) -> bool:
         return any(isinstance(each, AccumulateAt) and each.fused for each in self.schedule)
 
@@ -243,7 +243,16 @@ class ThreadEmitter:
             sums = self.axes.guard(outer, numbers, sums)
         stmts = (*accumulator.declaration, *cleared, *sums)
         if is_shared:
-            combined, results = self._combine(reduction, accumulator, numbers)
+            combined, results = PartialResults(
+                self.axes,
+                self.reduced_threads,
+                numbers,
+                reduction,
+                accumulator,
+                self._fresh_local(reduction),
+                self.lanes,
+                self._new_array,
+            ).combine()
             stored = self._results(reduction, accumulator, results, numbers)
             return (*stmts, *combined, *self._first_threads(numbers, stored))
         return (*stmts, *self._results(reduction, accumulator, accumulator.value, numbers))
@@ -251,7 +260,7 @@ class ThreadEmitter:
     def _results(
         self,
         reduction: Reduction,
-        accumulator: _Accumulator,
+        accumulator: ThreadAccumulator,
         value: Callable[[Numbers], Expr],
         numbers: Numbers,
     ) -> tuple[Stmt, ...]:
@@ -288,18 +297,18 @@ class ThreadEmitter:
 
         return stores
 
-    def _accumulator(self, reduction: Reduction) -> _Accumulator:
+    def _accumulator(self, reduction: Reduction) -> ThreadAccumulator:
         wide = tuple(name for name in self.cells if self.axes.extent(name) > 1)
         if not wide:
-            return _Accumulator(self.axes, reduction, None, (), self._fresh_local(reduction))
+            return ThreadAccumulator(self.axes, reduction, None, (), self._fresh_local(reduction))
         dims = tuple(self.axes.extent(name) for name in wide)
         node = self._new_array("sums", dims, Scope.THREAD)
-        return _Accumulator(self.axes, reduction, node, wide, reduction.result)
+        return ThreadAccumulator(self.axes, reduction, node, wide, reduction.result)
 
     def _accumulate(
         self,
         reduction: Reduction,
-        accumulator: _Accumulator,
+        accumulator: ThreadAccumulator,
         packs: Mapping[str, Sequence[SharedOperand]],
         numbers: Numbers,
     ) -> tuple[Stmt, ...]:
@@ -360,60 +369,10 @@ class ThreadEmitter:
             )
         return True
 
-    # ----- trees of partial results -----------------------------------------------------------
-
-    def _combine(
-        self, reduction: Reduction, accumulator: _Accumulator, numbers: Numbers
-    ) -> tuple[tuple[Stmt, ...], Callable[[Numbers], Expr]]:
-        """Return the statements that combine the results of threads, and the final result."""
-        names = self.reduced_threads
-        count = self.axes.count(names)
-        rows = tuple(
-            name for name in self.axes.block if name not in names and self.axes.extent(name) > 1
-        )
-        own = accumulator.cells
-        dims = (*(self.axes.extent(name) for name in (*own, *rows)), count)
-        node = self._new_array("partial", dims, Scope.GROUP)
-        thread = self._joint_number(names, numbers)
-        around = [numbers[name] for name in rows]
-
-        def cell(inner: Numbers, number: AxisIndex) -> Load:
-            indices = (*(inner[name] for name in own), *around, number)
-            return Load(node, indices, reduction.dtype)
-
-        def put(inner: Numbers) -> tuple[Stmt, ...]:
-            here = cell(inner, thread)
-            return (Store(node, here.indices, accumulator.value(inner)),)
-
-        stmts: list[Stmt] = [*self.axes.loops(own, numbers, put, is_guarded=False), Barrier()]
-        while count > 1:
-            half = -(-count // 2)
-
-            def join(inner: Numbers, half: int = half) -> tuple[Stmt, ...]:
-                terms, offset = as_affine(thread)
-                here, other = cell(inner, thread), cell(inner, affine(terms, offset + half))
-                total = Binary(reduction.op, here, other, reduction.dtype)
-                return (Store(node, here.indices, total),)
-
-            joined = self.axes.loops(own, numbers, join, is_guarded=False)
-            stmts += [*guarded(LoopBound(thread, count - half), joined), Barrier()]
-            count = half
-        return tuple(stmts), lambda inner: cell(inner, FixedIndex(0))
-
     def _first_threads(self, numbers: Numbers, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Return statements that the first of the threads run that share a result."""
-        thread = self._joint_number(self.reduced_threads, numbers)
+        thread = self.axes.joint_number(self.reduced_threads, numbers)
         return guarded(LoopBound(thread, 1), stmts)
-
-    def _joint_number(self, names: Sequence[str], numbers: Numbers) -> AxisIndex:
-        """Return the number of a thread among those along several leaves."""
-        terms: list[tuple[int, IndexVar]] = []
-        step = 1
-        for name in reversed(names):
-            inner, _ = as_affine(numbers[name])
-            terms = [(step * coefficient, var) for coefficient, var in inner] + terms
-            step *= self.axes.extent(name)
-        return affine(terms, 0)
 
     # ----- shared operands --------------------------------------------------------------------
 
@@ -554,55 +513,6 @@ class ThreadEmitter:
         size = self.axes.extent(f"{name}1")
         scaled = [(size * coefficient, var) for coefficient, var in outer[0]]
         return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
-
-
-@dataclass(frozen=True, slots=True)
-class _Accumulator:
-    """The results of one thread: an array, or a variable for a single cell.
-
-    Attributes:
-        axes: The leaves.
-        reduction: The reduction.
-        node: The array; None for a variable.
-        cells: The leaves that are its axes.
-        local: The variable.
-    """
-
-    axes: BlockAxes
-    reduction: Reduction
-    node: TensorNode | None
-    cells: tuple[str, ...]
-    local: Local
-
-    @property
-    def declaration(self) -> tuple[Stmt, ...]:
-        if self.node is None:
-            return (DeclareLocal(self.local),)
-        return (Allocate(self.node, Scope.THREAD),)
-
-    def _indices(self, numbers: Numbers) -> tuple[AxisIndex, ...]:
-        return tuple(numbers[name] for name in self.cells)
-
-    def value(self, numbers: Numbers) -> Expr:
-        """Return the result of a cell."""
-        if self.node is None:
-            return LocalRead(self.local)
-        return Load(self.node, self._indices(numbers), self.reduction.dtype)
-
-    def set(self, numbers: Numbers, value: Expr) -> Stmt:
-        """Return the statement that sets the result of a cell."""
-        if self.node is None:
-            return SetLocal(self.local, value)
-        return Store(self.node, self._indices(numbers), value)
-
-    def add(self, numbers: Numbers, term: Expr, *, is_fused: bool) -> Stmt:
-        """Return the statement that combines a term with the result of a cell."""
-        total, op, dtype = self.value(numbers), self.reduction.op, self.reduction.dtype
-        match term:
-            case Binary(BinaryOp.MUL, left, right) if is_fused and op is BinaryOp.ADD:
-                return self.set(numbers, Ternary(TernaryOp.FMA, left, right, total, dtype))
-            case _:
-                return self.set(numbers, Binary(op, total, term, dtype))
 
 
 def _is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:

@@ -14,7 +14,7 @@ Four rules, from the strides and extents of a nest and the numbers of `ThreadBlo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from types import MappingProxyType
 
@@ -29,6 +29,7 @@ from ocannl_core.kernels.transforms import (
     Order,
     Pack,
     Schedule,
+    Shuffle,
     Split,
     Transform,
     Unroll,
@@ -293,7 +294,19 @@ def _schedule_reduction(
         dealing.deal(axis)
     dealing.block = [*dealing.block, *leaves] if is_across else [*leaves, *dealing.block]
     over = _first_reduced_leaf(nest, dealing)
-    return dealing.schedule(*([AccumulateAt(over, fused(nest, target))] if over else []))
+    exchanges = _shuffles(dealing.block if is_across else (), leaves, shared, blocks)
+    sums = [AccumulateAt(over, fused(nest, target))] if over else []
+    return dealing.schedule(*exchanges, *sums)
+
+
+def _shuffles(
+    block: Sequence[str], leaves: Sequence[str], shared: int, blocks: ThreadBlocks
+) -> list[Transform]:
+    """Return the exchange of results between threads that share them, if they are neighbours."""
+    if not blocks.has_shuffles or not leaves or list(block[-len(leaves) :]) != list(leaves):
+        return []
+    lanes = min(_power_below(shared), blocks.subgroup)
+    return [Shuffle(lanes)] if lanes > 1 else []
 
 
 def _deal_reduced(dealing: _Dealing, axes: list[LoopAxis], count: int) -> list[str]:
@@ -366,6 +379,8 @@ def row_schedule(
     else:
         transforms.append(MapToBlock((f"{name}1",)))
     over = next((axis.name for axis in nest.reduced), "")
+    if order[0].is_reduced:
+        transforms += _shuffles((name,), (name,), threads, blocks)
     if over:
         transforms.append(AccumulateAt(f"{name}0" if over == name else over))
     return tuple(transforms)
@@ -461,7 +476,8 @@ def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Sc
     i, j, k = tile.rows, tile.columns, tile.terms
     (rows, columns), (row_cells, column_cells) = tile.threads, tile.cells
     blocks = target.thread_blocks
-    assert blocks is not None and nest.reduction is not None
+    assert blocks is not None
+    assert nest.reduction is not None
     lanes = max(1, blocks.vector_bytes // nest.reduction.dtype.nbytes)
     lanes = lanes if column_cells % lanes == 0 else 1
     splits = [

@@ -50,6 +50,8 @@ static __device__ __forceinline__ void copy_vector(void *to, const void *from) {
 """
 """Types and constants that NVRTC has no headers for."""
 
+WARP = 32
+"""The threads that exchange values without memory."""
 _VECTORS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short"}
 """A type for each width of an access."""
 
@@ -87,6 +89,16 @@ class Cuda(BlockDialect):
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["__syncthreads();"]
+
+    def shuffle_xor(self, value: str, apart: int, threads: int) -> str | None:
+        if apart >= WARP:
+            return None
+        # the mask names the lanes that exist, all of which take part
+        whole, rest = threads - threads % WARP, (1 << threads % WARP) - 1
+        mask = "0xffffffffu" if not rest else f"{rest:#x}u"
+        if rest and whole:
+            mask = f"threadIdx.x < {whole} ? 0xffffffffu : {mask}"
+        return f"__shfl_xor_sync({mask}, {value}, {apart})"
 
     def vector_copy(
         self, destination: tuple[str, AddressSpace], source: tuple[str, AddressSpace], nbytes: int

@@ -92,6 +92,7 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         subgroup=32,
         processors=facts.processors,
         vector_bytes=DIALECT.vector_bytes,
+        has_shuffles=True,
     )
     return Target(
         "cuda",

@@ -67,6 +67,7 @@ from ocannl_core.backend_api.loops import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
     VarIndex,
@@ -80,8 +81,9 @@ Frame = list[Any]
 Action = Callable[[Frame], None]
 Value = Callable[[Frame], Number]
 Position = Callable[[Frame], int]
-Steps = Callable[[Frame], Iterator[Barrier]]
-"""An action that can be paused: yields the barrier at which it waits."""
+Meeting = Barrier | SubgroupReduce
+Steps = Callable[[Frame], Iterator[Meeting]]
+"""An action that can be paused: yields the statement at which it waits for other iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,8 @@ class Translator:
                 return self.action(body)
             case Barrier() | Prefetch() | Remark():
                 return lambda frame: None
+            case SubgroupReduce():
+                raise _no_subgroup(stmt, 1)
             case _:
                 assert_never(stmt)
 
@@ -247,7 +251,7 @@ class Translator:
         body = self.steps(loop.body)
         self._scope = outer
 
-        def member(frame: Frame, position: int) -> Iterator[Barrier]:
+        def member(frame: Frame, position: int) -> Iterator[Meeting]:
             own = frame.copy()
             own[slot] = position
             for each in private:
@@ -261,6 +265,8 @@ class Translator:
         match stmt:
             case Barrier():
                 return lambda frame: iter((stmt,))
+            case SubgroupReduce():
+                return self._subgroup_reduce(stmt)
             case For(kind=AxisKind.BLOCK) if contains_barrier(stmt):
                 return self._members(stmt)
             case For() if contains_barrier(stmt):
@@ -278,6 +284,29 @@ class Translator:
                 return self.steps(body)
             case _:
                 return _unpaused(self.action(stmt))
+
+    def _subgroup_reduce(self, stmt: SubgroupReduce) -> Steps:
+        slot, value, dtype = self._slot(stmt.local), self.value(stmt.value), stmt.local.dtype
+        meaning, key = meaning_in(stmt.op, dtype, dtype), object()
+
+        def combine(a: Number, b: Number) -> Number:
+            return round_to(meaning(a, b), dtype)
+
+        def steps(frame: Frame) -> Iterator[Meeting]:
+            # all iterations arrive, in the order of their numbers, before one goes on
+            group = frame[GROUP]
+            values = group.setdefault(key, [])
+            own = len(values)
+            values.append(value(frame))
+            yield stmt
+            if group.get(key) is values:
+                del group[key]
+            if len(values) % stmt.lanes:
+                raise _no_subgroup(stmt, len(values))
+            first = own - own % stmt.lanes
+            frame[slot] = _butterfly(values[first : first + stmt.lanes], own - first, combine)
+
+        return steps
 
     def _repeat(self, stmt: Repeat) -> Action:
         outer, infos = self._scope.copy(), self.nodes
@@ -509,8 +538,8 @@ def constant(value: float, dtype: DType) -> Number:
     return round_to(value, dtype)
 
 
-def lockstep(members: Sequence[Iterator[Barrier]]) -> Iterator[Barrier]:
-    """Yield each barrier once all members have reached it.
+def lockstep(members: Sequence[Iterator[Meeting]]) -> Iterator[Meeting]:
+    """Yield each barrier, or reduction across iterations, once all members have reached it.
 
     Raises:
         VerifyError: if some members wait at a barrier that others do not reach.
@@ -532,7 +561,7 @@ def lockstep(members: Sequence[Iterator[Barrier]]) -> Iterator[Barrier]:
 def contains_barrier(stmt: Stmt) -> bool:
     """Return True if the statement, or one inside it, is a barrier."""
     match stmt:
-        case Barrier():
+        case Barrier() | SubgroupReduce():
             return True
         case Block(stmts):
             return any(map(contains_barrier, stmts))
@@ -542,15 +571,36 @@ def contains_barrier(stmt: Stmt) -> bool:
             return False
 
 
+def _butterfly(
+    values: Sequence[Number], own: int, combine: Callable[[Number, Number], Number]
+) -> Number:
+    """Return the result of one of some iterations: each step combines it with that of the
+    iteration whose number differs in one bit, the most significant one first.
+    """
+    results = list(values)
+    apart = len(results) // 2
+    while apart:
+        results = [combine(each, results[at ^ apart]) for at, each in enumerate(results)]
+        apart //= 2
+    return results[own]
+
+
+def _no_subgroup(stmt: SubgroupReduce, count: int) -> VerifyError:
+    return VerifyError(
+        "The lanes of a reduction across iterations divide the number of BLOCK iterations.",
+        found=f"{stmt.lanes} lanes, and {count} iterations",
+    )
+
+
 def _unpaused(action: Action) -> Steps:
-    def run(frame: Frame) -> Iterator[Barrier]:
+    def run(frame: Frame) -> Iterator[Meeting]:
         action(frame)
         return iter(())
 
     return run
 
 
-def _paused_loop(frame: Frame, slot: int, positions: range, body: Steps) -> Iterator[Barrier]:
+def _paused_loop(frame: Frame, slot: int, positions: range, body: Steps) -> Iterator[Meeting]:
     for position in positions:
         frame[slot] = position
         yield from body(frame)

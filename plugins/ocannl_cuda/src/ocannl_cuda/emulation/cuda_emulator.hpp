@@ -379,6 +379,9 @@ template <class T>
 T exchange(int line, unsigned mask, T value, unsigned lane) {
   static_assert(sizeof(T) <= 8, "shuffles move at most 8 bytes");
   const unsigned first = current / 32 * 32;
+  if (!(mask >> (current - first) & 1))
+    fail("thread %u takes part in an exchange in line %d whose mask %#x leaves it out", current,
+         line, mask);
   uint64_t bits = 0;
   memcpy(&bits, &value, sizeof value);
   lanes[current] = bits;
