@@ -62,7 +62,9 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range, bounded_range, index_range
 from ocannl_core.loopir.traverse import Node, accesses, children, walk
 from ocannl_core.node import TensorNode
-from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp, accumulates
+from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
+
+_REDUCTIONS = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
 
 
 def verify(program: LoopProgram) -> None:
@@ -192,10 +194,9 @@ class _Checker:
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is reduced outside its scope")
                 self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
-                if not accumulates(op) or lanes < 2 or lanes & (lanes - 1):
-                    self.problem(
-                        f"variable {local.id} is reduced by {op.value.name} over {lanes} lanes"
-                    )
+                if op not in _REDUCTIONS or lanes < 2 or lanes & (lanes - 1):
+                    reduced = f"by {op.value.name} over {lanes} lanes"
+                    self.problem(f"variable {local.id} is reduced {reduced}")
                 self.later(*self.inside(stmt), lambda: self.assign(local))
             case DeclareLocal(local):
                 self.declare(local)

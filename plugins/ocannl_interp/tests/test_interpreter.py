@@ -62,7 +62,7 @@ from ocannl_core.testing import group_programs, programs
 from ocannl_core.testing.drafts import Draft, at, loop
 from ocannl_core.testing.subject import subject_named
 from ocannl_core.threefry import numbers_of
-from ocannl_interp.interpreter import lockstep
+from ocannl_interp.groups import lockstep
 
 Array = np.ndarray[Any, Any]
 (TARGET,) = plugin.ocannl_targets().targets

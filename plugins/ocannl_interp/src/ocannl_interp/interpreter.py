@@ -13,7 +13,7 @@ loop advances all its iterations to the barrier before any goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 from ocannl_core.backend_api import (
     CallExternal,
@@ -75,15 +75,22 @@ from ocannl_core.backend_api.loops import (
     as_affine,
     check_positions,
 )
+from ocannl_interp.groups import (
+    Action,
+    Frame,
+    Meeting,
+    Steps,
+    butterfly,
+    contains_barrier,
+    lockstep,
+    no_subgroup,
+    paused_loop,
+    unpaused,
+)
 from ocannl_interp.memory import interior, poison, reader, undefined
 
-Frame = list[Any]
-Action = Callable[[Frame], None]
 Value = Callable[[Frame], Number]
 Position = Callable[[Frame], int]
-Meeting = Barrier | SubgroupReduce
-Steps = Callable[[Frame], Iterator[Meeting]]
-"""An action that can be paused: yields the statement at which it waits for other iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +186,7 @@ class Translator:
             case Barrier() | Prefetch() | Remark():
                 return lambda frame: None
             case SubgroupReduce():
-                raise _no_subgroup(stmt, 1)
+                raise no_subgroup(stmt, 1)
             case _:
                 assert_never(stmt)
 
@@ -274,7 +281,7 @@ class Translator:
                 slot, positions = self._positions(stmt)
                 inner = self.steps(stmt.body)
                 self._scope = outer
-                return lambda frame: _paused_loop(frame, slot, positions(frame), inner)
+                return lambda frame: paused_loop(frame, slot, positions(frame), inner)
             case Block(stmts) if contains_barrier(stmt):
                 outer, private = self._scope.copy(), self._private
                 parts = [self.steps(each) for each in stmts]
@@ -283,7 +290,7 @@ class Translator:
             case Staged(_, _, body) if contains_barrier(stmt):
                 return self.steps(body)
             case _:
-                return _unpaused(self.action(stmt))
+                return unpaused(self.action(stmt))
 
     def _subgroup_reduce(self, stmt: SubgroupReduce) -> Steps:
         slot, value, dtype = self._slot(stmt.local), self.value(stmt.value), stmt.local.dtype
@@ -302,9 +309,9 @@ class Translator:
             if group.get(key) is values:
                 del group[key]
             if len(values) % stmt.lanes:
-                raise _no_subgroup(stmt, len(values))
+                raise no_subgroup(stmt, len(values))
             first = own - own % stmt.lanes
-            frame[slot] = _butterfly(values[first : first + stmt.lanes], own - first, combine)
+            frame[slot] = butterfly(values[first : first + stmt.lanes], own - first, combine)
 
         return steps
 
@@ -536,74 +543,6 @@ def constant(value: float, dtype: DType) -> Number:
     if dtype.kind is Kind.WORD:
         return word_of(value)
     return round_to(value, dtype)
-
-
-def lockstep(members: Sequence[Iterator[Meeting]]) -> Iterator[Meeting]:
-    """Yield each barrier, or reduction across iterations, once all members have reached it.
-
-    Raises:
-        VerifyError: if some members wait at a barrier that others do not reach.
-    """
-    while True:
-        reached = [next(member, None) for member in members]
-        first = reached[0] if reached else None
-        if any(barrier is not first for barrier in reached):
-            waiting = sum(barrier is not None for barrier in reached)
-            raise VerifyError(
-                "All BLOCK iterations come to the same barriers.",
-                found=f"{waiting} of {len(reached)} iterations wait, not all at the same barrier",
-            )
-        if first is None:
-            return
-        yield first
-
-
-def contains_barrier(stmt: Stmt) -> bool:
-    """Return True if the statement, or one inside it, is a barrier."""
-    match stmt:
-        case Barrier() | SubgroupReduce():
-            return True
-        case Block(stmts):
-            return any(map(contains_barrier, stmts))
-        case For(body=body) | Staged(body=body):
-            return contains_barrier(body)
-        case _:
-            return False
-
-
-def _butterfly(
-    values: Sequence[Number], own: int, combine: Callable[[Number, Number], Number]
-) -> Number:
-    """Return the result of one of some iterations: each step combines it with that of the
-    iteration whose number differs in one bit, the most significant one first.
-    """
-    results = list(values)
-    apart = len(results) // 2
-    while apart:
-        results = [combine(each, results[at ^ apart]) for at, each in enumerate(results)]
-        apart //= 2
-    return results[own]
-
-
-def _no_subgroup(stmt: SubgroupReduce, count: int) -> VerifyError:
-    return VerifyError(
-        "The lanes of a reduction across iterations divide the number of BLOCK iterations.",
-        found=f"{stmt.lanes} lanes, and {count} iterations",
-    )
-
-
-def _unpaused(action: Action) -> Steps:
-    def run(frame: Frame) -> Iterator[Meeting]:
-        action(frame)
-        return iter(())
-
-    return run
-
-
-def _paused_loop(frame: Frame, slot: int, positions: range, body: Steps) -> Iterator[Meeting]:
-    for position in positions:
-        frame[slot] = position
-        yield from body(frame)
 
 
 def _strides(info: NodeInfo) -> tuple[int, ...]:
