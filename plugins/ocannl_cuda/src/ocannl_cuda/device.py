@@ -44,8 +44,8 @@ class Freed(Protocol):
 class Device:
     """A device with the stream that runs all of its work in order.
 
-    As a context manager it makes its context the current one of the thread. The work that is
-    enqueued inside of `following(stream)` runs in order with that of the stream.
+    As a context manager it makes its context the current one of the thread. Work that is enqueued
+    inside of `following(stream)` runs in order with the work of that stream.
 
     Args:
         ordinal: Its number among the devices of the driver.

@@ -35,6 +35,7 @@ from ocannl_cuda.building import build
 from ocannl_cuda.cache import Cubin
 from ocannl_cuda.compiler import CudaCompiler
 from ocannl_cuda.device import Device, device_of
+from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
 from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
@@ -295,6 +296,13 @@ class _Linker:
                 found=f"{given.dtype} {list(given.buffer_dims)} for "
                 f"{needed.dtype} {list(needed.buffer_dims)}",
                 where=repr(node),
+            )
+        if buffer.address % DIALECT.vector_bytes:
+            raise LinkError(
+                f"Memory of a device begins at a multiple of {DIALECT.vector_bytes} bytes.",
+                found=f"a {what} at the address {buffer.address:#x}",
+                where=repr(node),
+                fix="copy it to memory of its own",
             )
         return buffer
 
