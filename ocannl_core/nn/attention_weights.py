@@ -63,7 +63,7 @@ def _collecting() -> Iterator[dict[str, Tensor]]:
 
 @contextmanager
 def weights_of_a_layer() -> Iterator[dict[str, Tensor] | None]:
-    """Collect the weights of one layer of a stack; yield None if nobody collects them."""
+    """Collect the weights of one layer of a stack; yield None outside of a collection."""
     if _collection.get() is None:
         yield None
     else:

@@ -76,8 +76,8 @@ class Generator:
         """
         config: dict[str, Any] = getattr(model, "config", {})
         room = length if length is not None else config.get("length")
-        sizes = [config.get(name) for name in ("layers", "heads", "width")]
-        if room is None or room < 2 or (cache is None and None in sizes):
+        is_gpt = all(name in config for name in ("layers", "heads", "width"))
+        if room is None or room < 2 or (cache is None and not is_gpt):
             raise UsageError(
                 "A generator has a cache for two tokens or more, for the layers and heads of its "
                 "model.",
@@ -88,12 +88,11 @@ class Generator:
         self.length: int = room
         self._ctx, self._model, self._batch = ctx, model, batch
         if cache is None:
-            layers, heads, width = sizes
             cache = key_value_cache(
-                layers=layers,
+                layers=config["layers"],
                 length=room,
-                heads=config.get("kv_heads") or heads,
-                width=width,
+                heads=config.get("kv_heads") or config["heads"],
+                width=config["width"],
                 batch=[batch],
             )
         self.cache = cache
@@ -144,8 +143,8 @@ class Generator:
             or not 0 <= added <= self.length - start
         ):
             raise UsageError(
-                f"A generator continues {self._batch} sequence{'s' * (self._batch > 1)} of at least "
-                f"one token, an integer, to at most {self.length} tokens.",
+                f"A generator continues {self._batch} sequence{'s' * (self._batch > 1)} of at "
+                f"least one token, an integer, to at most {self.length} tokens.",
                 found=f"a prompt of {given.dtype} and shape {given.shape}, and count={count!r}",
                 where=str(caller_location() or ""),
                 fix="generate([3, 1, 4], 10), or a longer oc.nn.Generator(..., length=)",

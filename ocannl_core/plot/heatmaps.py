@@ -130,11 +130,13 @@ def heatmap(
         greatest = -least
     return Heatmap(
         found,
-        float(least if low is None else low),
-        float(greatest if high is None else high),
-        *(tuple(map(str, labels)) for labels in (rows, columns, names)),
-        title,
-        across,
+        low=float(least if low is None else low),
+        high=float(greatest if high is None else high),
+        rows=tuple(map(str, rows)),
+        columns=tuple(map(str, columns)),
+        names=tuple(map(str, names)),
+        title=title,
+        across=across,
     )
 
 
@@ -193,7 +195,7 @@ def _mark(shown: Heatmap, value: float) -> str:
 
 
 def _svg(shown: Heatmap) -> Iterator[str]:
-    count, height, width = shown.cells.shape
+    _, height, width = shown.cells.shape
     cell = min(_LARGEST_CELL, _PANEL / max(height, width))
     has_rows, has_columns = (0 < len(x) <= _MOST_LABELS for x in (shown.rows, shown.columns))
     left = 7.0 * max(map(len, shown.rows), default=0) + 6 if has_rows else 0.0

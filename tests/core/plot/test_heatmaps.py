@@ -40,7 +40,7 @@ def test_matrices_stand_side_by_side_on_one_scale() -> None:
 """)
 
 
-def test_signs_are_told_apart() -> None:
+def test_negative_numbers_have_other_marks_and_colours() -> None:
     assert str(oc.heatmap([[-1.0, 0.0, 0.5]])) == "-@  +="
     colours = [each["fill"] for each in rectangles(oc.heatmap([[-1.0, 0.0, 1.0]]))]
     assert colours == [SIGNED[0], SIGNED[-1]]  # 0 is white, as the paper
@@ -91,7 +91,7 @@ def test_a_heat_map_is_saved_and_shown_in_notebooks(tmp_path: Path) -> None:
         ([[1.0, 2.0]], {"across": 0}, "across=0"),
     ],
 )
-def test_what_is_no_matrix_is_refused(cells: Any, more: Any, found: str) -> None:
+def test_arrays_that_are_no_matrices_are_refused(cells: Any, more: Any, found: str) -> None:
     with pytest.raises(oc.UsageError, match=found) as caught:
         oc.heatmap(cells, **more)
     assert "test_heatmaps.py" in str(caught.value)
