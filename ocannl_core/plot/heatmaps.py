@@ -199,7 +199,8 @@ def _svg(shown: Heatmap) -> Iterator[str]:
     cell = min(_LARGEST_CELL, _PANEL / max(height, width))
     has_rows, has_columns = (0 < len(x) <= _MOST_LABELS for x in (shown.rows, shown.columns))
     left = 7.0 * max(map(len, shown.rows), default=0) + 6 if has_rows else 0.0
-    below = 7.0 * max(map(len, shown.columns), default=0) + 8 if has_columns else 0.0
+    longest = max(map(len, shown.columns), default=0)
+    below = 0.0 if not has_columns else _LABEL + 2 if longest == 1 else 7.0 * longest + 8
     above = _LABEL + 4 if shown.names else 0.0
     top = 22.0 if shown.title else 0.0
     panel_width, panel_height = width * cell, height * cell + above + below
@@ -223,6 +224,9 @@ def _svg(shown: Heatmap) -> Iterator[str]:
             yield from _panel(shown, shown.cells[k], x, y, cell)
             if has_columns:
                 for j, label in enumerate(shown.columns):
+                    if longest == 1:
+                        yield _text(x + (j + 0.5) * cell, y + height * cell + 13, label, "middle")
+                        continue
                     at = f"{x + (j + 0.5) * cell + 4:.1f},{y + height * cell + 6:.1f}"
                     yield (
                         f'<text transform="translate({at}) rotate(-90)" text-anchor="end" '

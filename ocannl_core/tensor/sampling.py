@@ -7,6 +7,7 @@ from typing import Any
 from ocannl_core.dtypes import float32, float64
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
+from ocannl_core.tensor.axes import axes_of
 from ocannl_core.tensor.computation import require_tensor
 from ocannl_core.tensor.pointwise_operations import cast, log, maximum
 from ocannl_core.tensor.random import Counter, uniform
@@ -46,6 +47,7 @@ def categorical(
             where=str(caller_location() or ""),
             fix="oc.categorical(scores, temperature=0.8)",
         )
+    axes_of(scores, "oc.categorical")
     working = float64 if scores.dtype is float64 else float32
     drawn = uniform(counter=counter, dtype=working)
     noise = -log(maximum(-log(maximum(drawn, _SMALLEST[working])), _SMALLEST[working]))
