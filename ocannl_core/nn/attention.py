@@ -182,7 +182,7 @@ def multi_head_attention(
 
 def _projected(name: str, x: Tensor, output: Sequence[int] | None, bias: bool) -> Tensor:
     result: Tensor = param(f"w_{name}", output=output) @ x
-    return result + param(f"b_{name}", output=output, init=0.0) if bias else result
+    return result + param(f"b_{name}", output=output, input=[], init=0.0) if bias else result
 
 
 def _groups(heads: int, kv_heads: int | None) -> int:
