@@ -296,12 +296,14 @@ def copy_rate(bench: Bench, nbytes: int) -> float:
 # ----- training steps ---------------------------------------------------------------------------
 
 
-def perceptron(bench: Bench, width: int, batch: int) -> tuple[oc.Routine, dict[str, Any]]:
-    """Return a training step of three hidden layers, and PyTorch's ways to run it."""
+def perceptron(
+    bench: Bench, width: int, batch: int, depth: int = 3
+) -> tuple[oc.Routine, dict[str, Any]]:
+    """Return a training step of some layers, and PyTorch's ways to run it."""
     x = oc.placeholder("x", batch=[batch], output=[width])
     y = oc.placeholder("y", batch=[batch], output=[width])
     hidden = x
-    for number in range(3):
+    for number in range(depth):
         weights, bias = (oc.param(f"{name}{number}", output=[width]) for name in "wb")
         hidden = oc.tanh(weights @ hidden + bias)
     loss = oc.einsum("...|... => 0", (hidden - y) ** 2.0)
@@ -315,7 +317,9 @@ def perceptron(bench: Bench, width: int, batch: int) -> tuple[oc.Routine, dict[s
     torch = bench.torch
     if torch is None:
         return step, {}
-    layers = [part for _ in range(3) for part in (torch.nn.Linear(width, width), torch.nn.Tanh())]
+    layers = [
+        part for _ in range(depth) for part in (torch.nn.Linear(width, width), torch.nn.Tanh())
+    ]
     model = torch.nn.Sequential(*layers).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     inputs, targets = (torch.from_numpy(cells).cuda() for cells in data)
@@ -341,8 +345,8 @@ def host_times(bench: Bench, rounds: int) -> Iterator[str]:
     first = 0.0
     for name, uses_graphs in (("launches", False), ("a graph", True)):
         with settings.overrides(cuda_graphs=uses_graphs), oc.Session():
-            step, others = perceptron(bench, 16, 8)
-        kernels = len(getattr(step.source, "launched", ()))
+            step, others = perceptron(bench, 16, 8, depth=4)
+        kernels = len(step.plan.kernels)
         parties: dict[str, Run] = {f"a training step of {kernels} kernels as {name}": step}
         if not uses_graphs:
             parties |= {key: run for key, (run, _) in others.items()}
@@ -375,7 +379,7 @@ def main() -> None:
     print(f"{ctx.target}: {ctx.target.description}; {ctx.target.compiler}", flush=True)
     print(f"PyTorch {torch.__version__}" if torch is not None else "no PyTorch", flush=True)
     if arguments.only in "host times":
-        for line in host_times(bench, 3 if small else 50):
+        for line in host_times(bench, 10 if small else 50):
             print(line, flush=True)
     copy = copy_rate(bench, 1 << (16 if small else 28))
     print(f"{'copy':<22} {copy / 1e9:.0f} GB/s", flush=True)
