@@ -1,4 +1,8 @@
-"""Messages in flight, and waiting for them with a limit of time.
+"""Messages that are sent in each step, and waiting for them with a limit of time.
+
+The cells of a message lie in several places in memory. A datatype of MPI describes them, so that
+the library reads and writes them where they are; its requests are persistent, so that a step only
+starts them.
 
 A process that never answers would leave the others waiting forever. Each wait here ends with an
 error after a time without progress, which names the processes whose messages are missing.
@@ -6,15 +10,17 @@ error after a time without progress, which names the processes whose messages ar
 
 from __future__ import annotations
 
+import os
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from ocannl_core.backend_api import OcannlError
+from ocannl_core.train.communication import Cells, Parcel
 
 _SPIN_SECONDS = 0.002
 """Seconds that a wait tests without a pause; messages inside of a machine take less."""
@@ -26,63 +32,173 @@ class CommunicationError(OcannlError):
     """A process of the group does not answer, or has failed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Message:
-    """A message in flight.
+class MpiExchange:
+    """Messages between this process and others, from and to fixed memory.
 
     Attributes:
-        request: The request of MPI.
-        source: The process that it comes from; None for one that is sent.
+        subject: Its purpose, for messages.
+        sent_bytes: The bytes that one start sends.
     """
 
-    request: MPI.Request
-    source: int | None = None
+    def __init__(
+        self, comm: MPI.Intracomm, parcels: Sequence[Parcel], tag: int, subject: str
+    ) -> None:
+        self.subject = subject
+        self.sent_bytes = sum(cells.nbytes for parcel in parcels for cells in parcel.sent)
+        self._memory = [
+            cells.memory for parcel in parcels for cells in (*parcel.sent, *parcel.received)
+        ]
+        self._types: list[MPI.Datatype] = []
+        self._sources: list[int | None] = []
+        self._requests: list[MPI.Request] = []
+        self._is_active = False
+        with translated(subject):
+            for parcel in parcels:
+                if parcel.received:
+                    where = self._located(parcel.received)
+                    self._requests.append(comm.Recv_init(where, parcel.process, tag))
+                    self._sources.append(parcel.process)
+            for parcel in parcels:
+                if parcel.sent:
+                    where = self._located(parcel.sent)
+                    self._requests.append(comm.Send_init(where, parcel.process, tag))
+                    self._sources.append(None)
+
+    def _located(self, cells: Sequence[Cells]) -> Any:
+        """Return the buffer argument of MPI for cells, at their absolute addresses."""
+        places = [(_address(each.memory) + each.start, each.nbytes) for each in cells]
+        kind = MPI.BYTE.Create_hindexed(
+            [nbytes for _, nbytes in places], [address for address, _ in places]
+        ).Commit()
+        self._types.append(kind)
+        return [MPI.BOTTOM, 1, kind]
+
+    def start(self) -> None:
+        """Send and receive the cells."""
+        with translated(self.subject):
+            MPI.Prequest.Startall(self._requests)
+        self._is_active = True
+
+    def is_over(self) -> bool:
+        """Return True if all messages have arrived."""
+        if not self._is_active:
+            return True
+        with translated(self.subject):
+            if MPI.Request.Testall(self._requests):
+                self._is_active = False
+        return not self._is_active
+
+    def missing(self) -> list[int]:
+        """Return the processes whose messages have not arrived."""
+        if not self._is_active:
+            return []
+        return [
+            source
+            for source, request in zip(self._sources, self._requests, strict=True)
+            if source is not None and not request.Get_status()
+        ]
+
+    def arrived(self) -> int:
+        """Return the number of messages that have arrived, or left."""
+        if not self._is_active:
+            return len(self._requests)
+        return sum(request.Get_status() for request in self._requests)
+
+    def __del__(self) -> None:
+        if MPI.Is_finalized() or self._is_active:
+            return  # messages in flight keep their memory until the process ends
+        for request in self._requests:
+            request.Free()
+        for kind in self._types:
+            kind.Free()
 
 
-Exchange = Iterator[list[Message]]
-"""Work in phases: it yields the messages that must have arrived before its next phase."""
+class OneRequest:
+    """A request of MPI that is waited for once.
+
+    Attributes:
+        subject: Its purpose, for messages.
+    """
+
+    def __init__(self, request: MPI.Request, subject: str) -> None:
+        self.subject = subject
+        self._request = request
+        self._is_over = False
+
+    def is_over(self) -> bool:
+        """Return True if it is complete."""
+        if not self._is_over:
+            with translated(self.subject):
+                self._is_over = bool(self._request.Test())
+        return self._is_over
+
+    def missing(self) -> list[int]:
+        """Return nothing: a collective operation does not say which process is missing."""
+        return []
+
+    def arrived(self) -> int:
+        return int(self._is_over)
 
 
-def run(exchanges: Iterable[Exchange], most: int, timeout: float, subject: str) -> None:
-    """Run exchanges to their ends, a number of them at a time, in the given order.
+def wait(exchanges: Sequence[MpiExchange | OneRequest], timeout: float) -> None:
+    """Return when at least one of several exchanges is over.
 
     Args:
         exchanges: The exchanges.
-        most: The number that may be in flight.
         timeout: Seconds without any message after which the group is given up.
-        subject: The operation, for messages.
 
     Raises:
         CommunicationError: if no message arrives in that time.
     """
-    waiting = iter(exchanges)
-    active = deque((each, list[Message]()) for each in islice(waiting, most))
-    last = time.monotonic()
-    while active:
-        for _ in range(len(active)):
-            exchange, messages = active.popleft()
-            left = [each for each in messages if not each.request.Test()]
-            if len(left) < len(messages) or not messages:
-                last = time.monotonic()
-            if left:
-                active.append((exchange, left))
-            elif (following := next(exchange, None)) is not None:
-                active.append((exchange, following))
-            else:
-                active.extend((each, list[Message]()) for each in islice(waiting, 1))
-        idle = time.monotonic() - last
-        if idle > timeout:
-            raise _unanswered([each for _, messages in active for each in messages], idle, subject)
-        if idle > _SPIN_SECONDS:
-            time.sleep(_PAUSE_SECONDS)
+    start = last = time.monotonic()
+    arrived = -1
+    while not any(each.is_over() for each in exchanges):
+        now = time.monotonic()
+        if now - start < _SPIN_SECONDS:
+            _let_others_run()
+            continue
+        time.sleep(_PAUSE_SECONDS)
+        if now - last > timeout:
+            found = sum(each.arrived() for each in exchanges)
+            if found == arrived:
+                raise _unanswered(exchanges, timeout)
+            arrived, last = found, now
 
 
-def _unanswered(messages: list[Message], idle: float, subject: str) -> CommunicationError:
-    sources = sorted({each.source for each in messages if each.source is not None})
+_let_others_run: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+"""Lets another process run on this processor while messages are in flight."""
+
+
+def _unanswered(
+    exchanges: Sequence[MpiExchange | OneRequest], timeout: float
+) -> CommunicationError:
+    sources = sorted({source for each in exchanges for source in each.missing()})
     named = ", ".join(map(str, sources)) or "none; messages to others have not been received"
+    subjects = " and ".join(dict.fromkeys(each.subject for each in exchanges))
     return CommunicationError(
-        f"Every process takes part in {subject}.",
-        found=f"no message for {idle:.0f} s; missing are those of rank {named}",
+        f"Every process takes part in {subjects}.",
+        found=f"no message for {timeout:.0f} s; missing are those of rank {named}",
         fix="see what these processes printed last; a slower one, as while it compiles, needs"
         "\nocannl_mpi.communicator(timeout=...)",
     )
+
+
+@contextmanager
+def translated(subject: str) -> Iterator[None]:
+    """Raise errors of MPI as those of communication."""
+    try:
+        yield
+    except MPI.Exception as error:
+        raise CommunicationError(
+            f"MPI transfers messages in {subject}.", found=error.Get_error_string()
+        ) from error
+
+
+def _address(memory: Any) -> int:
+    """Return the address of memory of this process or of a device."""
+    interface = "__array_interface__" if isinstance(memory, np.ndarray) else _OF_DEVICES
+    address: int = getattr(memory, interface)["data"][0]
+    return address
+
+
+_OF_DEVICES = "__cuda_array_interface__"
