@@ -146,6 +146,7 @@ class DataParallel:
         self._slot = slot
         self._failed = False
         self._pending: dict[Tensor, Array] = {}
+        self._rows = {each: each.info.dims[0] for each in self.inputs}
         self._sharded: ShardedState | None = None
         with loss.session, loss.session.apart():
             is_mean = reduction == "mean"
@@ -167,7 +168,7 @@ class DataParallel:
             self._sums = self._connect(is_gathered)
         self._optimizer = optimizer
         self._state = self._state_of(optimizer, update)
-        self._written: tuple[int, ...] = ()
+        self._noted = 0
         self._last_update: object = None
         self._pool = ThreadPoolExecutor(len(self.contexts), "device")
 
@@ -341,8 +342,7 @@ class DataParallel:
         ]
 
     def _slicer(self, tensor: Tensor, array: Array) -> Callable[[int], Array]:
-        dims = tensor.info.dims
-        rows = dims[0]
+        rows = self._rows[tensor]
         found = array.shape[0] if array.ndim else 0
         if found == rows * self._total:
             first = 0
@@ -397,8 +397,8 @@ class DataParallel:
         store = self.context._store
         if self._last_update is not None and store.history.last is self._last_update:
             return
-        written = self._write_times()
-        if written == self._written:
+        found = (store.find(tensor.node) for tensor in self._state)
+        if all(each is None or each.written_at() < self._noted for each in found):
             return
         state = [tensor for tensor in self._state if self._workers[0].has_value(tensor)]
         if self.communicator.size > 1:
@@ -423,12 +423,7 @@ class DataParallel:
 
     def _note_state(self) -> None:
         self._last_update = self.context._store.history.last
-        self._written = self._write_times()
-
-    def _write_times(self) -> tuple[int, ...]:
-        store = self.context._store
-        found = (store.find(tensor.node) for tensor in self._state)
-        return tuple(0 if each is None else each.written_at() for each in found)
+        self._noted = next(self.context._store.history.ordinals)
 
 
 # ----- arguments ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import settings
-from ocannl_core.train.communication import Partial, Summand, tree_sum
+from ocannl_core.train.communication import Cells, Parcel
 
 SLOTS, ROWS = 8, 3
 Array = np.ndarray[Any, Any]
@@ -215,15 +215,17 @@ def test_tensors_made_later_have_the_random_numbers_of_any_number_of_devices() -
 
 
 class Ranks:
-    """Processes in one: threads that exchange arrays."""
+    """Processes in one: threads that exchange the cells of messages."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.barrier = threading.Barrier(size, timeout=60)
         self.slots: list[Any] = [None] * size
         self.facts: list[Mapping[str, str]] = []
+        self.mail: dict[tuple[int, int, int], Any] = {}
+        self.arrived = threading.Condition(threading.RLock())
 
-    def exchange(self, rank: int, value: Any) -> list[Any]:
+    def all_values(self, rank: int, value: Any) -> list[Any]:
         self.slots[rank] = value
         self.barrier.wait()
         found = list(self.slots)
@@ -231,48 +233,99 @@ class Ranks:
         return found
 
 
+class Mail:
+    """An exchange between these processes."""
+
+    def __init__(self, ranks: Ranks, rank: int, number: int, parcels: Sequence[Parcel]) -> None:
+        self._ranks, self._rank, self._number = ranks, rank, number
+        self.parcels = parcels
+        self._missing: list[Parcel] = []
+
+    def start(self) -> None:
+        assert not self._missing, "started again before its end"
+        with self._ranks.arrived:
+            for parcel in self.parcels:
+                cells = b"".join(_bytes(each).tobytes() for each in parcel.sent)
+                self._ranks.mail[self._rank, parcel.process, self._number] = cells
+            self._missing = list(self.parcels)
+            self._ranks.arrived.notify_all()
+
+    def is_over(self) -> bool:
+        with self._ranks.arrived:
+            for parcel in list(self._missing):
+                key = parcel.process, self._rank, self._number
+                if key in self._ranks.mail:
+                    self._missing.remove(parcel)
+                    self._deliver(parcel, self._ranks.mail.pop(key))
+        return not self._missing
+
+    def _deliver(self, parcel: Parcel, cells: bytes) -> None:
+        assert len(cells) == sum(each.nbytes for each in parcel.received)
+        at = 0
+        for each in parcel.received:
+            _bytes(each)[...] = np.frombuffer(cells[at : at + each.nbytes], np.uint8)
+            at += each.nbytes
+
+
+def _bytes(cells: Cells) -> Array:
+    """Return a view of cells in memory of this process, or of what stands for a device."""
+    memory: Any = cells.memory
+    array = memory if isinstance(memory, np.ndarray) else memory.array
+    return array.reshape(-1).view(np.uint8)[cells.start : cells.start + cells.nbytes]
+
+
 class Rank:
     """One of these processes."""
 
-    def __init__(self, ranks: Ranks, rank: int) -> None:
+    def __init__(self, ranks: Ranks, rank: int, bucket_bytes: int = 1) -> None:
         self._ranks = ranks
         self.rank = rank
         self.size = ranks.size
-        self.total = 0
+        self.bucket_bytes = bucket_bytes
+        self.passes_device_memory = False
+        self.exchanges: list[Mail] = []
 
     def agree(self, facts: Mapping[str, str]) -> None:
         self._ranks.facts.append(facts)
 
-    def prepare(self, summands: Sequence[Summand], slots: int) -> None:
-        self.total = slots
+    def exchange(self, parcels: Sequence[Parcel], subject: str) -> Mail:
+        self.exchanges.append(Mail(self._ranks, self.rank, len(self.exchanges), parcels))
+        return self.exchanges[-1]
 
-    def all_reduce(self, partials: Sequence[Partial]) -> Sequence[Array]:
-        for partial in partials:
-            assert [np.array_equal(b.array, a) for a, b in zip(partial.arrays, partial.buffers)]  # type: ignore[attr-defined]  # noqa: B905
-        tree = tree_sum(self.total)
-        for part in self._ranks.exchange(self.rank, partials):
-            for each in part:
-                tree.insert(each.span, tuple(array.copy() for array in each.arrays))
-        assert tree.root is not None
-        return tree.root
+    def wait(self, exchanges: Sequence[Any]) -> None:
+        with self._ranks.arrived:
+            assert self._ranks.arrived.wait_for(
+                lambda: any(each.is_over() for each in exchanges), timeout=60
+            )
 
     def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]:
-        found: Sequence[Array] = self._ranks.exchange(self.rank, arrays)[0]
+        found: Sequence[Array] = self._ranks.all_values(self.rank, arrays)[0]
         return found
 
+    def first(self, work: Callable[[], object], subject: str = "") -> None:
+        if self.rank == 0:
+            work()
+        self._ranks.all_values(self.rank, None)
 
-@pytest.mark.parametrize(("processes", "devices_each"), [(2, 1), (3, 2)])
+
+@pytest.mark.parametrize(
+    ("processes", "devices_each", "bucket_bytes"), [(2, 1, 1), (2, 1, 100), (3, 2, 1000)]
+)
 def test_the_bits_do_not_depend_on_the_number_of_processes(
-    processes: int, devices_each: int
+    processes: int, devices_each: int, bucket_bytes: int
 ) -> None:
     one = trained("cpu_c", 1, adamw)
     ranks = Ranks(processes)
     models = [Model(adamw) for _ in range(processes)]
+    communicators = [Rank(ranks, k, bucket_bytes) for k in range(processes)]
     steps = [
-        model.step("cpu_c", devices_each, communicator=Rank(ranks, k))
-        for k, model in enumerate(models)
+        model.step("cpu_c", devices_each, communicator=each)
+        for model, each in zip(models, communicators, strict=True)
     ]
-    assert all(facts == ranks.facts[0] for facts in ranks.facts)
+    kinds = {tuple(facts) for facts in ranks.facts}
+    for kind in kinds:
+        stated = [facts for facts in ranks.facts if tuple(facts) == kind]
+        assert stated == [stated[0]] * processes
     for model, step in zip(models, steps, strict=True):
         step.context.init_params(model.loss)
     with ThreadPoolExecutor(processes) as pool:

@@ -1,8 +1,7 @@
 """Messages that are sent in each step, and waiting for them with a limit of time.
 
-The cells of a message lie in several places in memory. A datatype of MPI describes them, so that
-the library reads and writes them where they are; its requests are persistent, so that a step only
-starts them.
+The library reads and writes cells where they are; a datatype describes places with few cells, which
+travel together. Requests are persistent, so that a step only starts them.
 
 A process that never answers would leave the others waiting forever. Each wait here ends with an
 error after a time without progress, which names the processes whose messages are missing.
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +25,13 @@ from ocannl_core.train.communication import Cells, Parcel
 _SPIN_SECONDS = 0.002
 """Seconds that a wait tests without a pause; messages inside of a machine take less."""
 
+_YIELD_SECONDS = 0.0002
+"""Seconds of these before which it lets no other process run in between."""
+
 _PAUSE_SECONDS = 50e-6
+
+_PACKED_BYTES = 16 << 10
+"""Cells of fewer bytes share a message."""
 
 
 class CommunicationError(OcannlError):
@@ -48,30 +54,35 @@ class MpiExchange:
         self._memory = [
             cells.memory for parcel in parcels for cells in (*parcel.sent, *parcel.received)
         ]
-        self._types: list[MPI.Datatype] = []
+        self._requests: list[MPI.Prequest] = []
         self._sources: list[int | None] = []
-        self._requests: list[MPI.Request] = []
+        self._kinds: list[MPI.Datatype] = []
         self._is_active = False
         with translated(subject):
             for parcel in parcels:
-                if parcel.received:
-                    where = self._located(parcel.received)
+                for where in self._messages(parcel.received):
                     self._requests.append(comm.Recv_init(where, parcel.process, tag))
                     self._sources.append(parcel.process)
             for parcel in parcels:
-                if parcel.sent:
-                    where = self._located(parcel.sent)
+                for where in self._messages(parcel.sent):
                     self._requests.append(comm.Send_init(where, parcel.process, tag))
                     self._sources.append(None)
+        weakref.finalize(self, _free, self._requests, self._kinds)
 
-    def _located(self, cells: Sequence[Cells]) -> Any:
-        """Return the buffer argument of MPI for cells, at their absolute addresses."""
-        places = [(_address(each.memory) + each.start, each.nbytes) for each in cells]
-        kind = MPI.BYTE.Create_hindexed(
-            [nbytes for _, nbytes in places], [address for address, _ in places]
-        ).Commit()
-        self._types.append(kind)
-        return [MPI.BOTTOM, 1, kind]
+    def _messages(self, cells: Sequence[Cells]) -> Iterator[Any]:
+        """Yield the arguments of MPI for the messages of cells: many cells have one each, which the
+        network reads where they are, and the others one together, which is packed.
+        """
+        few = [each for each in cells if each.nbytes < _PACKED_BYTES]
+        for each in cells:
+            if each.nbytes >= _PACKED_BYTES:
+                yield [MPI.memory.fromaddress(_address(each), each.nbytes), MPI.BYTE]
+        if few:
+            kind = MPI.BYTE.Create_hindexed(
+                [each.nbytes for each in few], [_address(each) for each in few]
+            ).Commit()
+            self._kinds.append(kind)
+            yield [MPI.BOTTOM, 1, kind]
 
     def start(self) -> None:
         """Send and receive the cells."""
@@ -104,13 +115,15 @@ class MpiExchange:
             return len(self._requests)
         return sum(request.Get_status() for request in self._requests)
 
-    def __del__(self) -> None:
-        if MPI.Is_finalized() or self._is_active:
-            return  # messages in flight keep their memory until the process ends
-        for request in self._requests:
-            request.Free()
-        for kind in self._types:
-            kind.Free()
+
+def _free(requests: Sequence[MPI.Prequest], kinds: Sequence[MPI.Datatype]) -> None:
+    """Free what MPI keeps for an exchange; messages in flight keep it until the process ends."""
+    if MPI.Is_finalized() or not all(each.Get_status() for each in requests):
+        return
+    for request in requests:
+        request.Free()
+    for kind in kinds:
+        kind.Free()
 
 
 class OneRequest:
@@ -155,7 +168,8 @@ def wait(exchanges: Sequence[MpiExchange | OneRequest], timeout: float) -> None:
     while not any(each.is_over() for each in exchanges):
         now = time.monotonic()
         if now - start < _SPIN_SECONDS:
-            _let_others_run()
+            if now - start > _YIELD_SECONDS:
+                _let_others_run()
             continue
         time.sleep(_PAUSE_SECONDS)
         if now - last > timeout:
@@ -194,11 +208,9 @@ def translated(subject: str) -> Iterator[None]:
         ) from error
 
 
-def _address(memory: Any) -> int:
-    """Return the address of memory of this process or of a device."""
-    interface = "__array_interface__" if isinstance(memory, np.ndarray) else _OF_DEVICES
-    address: int = getattr(memory, interface)["data"][0]
-    return address
-
-
-_OF_DEVICES = "__cuda_array_interface__"
+def _address(cells: Cells) -> int:
+    """Return the address of cells in memory of this process or of a device."""
+    is_array = isinstance(cells.memory, np.ndarray)
+    interface = "__array_interface__" if is_array else "__cuda_array_interface__"
+    address: int = getattr(cells.memory, interface)["data"][0]
+    return address + cells.start
