@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextvars
 import hashlib
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -33,7 +34,7 @@ from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.train.buckets import buckets_of
 from ocannl_core.train.communication import Communicator, OneProcess
 from ocannl_core.train.optimiser import Optimiser
-from ocannl_core.train.phases import Phases
+from ocannl_core.train.phases import Phase, Phases
 from ocannl_core.train.process_sums import ProcessSums
 from ocannl_core.train.shard import Shard
 from ocannl_core.train.sharded_state import ShardedState, WholeState
@@ -111,7 +112,7 @@ class DataParallel:
         inputs: The placeholders of a slot.
         slots: The slots of this process.
         communicator: The group of processes.
-        phases: The times of the parts of a step, while `traced` records them.
+        phases: The record of the parts of a step, as `traced` returns it.
     """
 
     def __init__(
@@ -285,6 +286,20 @@ class DataParallel:
     def __repr__(self) -> str:
         devices = ", ".join(str(context.target) for context in self.contexts)
         return f"<data parallel step: {self._total} slots on {devices}>"
+
+    @contextmanager
+    def traced(self) -> Iterator[list[Phase]]:
+        """Record the phases of the steps in a `with` statement, in a list.
+
+        A phase has a name, as `slot 3`, `bucket 0: rows` or `update`, and its start and end. Those
+        of buckets are the times of messages: they overlap with slots.
+        """
+        found: list[Phase] = []
+        self.phases.found = found
+        try:
+            yield found
+        finally:
+            self.phases.found = None
 
     # ----- a step ---------------------------------------------------------------------------------
 
