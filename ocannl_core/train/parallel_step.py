@@ -261,6 +261,11 @@ class DataParallel:
         return self.contexts[0]
 
     @property
+    def is_sharded(self) -> bool:
+        """True if each process has a part of the optimiser's state."""
+        return self._sharded is not None
+
+    @property
     def loss(self) -> float:
         """The mean loss of the slots in the last step."""
         return self.context.item(self.means[self._loss])
