@@ -439,7 +439,7 @@ class DataParallel:
             raise _refusal("An optimiser has state.", f"{self._optimizer!r}")
         if self._sharded is not None:
             return self._sharded.whole()
-        return WholeState(self.context, self._optimizer.state)
+        return WholeState(self.context, self._optimizer.state, self._optimizer)
 
     def _note_state(self) -> None:
         self._last_update = self.context._store.history.last

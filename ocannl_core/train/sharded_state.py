@@ -37,10 +37,12 @@ class WholeState:
     Attributes:
         context: A context that has the parameters and the whole state.
         state: The state by name, as in `optimizer.state`.
+        optimizer: The optimiser.
     """
 
     context: Context
     state: Mapping[str, Tensor]
+    optimizer: Optimiser
     _sharded: ShardedState | None = None
 
     def restore(self) -> None:
@@ -106,7 +108,7 @@ class ShardedState:
         state = {
             path: self._wholes.get(path, tensor) for path, tensor in self._optimizer.state.items()
         }
-        return WholeState(context, state, self)
+        return WholeState(context, state, self._optimizer, self)
 
     def restore(self, saved: WholeState) -> None:
         """Copy the rows of this process from the whole state."""

@@ -208,7 +208,8 @@ class MpiCommunicator:
             found = [np.empty_like(each) for each in found]
         for array in found:
             cells = array.reshape(-1).view(np.uint8)
-            request = OneRequest(self._comm.Ibcast(cells), "the start of training")
+            sources = [0] if self.rank else range(1, self.size)
+            request = OneRequest(self._comm.Ibcast(cells), sources, "the start of training")
             while not request.is_over():
                 wait([request], self._timeout)
         return found

@@ -129,12 +129,18 @@ def _free(requests: Sequence[MPI.Prequest], kinds: Sequence[MPI.Datatype]) -> No
 class OneRequest:
     """A request of MPI that is waited for once.
 
+    Args:
+        request: The request.
+        sources: The processes that it may wait for.
+        subject: Its purpose, for messages.
+
     Attributes:
         subject: Its purpose, for messages.
     """
 
-    def __init__(self, request: MPI.Request, subject: str) -> None:
+    def __init__(self, request: MPI.Request, sources: Sequence[int], subject: str) -> None:
         self.subject = subject
+        self._sources = list(sources)
         self._request = request
         self._is_over = False
 
@@ -146,8 +152,8 @@ class OneRequest:
         return self._is_over
 
     def missing(self) -> list[int]:
-        """Return nothing: a collective operation does not say which process is missing."""
-        return []
+        """Return the processes that it may wait for."""
+        return [] if self._is_over else self._sources
 
     def arrived(self) -> int:
         return int(self._is_over)
@@ -164,7 +170,7 @@ def wait(exchanges: Sequence[MpiExchange | OneRequest], timeout: float) -> None:
         CommunicationError: if no message arrives in that time.
     """
     start = last = time.monotonic()
-    arrived = -1
+    arrived = sum(each.arrived() for each in exchanges)
     while not any(each.is_over() for each in exchanges):
         now = time.monotonic()
         if now - start < _SPIN_SECONDS:
