@@ -27,7 +27,7 @@ from ocannl_mpi.requests import CommunicationError, MpiExchange, OneRequest, wai
 Array = np.ndarray[Any, Any]
 
 _BUCKET_BYTES = 1 << 20
-_MESSAGE_BYTES = 64 << 10
+_MESSAGE_BYTES = 256 << 10
 _TIMEOUT = 300.0
 _MOST_TAG = 1 << 14
 
@@ -45,8 +45,8 @@ def communicator(
             messages of the program do not meet those of training.
         timeout: Seconds after which a process that does not answer is given up; by default the
             value of the environment variable `OCANNL_MPI_TIMEOUT`, or 300.
-        bucket_bytes: The least size of the sums that travel together; by default 1 MiB, or 64 KiB
-            for each process if that is more. It is divided into a message for each process.
+        bucket_bytes: The least size of the sums that travel together; by default 1 MiB, or 256
+            KiB for each process if that is more. It is divided into a message for each process.
 
     Raises:
         UsageError: for a timeout or a size that is not positive.
