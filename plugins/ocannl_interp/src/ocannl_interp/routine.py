@@ -161,9 +161,7 @@ class Interpretation:
         return [part(start, end) for start, end in pairwise((0, *ends))]
 
 
-def _cells(
-    node: TensorNode, info: NodeInfo, buffers: Buffers, what: str
-) -> Array:
+def _cells(node: TensorNode, info: NodeInfo, buffers: Buffers, what: str) -> Array:
     """Return the flat memory of a node."""
     buffer = buffers.get(node)
     if not isinstance(buffer, ArrayBuffer):
