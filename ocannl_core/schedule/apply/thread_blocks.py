@@ -206,7 +206,7 @@ class ThreadEmitter:
     def _results(
         self,
         reduction: Reduction,
-        accumulator: _Accumulator,
+        accumulator: ThreadAccumulator,
         value: Callable[[Numbers], Expr],
         numbers: Numbers,
     ) -> tuple[Stmt, ...]:
@@ -243,18 +243,18 @@ class ThreadEmitter:
 
         return stores
 
-    def _accumulator(self, reduction: Reduction) -> _Accumulator:
+    def _accumulator(self, reduction: Reduction) -> ThreadAccumulator:
         wide = tuple(name for name in self.cells if self.axes.extent(name) > 1)
         if not wide:
-            return _Accumulator(self.axes, reduction, None, (), self._fresh_local(reduction))
+            return ThreadAccumulator(self.axes, reduction, None, (), self._fresh_local(reduction))
         dims = tuple(self.axes.extent(name) for name in wide)
         node = self._new_array("sums", dims, Scope.THREAD)
-        return _Accumulator(self.axes, reduction, node, wide, reduction.result)
+        return ThreadAccumulator(self.axes, reduction, node, wide, reduction.result)
 
     def _accumulate(
         self,
         reduction: Reduction,
-        accumulator: _Accumulator,
+        accumulator: ThreadAccumulator,
         packs: Mapping[str, Sequence[SharedOperand]],
         numbers: Numbers,
     ) -> tuple[Stmt, ...]:
@@ -318,7 +318,7 @@ class ThreadEmitter:
     # ----- trees of partial results -----------------------------------------------------------
 
     def _combine(
-        self, reduction: Reduction, accumulator: _Accumulator, numbers: Numbers
+        self, reduction: Reduction, accumulator: ThreadAccumulator, numbers: Numbers
     ) -> tuple[tuple[Stmt, ...], Callable[[Numbers], Expr]]:
         """Return the statements that combine the results of threads, and the final result."""
         names = self.reduced_threads
@@ -467,7 +467,15 @@ class ThreadEmitter:
         positions: Mapping[str, AxisIndex],
     ) -> Expr:
         """Return the factor at positions of a packed operand, zero beyond the axes."""
-        factor = reduction.factors[pack.operand]
+        return self._padded(reduction.factors[pack.operand], numbers, positions)
+
+    def _padded(
+        self,
+        factor: Expr,
+        numbers: Mapping[str, AxisIndex],
+        positions: Mapping[str, AxisIndex],
+    ) -> Expr:
+        """Return an expression at positions of a packed operand, zero beyond the axes."""
         used = set(free_variables(factor))
         values: dict[IndexVar, AxisIndex] = {}
         conditions: list[Expr] = []
@@ -512,7 +520,7 @@ class ThreadEmitter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Accumulator:
+class ThreadAccumulator:
     """The results of one thread: an array, or a variable for a single cell.
 
     Attributes:

@@ -6,6 +6,7 @@ from ocannl_core.backend_api import Capability, Target, TargetReport, ThreadBloc
 from ocannl_cuda.compiler import CudaCompiler, architecture_of
 from ocannl_cuda.compilers import INSTALL, Missing
 from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused
+from ocannl_cuda.matrix_instructions import copies_of, instructions_of
 
 PRIORITY = 100
 _OLDEST = (7, 5)
@@ -90,6 +91,8 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         registers=_REGISTERS,
         subgroup=32,
         processors=facts.processors,
+        matrix_instructions=instructions_of(facts.capability),
+        asynchronous_copies=copies_of(facts.capability),
     )
     return Target(
         "cuda",

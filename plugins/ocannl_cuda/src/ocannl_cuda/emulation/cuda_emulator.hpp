@@ -108,6 +108,8 @@ static inline void locate(unsigned thread) {
                thread / (blockDim.x * blockDim.y)};
 }
 
+static void forget_copies(unsigned thread);
+
 CUDA_EMULATOR_UNCHECKED static void poison_shared() {
   volatile char *cell = __start_cuda_shared;
   for (; cell < __stop_cuda_shared; ++cell) *cell = (char)0xff;
@@ -194,6 +196,7 @@ static void run_thread() {
 static void prepare(unsigned thread) {
   Fiber &fiber = fibers[thread];
   fiber = Fiber{};
+  forget_copies(thread);
   char *bottom = stacks + thread * stack_bytes;
 #if defined(__x86_64__)
   void **top = (void **)(bottom + stack_bytes);
