@@ -259,7 +259,7 @@ BLOCK_TERMS = 16
 THREAD_ROWS = 8
 """Rows and columns of the largest register tile of a thread; smaller ones are halves of it."""
 
-# ----- matrix instructions of thread blocks ---------------------------------------------------------
+# ----- matrix instructions of thread blocks -------------------------------------------------------
 # From descriptions of the devices; no schedule with them has been timed.
 
 WARP_BLOCKS: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = (

@@ -49,29 +49,32 @@ class AsynchronousCopies:
     def render(self, loop: For) -> bool:
         """Write a loop as one instruction; return False if none copies its cells."""
         match loop.body.stmts:
-            case (Store(_, _, Load() as load) as store,):
-                conditions: list[Expr] = []
-            case (
-                Store(
-                    _, _, Ternary(TernaryOp.WHERE, condition, Load() as load, Const(0.0))
-                ) as store,
-            ):
+            case (Store(to, place, value),):
+                pass
+            case _:
+                return False
+        conditions: list[Expr] = []
+        match value:
+            case Load():
+                load = value
+            case Ternary(TernaryOp.WHERE, condition, Load() as load, Const(0.0)):
                 conditions = _conjuncts(condition)
             case _:
                 return False
         width, nbytes = loop.stop - loop.start, load.dtype.nbytes
         if width * nbytes not in self._dialect.asynchronous_copies or loop.start:
             return False
-        places = [self._positions.position_of(each.node, each.indices) for each in (store, load)]
-        if not all(_is_aligned(each, loop.var, width) for each in places):
+        ends = (to, place), (load.node, load.indices)
+        positions = [self._positions.position_of(*each) for each in ends]
+        if not all(_is_aligned(each, loop.var, width) for each in positions):
             return False
         with self._names.bind(loop.var, 0):
             valid = self._valid(conditions, loop.var, width, nbytes)
             if valid is None:
                 return False
             cells = [
-                self._positions.cell(self._names.array(each.node), place)
-                for each, place in zip((store, load), places, strict=True)
+                self._positions.cell(self._names.array(node), position)
+                for (node, _), position in zip(ends, positions, strict=True)
             ]
             self._write(f"copy_async_{width * nbytes}", f"&{cells[0]}, &{cells[1]}, {valid}")
         return True
@@ -92,9 +95,12 @@ class AsynchronousCopies:
                     return None
             step = sum(factor for factor, own in as_affine(place)[0] if own is var)
             guards.append(f"{self._positions.index(place)} < {self._positions.index(end)}")
-            if step == 1 and width > 1:
-                counts.append(self._positions.index(_difference(end, place)).code)
-            elif step and width > 1:
+            left = _difference(end, place)
+            if step == 0 or _is_aligned(as_affine(left), var, width, -step):
+                continue
+            if step == 1:
+                counts.append(self._positions.index(left).code)
+            else:
                 return None
         whole = str(width * nbytes)
         if len(counts) > 1:
@@ -122,13 +128,13 @@ def _difference(end: AxisIndex, start: AxisIndex) -> AxisIndex:
     return affine([*end_terms, *negated], end_offset - offset)
 
 
-def _is_aligned(position: Position, var: IndexVar, width: int) -> bool:
-    """Return True if a position is a multiple of a number, plus a variable."""
+def _is_aligned(position: Position, var: IndexVar, width: int, factor: int = 1) -> bool:
+    """Return True if a position is a multiple of a number, plus a variable times a factor."""
     terms, offset = position
-    step = sum(factor for factor, own in terms if own is var)
-    others = [factor for factor, own in terms if own is not var]
+    step = sum(each for each, own in terms if own is var)
+    others = [each for each, own in terms if own is not var]
     return (
-        (step == 1 or width == 1)
+        (step == factor or width == 1)
         and offset % width == 0
-        and all(factor % width == 0 for factor in others)
+        and all(each % width == 0 for each in others)
     )

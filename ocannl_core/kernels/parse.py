@@ -31,7 +31,8 @@ from ocannl_core.target import ExternalOp
 
 _PLAN = re.compile(r" *plan (?P<name>.*)\((?P<signature>[^()]*)\):\s*$")
 _STEP = re.compile(
-    r" *(?P<kind>parallel kernel|kernel|host|(?:widened )?(?:pairing )?nest|rows)( (?P<title>.*))?:\s*$"
+    r" *(?P<kind>parallel kernel|kernel|host|(?:widened )?(?:pairing )?nest|rows)"
+    r"( (?P<title>.*))?:\s*$"
 )
 _REPEAT = re.compile(
     r" *repeat (?P<index>\w+) in range\((?P<count>\d+)\)(?P<order> reversed)?( (?P<title>.*))?:\s*$"

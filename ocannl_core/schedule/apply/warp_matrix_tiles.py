@@ -4,7 +4,7 @@
 
         -->  a stage of both operands is copied
              for k0:
-               barrier                                      the stage is complete, its successor free
+               barrier                                         the stage is complete
                the next stage is copied to the other half
                for k10, i110, j110:
                  for i1110 in tile(2), j1111 in tile(2), k11 in tile(16):
@@ -220,18 +220,31 @@ class WarpEmitter(ThreadEmitter):
         return self._staged_factor(reduction, operand).dtype
 
     def _copies(
-        self, reduction: Reduction, stage: int, point: Numbers, step: AxisIndex
+        self, reduction: Reduction, stage: int, point: Numbers, step: AxisIndex, left: str = ""
     ) -> tuple[Stmt, ...]:
-        """Return the statements by which the threads of a block copy the operands of a step."""
+        """Return the statements by which the threads of a block copy the operands of a step.
+
+        Args:
+            reduction: The reduction.
+            stage: The stage that receives them.
+            point: The numbers of the leaves around.
+            step: The number of the step.
+            left: The axis of the terms, if there may be no such step: the stage is zero then.
+        """
         inner = {**point, self.pipeline.axis: step}
         return tuple(
             stmt
             for at in sorted(self.staged)
-            for stmt in self._copy(reduction, self.staged[at], stage, inner)
+            for stmt in self._copy(reduction, self.staged[at], stage, inner, left)
         )
 
     def _copy(
-        self, reduction: Reduction, each: SharedOperand, stage: int, point: Numbers
+        self,
+        reduction: Reduction,
+        each: SharedOperand,
+        stage: int,
+        point: Numbers,
+        left: str,
     ) -> tuple[Stmt, ...]:
         form = self._stage(each.pack.operand)
         width = max(1, form.width)
@@ -252,7 +265,7 @@ class WarpEmitter(ThreadEmitter):
         own = [(1, var)] if form.width > 1 else []
         positions[inner] = affine([*((width * step, each) for step, each in first), *own], 0)
         factor = self._staged_factor(reduction, each.pack.operand)
-        value = self._padded(factor, point, positions)
+        value = self._padded(factor, point, positions, left)
         cell = (FixedIndex(stage), positions[outer], positions[inner])
         stmts: tuple[Stmt, ...] = (Store(each.node, cell, value),)
         if form.width:
@@ -330,7 +343,7 @@ class WarpEmitter(ThreadEmitter):
         body: list[Stmt] = []
         for stage in range(min(stages, count)):
             step = affine([(stages, turn)] if turns > 1 else [], stage)
-            own = [Barrier(ahead - 1)]
+            own: list[Stmt] = [Barrier(ahead - 1)]
             own += self._next_copies(reduction, point, stage, turn if turns > 1 else None)
             own += self._tiles(reduction, accumulator, stage, {**point, self.pipeline.axis: step})
             is_last = stages * (turns - 1) + stage >= count
@@ -348,9 +361,9 @@ class WarpEmitter(ThreadEmitter):
         step = affine([] if turn is None else [(stages, turn)], first)
         if first >= count:
             return ()
-        copies = self._copies(reduction, first % stages, point, step)
         last = first + stages * (-(-count // stages) - 1)
-        return copies if last < count else guarded(LoopBound(step, count), copies)
+        left = "" if last < count else self.pipeline.axis[0]
+        return self._copies(reduction, first % stages, point, step, left)
 
     def _tiles(
         self, reduction: Reduction, accumulator: ThreadAccumulator, stage: int, point: Numbers

@@ -186,12 +186,15 @@ def find_warp_tile(
     nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
 ) -> WarpTile | None:
     """Return the tile of a product: the largest of which there are enough for all processors, and
-    that is not much larger than the product. None if no instruction computes the product.
+    that is not much larger than the product. None if no instruction computes the product, or if it
+    is too small.
     """
     extents = {axis.name: axis.extent for axis in nest.axes}
-    last = None
+    last: WarpTile | None = None
     for last in warp_tiles(nest, reduction, nodes, blocks):
         (height, width), rows, columns = last.cells, extents[last.rows], extents[last.columns]
+        if min(rows, columns) < MIN_BLOCK_TILE or extents[last.terms] < BLOCK_TERMS:
+            return None
         others = prod(
             axis.extent for axis in nest.cells if axis.name not in (last.rows, last.columns)
         )
@@ -247,8 +250,6 @@ def _axes(nest: KernelNest, nodes: NodeInfos) -> tuple[LoopAxis, LoopAxis, LoopA
         max(axes, key=lambda axis: (axis.extent, axis.name)) for axes in (rows, columns, terms)
     )
     steps = strides(nest.axes, nest.epilogue, nodes)
-    if min(row.extent, column.extent) < MIN_BLOCK_TILE or term.extent < BLOCK_TERMS:
-        return None
     if steps[row.name] == 1 and steps[column.name] != 1:
         return column, row, term, 1  # neighbouring threads store neighbouring cells
     return row, column, term, 0
