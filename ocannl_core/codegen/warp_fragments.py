@@ -268,8 +268,8 @@ class WarpTiles:
 
 
 _PRODUCTS = {1: ((0, 0),), 2: ((1, 0), (0, 1), (0, 0))}
-"""The parts of two factors that are multiplied, by the number of parts: all but those whose products
-round away, the smallest first.
+"""The parts of two factors that are multiplied, by the number of parts, the smallest first: all but
+those whose products round away.
 """
 
 

@@ -287,14 +287,12 @@ for cell in copy(2):
 staged[1, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(2*j1 + cell + 4) < int32(18), a[i1 + 2*j + 4*i, 2*j1 + cell + 4], 0.0)
 for k in range(2):
 barrier(1)
-for once in range(1) while 3*k + once + 2 < 5:
 for cell in copy(2):
 staged[2, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(12*k + 2*j1 + cell + 8) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + cell + 8], 0.0)
 for i2 in tile(2):
 for j2 in tile(2):
 for k1 in tile(4):
 barrier(1)
-for once in range(1) while 3*k + once + 3 < 5:
 for cell in copy(2):
 staged[0, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(12*k + 2*j1 + cell + 12) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + cell + 12], 0.0)
 for i2 in tile(2):
@@ -302,7 +300,6 @@ for j2 in tile(2):
 for k1 in tile(4):
 for once in range(1) while 3*k + once + 2 < 5:
 barrier(1)
-for once1 in range(1) while 3*k + once1 + 4 < 5:
 for cell in copy(2):
 staged[1, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(12*k + 2*j1 + cell + 16) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + cell + 16], 0.0)
 for i2 in tile(2):

@@ -12,8 +12,10 @@ PRIORITY = 100
 _OLDEST = (7, 5)
 """The oldest compute capability that the compilers have code for."""
 _THREADS = 256
-_REGISTERS = 128
-"""Of 65536 in a multiprocessor: two blocks of 256 threads."""
+REGISTERS = 128
+"""Registers of a thread; two blocks of 256 threads take all of a multiprocessor."""
+PROCESSOR_REGISTERS = 65536
+"""Registers of a multiprocessor."""
 
 
 def report(
@@ -88,7 +90,7 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         max_threads=facts.max_threads,
         threads=_THREADS,
         local_bytes=facts.shared_bytes,
-        registers=_REGISTERS,
+        registers=REGISTERS,
         subgroup=32,
         processors=facts.processors,
         matrix_instructions=instructions_of(facts.capability),

@@ -270,13 +270,19 @@ static int stuck() {
 
 static int run_fibers() {
   for (unsigned thread = 0; thread < threads; ++thread) prepare(thread);
+  const unsigned warps = (threads + 31) / 32;
   for (;;) {
-    for (unsigned k = 0; k < threads; ++k) {
-      const unsigned thread = is_reverse ? threads - 1 - k : k;
-      if (fibers[thread].state == ready) enter(thread);
-      if (cuda_emulator_message[0]) return launch_failed;
+    // a warp runs as far ahead of the others as it can
+    for (unsigned warp = 0; warp < warps; ++warp) {
+      const unsigned first = 32 * (is_reverse ? warps - 1 - warp : warp);
+      do
+        for (unsigned lane = 0; lane < 32; ++lane) {
+          const unsigned thread = first + (is_reverse ? 31 - lane : lane);
+          if (thread < threads && fibers[thread].state == ready) enter(thread);
+          if (cuda_emulator_message[0]) return launch_failed;
+        }
+      while (release_warps());
     }
-    if (release_warps()) continue;
     unsigned arrived = 0, over = 0, line = 0;
     bool is_one = true;
     for (unsigned thread = 0; thread < threads; ++thread) {

@@ -34,8 +34,12 @@ _FLAGS = (
     "-fvisibility=hidden",
 )
 _SANITIZED = ("-g", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
-_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)\) )?(\w+)\(')
-_MEETS = re.compile(r"\b__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)\(")
+_KERNEL = re.compile(
+    r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\('
+)
+_MEETS = re.compile(
+    r"\b(?:__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)|multiply_add_\w+|load_matrices_\w+)\("
+)
 
 
 @dataclass(frozen=True, slots=True)
