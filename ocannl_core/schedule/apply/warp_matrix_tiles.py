@@ -64,9 +64,9 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
+from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.thread_blocks import (
     SharedOperand,
-    ThreadAccumulator,
     ThreadEmitter,
     is_for_blocks,
 )

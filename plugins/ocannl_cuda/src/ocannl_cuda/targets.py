@@ -5,6 +5,7 @@ from __future__ import annotations
 from ocannl_core.backend_api import Capability, Target, TargetReport, ThreadBlocks
 from ocannl_cuda.compiler import CudaCompiler, architecture_of
 from ocannl_cuda.compilers import INSTALL, Missing
+from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused
 from ocannl_cuda.matrix_instructions import copies_of, instructions_of
 
@@ -93,6 +94,8 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         registers=REGISTERS,
         subgroup=32,
         processors=facts.processors,
+        vector_bytes=DIALECT.vector_bytes,
+        has_shuffles=True,
         matrix_instructions=instructions_of(facts.capability),
         asynchronous_copies=copies_of(facts.capability),
     )
