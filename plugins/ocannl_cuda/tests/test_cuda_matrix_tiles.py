@@ -59,7 +59,16 @@ UNIT = 2.0**-24
 
 
 def device(processors: int = 4, local_bytes: int = 48 << 10) -> Target:
-    blocks = ThreadBlocks(1024, 256, local_bytes, REGISTERS, 32, processors, INSTRUCTIONS, COPIES)
+    blocks = ThreadBlocks(
+        1024,
+        256,
+        local_bytes,
+        REGISTERS,
+        32,
+        processors,
+        matrix_instructions=INSTRUCTIONS,
+        asynchronous_copies=COPIES,
+    )
     return Target("cuda", thread_blocks=blocks, has_fma=True)
 
 

@@ -66,7 +66,14 @@ WIDE = MatrixInstruction(
 
 def device(*instructions: MatrixInstruction, processors: int = 4) -> Target:
     blocks = ThreadBlocks(
-        1024, 256, 48 << 10, 255, 32, processors, instructions, asynchronous_copies=(16, 8, 4)
+        1024,
+        256,
+        48 << 10,
+        255,
+        32,
+        processors,
+        matrix_instructions=instructions,
+        asynchronous_copies=(16, 8, 4),
     )
     return Target("warps", thread_blocks=blocks, has_fma=True)
 
@@ -334,7 +341,7 @@ def test_schedules_that_are_no_tiles_of_warps_are_refused(old: str, new: str) ->
         apply_schedule(nest, parse_schedule(text))
 
 
-def test_warps_refuse_what_is_no_product() -> None:
+def test_warps_refuse_sums_of_one_factor() -> None:
     draft = Draft("sum")
     a, c = draft.node("a", float32, 8, 8, 16), draft.node("c", float32, 8, 8)
     body = draft.accumulate(c, I, J, op=BinaryOp.ADD, value=draft.load(a, I, J, K))
