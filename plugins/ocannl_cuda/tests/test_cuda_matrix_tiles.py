@@ -18,6 +18,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core import settings
+from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import DType, bfloat16, float16, float32
 from ocannl_core.errors import CodegenError
@@ -25,8 +26,12 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import fresh_var
 from ocannl_core.kernel_passes.pipeline import plan_kernels
 from ocannl_core.kernels.transforms import schedule_text
-from ocannl_core.loopir.nodes import Binary, For
+from ocannl_core.loopir.nodes import Binary, LoopProgram
 from ocannl_core.ops import BinaryOp
+from ocannl_core.serialization.decode import decode
+from ocannl_core.serialization.encode import encode
+from ocannl_core.serialization.numbering import Numbering
+from ocannl_core.serialization.schema import form_of
 from ocannl_core.target import Digit, MatrixInstruction, Target, ThreadBlocks
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_cuda import compilers, ptx
@@ -44,7 +49,7 @@ from ocannl_cuda.matrix_instructions import (
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
 from ocannl_cuda.resources import resources_of
-from ocannl_cuda.source import generate, unit
+from ocannl_cuda.source import CudaSource, generate, unit
 from plugins.ocannl_cuda.tests.emulated_kernels import Array, aligned, launcher
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
@@ -96,8 +101,8 @@ class Product:
     def extents(self) -> dict[str, int]:
         return {"i": self.rows, "k": self.terms, "j": self.columns, "b": 2}
 
-    def kernels(self, target: Target | None = None) -> tuple[tuple[KernelText, ...], str]:
-        """Return the kernels, and the schedule."""
+    def program(self) -> LoopProgram:
+        """Return the program `r += a * c`."""
         draft = Draft("product")
         axes = {name: fresh_var(name) for name in self.extents}
         left, right, result = self.layout.split()
@@ -113,9 +118,13 @@ class Product:
         )
         for name in "kjib" if "b" in result else "kji":
             body = loop(axes[name], self.extents[name], body)
+        return draft.program(body)
+
+    def kernels(self, target: Target | None = None) -> tuple[tuple[KernelText, ...], str]:
+        """Return the kernels, and the schedule."""
         target = device() if target is None else target
         with settings.overrides(accumulation="fast"):
-            source = generate(plan_kernels(draft.program(body), target))
+            source = generate(plan_kernels(self.program(), target))
         schedules = "; ".join(schedule_text(each.schedule) for each in source.plan.kernels)
         return source.kernels, schedules
 
@@ -410,18 +419,7 @@ def test_a_wrong_map_of_a_fragment_is_refused_when_code_is_generated() -> None:
         def for_positions(self, most: int) -> Cuda:
             return self
 
-    from ocannl_core.codegen.c_family import render_kernel
-
-    draft = Draft("product")
-    i, j, k = (fresh_var(name) for name in "ijk")
-    a, b, c = (draft.node(name, bfloat16, 64, 64) for name in "abc")
-    term = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), bfloat16)
-    body: For = loop(
-        i,
-        64,
-        loop(j, 64, loop(k, 64, draft.accumulate(c, i, j, op=BinaryOp.ADD, value=term))),
-    )
-    stream = plan_kernels(draft.program(body), device())
+    stream = plan_kernels(Product(64, 64, 64).program(), device())
     plan = stream.plan()
     (kernel,) = plan.kernels
     assert "multiply_add_bf16(" in render_kernel(kernel, plan.nodes, DIALECT).text
@@ -460,6 +458,18 @@ uint32_t v5[4];
 load_matrices_4(v5, &t0[640 * k + 16 + v1]);
 uint32_t v6[2];\
 """)
+
+
+def test_code_with_tiles_is_kept_on_disk_under_a_key_with_the_instructions() -> None:
+    program = Product(64, 64, 64).program()
+    source = generate(plan_kernels(program, device()))
+    form, numbering = form_of(CudaSource), Numbering()
+    assert decode(encode(source, form, numbering), form, numbering.things) == source
+    own = device()
+    assert own.thread_blocks is not None
+    plain = replace(own, thread_blocks=replace(own.thread_blocks, matrix_instructions=()))
+    keys = [encode(each, form_of(Target), Numbering()) for each in (own, plain)]
+    assert keys[0] != keys[1]
 
 
 def test_each_instruction_is_written_in_one_place() -> None:
