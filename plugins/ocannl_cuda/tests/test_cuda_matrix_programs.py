@@ -54,11 +54,11 @@ with oc.Session():
 
 
 @needs_emulation
-@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize(("order", "sanitize"), [("forward", True), ("reverse", False)])
 def test_attention_and_sizes_at_run_time_use_matrix_instructions(
-    order: str, tmp_path: Path
+    order: str, sanitize: bool, tmp_path: Path
 ) -> None:
-    result = run(PROGRAM, tmp_path, CUDA_EMULATOR_ORDER=order)
+    result = run(PROGRAM, tmp_path, sanitize=sanitize, CUDA_EMULATOR_ORDER=order)
     assert (result.code, result.errors) == (0, "")
     lines = ["attention 2", *(f"{n} {kind} 2" for n in (70, 17, 1) for kind in ("rows", "terms"))]
     assert result.output.splitlines() == lines

@@ -359,7 +359,7 @@ FAULTS = {
         "a row of matrices in line N is not aligned",
     ),
     "another pitch": (r"% 8 \* 40", "% 8 * 48", "wrong"),
-    "a fragment that is not transposed": ("matrices_2_transposed", "matrices_2", "wrong"),
+    "a fragment that is not transposed": ("2_twice_transposed", "2_twice", "wrong"),
     "sums of other cells": (
         r"multiply_add_bf16\(t2\[0\], t2\[1\]",
         "multiply_add_bf16(t2[1], t2[0]",
@@ -461,15 +461,15 @@ copy_async_16(&t0[40 * n + 320 * m + 640 * k + 8 * p + 1280], &a0[2048 * i + 64 
 copy_async_16(&t1[40 * n + 320 * m + 640 * k + 8 * p + 1280], &a1[64 * n + 512 * m + 1024 * k + 32 * j + 8 * p + 2048], 16);
 uint32_t v0[4];
 load_matrices_4(v0, &t0[640 * k + v1]);
-uint32_t v2[2];
-load_matrices_2_transposed(v2, &t1[16 * m + v3]);
+uint32_t v2[2], v3[2];
+load_matrices_2_twice_transposed(v2, v3, &t1[16 * m + v1]);
 multiply_add_bf16(t2[0], t2[1], t2[2], t2[3], v0, v2);
-uint32_t v4[2];
-load_matrices_2_transposed(v4, &t1[16 * m + 8 + v3]);
-multiply_add_bf16(t2[4], t2[5], t2[6], t2[7], v0, v4);
-uint32_t v5[4];
-load_matrices_4(v5, &t0[640 * k + 16 + v1]);
-uint32_t v6[2];\
+multiply_add_bf16(t2[4], t2[5], t2[6], t2[7], v0, v3);
+uint32_t v4[4];
+load_matrices_4(v4, &t0[640 * k + 16 + v1]);
+uint32_t v5[2], v6[2];
+load_matrices_2_twice_transposed(v5, v6, &t1[16 * m + 640 + v1]);
+multiply_add_bf16(t2[0], t2[1], t2[2], t2[3], v4, v5);\
 """)
 
 
@@ -489,7 +489,7 @@ def test_each_instruction_is_written_in_one_place() -> None:
     """One `asm` for each function, whose twin the emulator defines under the same name."""
     helpers = [
         *(f"multiply_add_{each.name}" for each in INSTRUCTIONS),
-        *(f"load_matrices_{n}{form}" for n in (2, 4) for form in ("", "_transposed")),
+        *(f"load_matrices_{n}{form}" for n in (2, 4, "2_twice") for form in ("", "_transposed")),
         *(f"copy_async_{n}" for n in COPIES),
         "await_copies_0",
     ]
@@ -497,7 +497,8 @@ def test_each_instruction_is_written_in_one_place() -> None:
     for each in helpers:
         assert ptx.is_defined_here(each)
         assert len(re.findall(r"\basm\b", ptx.definitions([each]))) == 1
-    for each in ("multiply_add_##name", "load_matrices_##n##form", "copy_async_##n"):
+    loads = "load_matrices_##n##form", "load_matrices_2_twice##form"
+    for each in ("multiply_add_##name", *loads, "copy_async_##n"):
         assert twins.count(f"{each}(") == 1
     assert not ptx.is_defined_here("await_copies")
     assert ptx.definitions([]) == ""
