@@ -444,6 +444,29 @@ Tiles of warps are those of a matrix instruction.
 """)
 
 
+@needs_emulator
+def test_a_dialect_without_the_instructions_runs_the_same_loops() -> None:
+    class Plain(Cuda):
+        matrix_instructions = ()
+        asynchronous_copies = ()
+
+        def for_positions(self, most: int) -> Cuda:
+            return self
+
+    product = Product(24, 40, 33, bfloat16)
+    plan = plan_kernels(product.program(), device()).plan()
+    (step,) = plan.kernels
+    kernel = render_kernel(step, plan.nodes, Plain())
+    assert "multiply_add" not in kernel.text
+    assert "copy_async" not in kernel.text
+    assert "await_copies" not in kernel.text
+    operands = product.operands()
+    assert run(kernel, operands) == (0, "")
+    exact, magnitude = product.exact(*operands[:2])
+    errors = np.abs(operands[2].astype(np.float64) - exact)
+    assert (errors <= product.bound(exact, magnitude)).all()
+
+
 # ----- text ---------------------------------------------------------------------------------------
 
 
