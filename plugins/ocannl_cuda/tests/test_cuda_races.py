@@ -169,3 +169,19 @@ def test_a_race_in_generated_code_is_an_error_with_the_kernel(tmp_path: Path) ->
     assert "Kernels run to their end." in wrong.output
     assert "emulated device 0, kernel k_" in wrong.errors
     assert "race on shared " in wrong.errors
+
+
+@pytest.mark.parametrize("barrier", ["", "__syncthreads();"])
+def test_copies_in_the_background_are_accesses_of_their_threads(barrier: str) -> None:
+    text = f"""
+    extern "C" __global__ void stage(const float *x, float *y) {{
+      __shared__ __align__(16) float cells[64];
+      if (threadIdx.x < 16) cuda_emulator::copy_async(cells + 4 * threadIdx.x, x + 4 * threadIdx.x, 16, 16, 1);
+      cuda_emulator::await_copies(0);
+      {barrier}
+      y[threadIdx.x] = cells[63 - threadIdx.x];
+    }}
+    """
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    message = race_in(text, "stage", x, y)
+    assert ("race on shared cells[" in message) == (not barrier), message

@@ -21,7 +21,7 @@ from ocannl_core.backend_api import dataclass
 from ocannl_cuda.compiler import RejectedError
 
 FOLDER = Path(__file__).parent
-HEADER = FOLDER / "cuda_emulator.hpp"
+HEADERS = tuple(FOLDER / name for name in ("cuda_emulator.hpp", "ptx_emulator.hpp"))
 RACE_HEADER = FOLDER / "race_detector.hpp"
 RACE_DETECTOR = FOLDER / "race_detector.cpp"
 VARIABLE = "CUDA_EMULATOR_CXX"
@@ -39,8 +39,12 @@ _FLAGS = (
     "-fvisibility=hidden",
 )
 _SANITIZED = ("-g", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
-_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)\) )?(\w+)\(([^)]*)\)')
-_MEETS = re.compile(r"\b__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)\(")
+_KERNEL = re.compile(
+    r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\(([^)]*)\)'
+)
+_MEETS = re.compile(
+    r"\b(?:__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)|multiply_add_\w+|load_matrices_\w+)\("
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ class HostCompiler:
 
     @property
     def identity(self) -> str:
-        files = [HEADER, RACE_HEADER, RACE_DETECTOR] if self.finds_races else [HEADER]
+        races = (RACE_HEADER, RACE_DETECTOR) if self.finds_races else ()
+        files = (*HEADERS, *races)
         digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
         return f"emulator {self.version} {self.command} {self.flags} {digest}"
 
@@ -90,9 +95,12 @@ class HostCompiler:
         with tempfile.TemporaryDirectory(prefix="ocannl-emulator-") as folder:
             source, target = Path(folder) / name, Path(folder) / "code.so"
             source.write_text("\n".join([text, *exports, ""]), encoding="utf-8")
-            first = [*self.command, *self.flags, "-include", str(HEADER)]
+            races = [RACE_HEADER] if self.finds_races else []
+            headers = [HEADERS[0], *races, *HEADERS[1:]]
+            includes = (each for header in headers for each in ("-include", str(header)))
+            first = [*self.command, *self.flags, *includes]
             if self.finds_races:
-                instrumented = ["-g", "-fsanitize=thread", "-include", str(RACE_HEADER)]
+                instrumented = ["-g", "-fsanitize=thread"]
                 # linked without the option: the functions that it calls are those of the detector
                 detector = str(_race_detector(self.command))
                 steps = [

@@ -252,6 +252,9 @@ void cuda_race_start(const CudaRaceLaunch *launch) {
 }
 void cuda_race_block_barrier() { ++epochs[*now.thread]; }
 void cuda_race_warp_barrier() { ++warp_epochs[*now.thread]; }
+void cuda_race_range(const void *start, size_t size, int writes) {
+  access((void *)start, size, writes, __builtin_return_address(0));
+}
 void cuda_race_atomic(int change) { atomic_depth += change; }
 
 #define PLACE __builtin_return_address(0)

@@ -1,5 +1,5 @@
-// Reports races of the threads of a kernel, after `cuda_emulator.hpp`: the compiler calls the
-// functions of `race_detector.cpp` at every access to memory (-fsanitize=thread).
+// Reports races of the threads of a kernel: the compiler calls the functions of `race_detector.cpp`
+// at every access to memory (-fsanitize=thread). Comes right after `cuda_emulator.hpp`.
 #pragma once
 
 extern "C" {
@@ -21,10 +21,21 @@ void cuda_race_start(const CudaRaceLaunch *launch) __attribute__((visibility("hi
 void cuda_race_block_barrier() __attribute__((visibility("hidden")));
 void cuda_race_warp_barrier() __attribute__((visibility("hidden")));
 void cuda_race_atomic(int change) __attribute__((visibility("hidden")));
+void cuda_race_range(const void *start, size_t size, int writes) __attribute__((visibility("hidden")));
 }
 
 namespace cuda_emulator {
 
+// The compiler leaves out calls of these two.
+static inline void *race_copy(void *to, const void *from, size_t size) {
+  cuda_race_range(from, size, 0);
+  cuda_race_range(to, size, 1);
+  return memcpy(to, from, size);
+}
+static inline void *race_set(void *to, int value, size_t size) {
+  cuda_race_range(to, size, 1);
+  return memset(to, value, size);
+}
 static inline void race_barrier(int line) {
   wait(at_block_barrier, line);
   cuda_race_block_barrier();
@@ -59,6 +70,8 @@ static inline void race_start(const char *kernel, const char *names, const char 
 
 }  // namespace cuda_emulator
 
+#define memcpy(to, from, size) cuda_emulator::race_copy(to, from, size)
+#define memset(to, value, size) cuda_emulator::race_set(to, value, size)
 #undef __syncthreads
 #undef __syncwarp
 #undef __shfl_xor_sync
