@@ -119,14 +119,16 @@ std::string parameter_at(const char *address, size_t *offset) {
   return found;
 }
 
+// The line of the kernel, also for accesses in functions of the emulation that are inlined there.
 std::string line_of(const void *place) {
   Dl_info info;
-  char command[512], text[256] = "";
+  char command[512], line[256], text[256] = "";
   if (!place || !dladdr(place, &info)) return "";
   const uintptr_t offset = (const char *)place - (const char *)info.dli_fbase - 1;
-  snprintf(command, sizeof command, "addr2line -s -e %s 0x%zx 2>/dev/null", info.dli_fname, (size_t)offset);
+  snprintf(command, sizeof command, "addr2line -i -s -e %s 0x%zx 2>/dev/null", info.dli_fname, (size_t)offset);
   FILE *pipe = popen(command, "r");
-  if (pipe && fgets(text, sizeof text, pipe)) text[strcspn(text, " \n")] = 0;
+  while (pipe && fgets(line, sizeof line, pipe))
+    if (!*text || strstr(text, ".hpp")) snprintf(text, sizeof text, "%.*s", (int)strcspn(line, " \n"), line);
   if (pipe) pclose(pipe);
   return *text && *text != '?' ? std::string(" (") + text + ")" : "";
 }

@@ -27,12 +27,12 @@ void cuda_race_range(const void *start, size_t size, int writes) __attribute__((
 namespace cuda_emulator {
 
 // The compiler leaves out calls of these two.
-static inline void *race_copy(void *to, const void *from, size_t size) {
+__attribute__((always_inline)) static inline void *race_copy(void *to, const void *from, size_t size) {
   cuda_race_range(from, size, 0);
   cuda_race_range(to, size, 1);
   return memcpy(to, from, size);
 }
-static inline void *race_set(void *to, int value, size_t size) {
+__attribute__((always_inline)) static inline void *race_set(void *to, int value, size_t size) {
   cuda_race_range(to, size, 1);
   return memset(to, value, size);
 }
