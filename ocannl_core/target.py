@@ -167,7 +167,11 @@ class Source(Protocol):
 
 @runtime_checkable
 class Buffer(Protocol):
-    """Memory of a device holding the cells of one node, margins included, in row-major order."""
+    """Memory of a device holding the cells of one node, margins included, in row-major order.
+
+    Memory of another library may have an attribute `is_read_only`, which is True if no routine may
+    write it.
+    """
 
     @property
     def target(self) -> Target: ...
