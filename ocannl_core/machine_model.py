@@ -258,6 +258,10 @@ MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16
 """Terms of a product that are in shared memory at a time."""
+ROW_THREADS = 4
+"""The usual numbers of threads that a multiprocessor runs at least, where the shared memory of rows
+limits its blocks.
+"""
 FILL_DIGITS = (8, 2)
 """Threads along columns are neighbours in groups of these: operands are copied by the digits of a
 thread's number, and the banks of shared memory allow so many along a row.

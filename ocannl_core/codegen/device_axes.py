@@ -35,9 +35,6 @@ from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import TensorNode
 
 KINDS = (AxisKind.GRID, AxisKind.BLOCK)
-GROUP_ALIGNMENT = 16
-"""Bytes to which an array that threads share is aligned, at least."""
-
 _PRIVATE = frozenset({Scope.KERNEL, Scope.THREAD})
 
 
