@@ -262,12 +262,18 @@ ROW_THREADS = 4
 """The usual numbers of threads that a multiprocessor runs at least, where the shared memory of rows
 limits its blocks.
 """
-FILL_DIGITS = (8, 2)
-"""Threads along columns are neighbours in groups of these: operands are copied by the digits of a
-thread's number, and the banks of shared memory allow so many along a row.
+ROW_DIGITS = (8, 4)
+COLUMN_DIGITS = (8, 2)
+"""The threads inside of each digit of a thread's number along the rows and columns of a tile, but
+the innermost one. Operands are copied by these digits: they are powers of two, so small that some
+of them together run along any row of an operand, or as far as the banks of shared memory allow.
 """
 THREAD_ROWS = 8
 """Rows and columns of the largest register tile of a thread; smaller ones are halves of it."""
+TILE_RATES = {8: 1.0, 4: 0.9, 2: 0.35}
+"""The rates at which a processor computes register tiles, by their rows and columns, as parts of
+that of the largest: loads of shared memory for each multiply-add limit the smaller ones.
+"""
 
 # ----- C compilers --------------------------------------------------------------------------------
 
