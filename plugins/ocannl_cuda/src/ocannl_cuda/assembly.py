@@ -1,7 +1,7 @@
 """The instructions of compiled kernels, as the disassembler lists them; needs no device.
 
-What a schedule is meant to do shows here: the width of accesses of memory, numbers that are exchanged
-without memory, matrix instructions, and arrays that the assembler could not keep in registers.
+They show whether a schedule has its effect: the width of accesses of memory, numbers that are
+exchanged without memory, matrix instructions, and arrays of threads that are not in registers.
 """
 
 from __future__ import annotations

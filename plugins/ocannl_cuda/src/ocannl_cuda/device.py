@@ -44,8 +44,8 @@ class Freed(Protocol):
 class Device:
     """A device with the stream that runs all of its work in order.
 
-    As a context manager it makes its context the current one of the thread. Inside of
-    `following(stream)` the work that is enqueued meanwhile runs in order with the work of that stream.
+    As a context manager it makes its context the current one of the thread. Work that is enqueued
+    inside of `following(stream)` runs in order with the work of that stream.
 
     Args:
         ordinal: Its number among the devices of the driver.
