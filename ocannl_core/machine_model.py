@@ -250,8 +250,12 @@ Fixed, so that bits depend on the extents alone.
 """
 CELLS_OF_BLOCK = 32
 """Results of a reduction that one thread block computes together."""
+MIN_GRID_PARTS = 4
+"""The fewest parts that are worth a second kernel."""
 MIN_GRID_TERMS = 2048
-"""Terms of one of these, at least."""
+"""Terms of a part of a single cell, at least; fewer for more cells."""
+MIN_GRID_CELLS = 8
+"""The cells from which on a part has this fraction of these terms at least."""
 MAX_UNROLLED_SHIFTS = 64
 """Positions of a window whose sums run as kernels one after the other."""
 MIN_BLOCK_TILE = 16
@@ -262,8 +266,7 @@ ROW_THREADS = 4
 """The usual numbers of threads that a multiprocessor runs at least, where the shared memory of rows
 limits its blocks.
 """
-ROW_DIGITS = (8, 4)
-COLUMN_DIGITS = (8, 2)
+THREAD_DIGITS = (8, 2)
 """The threads inside of each digit of a thread's number along the rows and columns of a tile, but
 the innermost one. Operands are copied by these digits: they are powers of two, so small that some
 of them together run along any row of an operand, or as far as the banks of shared memory allow.

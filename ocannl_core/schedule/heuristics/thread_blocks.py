@@ -39,14 +39,13 @@ from ocannl_core.loopir.nodes import Binary, Gather, Load, Scoped, Store
 from ocannl_core.loopir.traverse import Node, walk
 from ocannl_core.machine_model import (
     BLOCK_TERMS,
-    COLUMN_DIGITS,
     MIN_BLOCK_TILE,
     MIN_COARSE_CELLS,
     MIN_FUSED_STEPS,
     MIN_THREAD_TERMS,
     MIN_TREE_TERMS,
-    ROW_DIGITS,
     THREAD_CELLS,
+    THREAD_DIGITS,
     THREAD_ROWS,
     THREAD_VECTORS,
     TILE_RATES,
@@ -487,9 +486,9 @@ def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Sc
     lanes = max(1, blocks.vector_bytes // nest.reduction.dtype.nbytes)
     lanes = lanes if column_cells % lanes == 0 else 1
     splits: list[Transform] = [Split(i, rows * row_cells), Split(j, columns * column_cells)]
-    row_digits, own_rows = _split_threads(splits, f"{i}1", rows, ROW_DIGITS, row_cells)
+    row_digits, own_rows = _split_threads(splits, f"{i}1", rows, THREAD_DIGITS, row_cells)
     splits.append(Split(f"{j}1", columns * lanes))
-    digits, inside = _split_threads(splits, f"{j}11", columns, COLUMN_DIGITS, lanes)
+    digits, inside = _split_threads(splits, f"{j}11", columns, THREAD_DIGITS, lanes)
     cells = [f"{j}10", inside] if lanes > 1 else [f"{j}10"]
     splits.append(Split(k, tile.depth))
     grid = [axis.name for axis in nest.cells if axis.name not in (i, j)]
