@@ -278,6 +278,27 @@ TILE_RATES = {8: 1.0, 4: 0.9, 2: 0.35}
 that of the largest: loads of shared memory for each multiply-add limit the smaller ones.
 """
 
+# ----- matrix instructions of thread blocks -------------------------------------------------------
+# From descriptions of the devices; no schedule with them has been timed.
+
+WARP_BLOCKS: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = (
+    ((2, 4), (64, 32)),
+    ((2, 4), (32, 32)),
+    ((2, 2), (32, 32)),
+    ((2, 2), (16, 16)),
+)
+"""Warps of a block along rows and columns, and the rows and columns of each, the largest first."""
+WARP_REGISTERS = 32
+"""Registers of a thread for addresses and copies, beside those for sums and operands."""
+STAGE_ROW_BYTES = 64
+"""Bytes of the terms of a row that are in one stage."""
+MAX_STAGES = 4
+"""Stages of operands in shared memory: three are on their way while one is multiplied."""
+BANKS = 32
+"""Banks of shared memory, each of which serves one address at a time."""
+BANK_BYTES = 4
+"""Bytes of a bank that lie beside each other."""
+
 # ----- C compilers --------------------------------------------------------------------------------
 
 MAX_STRAIGHT_LINE_STATEMENTS = 128
