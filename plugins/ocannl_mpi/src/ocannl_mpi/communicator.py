@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -29,6 +30,8 @@ Array = np.ndarray[Any, Any]
 _BUCKET_BYTES = 1 << 20
 _MESSAGE_BYTES = 256 << 10
 _TIMEOUT = 300.0
+_PRINT_SECONDS = 5.0
+"""For process 0 to print an error of all processes, before others stop it."""
 _MOST_TAG = 1 << 14
 
 
@@ -105,7 +108,8 @@ class MpiCommunicator:
         traceback: TracebackType | None,
     ) -> None:
         if error is not None and self.size > 1 and not failures.is_success(error):
-            failures.report(error, self.rank, self.size)
+            if not failures.report(error, self.rank, self.size):
+                time.sleep(_PRINT_SECONDS)  # until process 0, which prints it, stops all
             self._comm.Abort(1)
 
     def _name_processes(self) -> None:
