@@ -154,7 +154,7 @@ def test_without_a_hook_the_host_waits_and_results_are_the_same(
     assert contexts[0][total].tolist() == [6] * 4
 
 
-def test_work_that_overwrites_what_is_copied_follows_the_copy(chip: Chip) -> None:
+def test_work_that_overwrites_cells_follows_their_copy(chip: Chip) -> None:
     chip.register()
     x, y, code = program()
     first, second = oc.Context("chip", device=0), oc.Context("chip", device=1)
