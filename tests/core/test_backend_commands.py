@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -255,6 +256,29 @@ def test_a_new_backend_installs_and_works_before_the_first_edit(tmp_path: Path) 
     assert "not declared" not in checked
     tested = run("pytest", "-q", "-p", "no:cacheprovider", "-k", "training or static")
     assert "2 passed" in tested
+
+
+def test_a_new_printer_works_before_the_first_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "new")
+    assert main(["new-backend", "my_lang", "--language", "python", "--into", folder]) == 0
+    monkeypatch.syspath_prepend(str(tmp_path / "new" / "src"))
+    manager.register("my_lang", importlib.import_module("ocannl_my_lang"))
+    few = "hand_made or external or position or merge or static or bits or barriers or bfloat16"
+    assert main(["check-backend", "my_lang", "-k", f"({few}) and not random"]) == 0
+    checked = capsys.readouterr().out
+    assert checked.endswith("everything that is declared works\n")
+    assert "not declared" not in checked
+    assert "4 refused" in checked  # barriers
+    with oc.Session():
+        x = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
+        y = oc.relu(x - 2.0)
+        ctx = oc.Context("my_lang")
+        step = ctx.compile(oc.train.forward(y))
+        step()
+        assert ctx[y].tolist() == [[0.0, 0.0], [1.0, 2.0]]
+        assert step.source.startswith("def kernel_0(")
 
 
 @pytest.mark.parametrize("name", ["MyChip", "my-chip", "1st", "class", "", "../up"])
