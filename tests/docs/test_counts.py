@@ -67,7 +67,7 @@ def test_the_page_for_printers_has_the_fields_of_every_node(node: type) -> None:
     ],
     ids=lambda part: part.__name__,
 )
-def test_the_page_for_printers_has_the_fields_of_what_nodes_refer_to(part: type) -> None:
+def test_the_page_for_printers_has_the_fields_of_parts(part: type) -> None:
     names = ", ".join(field.name for field in fields(part))
     assert f"| `{part.__name__}({names})` |" in PRINTER
 
