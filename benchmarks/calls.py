@@ -1,7 +1,6 @@
 """The cost of a call: of a compiled function that adds four numbers, and of one that does nothing.
 
-Beside jitted functions of JAX, compiled ones of PyTorch, an expression of NumPy, and a function of
-Python that is empty, too.
+Beside jitted functions of JAX, compiled ones of PyTorch, and an expression of NumPy.
 """
 
 from __future__ import annotations

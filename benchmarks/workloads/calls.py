@@ -62,12 +62,11 @@ def expression() -> Attempts:
 
 
 def empty(backend: str | None, libraries: list[str]) -> Attempts:
-    """Return compiled code without work: of this project, with a static index; of JAX, of PyTorch;
-    and a function of Python.
+    """Return compiled code without work: of this project, with a static index; of JAX and of
+    PyTorch.
     """
     found: dict[str, Callable[[], Contender]] = {
         OWN: partial(_empty_routine, backend),
-        "numpy: a function of Python": lambda: _contender(lambda: None),
     }
     if "jax" in libraries:
         found["jax"] = _empty_in_jax
