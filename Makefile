@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-emulated demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
+.PHONY: cuda-emulated opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -38,6 +38,13 @@ torture: $(VENV)/.for-test
 cuda-emulated: $(VENV)/.for-cuda
 	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(ARGS)
 	$(BIN)/python -m ocannl_cuda.emulation --sanitize -- $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends -k cuda $(ARGS)
+
+# Every test that takes a device, on OpenCL devices; then those of several devices, where PoCL presents the processor twice.
+# Needs no GPU. PoCL compiles for half an hour the first time, and keeps the results.
+opencl: $(VENV)/.for-test
+	$(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal -k opencl $(ARGS)
+	POCL_DEVICES="pthread pthread" $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends tests/train plugins/ocannl_opencl \
+		-k "opencl and (device or copy or copies or merge or context or shard)" $(ARGS)
 
 # Kills processes of training runs at random steps, and resumes each run.
 killed: $(VENV)/.for-test
