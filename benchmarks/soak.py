@@ -1,9 +1,9 @@
 """Memory and file descriptors over many compilations and many runs: `python benchmarks/soak.py`.
 
-Each cycle makes a session, compiles a program, runs it and drops everything. Most programs are a
-step of gradient descent on a few numbers, whose code later cycles find in the caches; one in twenty
-is a perceptron with random weights, and one in a hundred has a constant that no earlier one had, so
-that its code is generated, compiled and loaded anew.
+Each cycle makes a session, compiles a program, runs it and drops everything. Most programs compute
+a few numbers; one in ten takes a step of gradient descent, and one in fifty trains a perceptron with
+random weights. Later cycles find their code in the caches, but for one in a hundred: it has a
+constant that no earlier one had, so that code is generated, compiled and loaded anew.
 
 Memory and descriptors are sampled along the way. The slope of the second half, a median of slopes,
 says what one cycle, or one run, leaves behind. Both take minutes on an idle processor.
@@ -39,6 +39,16 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def forward(backend: str | None, width: int) -> Callable[[], None]:
+    """Compile a function of a few numbers; return a function that computes it."""
+    with oc.Session(seed=1):
+        x = oc.placeholder("x", output=[width])
+        context = oc.Context(backend)
+        step = context.compile(oc.train.forward(oc.relu(x * 2.0)))
+        context[x] = 1.0
+    return step
+
+
 def descent(backend: str | None, width: int, offset: float = 0.5) -> Callable[[], None]:
     """Compile a step of gradient descent on a few numbers; return a function that takes it."""
     with oc.Session(seed=1):
@@ -71,10 +81,12 @@ def cycle(backend: str | None, number: int, first_constant: float) -> None:
     width = 2 + number % 7
     if number % 100 == 50:
         descent(backend, width, first_constant + number)()
-    elif number % 20 == 0:
+    elif number % 50 == 0:
         perceptron(backend, width)()
-    else:
+    elif number % 10 == 0:
         descent(backend, width)()
+    else:
+        forward(backend, width)()
 
 
 def median_slope(places: list[int], values: list[int]) -> float:
