@@ -1,8 +1,8 @@
 """Memory and file descriptors over many compilations and many runs: `python benchmarks/soak.py`.
 
 Each cycle makes a session, compiles a program, runs it and drops everything. Most programs compute
-a few numbers; one in ten takes a step of gradient descent, and one in fifty trains a perceptron with
-random weights. Later cycles find their code in the caches, but for one in a hundred: it has a
+a few numbers; one in ten takes a step of gradient descent, and one in fifty trains a perceptron
+with random weights. Later cycles find their code in the caches, but for one in a hundred: it has a
 constant that no earlier one had, so that code is generated, compiled and loaded anew.
 
 Memory and descriptors are sampled along the way. The slope of the second half, a median of slopes,

@@ -22,7 +22,21 @@ from ocannl_core.target import Target
 from ocannl_core.testing.conformance import BackendConformance
 
 ROOT = Path(__file__).resolve().parents[2]
-NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMERALS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 
 
 @pytest.mark.parametrize(
