@@ -354,15 +354,15 @@ class BufferStore:
             self.backend.synchronize(self.target)
 
     def wait_for_others(self, stored: Stored) -> None:
-        """Return when a copy from the host may write the cells of a node: backends that stage such
-        copies order them after earlier work of the device themselves.
+        """Let a copy from the host, which is submitted next, follow the accesses to a node's cells:
+        backends that stage such copies order them after earlier work of the device themselves.
         """
         if not self.backend.stages_uploads:
             self.wait_to_write(stored)
             return
         for event in (stored.copied, *stored.readers):
             if event is not None:
-                event.wait()
+                self.follow(event)
         stored.copied = None
         stored.readers.clear()
 
