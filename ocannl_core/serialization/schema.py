@@ -22,7 +22,7 @@ import builtins
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, lru_cache
@@ -322,7 +322,8 @@ def _annotation(kind: type, field: str, stated: object) -> Any:
             return _evaluate(stated, kind.__module__)
         if isinstance(stated, type):  # in a module without `from __future__ import annotations`
             return stated
-        return typing.get_type_hints(kind)[field]  # parts of which may be quoted
+        found = typing.get_type_hints(kind)[field]  # parts of which may be quoted
+        return found if isinstance(found, Hashable) else object
     except (NameError, AttributeError, SyntaxError, TypeError):  # such as imports for type checkers
         return object
 
