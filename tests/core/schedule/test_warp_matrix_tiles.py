@@ -206,7 +206,7 @@ def test_tiles_of_warps_mean_the_product(interpret: Interpret, dtype: DType) -> 
     tiled = 0
 
     @settings(
-        max_examples=8,
+        max_examples=5,
         deadline=None,
         derandomize=True,
         phases=[Phase.generate],
@@ -248,7 +248,7 @@ def test_tiles_of_warps_mean_the_product(interpret: Interpret, dtype: DType) -> 
             np.testing.assert_array_equal(cells, rounded, err_msg=str(ours))
 
     check()
-    assert tiled > 4
+    assert tiled > 2
 
 
 LONG = (
