@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-emulated opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
+.PHONY: cuda-emulated cuda-races opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -35,9 +35,13 @@ torture: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_cpu_c.tests.torture $(ARGS)
 
 # The backend tests, compilers for three generations of devices, and faults, on emulated CUDA devices: needs no GPU.
-cuda-emulated: $(VENV)/.for-cuda
+cuda-emulated: $(VENV)/.for-cuda cuda-races
 	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(ARGS)
 	$(BIN)/python -m ocannl_cuda.emulation --sanitize -- $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends -k cuda $(ARGS)
+
+# The conformance suite with a detector of races; each of two processes that finds one fails in all later tests.
+cuda-races: $(VENV)/.for-cuda
+	$(BIN)/python -m ocannl_cuda.emulation --races -- $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends/test_conformance.py -k cuda $(ARGS)
 
 # Every test that takes a device, on OpenCL devices; then those of several devices, where PoCL presents the processor twice.
 # Needs no GPU. PoCL compiles for half an hour the first time, and keeps the results.

@@ -91,9 +91,10 @@ def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: Buffer
             or reads a node that this context does not store.
     """
     built, name = unlinked.built, unlinked.code.program.name
-    if built.backend is not store.backend or built.target != replace(
-        store.target, device=built.target.device
-    ):
+    own = built.target
+    # the names of devices say nothing about their kind
+    alike = replace(store.target, device=own.device, description=own.description)
+    if built.backend is not store.backend or own != alike:
         raise LinkError(
             "Compiled code is linked on devices of the kind that it was compiled for.",
             found=f"{name} was compiled for {built.target}, and the context is on {store.target}",

@@ -52,7 +52,7 @@ def neighbours_summed_in_steps() -> Example:
     """Barriers inside a serial loop; after n steps, cells are sums weighted by row n of Pascal."""
     draft, g, t, s = Draft("pascal"), fresh_var("g"), fresh_var("t"), fresh_var("s")
     source, result = draft.node("source", int32, 2, 5), draft.node("result", int32, 2, 5)
-    row, total = draft.scratch("row", int32, 6), Local(0, int32)
+    row, total = draft.scratch("row", int32, 10), Local(0, int32)
     summed = Binary(BinaryOp.ADD, draft.load(row, t), draft.load(row, affine([(1, t)], 1)), int32)
     steps = loop(
         s,
@@ -67,7 +67,8 @@ def neighbours_summed_in_steps() -> Example:
         t,
         5,
         draft.store(row, t, value=draft.load(source, g, t)),
-        draft.store(row, 5, value=Const(0, int32)),
+        # beyond the end each thread has a cell of its own
+        draft.store(row, affine([(1, t)], 5), value=Const(0, int32)),
         Barrier(),
         steps,
         draft.store(result, g, t, value=draft.load(row, t)),
