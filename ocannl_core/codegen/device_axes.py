@@ -36,9 +36,6 @@ from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import TensorNode
 
 KINDS = (AxisKind.GRID, AxisKind.BLOCK)
-GROUP_ALIGNMENT = 16
-"""Bytes to which an array that threads share is aligned, at least."""
-
 _CHECK_BLOCKS, _CHECK_THREADS = 16, 128
 """The launch of a kernel that checks positions, whatever their number."""
 _PRIVATE = frozenset({Scope.KERNEL, Scope.THREAD})

@@ -59,6 +59,7 @@ CUDA_EMULATOR_VECTORS(unsigned char, uchar)
 #define __restrict__ __restrict
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
+#define DYNAMIC_SHARED(name, bytes) char *const name = cuda_emulator::dynamic_shared(bytes)
 #define __shared__ static __attribute__((section("cuda_shared"), aligned(16)))
 enum { warpSize = 32 };
 
@@ -69,6 +70,9 @@ extern "C" char __start_cuda_shared[] __attribute__((weak, visibility("hidden"))
 extern "C" char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")));
 extern "C" __attribute__((weak, visibility("default"))) char cuda_emulator_message[512];
 char cuda_emulator_message[512];
+// The dynamic shared memory of the launch; the driver states it.
+extern "C" __attribute__((weak, visibility("default"))) unsigned cuda_emulator_shared_bytes;
+unsigned cuda_emulator_shared_bytes = ~0u;
 
 namespace cuda_emulator {
 
@@ -96,6 +100,7 @@ static unsigned current, threads;
 static void (*body)(void *);
 static void *arguments;
 static bool is_reverse;
+static char *dynamic;
 
 static inline int fail(const char *text, ...) {
   va_list given;
@@ -116,6 +121,17 @@ static void forget_copies(unsigned thread);
 CUDA_EMULATOR_UNCHECKED static void poison_shared() {
   volatile char *cell = __start_cuda_shared;
   for (; cell < __stop_cuda_shared; ++cell) *cell = (char)0xff;
+  free(dynamic);
+  dynamic = nullptr;
+}
+
+// Dynamic shared memory of a block, which begins at a multiple of 128 bytes.
+static char *dynamic_shared(unsigned bytes) {
+  if (cuda_emulator_shared_bytes < bytes)
+    fail("the kernel uses %u bytes of shared memory, and is launched with %u", bytes,
+         cuda_emulator_shared_bytes);
+  if (!dynamic) memset(dynamic = (char *)aligned_alloc(128, (bytes + 127) / 128 * 128), 0xff, bytes);
+  return dynamic;
 }
 
 // ----- fibers ------------------------------------------------------------------------------------
