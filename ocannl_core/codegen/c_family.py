@@ -522,7 +522,8 @@ class _KernelRenderer:
         render_vector_store(stmt, dtype, self._dialect, self._names, self.writer, self._expressions)
 
     def _write_check(self, stmt: CheckPositions) -> None:
-        render_check(stmt, self._info(stmt.node), self._dialect, self.writer, self._expressions)
+        info, counts = self._info(stmt.node), self._device.counts
+        render_check(stmt, info, counts, self._dialect, self.writer, self._expressions)
         self.checks = True
         self._plain_loops += 1
 

@@ -22,6 +22,8 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #define CUDA_EMULATOR_UNCHECKED __attribute__((no_sanitize_address))
+#elif defined(__SANITIZE_THREAD__)
+#define CUDA_EMULATOR_UNCHECKED __attribute__((no_sanitize_thread))
 #else
 #define CUDA_EMULATOR_UNCHECKED
 #endif
@@ -451,7 +453,7 @@ static inline unsigned ballot(int line, unsigned mask, int predicate) {
 }  // namespace cuda_emulator
 
 #define __syncthreads() cuda_emulator::wait(cuda_emulator::at_block_barrier, __LINE__)
-#define __syncwarp(...) cuda_emulator::wait(cuda_emulator::at_warp_barrier, __LINE__, ##__VA_ARGS__)
+#define __syncwarp(...) cuda_emulator::wait(cuda_emulator::at_warp_barrier, __LINE__ __VA_OPT__(, ) __VA_ARGS__)
 #define __shfl_xor_sync(...) cuda_emulator::shuffle_xor(__LINE__, __VA_ARGS__)
 #define __shfl_down_sync(...) cuda_emulator::shuffle_down(__LINE__, __VA_ARGS__)
 #define __shfl_up_sync(...) cuda_emulator::shuffle_up(__LINE__, __VA_ARGS__)
