@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -17,6 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the tests of all backends on devices with thread blocks, too",
     )
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and collected tests out of each run of the collector: there are millions."""
+    gc.collect()
+    gc.freeze()
 
 
 settings.register_profile("steady", derandomize=True, deadline=None)
