@@ -206,7 +206,7 @@ def test_everything_but_zero_is_true() -> None:
     assert truths == [0, 0, 1, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("dtype", (*dtypes.ALL[:-1], *dtypes.PACKED), ids=str)
+@pytest.mark.parametrize("dtype", [*dtypes.ALL[:-1], *dtypes.PACKED], ids=str)
 @given(value=doubles | st.integers(-(2**70), 2**70) | st.fractions())
 def test_the_function_that_rounds_to_one_format_rounds_as_the_one_for_all(
     dtype: DType, value: float | Fraction

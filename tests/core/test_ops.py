@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from fractions import Fraction
 from itertools import product
 
