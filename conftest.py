@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -20,10 +21,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_finish() -> None:
-    """Leave modules and collected tests out of each run of the collector: there are millions."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the collector of cycles off the modules and the collected tests, which all stay: it
+    would visit millions of objects in each run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 settings.register_profile("steady", derandomize=True, deadline=None)
