@@ -89,6 +89,12 @@ class Settings:
         "by default the first one found",
         needs_trust=True,
     )
+    cuda_graphs: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether consecutive kernels of a routine on a CUDA device are replayed as one graph from "
+        "its second run on",
+    )
     dump_dir: str | None = _setting(
         None,
         formats.DIRECTORY,
@@ -131,7 +137,7 @@ class Settings:
         "the accumulator of sums of narrow floats, with `schedule = default`: `exact` rounds "
         "after every term, as the interpreter does; `float32` rounds once, at the end; `fast` uses "
         "instructions for products of pairs and of tiles, too, which take numbers below 2**-126 "
-        "for zero, and for tiles cuts factors of float32 into three parts",
+        "for zero, and for tiles cuts factors of float32 into parts",
     )
     tune: str = _setting(
         "cached",

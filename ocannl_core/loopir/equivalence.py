@@ -43,6 +43,7 @@ from ocannl_core.loopir.nodes import (
     Staged,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
 )
@@ -103,6 +104,8 @@ class _Namer:
                 return array, self._version(array), places, axis, dtype, float(beyond).hex()
             case LocalRead(local) | SetLocal(local):
                 return self._local(local)
+            case SubgroupReduce(local, _, op, lanes):
+                return self._local(local), op, lanes
             case Scoped(local) | DeclareLocal(local):
                 return self._bind(local), local.dtype
             case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):
@@ -136,7 +139,9 @@ class _Namer:
             case Repeat(index, count, is_reversed, body, inputs, outputs, complete, private):
                 accessed = inputs, outputs, complete, private
                 return self._bind(index), count, is_reversed, accessed, _key(body, self)
-            case Block() | Barrier() | Remark():
+            case Barrier(pending):
+                return pending
+            case Block() | Remark():
                 return None
             case _:
                 assert_never(node)

@@ -72,6 +72,7 @@ from ocannl_core.backend_api.loops import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
     VarIndex,
@@ -79,9 +80,19 @@ from ocannl_core.backend_api.loops import (
     as_affine,
     check_positions,
 )
-from ocannl_interp.barriers import Steps, contains_barrier, lockstep, paused_loop, unpaused
+from ocannl_interp.groups import (
+    Meeting,
+    Steps,
+    butterfly,
+    contains_barrier,
+    lockstep,
+    no_subgroup,
+    paused_loop,
+    unpaused,
+)
 from ocannl_interp.memory import cell, interior, outside, poison, reader, strides, undefined
-from ocannl_interp.python_code import Action, Code, Frame, Functions, Value, sum_of
+from ocannl_interp.offsets import Terms, offset_of, sum_of
+from ocannl_interp.python_code import Action, Code, Frame, Functions, Value
 
 Position = Callable[[Frame], int]
 
@@ -186,6 +197,8 @@ class Translator:
                 return self._lines(body, indent)
             case Barrier() | Prefetch() | Remark():
                 return []
+            case SubgroupReduce():
+                raise no_subgroup(stmt, 1)
             case _:
                 text = self._functions.result(self._closure(stmt)).text
         return [" " * indent + text]
@@ -274,7 +287,7 @@ class Translator:
         body = self.steps(loop.body)
         self._scope = outer
 
-        def member(frame: Frame, position: int) -> Iterator[Barrier]:
+        def member(frame: Frame, position: int) -> Iterator[Meeting]:
             own = frame.copy()
             own[slot] = position
             for each in private:
@@ -288,6 +301,8 @@ class Translator:
         match stmt:
             case Barrier():
                 return lambda frame: iter((stmt,))
+            case SubgroupReduce():
+                return self._subgroup_reduce(stmt)
             case For(kind=AxisKind.BLOCK) if contains_barrier(stmt):
                 return self._members(stmt)
             case For() if contains_barrier(stmt):
@@ -305,6 +320,29 @@ class Translator:
                 return self.steps(body)
             case _:
                 return unpaused(self.action(stmt))
+
+    def _subgroup_reduce(self, stmt: SubgroupReduce) -> Steps:
+        slot, value, dtype = self._slot(stmt.local), self.value(stmt.value), stmt.local.dtype
+        meaning, key = meaning_in(stmt.op, dtype, dtype), object()
+
+        def combine(a: Number, b: Number) -> Number:
+            return round_to(meaning(a, b), dtype)
+
+        def steps(frame: Frame) -> Iterator[Meeting]:
+            # all iterations arrive, in the order of their numbers, before one goes on
+            group = frame[GROUP]
+            values = group.setdefault(key, [])
+            own = len(values)
+            values.append(value(frame))
+            yield stmt
+            if group.get(key) is values:
+                del group[key]
+            if len(values) % stmt.lanes:
+                raise no_subgroup(stmt, len(values))
+            first = own - own % stmt.lanes
+            frame[slot] = butterfly(values[first : first + stmt.lanes], own - first, combine)
+
+        return steps
 
     def _repeat(self, stmt: Repeat) -> Action:
         outer, infos = self._scope.copy(), self.nodes
@@ -381,7 +419,7 @@ class Translator:
 
     # ----- positions -----------------------------------------------------------------------------
 
-    def _terms(self, index: AxisIndex) -> tuple[list[tuple[int, int]], int]:
+    def _terms(self, index: AxisIndex) -> Terms:
         """Return an index as coefficients with their slots, and the constant."""
         if isinstance(index, ConcatIndex | ComputedIndex):
             kind = "concatenated" if isinstance(index, ConcatIndex) else "computed"
@@ -391,7 +429,7 @@ class Translator:
 
     def _position(self, index: AxisIndex) -> Position:
         """Return the value of an index."""
-        return self._functions.value(sum_of(*self._terms(index)))
+        return self._functions.value(sum_of(self._terms(index)))
 
     def _offset(self, node: TensorNode, indices: Sequence[AxisIndex]) -> Code:
         """Return the row-major offset of a cell, which must exist."""
@@ -401,54 +439,8 @@ class Translator:
                 "An access has an index per axis.",
                 found=f"{len(indices)} indices for {len(info.dims)} axes of {node!r}",
             )
-        positions = [self._terms(index) for index in indices]
-        factors, offset = dict[int, int](), 0
-        for (terms, start), stride in zip(positions, strides(info), strict=True):
-            offset += start * stride
-            for coefficient, slot in terms:
-                factors[slot] = factors.get(slot, 0) + coefficient * stride
-        whole = sum_of([(factor, slot) for slot, factor in factors.items()], offset)
-        ends = list(zip(positions, info.buffer_dims, strict=True))
-        if all(self._is_inside(*each) for each in ends):
-            return whole
-        return self._functions.result(self._checked_offset(node, whole, ends))
-
-    def _is_inside(self, position: tuple[Sequence[tuple[int, int]], int], extent: int) -> bool:
-        """Return True if an index is in `range(extent)` in every iteration."""
-        terms, least = position
-        greatest = least
-        for coefficient, slot in terms:
-            values = self._iterations.get(slot)
-            if values is None:
-                return False
-            ends = coefficient * values[0], coefficient * values[-1]
-            least, greatest = least + min(ends), greatest + max(ends)
-        return least >= 0 and greatest < extent
-
-    def _checked_offset(
-        self,
-        node: TensorNode,
-        whole: Code,
-        axes: Sequence[tuple[tuple[Sequence[tuple[int, int]], int], int]],
-    ) -> Position:
-        """Return the offset of a cell that raises outside the extents of axes."""
-        value, info = self._functions.value, self.nodes[node]
-        positions = [sum_of(*index) for index, _ in axes]
-        tests = [
-            f"0 <= {position.text} < {extent}"
-            for position, (index, extent) in zip(positions, axes, strict=True)
-            if not self._is_inside(index, extent)
-        ]
-        inside, offset = value(Code(" and ".join(tests))), value(whole)
-        found = value(Code(f"[{', '.join(position.text for position in positions)}]"))
-
-        def checked(frame: Frame) -> int:
-            if not inside(frame):
-                raise outside(node, found(frame), info)
-            at: int = offset(frame)
-            return at
-
-        return checked
+        terms = [self._terms(index) for index in indices]
+        return offset_of(node, info, terms, self._iterations, self._functions)
 
     # ----- expressions ---------------------------------------------------------------------------
 
@@ -504,7 +496,7 @@ class Translator:
             case ConstBits(bits, dtype):
                 return self._functions.number(from_bits(bits & (1 << 64) - 1, dtype))
             case IndexValue(index, dtype):
-                position = sum_of(*self._terms(index))
+                position = sum_of(self._terms(index))
                 if dtype.kind is Kind.WORD:
                     return Code(f"{self._functions.name(word_of)}({position.text})")
                 return self._rounded(position.text, dtype)

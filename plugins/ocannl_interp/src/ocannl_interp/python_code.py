@@ -70,16 +70,3 @@ class Functions:
         text = "\n".join(["def run(f):", *(lines or [" pass"])])
         exec(compile(text, _FILE, "exec"), self._objects, found)
         return found["run"]
-
-
-def sum_of(terms: Sequence[tuple[int, int]], offset: int) -> Code:
-    """Return the code of an affine expression over slots of the frame.
-
-    Args:
-        terms: Coefficients and slots.
-        offset: The constant.
-    """
-    parts = [f"f[{slot}]" if times == 1 else f"f[{slot}]*{times}" for times, slot in terms]
-    if offset or not parts:
-        parts.append(str(offset))
-    return Code(f"({' + '.join(parts)})" if len(parts) > 1 or offset < 0 else parts[0])

@@ -46,6 +46,7 @@ CUDA_EMULATOR_VECTORS(unsigned short, ushort)
 CUDA_EMULATOR_VECTORS(signed char, char)
 CUDA_EMULATOR_VECTORS(unsigned char, uchar)
 
+#define CUDA_EMULATOR 1
 #define __global__
 #define __device__
 #define __host__
@@ -107,6 +108,8 @@ static inline void locate(unsigned thread) {
   threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y,
                thread / (blockDim.x * blockDim.y)};
 }
+
+static void forget_copies(unsigned thread);
 
 CUDA_EMULATOR_UNCHECKED static void poison_shared() {
   volatile char *cell = __start_cuda_shared;
@@ -194,6 +197,7 @@ static void run_thread() {
 static void prepare(unsigned thread) {
   Fiber &fiber = fibers[thread];
   fiber = Fiber{};
+  forget_copies(thread);
   char *bottom = stacks + thread * stack_bytes;
 #if defined(__x86_64__)
   void **top = (void **)(bottom + stack_bytes);
@@ -267,13 +271,19 @@ static int stuck() {
 
 static int run_fibers() {
   for (unsigned thread = 0; thread < threads; ++thread) prepare(thread);
+  const unsigned warps = (threads + 31) / 32;
   for (;;) {
-    for (unsigned k = 0; k < threads; ++k) {
-      const unsigned thread = is_reverse ? threads - 1 - k : k;
-      if (fibers[thread].state == ready) enter(thread);
-      if (cuda_emulator_message[0]) return launch_failed;
+    // a warp runs as far ahead of the others as it can
+    for (unsigned warp = 0; warp < warps; ++warp) {
+      const unsigned first = 32 * (is_reverse ? warps - 1 - warp : warp);
+      do
+        for (unsigned lane = 0; lane < 32; ++lane) {
+          const unsigned thread = first + (is_reverse ? 31 - lane : lane);
+          if (thread < threads && fibers[thread].state == ready) enter(thread);
+          if (cuda_emulator_message[0]) return launch_failed;
+        }
+      while (release_warps());
     }
-    if (release_warps()) continue;
     unsigned arrived = 0, over = 0, line = 0;
     bool is_one = true;
     for (unsigned thread = 0; thread < threads; ++thread) {
@@ -296,7 +306,7 @@ static int run_block(bool has_barriers) {
     locate(is_reverse ? threads - 1 - k : k);
     body(arguments);
   }
-  return ok;
+  return cuda_emulator_message[0] ? launch_failed : ok;
 }
 
 static int run_grid(void (*kernel)(void *), void *given, const unsigned *grid,
@@ -378,6 +388,9 @@ template <class T>
 T exchange(int line, unsigned mask, T value, unsigned lane) {
   static_assert(sizeof(T) <= 8, "shuffles move at most 8 bytes");
   const unsigned first = current / 32 * 32;
+  if (!(mask >> (current - first) & 1))
+    fail("thread %u takes part in an exchange in line %d whose mask %#x leaves it out", current,
+         line, mask);
   uint64_t bits = 0;
   memcpy(&bits, &value, sizeof value);
   lanes[current] = bits;
@@ -452,6 +465,15 @@ static inline T atomicAdd(T *cell, T value) {
   const T old = *cell;
   *cell = old + value;
   return old;
+}
+
+// Copies a vector, both ends of which begin at a multiple of its size.
+template <class Vector>
+static inline void copy_vector(void *to, const void *from, int line = __builtin_LINE()) {
+  if ((uintptr_t)to % sizeof(Vector) || (uintptr_t)from % sizeof(Vector))
+    cuda_emulator::fail("thread %u accesses a vector of %zu bytes in line %d at an address that is no "
+                        "multiple of that", cuda_emulator::current, sizeof(Vector), line);
+  memcpy(to, from, sizeof(Vector));
 }
 
 #define CUDA_EMULATOR_EXPORT(kernel, bounds, has_barriers)                                     \
