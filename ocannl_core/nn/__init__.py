@@ -23,6 +23,7 @@ from ocannl_core.nn.layers import repeat_layers
 from ocannl_core.nn.losses import (
     accuracy,
     binary_cross_entropy,
+    confusion,
     cross_entropy,
     hinge,
     huber,
@@ -61,6 +62,7 @@ __all__ = [
     "binary_cross_entropy",
     "bottleneck_block",
     "causal_mask",
+    "confusion",
     "conv",
     "conv2d",
     "cross_entropy",
