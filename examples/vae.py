@@ -41,7 +41,15 @@ class Result(NamedTuple):
     images: Array
 
 
-def train(epochs: int, *, batch: int = 60, hidden: int = 128, code: int = 8) -> Result:
+def train(
+    epochs: int,
+    *,
+    batch: int = 60,
+    hidden: int = 128,
+    code: int = 8,
+    scale: oc.train.DynamicScale | None = None,
+) -> Result:
+    """Train an autoencoder; float16 needs a scale of the loss."""
     data = digits()
     known, held_out = data.train_images, data.test_images
     image = oc.placeholder("image", batch=[batch], output=[PIXELS])
@@ -56,19 +64,18 @@ def train(epochs: int, *, batch: int = 60, hidden: int = 128, code: int = 8) -> 
 
     loader = oc.data.Loader(known, batch=batch, shuffle=True)
     rate = oc.train.one_cycle(4e-3, steps=epochs * len(loader))
-    optimiser = oc.train.Adam(learning_rate=rate)
+    optimiser = oc.train.Adam(learning_rate=rate, loss_scale=scale)
     ctx = oc.Context()
     ctx.init_params(loss)
-    step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss), bindings=[call])
+    step = ctx.compile(optimiser.minimise(loss), bindings=[call])
     evaluate = ctx.compile(oc.train.forward(loss), bindings=[call])
 
     def bound() -> float:
         """Return the mean over the held-out images, one sample of the code for each."""
-        found = []
-        for number, (ctx[image],) in enumerate(oc.data.Loader(held_out, batch=batch)):
-            evaluate(call=number)
-            found.append(ctx.item(loss))
-        return float(np.mean(found))
+        others = oc.data.Loader(held_out, batch=batch)
+        return oc.train.evaluate(
+            evaluate, others, [image], loss, indices=lambda number, _: {"call": number}
+        )
 
     before = bound()
     oc.train.fit(
