@@ -106,7 +106,7 @@ def train(
     for part in (known, held_out):
         before, after = (oc.tensor(each, batch_axes=1) for each in examples(part, context))
         with oc.evaluation():
-            value = oc.nn.cross_entropy(model(before), after)
+            value = oc.nn.cross_entropy(oc.cast(model(before), "float32"), after)
         ctx.compile(oc.train.forward(value))()
         losses.append(ctx.item(value))
     return Figures(*losses, invent(ctx, model, letters))

@@ -17,7 +17,6 @@ from digits_data import PIXELS, digits
 import ocannl_core as oc
 
 Array = npt.NDArray[np.float32]
-SHADES = " .:-=+*#%@"
 
 
 @oc.op
@@ -89,19 +88,13 @@ def train(
     return Result(before, after, ctx[decoded].reshape(-1, 8, 8))
 
 
-def picture(images: Array) -> str:
-    """Return images side by side, two characters for a pixel."""
-    rows = np.concatenate(list(np.pad(images, ((0, 0), (0, 0), (0, 2)))), axis=1)
-    return "\n".join("".join(2 * SHADES[int(p * 9.99)] for p in row) for row in rows)
-
-
 def main(arguments: Sequence[str] | None = None) -> Result:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=60)
     options = parser.parse_args(arguments)
     with oc.Session(seed=0):
         result = train(options.epochs)
-    print(picture(result.images))
+    print(oc.heatmap(result.images, low=0.0, high=1.0, across=8))
     print(f"held-out bound {result.last:.2f} nats per image, {result.first:.2f} at first")
     return result
 

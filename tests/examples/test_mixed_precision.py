@@ -34,7 +34,6 @@ def test_losses_of_short_formats_are_within_a_percent_of_those_of_float32(
         scale = oc.train.DynamicScale() if dtype == "float16" else None
         with oc.Session(seed=0, dtype=dtype, param_dtype="float32"):
             found[dtype] = train(example, scale)
-    print(found)
     assert found["bfloat16"] != found["float32"] != found["float16"]
     assert found["bfloat16"] == pytest.approx(found["float32"], rel=0.01)
     assert found["float16"] == pytest.approx(found["float32"], rel=0.01)
