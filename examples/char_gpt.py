@@ -49,7 +49,7 @@ class Writer:
             oc.placeholder(name, batch=[batch, length], dtype="int32") for name in ("ids", "next")
         )
         sizes = {"layers": layers, "heads": heads, "width": width // heads, "length": length}
-        self.model = oc.nn.gpt(vocabulary=len(alphabet), **sizes, dropout=0.1)
+        self.model = oc.nn.gpt(vocabulary=len(alphabet), **sizes, tied=False)
         loss = oc.nn.cross_entropy(self.model(ids), following)
         with oc.evaluation():
             value = oc.nn.cross_entropy(self.model(ids), following)

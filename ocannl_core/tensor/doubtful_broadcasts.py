@@ -15,7 +15,7 @@ from ocannl_core.shape.explain import Certainty
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.terms import Row, Shape
 from ocannl_core.shape.unmatched import Remark
-from ocannl_core.tensor.definitions import Applied, Parameter, ancestors
+from ocannl_core.tensor.definitions import Applied, Declared, GradientOf, Parameter, ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 _NOUNS = {
@@ -51,13 +51,20 @@ def _remarks(tensor: Tensor, definition: Applied[Tensor]) -> Iterator[Remark]:
         is_bias = primitive in (BinaryOp.ADD, BinaryOp.SUB) and _learned(other)
         # a product with one number, as in weight decay, gives no parameter its size
         is_cause = not is_bias and one is not other and other.shape.size > 1
-        if is_cause and _grows(one):
+        if is_cause and _grows(one) and not _is_update(other):
             yield _grown(tensor, one, other, primitive)
 
 
 def _learned(tensor: Tensor) -> bool:
     """Return True if a tensor depends on a parameter, as predictions do and targets do not."""
     return any(each.is_parameter for each in ancestors([tensor]))
+
+
+def _is_update(tensor: Tensor) -> bool:
+    """Return True if a tensor depends on gradients or memory, as the change of a parameter by an
+    optimiser does: its shape is that of the parameter.
+    """
+    return any(isinstance(each.definition, Declared | GradientOf) for each in ancestors([tensor]))
 
 
 # ----- all pairs of a batch axis and an output axis -----------------------------------------------
