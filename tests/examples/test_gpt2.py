@@ -114,7 +114,9 @@ def test_a_file_without_a_layer_is_refused(example: Example, tmp_path: Path) -> 
     gpt2 = example("gpt2")
     weights = {k: v for k, v in random_weights().items() if not k.startswith("h.1.mlp")}
     write_safetensors(tmp_path / "part.safetensors", weights)
-    with pytest.raises(oc.CheckpointError, match=r"missing in the file: h\.\{layer\}\.mlp\.c_fc\.weight"):
+    with pytest.raises(
+        oc.CheckpointError, match=r"missing in the file: h\.\{layer\}\.mlp\.c_fc\.weight"
+    ):
         gpt2.Model(SIZES, 4, tmp_path / "part.safetensors")
 
 

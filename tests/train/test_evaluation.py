@@ -183,6 +183,8 @@ def test_minimising_moves_statistics_and_counts_steps_as_updating_gradients_does
             step = ctx.compile(opt.minimise(loss) if updates is None else updates)
             for _ in range(3):
                 step()
-            found.append([np.array(ctx[each]) for each in (*loss.params, *loss.statistics.values())])
+            found.append(
+                [np.array(ctx[each]) for each in (*loss.params, *loss.statistics.values())]
+            )
     for expected, same in zip(*found, strict=True):
         np.testing.assert_allclose(same, expected, rtol=1e-5, atol=1e-6)
