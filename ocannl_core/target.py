@@ -322,6 +322,30 @@ class Executable(Protocol):
         ...
 
 
+@runtime_checkable
+class DivisibleExecutable(Executable, Protocol):
+    """An executable whose steps can run in several launches, so that a caller may act in between:
+    it sends the first results of a routine while later ones are computed.
+    """
+
+    def link_parts(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None,
+        ends: Sequence[int],
+    ) -> Sequence[Launcher]:
+        """Return a launcher for each of consecutive parts of the plan's `steps`, over common
+        memory. Run one after the other they are the routine.
+
+        Args:
+            buffers: The memory of the plan's `params`.
+            merge_buffers: The merge buffers that the routine reads, by node.
+            ends: The number of steps before the end of each part, ascending; the last is that of
+                all steps.
+        """
+        ...
+
+
 class ExternalOp(Protocol):
     """A computation outside the loop language that loop programs call.
 

@@ -37,7 +37,7 @@ class SubgroupLoops:
         self._writer = writer
         self._tiles = WarpTiles(names, writer, positions, dialect)
         self._copies = AsynchronousCopies(names, writer, positions, dialect)
-        self._threads: IdentityMap[For, tuple[For, ...]] = IdentityMap()
+        self._outer: IdentityMap[For, tuple[For, ...]] = IdentityMap()
         self._around: IdentityMap[For, None] = IdentityMap()
         self._has_copies = False
         if dialect.matrix_instructions or dialect.asynchronous_copies:
@@ -50,9 +50,9 @@ class SubgroupLoops:
                 for each in stmts:
                     self._find(each, around, dialect)
             case For(kind=AxisKind.TILE) if dialect.matrix_instructions:
-                threads = tuple(each for each in around if each.kind is AxisKind.BLOCK)
-                if threads:
-                    self._threads[stmt] = threads
+                is_in_block = any(each.kind is AxisKind.BLOCK for each in around)
+                if is_in_block and self._tiles.is_executed(stmt):
+                    self._outer[stmt] = around
                     for each in around:
                         self._around[each] = None
             case For(kind=AxisKind.COPY):
@@ -71,9 +71,9 @@ class SubgroupLoops:
         if loop.kind is AxisKind.COPY and self._has_copies:
             self._writer.forget()
             return self._copies.render(loop)
-        if loop not in self._threads:
+        if loop not in self._outer:
             return False
-        self._tiles.render(loop, self._threads[loop])
+        self._tiles.render(loop, self._outer[loop])
         return True
 
     def await_copies(self, pending: int) -> None:

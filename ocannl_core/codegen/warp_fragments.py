@@ -1,19 +1,21 @@
 """Rendering of tiles of warps as matrix instructions.
 
-    for i in tile(2):                        uint32_t v0[4];
-      for j in tile(2):                      load_matrices_4(v0, &t0[...]);
-        for k in tile(16):          -->      uint32_t v1[2];
-          sums[i, j] = fma(...)              load_matrices_2_transposed(v1, &t1[...]);
-                                             multiply_add_bf16(t2[0], t2[1], t2[2], t2[3], v0, v1);
+    for i in tile(2):                    uint32_t v0[4];
+      for j in tile(2):                  load_matrices_4(v0, &t0[...]);
+        for k in tile(16):          -->  uint32_t v1[2], v2[2];
+          sums[i, j] = fma(...)          load_matrices_2_twice_transposed(v1, v2, &t1[...]);
+                                         multiply_add_bf16(t2[0], t2[1], t2[2], t2[3], v0, v1);
 
 The loops are those of one thread; the loops of the block around them say which cells the other
 threads of its subgroup have. The rendering verifies that those cells, and their factors, are the
 ones of the instruction. Fragments stay in registers until memory changes: loops around tiles are
-written out, so that a fragment of rows is loaded once for all columns.
+written out, so that a fragment of rows is loaded once for all columns, and those of two tiles of
+columns beside each other are loaded together.
 
 A dialect with matrix instructions defines the helpers: `multiply_add_NAME` for each instruction,
-`split_NAME_N` for one that cuts N registers of factors into two parts, `load_matrices_N` and
-`load_matrices_N_transposed` of N small matrices of rows of 16 bytes, and `word_of_float32`.
+`split_NAME_N` for one that cuts N registers of factors into two parts, `load_matrices_N` of N small
+matrices of rows of 16 bytes, `load_matrices_N_twice` of two fragments of N, both also with
+`_transposed`, and `word_of_float32`.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ from ocannl_core.dtypes import float32, uint32
 from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import IndexVar
-from ocannl_core.loopir.nodes import AxisKind, Expr, For, Load, Store, Ternary, Unary
+from ocannl_core.loopir.nodes import AxisKind, Block, Expr, For, Load, Store, Ternary, Unary
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import TernaryOp, UnaryOp
 from ocannl_core.target import Digit, Fragment, MatrixInstruction
 
 _WORD_BYTES = 4
+_MOST_MATRICES = 4
+"""Small matrices that one instruction loads."""
 _MATRIX_ROWS = 8
 """Rows of a small matrix that one thread each has the address of."""
 
@@ -53,6 +57,23 @@ class _Operand:
     node: TensorNode
     steps: Mapping[IndexVar, int]
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A loop nest over a tile.
+
+    Attributes:
+        instruction: The instruction that executes it.
+        loops: The loops over rows, columns and terms.
+        store: The statement inside of them.
+        factors: The factors of its products.
+    """
+
+    instruction: MatrixInstruction
+    loops: tuple[For, For, For]
+    store: Store
+    factors: tuple[Load, Load]
 
 
 class WarpTiles:
@@ -78,50 +99,57 @@ class WarpTiles:
         self._dialect = dialect
         self._offsets: dict[str, str] = {}
 
-    def render(self, loop: For, threads: Sequence[For]) -> None:
-        """Write the instructions of a loop nest over a tile.
+    def is_executed(self, loop: For) -> bool:
+        """Return True if there is an instruction for the shape and the formats of a tile."""
+        return self._match(loop) is not None
 
-        Args:
-            loop: The outermost loop of the tile.
-            threads: The loops of the block around it, outermost first.
-
-        Raises:
-            CodegenError: for loops that no instruction executes.
-        """
-        loops, store = _match_nest(loop)
-        match store.value:
-            case Ternary(TernaryOp.FMA, first, second, Load(node, indices), dtype) if (
-                node,
-                indices,
-            ) == (store.node, store.indices) and dtype is float32:
+    def _match(self, loop: For) -> _Tile | None:
+        """Return the parts of a loop nest over a tile that an instruction executes."""
+        match loop.body.stmts:
+            case (
+                For(kind=AxisKind.TILE, body=Block((For(kind=AxisKind.TILE) as inner,))) as middle,
+            ):
+                loops = loop, middle, inner
+            case _:
+                return None
+        match inner.body.stmts:
+            case (
+                Store(node, indices, Ternary(TernaryOp.FMA, first, second, Load() as own)) as store,
+            ) if (own.node, own.indices, own.dtype) == (node, indices, float32):
                 factors = [_load_of(first), _load_of(second)]
             case _:
-                raise _no_instruction("a tile with other statements")
-        instruction = self._instruction(factors, [each.stop - each.start for each in loops])
-        with self._writer.hoisting():
-            self._write_products(instruction, loops, store, factors, threads)
-
-    def _instruction(self, factors: Sequence[Load], extents: Sequence[int]) -> MatrixInstruction:
+                return None
+        loads = [each for each in factors if each is not None]
+        extents = [each.stop - each.start for each in loops]
+        if len(loads) < 2 or any(each.start for each in loops):
+            return None
         for each in self._dialect.matrix_instructions:
             (high,) = (digit.count for digit in each.sums.places if digit.rows)
             (wide,) = (digit.count for digit in each.sums.places if digit.columns)
-            is_format = all(load.dtype is each.dtype for load in factors)
-            if is_format and [high, wide, each.terms] == list(extents):
-                return each
-        formats = " and ".join(str(load.dtype) for load in factors)
-        shape = " x ".join(map(str, extents))
-        raise _no_instruction(f"a tile of {shape} cells and terms of {formats}")
+            is_format = all(load.dtype is each.dtype for load in loads)
+            if is_format and [high, wide, each.terms] == extents:
+                return _Tile(each, loops, store, (loads[0], loads[1]))
+        return None
 
-    def _write_products(
-        self,
-        instruction: MatrixInstruction,
-        loops: Sequence[For],
-        store: Store,
-        factors: Sequence[Load],
-        threads: Sequence[For],
-    ) -> None:
-        row, column, term = (each.var for each in loops)
-        operands = [self._operand(load) for load in factors]
+    def render(self, loop: For, around: Sequence[For]) -> None:
+        """Write the instructions of a loop nest over a tile that is executed by one.
+
+        Args:
+            loop: The outermost loop of the tile.
+            around: The loops around it, outermost first.
+
+        Raises:
+            CodegenError: if the cells of the threads are not those of the instruction.
+        """
+        tile = self._match(loop)
+        assert tile is not None
+        with self._writer.hoisting():
+            self._write_products(tile, around)
+
+    def _write_products(self, tile: _Tile, around: Sequence[For]) -> None:
+        instruction = tile.instruction
+        row, column, term = (each.var for each in tile.loops)
+        operands = [self._operand(load) for load in tile.factors]
         operands.sort(key=lambda each: each.steps.get(row, 0) == 0)
         left, right = operands
         if column in left.steps or row in right.steps or row not in left.steps:
@@ -129,27 +157,39 @@ class WarpTiles:
         (down,) = (digit.rows for digit in instruction.sums.places if digit.rows)
         (across,) = (digit.columns for digit in instruction.sums.places if digit.columns)
         row_step, column_step = left.steps[row] // down, right.steps.get(column, 0) // across
-        lanes = list(_lanes(instruction, threads))
+        lanes = list(_lanes(instruction, [each for each in around if each.kind is AxisKind.BLOCK]))
         for var, rows, columns in lanes:
             expected = rows * row_step, columns * column_step
             if (left.steps.get(var, 0), right.steps.get(var, 0)) != expected:
                 raise _no_instruction(
                     "a fragment whose cells are those of other threads",
                 )
-        own = {*(each.var for each in loops), *(var for var, _, _ in lanes)}
+        own = {*(each.var for each in tile.loops), *(var for var, _, _ in lanes)}
         places = (row_step, left.steps.get(term, 0)), (right.steps.get(term, 0), column_step)
-        registers = [
-            self._load(instruction, fragment, each, steps, own)
-            for fragment, each, steps in zip(
-                (instruction.left, instruction.right), operands, places, strict=True
-            )
-        ]
-        sums = ", ".join(self._sums(instruction, store, row, column))
+        next_column = self._step_to_next(right, left, around)
+        registers = (
+            self._load(instruction, instruction.left, left, places[0], own, 0),
+            self._load(instruction, instruction.right, right, places[1], own, next_column),
+        )
+        sums = ", ".join(self._sums(instruction, tile.store, row, column))
         for first, second in _PRODUCTS[instruction.parts]:
             self._write(
                 f"multiply_add_{instruction.name}",
                 f"{sums}, {registers[0][first]}, {registers[1][second]}",
             )
+
+    def _step_to_next(self, operand: _Operand, other: _Operand, around: Sequence[For]) -> int:
+        """Return the distance in memory to the fragment that the next iteration of an unrolled loop
+        loads; 0 if it is not the second of two iterations that share the other operand.
+        """
+        for loop in reversed(around):
+            if loop.kind is AxisKind.UNROLLED and loop.var in operand.steps:
+                value = self._names.index(loop.var)
+                is_first = isinstance(value, int) and (value - loop.start) % 2 == 0
+                if is_first and value != loop.stop - 1 and loop.var not in other.steps:
+                    return operand.steps[loop.var]
+                return 0
+        return 0
 
     def _operand(self, load: Load) -> _Operand:
         terms, offset = self._positions.position_of(load.node, load.indices)
@@ -188,6 +228,7 @@ class WarpTiles:
         operand: _Operand,
         steps: tuple[int, int],
         own: set[IndexVar],
+        following: int,
     ) -> Sequence[str]:
         """Return the registers of a fragment, one array for each part, after loading it if
         necessary.
@@ -198,43 +239,61 @@ class WarpTiles:
             operand: The factor.
             steps: The distance in memory between its rows, and between its columns.
             own: The variables of the tile and of the threads of a subgroup.
+            following: The distance to another fragment of the same form that is needed soon; 0 if
+                there is none.
         """
         around = [(step, var) for var, step in operand.steps.items() if var not in own]
         array = self._names.array(operand.node)
         base: Position = (tuple(around), operand.offset)
-        key = f"fragment at {self._positions.cell(array, base)} by {steps} of {instruction.name}"
-        known = self._writer.cached.get(key)
+
+        def key(distance: int) -> str:
+            cell = self._positions.cell(array, (base[0], base[1] + distance))
+            return f"fragment at {cell} by {steps} of {instruction.name}"
+
+        known = self._writer.cached.get(key(0))
         if known is not None:
             return known.split()
-        word = self._dialect.type_names[uint32]
         per = _WORD_BYTES // instruction.dtype.nbytes
         digits = fragment.places[:-1] if per > 1 else fragment.places
         count = prod(each.count for each in digits)
-        name = self._names.fresh()
-        self._writer.line(f"{word} {name}[{count}];")
         stored = _stored_rows(fragment, steps, per)
-        if stored is None and per == 1:
+        if stored is not None:
+            pitch, is_transposed = stored
+            rows = _row_terms(digits, pitch, steps)
+            form = "_transposed" if is_transposed else ""
+            if count > _MOST_MATRICES // 2 or not following:
+                names, distances = self._declare(1, count), [0]
+                helper = f"load_matrices_{count}{form}"
+            else:
+                names, distances = self._declare(2, count), [0, following]
+                rows.append((_MATRIX_ROWS * count, 2, following))
+                helper = f"load_matrices_{count}_twice{form}"
+            cell = self._cell(array, base, self._offset(rows))
+            self._write(helper, f"{', '.join(names)}, &{cell}")
+        elif per == 1:
+            names, distances = self._declare(1, count), [0]
             lane = self._offset(_own_terms(fragment, steps))
             for register in range(count):
                 at = base[0], base[1] + _place_offset(digits, register, steps)
                 self._writer.helpers.add("word_of_float32")
                 cell = self._cell(array, at, lane)
-                self._writer.line(f"{name}[{register}] = word_of_float32({cell});")
-        elif stored is None:
-            raise _no_instruction("factors that are contiguous neither along cells nor terms")
+                self._writer.line(f"{names[0]}[{register}] = word_of_float32({cell});")
         else:
-            pitch, is_transposed = stored
-            lane = self._offset(_row_terms(digits, pitch, steps))
-            form = "_transposed" if is_transposed else ""
-            self._write(f"load_matrices_{count}{form}", f"{name}, &{self._cell(array, base, lane)}")
-        parts = [name]
-        if instruction.parts > 1:
-            rest = self._names.fresh()
-            self._writer.line(f"{word} {rest}[{count}];")
-            self._write(f"split_{instruction.name}_{count}", f"{name}, {rest}")
-            parts.append(rest)
-        self._writer.cached[key] = " ".join(parts)
-        return parts
+            raise _no_instruction("factors that are contiguous neither along cells nor terms")
+        for name, distance in zip(names, distances, strict=True):
+            parts = [name]
+            if instruction.parts > 1:
+                parts += self._declare(1, count)
+                self._write(f"split_{instruction.name}_{count}", ", ".join(parts))
+            self._writer.cached[key(distance)] = " ".join(parts)
+        return self._writer.cached[key(0)].split()
+
+    def _declare(self, number: int, count: int) -> list[str]:
+        """Declare arrays of so many registers, and return their names."""
+        names = [self._names.fresh() for _ in range(number)]
+        arrays = ", ".join(f"{name}[{count}]" for name in names)
+        self._writer.line(f"{self._dialect.type_names[uint32]} {arrays};")
+        return names
 
     def _cell(self, array: str, position: Position, lane: str) -> str:
         """Return a cell at an offset that depends on the thread."""
@@ -277,25 +336,13 @@ def _no_instruction(found: str) -> CodegenError:
     return CodegenError("Tiles of warps are those of a matrix instruction.", found=found)
 
 
-def _match_nest(loop: For) -> tuple[list[For], Store]:
-    """Return perfectly nested loops of a tile and the store inside."""
-    loops = [loop]
-    while True:
-        match loops[-1].body.stmts:
-            case (For(kind=AxisKind.TILE, start=0) as inner,):
-                loops.append(inner)
-            case (Store() as store,) if len(loops) == 3:
-                return loops, store
-            case _:
-                raise _no_instruction("loops that are not over rows, columns and terms")
-
-
-def _load_of(factor: Expr) -> Load:
+def _load_of(factor: Expr) -> Load | None:
+    """Return the load of a factor, which may be widened; None if it is computed."""
     match factor:
         case (Load() as load) | Unary(UnaryOp.IDENTITY, Load() as load):
             return load
         case _:
-            raise _no_instruction("a factor that is computed")
+            return None
 
 
 def _lanes(

@@ -30,18 +30,24 @@ def aligned(cells: Array) -> Array:
 
 
 @cache
-def launcher(text: str, kernel: str) -> Launch:
-    """Return a function that launches a kernel of a text on arrays: extents of the grid and of a
-    block, then the arguments.
+def library(text: str) -> ctypes.CDLL:
+    """Return the kernels of a text as a library; one of many kernels is compiled in less time than
+    many of one.
     """
     compiler = host_compiler.find()
     assert isinstance(compiler, HostCompiler)
     content = compiler.compile(text, "sm_90a", "test.cu")
     path = Path(FOLDER.name) / f"{hashlib.sha256(content).hexdigest()}.so"
     path.write_bytes(content)
-    library = ctypes.CDLL(str(path))
-    run = getattr(library, f"cuda_emulator_run_{kernel}")
-    message = (ctypes.c_char * 512).in_dll(library, "cuda_emulator_message")
+    return ctypes.CDLL(str(path))
+
+
+def launcher(text: str, kernel: str) -> Launch:
+    """Return a function that launches a kernel of a text on arrays: extents of the grid and of a
+    block, then the arguments.
+    """
+    run = getattr(library(text), f"cuda_emulator_run_{kernel}")
+    message = (ctypes.c_char * 512).in_dll(library(text), "cuda_emulator_message")
 
     def launch(grid: Sequence[int], block: Sequence[int], *given: Array) -> tuple[int, str]:
         cells = (ctypes.c_int64 * len(given))(*(each.ctypes.data for each in given))

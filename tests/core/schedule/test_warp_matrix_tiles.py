@@ -206,7 +206,7 @@ def test_tiles_of_warps_mean_the_product(interpret: Interpret, dtype: DType) -> 
     tiled = 0
 
     @settings(
-        max_examples=8,
+        max_examples=5,
         deadline=None,
         derandomize=True,
         phases=[Phase.generate],
@@ -248,7 +248,7 @@ def test_tiles_of_warps_mean_the_product(interpret: Interpret, dtype: DType) -> 
             np.testing.assert_array_equal(cells, rounded, err_msg=str(ours))
 
     check()
-    assert tiled > 4
+    assert tiled > 2
 
 
 LONG = (
@@ -411,7 +411,7 @@ def nest_body(nest: KernelNest) -> Block:
 
 
 def test_long_sums_of_narrow_numbers_stay_in_registers() -> None:
-    draft, nest = product(32, 4096, 32)
+    draft, nest = product(512, 4096, 512)
     program = draft.program(*nest_body(nest).stmts)
     plan = nest_plan(split_kernels(program), device(WIDE))
     assert len(plan.kernels) == 1

@@ -7,14 +7,20 @@ defines a function of the same name for each, which does the same on the process
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from ocannl_core.backend_api import MatrixInstruction
 from ocannl_cuda.matrix_instructions import BFLOAT16, COPIES, FLOAT16, INSTRUCTIONS, TF32
 
 _SHAPES = {BFLOAT16.name: "m16n8k16", FLOAT16.name: "m16n8k16", TF32.name: "m16n8k8"}
-_MATRICES = (2, 4)
+_REGISTERS = (2, 4)
+_LOADS = {
+    "load_matrices_2": (("words",), 2),
+    "load_matrices_4": (("words",), 4),
+    "load_matrices_2_twice": (("words", "others"), 2),
+}
+"""Functions that load small matrices: the arrays that they fill, and the registers of each."""
 _AWAIT = re.compile(r"await_copies_(\d+)")
 _SHARED = "(uint32_t)__cvta_generic_to_shared({})"
 
@@ -49,10 +55,11 @@ def _functions() -> dict[str, str]:
     found: dict[str, str] = {}
     for each in INSTRUCTIONS:
         found[f"multiply_add_{each.name}"] = _multiply_add(each)
-    for count in _MATRICES:
-        for is_transposed in (False, True):
-            name = f"load_matrices_{count}{'_transposed' * is_transposed}"
-            found[name] = _load_matrices(name, count, is_transposed=is_transposed)
+    for name, (names, count) in _LOADS.items():
+        found[name] = _load_matrices(name, names, count, is_transposed=False)
+        name = f"{name}_transposed"
+        found[name] = _load_matrices(name, names, count, is_transposed=True)
+    for count in _REGISTERS:
         found[f"split_{TF32.name}_{count}"] = _split(count)
     for nbytes in COPIES:
         found[f"copy_async_{nbytes}"] = _copy(nbytes)
@@ -94,15 +101,17 @@ def _multiply_add(instruction: MatrixInstruction) -> str:
     )
 
 
-def _load_matrices(name: str, count: int, *, is_transposed: bool) -> str:
+def _load_matrices(name: str, arrays: Sequence[str], count: int, *, is_transposed: bool) -> str:
     form = ".trans" if is_transposed else ""
+    every = [f"{array}[{at}]" for array in arrays for at in range(count)]
     code = (
-        f"ldmatrix.sync.aligned.m8n8.x{count}{form}.shared.b16 {_registers(0, count)}, [%{count}];"
+        f"ldmatrix.sync.aligned.m8n8.x{len(every)}{form}.shared.b16 "
+        f"{_registers(0, len(every))}, [%{len(every)}];"
     )
-    results = ", ".join(f'"=r"(words[{at}])' for at in range(count))
+    results = ", ".join(f'"=r"({each})' for each in every)
     return _function(
         name,
-        f"uint32_t (&words)[{count}], const void *row",
+        ", ".join([*(f"uint32_t (&{array})[{count}]" for array in arrays), "const void *row"]),
         f"const uint32_t place = {_SHARED.format('row')};",
         f'asm volatile("{code}"',
         f'    : {results} : "r"(place) : "memory");',

@@ -219,6 +219,17 @@ CUDA_EMULATOR_LOAD(4, , false)
 CUDA_EMULATOR_LOAD(2, _transposed, true)
 CUDA_EMULATOR_LOAD(4, _transposed, true)
 
+#define CUDA_EMULATOR_LOAD_TWICE(form, is_transposed)                                            \
+  static inline void load_matrices_2_twice##form(uint32_t (&words)[2], uint32_t (&others)[2],   \
+                                                 const void *row, CUDA_EMULATOR_LINE) {         \
+    uint32_t every[4];                                                                          \
+    cuda_emulator::load_matrices(every, 4, is_transposed, row, line);                           \
+    memcpy(words, every, 8);                                                                    \
+    memcpy(others, every + 2, 8);                                                               \
+  }
+CUDA_EMULATOR_LOAD_TWICE(, false)
+CUDA_EMULATOR_LOAD_TWICE(_transposed, true)
+
 #define CUDA_EMULATOR_MULTIPLY(name, factors)                                                \
   static inline void multiply_add_##name(float &s0, float &s1, float &s2, float &s3,         \
                                          const uint32_t (&left)[4],                          \
