@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class Writer:
             oc.placeholder(name, batch=[batch, length], dtype="int32") for name in ("ids", "next")
         )
         sizes = {"layers": layers, "heads": heads, "width": width // heads, "length": length}
-        self.model = oc.nn.gpt(vocabulary=len(alphabet), **sizes, dropout=0.1)
+        self.model = oc.nn.gpt(vocabulary=len(alphabet), **sizes, tied=False)
         loss = oc.nn.cross_entropy(self.model(ids), following)
         with oc.evaluation():
             value = oc.nn.cross_entropy(self.model(ids), following)
@@ -74,7 +75,7 @@ class Writer:
         codes = [self.alphabet.index(each) for each in prompt]
         return "".join(self.alphabet[n] for n in self.generate(codes, temperature=temperature))
 
-    def attention(self, text: str) -> oc.Heatmap:
+    def attention(self, text: str) -> Any:
         """Return a picture of the weights of all heads, layer by layer."""
         codes = np.array([[self.alphabet.index(each) for each in text]], np.int32)
         with oc.evaluation(), oc.nn.attention_weights() as found:

@@ -17,7 +17,6 @@ from digits_data import PIXELS, digits
 import ocannl_core as oc
 
 Array = npt.NDArray[np.float32]
-SHADES = " .:-=+*#%@"
 
 
 @oc.op
@@ -41,7 +40,15 @@ class Result(NamedTuple):
     images: Array
 
 
-def train(epochs: int, *, batch: int = 60, hidden: int = 128, code: int = 8) -> Result:
+def train(
+    epochs: int,
+    *,
+    batch: int = 60,
+    hidden: int = 128,
+    code: int = 8,
+    scale: oc.train.DynamicScale | None = None,
+) -> Result:
+    """Train an autoencoder; float16 needs a scale of the loss."""
     data = digits()
     known, held_out = data.train_images, data.test_images
     image = oc.placeholder("image", batch=[batch], output=[PIXELS])
@@ -56,19 +63,18 @@ def train(epochs: int, *, batch: int = 60, hidden: int = 128, code: int = 8) -> 
 
     loader = oc.data.Loader(known, batch=batch, shuffle=True)
     rate = oc.train.one_cycle(4e-3, steps=epochs * len(loader))
-    optimiser = oc.train.Adam(learning_rate=rate)
+    optimiser = oc.train.Adam(learning_rate=rate, loss_scale=scale)
     ctx = oc.Context()
     ctx.init_params(loss)
-    step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss), bindings=[call])
+    step = ctx.compile(optimiser.minimise(loss), bindings=[call])
     evaluate = ctx.compile(oc.train.forward(loss), bindings=[call])
 
     def bound() -> float:
         """Return the mean over the held-out images, one sample of the code for each."""
-        found = []
-        for number, (ctx[image],) in enumerate(oc.data.Loader(held_out, batch=batch)):
-            evaluate(call=number)
-            found.append(ctx.item(loss))
-        return float(np.mean(found))
+        others = oc.data.Loader(held_out, batch=batch)
+        return oc.train.evaluate(
+            evaluate, others, [image], loss, indices=lambda number, _: {"call": number}
+        )
 
     before = bound()
     oc.train.fit(
@@ -82,19 +88,13 @@ def train(epochs: int, *, batch: int = 60, hidden: int = 128, code: int = 8) -> 
     return Result(before, after, ctx[decoded].reshape(-1, 8, 8))
 
 
-def picture(images: Array) -> str:
-    """Return images side by side, two characters for a pixel."""
-    rows = np.concatenate(list(np.pad(images, ((0, 0), (0, 0), (0, 2)))), axis=1)
-    return "\n".join("".join(2 * SHADES[int(p * 9.99)] for p in row) for row in rows)
-
-
 def main(arguments: Sequence[str] | None = None) -> Result:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=60)
     options = parser.parse_args(arguments)
     with oc.Session(seed=0):
         result = train(options.epochs)
-    print(picture(result.images))
+    print(oc.heatmap(result.images, low=0.0, high=1.0, across=8))
     print(f"held-out bound {result.last:.2f} nats per image, {result.first:.2f} at first")
     return result
 

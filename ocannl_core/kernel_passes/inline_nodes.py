@@ -78,6 +78,8 @@ def _initialised(kernel: NestStep, fill: Fill, nodes: NodeInfos) -> NestKernel |
     """Return a nest that starts from the number of a fill; None if it needs the filled cells."""
     if not isinstance(kernel, NestKernel):
         return None
+    if fill.node not in {store.node for store in kernel.nest.epilogue}:
+        return None  # a reader alone, which later ones may follow
     info = nodes[fill.node]
     inliner = _Inliner(fill.node, info, filled=Const(fill.value, info.dtype))
     try:

@@ -201,4 +201,9 @@ def _shape_fix(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
         return "order the axes with np.transpose: batch, then output, then input axes"
     if np.prod(found, dtype=np.int64) == np.prod(expected, dtype=np.int64):
         return f"array.reshape{_extents(expected)}, if the cells are in this order"
+    if len(found) == len(expected) and found[1:] == expected[1:] and found[0] < expected[0]:
+        return (
+            f'oc.static_extent("n", max={expected[0]}) as the size of the first axis takes fewer '
+            'entries; oc.data.Loader(..., last="pad") fills a last batch'
+        )
     return "give one number for every cell, or a single number for all"

@@ -26,6 +26,7 @@ from ocannl_core.tensor.computation_steps import (
     Step,
     UpdateGradients,
     ZeroGradients,
+    effects_of,
 )
 from ocannl_core.tensor.definitions import (
     Applied,
@@ -358,6 +359,15 @@ def gradient_update(loss: Tensor) -> Computation:
     return _make_computation(
         loss.session, (UpdateGradients((loss,)),), _gradients(loss) | {loss}, "grad_update"
     )
+
+
+def statistics_update(loss: Tensor) -> Computation:
+    """Return the code that follows backpropagation from a tensor, which `gradient_update` contains:
+    running statistics move, and the step of dropout is counted. Called while code is recorded, it
+    adds that code there.
+    """
+    steps = effects_of((loss,))
+    return _make_computation(loss.session, steps, frozenset(), "statistics")
 
 
 def initialize(parameter: Tensor) -> Computation:

@@ -84,11 +84,11 @@ class UpdateGradients:
             Titled("forward", (Forward(tuple(ancestors(list(losses)))),)),
             Titled("zero gradients", (ZeroGradients(losses, keeps_sums=True),)),
             Titled("backpropagate", (*seeds, Backpropagate(losses))),
-            *_effects(losses),
+            *effects_of(losses),
         )
 
 
-def _effects(losses: tuple[Tensor, ...]) -> tuple[Step, ...]:
+def effects_of(losses: tuple[Tensor, ...]) -> tuple[Step, ...]:
     """Return the steps that follow backpropagation from losses, once each."""
     found = dict.fromkeys(each for t in ancestors(list(losses)) for each in t.effects)
     steps = tuple(step for effect in found for step in effect.steps)

@@ -15,7 +15,7 @@ from ocannl_core.shape.explain import Certainty
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.terms import Row, Shape
 from ocannl_core.shape.unmatched import Remark
-from ocannl_core.tensor.definitions import Applied, Parameter
+from ocannl_core.tensor.definitions import Applied, Declared, GradientOf, Parameter, ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 _NOUNS = {
@@ -56,7 +56,9 @@ def _remarks(
         is_sum = primitive in (BinaryOp.ADD, BinaryOp.SUB)
         # a product with one number, as in weight decay, gives no parameter its size
         is_cause = one is not other and other.shape.size > 1
-        if is_cause and _grows(one) and not (is_sum and _is_learned(other, learned)):
+        if not is_cause or not _grows(one) or _is_update(other):
+            continue
+        if not (is_sum and _is_learned(other, learned)):
             yield _grown(tensor, one, other, primitive)
 
 
@@ -79,6 +81,13 @@ def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
                 pending.append(operand)
     known.update(dict.fromkeys(seen, False))
     return False
+
+
+def _is_update(tensor: Tensor) -> bool:
+    """Return True if a tensor depends on gradients or memory, as the change of a parameter by an
+    optimiser does: its shape is that of the parameter.
+    """
+    return any(isinstance(each.definition, Declared | GradientOf) for each in ancestors([tensor]))
 
 
 # ----- all pairs of a batch axis and an output axis -----------------------------------------------

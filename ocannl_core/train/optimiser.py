@@ -29,7 +29,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.identity import ById
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.computation import Computation, require_tensor
+from ocannl_core.tensor.computation import Computation, require_tensor, statistics_update
 from ocannl_core.tensor.contractions import einsum, where
 from ocannl_core.tensor.parameters import declare
 from ocannl_core.tensor.pointwise_operations import (
@@ -361,6 +361,7 @@ class Optimiser(ABC):
         scale = self.loss_scale
         loss.grad[:] = 1.0 if scale is None else scale.value(self._state, float32)
         loss.backprop()
+        statistics_update(loss)
 
     def _record(self, groups: Mapping[Tensor, Optimiser], shard: Shard | None) -> None:
         state = self._state

@@ -347,7 +347,8 @@ def evaluate(
         judge = ctx.compile(oc.train.forward(accuracy))
         oc.train.evaluate(judge, loader, [x, y], accuracy)
 
-    Arguments are those of `Evaluation`.
+    Arguments are those of `Evaluation`. A loader with `last="drop"`, the default, leaves out the
+    examples that do not fill a batch.
 
     Raises:
         UsageError: if there are no batches.

@@ -163,3 +163,28 @@ def test_a_batch_of_one_has_no_variance_to_train_on() -> None:
     ctx.init_params(loss)
     with pytest.raises(oc.ShapeError, match="two cells or more"):
         ctx.compile(oc.train.grad_update(loss))
+
+
+@pytest.mark.parametrize("scale", [None, oc.train.DynamicScale(4)])
+def test_minimising_moves_statistics_and_counts_steps_as_updating_gradients_does(
+    scale: oc.train.DynamicScale | None,
+) -> None:
+    found = []
+    for whole in (False, True):
+        with oc.Session(seed=1):
+            x = oc.tensor(np.arange(12.0).reshape(4, 3), batch_axes=1)
+            h = oc.nn.batch_norm(oc.nn.dense(x, output=[5]))
+            y = oc.nn.dense(oc.nn.dropout(h, rate=0.5), output=[1])
+            loss = oc.mean(y * y)
+            opt = oc.train.SGD(learning_rate=0.1, loss_scale=scale if whole else None)
+            ctx = oc.Context("interp")
+            ctx.init_params(loss)
+            updates = oc.train.grad_update(loss) + opt.update(loss) if not whole else None
+            step = ctx.compile(opt.minimise(loss) if updates is None else updates)
+            for _ in range(3):
+                step()
+            found.append(
+                [np.array(ctx[each]) for each in (*loss.params, *loss.statistics.values())]
+            )
+    for expected, same in zip(*found, strict=True):
+        np.testing.assert_allclose(same, expected, rtol=1e-5, atol=1e-6)

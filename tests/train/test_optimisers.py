@@ -209,3 +209,28 @@ def test_a_loss_without_trainable_parameters_is_refused() -> None:
         x = oc.placeholder("x", output=[3])
         with pytest.raises(oc.UsageError, match="gradients flow into"):
             oc.train.Adam(learning_rate=0.1).update(oc.einsum("...=>0", x))
+
+
+def test_an_optimiser_reads_zeros_where_no_gradient_arrives_before_another_optimiser_steps() -> (
+    None
+):
+    found = []
+    for schedule in ("none", "default"):
+        with oc.Session(), oc.settings.overrides(backend="cpu_c", schedule=schedule):
+            v = oc.param("v", init=np.ones(40, np.float32))
+            w = oc.param("w", init=np.ones(40, np.float32))
+            first = oc.sum((oc.stop_gradient(v) - w) ** 2.0)
+            second = oc.sum((v - 3.0) ** 2.0)
+            ctx = oc.Context()
+            ctx.init_params(first)
+            ctx.init_params(second)
+            code = [
+                oc.train.grad_update(each)
+                + oc.train.Adam(learning_rate=1e-2, betas=(0.0, 0.99)).update(each)
+                for each in (first, second)
+            ]
+            step = ctx.compile(code[0] + code[1])
+            for _ in range(3):
+                step()
+            found.append(np.array(ctx[v]))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)

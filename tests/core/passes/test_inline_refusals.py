@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import affine, fresh_var
@@ -106,3 +107,24 @@ def test_inlining_stops_at_a_depth_and_goes_on_from_there() -> None:
     )
     stored = [node for node, reason in found.refused.items() if reason is Reason.TOO_LARGE]
     assert 2 <= len(stored) <= 10
+
+
+@pytest.mark.parametrize(("windows", "is_stored"), [(4, False), (5, True)])
+def test_a_read_searches_four_iterations_at_most(
+    windows: int, is_stored: bool, interpret: Run
+) -> None:
+    """The gradient of pooling adds to windows; a read of a cell would try each of them."""
+    d = Draft("p")
+    x, t, c = (d.node(n, float32, windows * s) for n, s in (("x", 1), ("t", 2), ("c", 2)))
+    scatter = d.accumulate(t, affine([(2, I), (1, J)]), op=BinaryOp.ADD, value=d.load(x, I))
+    stmts = (
+        Fill(t, 0.0),
+        loop(I, windows, loop(J, 2, scatter)),
+        loop(I, 2 * windows, d.store(c, I, value=times(d.load(t, I)))),
+    )
+    found = inlined(d, *stmts)
+    assert (t not in found.virtual) == is_stored
+    assert found.refused.get(t) is (Reason.TOO_LARGE if is_stored else None)
+    given = {x: list(range(windows))}
+    before, after = (interpret(p, given)[c] for p in (d.program(*stmts), found.program))
+    assert before.tobytes() == after.tobytes()

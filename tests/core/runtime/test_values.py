@@ -81,6 +81,15 @@ An array has the extents of its tensor: batch, then output, then input axes.
 """)
 
 
+def test_a_short_batch_suggests_an_extent_of_the_call() -> None:
+    assert message(ShapeError, np.zeros((2, 5)), 3, 5).endswith(
+        """ (2, 5) for (3, 5)
+  where  placeholder x, of shape (3, 5)
+  try    oc.static_extent("n", max=3) as the size of the first axis takes fewer entries; \
+oc.data.Loader(..., last="pad") fills a last batch"""
+    )
+
+
 def test_other_extents_with_as_many_cells_suggest_reshaping() -> None:
     assert message(ShapeError, np.zeros((5, 3)), 3, 5) == snapshot("""\
 An array has the extents of its tensor: batch, then output, then input axes.
