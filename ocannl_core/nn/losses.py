@@ -45,7 +45,7 @@ def cross_entropy(
     """Return `-log softmax(scores)` at the true classes.
 
     Shapes: scores `...|classes`; targets `...|`, integers, the numbers of the classes, or
-    `...|classes`, probabilities.
+    `...|classes`, probabilities. An example whose probabilities are 0 has the loss 0.
 
     Args:
         scores: Unnormalised logarithms of probabilities.
@@ -74,11 +74,10 @@ def cross_entropy(
     if has_ids:
         is_own = equal(offsets(output=[...], dtype="int32"), targets)
         chosen = einsum(_EACH, where(is_own, shifted, 0.0))
+        each: Tensor = total - _smoothed(chosen, shifted, smoothing)
     else:
-        chosen = einsum(_EACH, targets * shifted)
-    if smoothing:
-        chosen = (1.0 - smoothing) * chosen + smoothing * mean(_EACH, shifted)
-    each: Tensor = total - chosen
+        logs = shifted - total
+        each = -_smoothed(einsum(_EACH, targets * logs), logs, smoothing)
     if ignore is None:
         return _reduced(each, reduction)
     if not has_ids:
@@ -93,6 +92,13 @@ def cross_entropy(
     if reduction != "mean":
         return _reduced(each, reduction)
     result: Tensor = einsum(_ALL, each) / einsum(_ALL, counts)
+    return result
+
+
+def _smoothed(chosen: Tensor, logs: Tensor, smoothing: float) -> Tensor:
+    if not smoothing:
+        return chosen
+    result: Tensor = (1.0 - smoothing) * chosen + smoothing * mean(_EACH, logs)
     return result
 
 
