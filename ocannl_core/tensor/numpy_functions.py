@@ -314,7 +314,8 @@ def norm(x: Any, ord: Any = None, axis: AxisArgument = None, *, keepdims: bool =
 
 @_counterpart()
 def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
-    """Return the sum of products that a specification of NumPy states.
+    """Return the sum of products that a specification of NumPy states; letters of any alphabet are
+    labels.
 
     Leading axes of the result that are batch axes of an operand are batch axes, others output axes.
     The order of products is a matter of the compiler, whatever `optimize` is.
@@ -394,7 +395,7 @@ def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 
 def _is_invalid(part: str) -> bool:
     letters = part.replace("...", "", 1)
-    return any(letter not in ascii_letters for letter in letters)
+    return bool(letters) and not letters.isalpha()
 
 
 def _axis_names(part: str, rank: int, wide: int) -> list[str]:
