@@ -159,10 +159,16 @@ class Judge:
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
         """Return the specification, or the lists of axes, and the arrays."""
-        if kwargs.keys() - {"optimize", "memory_limit", "backend"} or kwargs.get("shapes"):
+        if kwargs.keys() - {"optimize", "memory_limit", "backend", "use_blas"}:
             raise NotOurs("other arguments, as out= and dtype=")
         if self._is_in_words:
             spec, operands = args[-1], list(args[:-1])
+            if (
+                not isinstance(spec, str)
+                or "->" not in spec
+                or set(spec.split()) & {"()", "1", "_"}
+            ):
+                raise NotOurs("a rule of words: a result is stated, and there are no parentheses")
             words = dict.fromkeys(
                 w for w in spec.replace(",", " ").replace("->", " ").split() if w != "..."
             )

@@ -210,11 +210,10 @@ def linear_cross_entropy(trial: Trial, x: Any, targets: Any) -> Any:
     classes, inner = module.num_classes, list(module.out_features)
     weight = oc.param("weight", output=[*inner, classes], input=[x.shape[-1]])
     own = module.linear.weight
-    layout = (
-        lambda cells: np.moveaxis(  # noqa: E731
-            cells.reshape(classes, *inner, *cells.shape[1:]), 0, len(inner)
-        )
-    )
+
+    def layout(cells: Any) -> Any:
+        return np.moveaxis(cells.reshape(classes, *inner, *cells.shape[1:]), 0, len(inner))
+
     trial.tie(weight, own, layout)
     axes = [f"o{k}" for k in range(len(inner))]
     row = "".join(f"{axis}, " for axis in axes)
