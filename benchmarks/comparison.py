@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import harness  # before NumPy: it limits the threads
 
@@ -23,6 +24,13 @@ _CHECKED_STEPS = 5
 _LONGEST_REASON = 150
 _CLOSE, _CLOSE_TO_EXACT = 1e-4, 1e-5
 """By how much contenders may differ from each other and from a value in double precision."""
+
+
+class Named(Protocol):
+    """Work with a title."""
+
+    @property
+    def name(self) -> str: ...
 
 
 def options(description: str | None, rounds: int, sample: float) -> argparse.Namespace:
@@ -59,7 +67,7 @@ def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
         report(measure(prepare(work, attempts(work, chosen)), chosen), chosen.json)
 
 
-def is_selected(work: Workload, chosen: argparse.Namespace) -> bool:
+def is_selected(work: Named, chosen: argparse.Namespace) -> bool:
     """Return True if the command line selects a workload."""
     return chosen.only in work.name and chosen.exactly in (None, work.name)
 
@@ -149,7 +157,7 @@ def prepare(work: Workload, attempts: Attempts) -> Ready:
         except Exception as error:
             if name.startswith(OWN):
                 raise
-            ready.failed[name] = _in_a_line(error)
+            ready.failed[name] = in_a_line(error)
         else:
             ready.contenders[name], ready.first[name] = contender, seconds
     _check_agreement(work, ready.contenders)
@@ -171,7 +179,8 @@ def measure(ready: Ready, chosen: argparse.Namespace) -> WorkloadResult:
     )
 
 
-def _in_a_line(error: Exception) -> str:
+def in_a_line(error: Exception) -> str:
+    """Return the kind and the first line of an error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0] if lines else 'without a message'}"
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."

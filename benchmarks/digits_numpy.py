@@ -21,9 +21,29 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
-from digits_data import CLASSES, PIXELS, digits, shuffled_batches  # needs the path above
+from digits_data import CLASSES, PIXELS, Classes, Images, digits  # needs the path above
 
 Array = npt.NDArray[np.float32]
+
+
+def one_hot(classes: Classes) -> Images:
+    """Return rows of ten numbers: 1 at the class, 0 elsewhere."""
+    return np.eye(CLASSES, dtype=np.float32)[classes]
+
+
+def shuffled_batches(
+    images: Images, classes: Classes, batch: int, generator: np.random.Generator
+) -> tuple[Images, Images]:
+    """Return shuffled images, `(batches, batch, 64)`, and one-hot classes, `(batches, batch, 10)`.
+
+    Images that do not fill a last batch sit this epoch out; the next shuffle brings others.
+    """
+    batches = len(images) // batch
+    order = generator.permutation(len(images))[: batches * batch]
+    return (
+        images[order].reshape(batches, batch, PIXELS),
+        one_hot(classes[order]).reshape(batches, batch, CLASSES),
+    )
 
 
 @dataclass(slots=True)

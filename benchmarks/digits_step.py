@@ -20,7 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import harness  # before NumPy: it limits the threads
-from digits_numpy import Layer, new_layer, train_step  # also makes examples/ importable
+from digits_numpy import (
+    Layer,
+    new_layer,
+    shuffled_batches,
+    train_step,
+)  # also makes examples/ importable
 
 import numpy as np  # isort: skip
 
@@ -57,12 +62,12 @@ class Peer:
 
 def compiled(backend: str | None) -> tuple[Peer, DigitsWork, str]:
     """Return the demo's own step, the work for the others, and the device it runs on."""
-    from digits import Options, Trainer
-    from digits_data import digits, shuffled_batches
+    from digits_data import digits
+    from digits_trainer import Options, Trainer
 
     options = Options(backend=backend)
     data = digits()
-    trainer = Trainer(data, options)
+    trainer = Trainer(len(data.train_images), options)
     images, targets = shuffled_batches(
         data.train_images, data.train_classes, options.batch, np.random.default_rng(0)
     )
@@ -219,12 +224,12 @@ def start_up(backend: str | None) -> None:
     import ocannl_core  # noqa: F401  (the import is timed)
 
     imported = time.perf_counter()
-    from digits import Options, Trainer
     from digits_data import digits
+    from digits_trainer import Options, Trainer
 
     data = digits()
     loaded = time.perf_counter()
-    Trainer(data, Options(backend=backend))
+    Trainer(len(data.train_images), Options(backend=backend))
     ready = time.perf_counter()
     print(json.dumps({"import": imported - start, "ready": ready - loaded}))
 

@@ -39,6 +39,7 @@ def _limit_threads() -> int:
     if threads == 1:
         os.environ.setdefault("XLA_FLAGS", _ONE_THREAD_OF_XLA)
     os.environ |= {"DEV": "CPU", "JAX_PLATFORMS": "cpu", "PYTENSOR_FLAGS": "floatX=float32"}
+    os.environ["KERAS_BACKEND"] = "jax"
     return threads
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 OWN = "compiled"
 """The prefix of the names of this project's contenders."""
 
-LIBRARIES = ("torch", "jax", "tinygrad", "pytensor", "numba")
+LIBRARIES = ("torch", "jax", "keras", "tinygrad", "pytensor", "numba")
 """The peers beside NumPy, each used if it is installed."""
 
 

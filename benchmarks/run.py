@@ -11,6 +11,7 @@ BENCHMARKS = (
     "tiny_step.py",
     "contractions.py",
     "networks.py",
+    "epochs.py",
     "narrow.py",
     "inference.py",
     "start.py",

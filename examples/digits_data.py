@@ -1,4 +1,4 @@
-"""Handwritten digits that ship with scikit-learn, split and cut into minibatches."""
+"""Handwritten digits that ship with scikit-learn, split into two parts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ Images = npt.NDArray[np.float32]
 
 Classes = npt.NDArray[np.int64]
 """The digit in each image."""
+
+Labels = npt.NDArray[np.int32]
 
 PIXELS = 64
 CLASSES = 10
@@ -46,21 +48,10 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Digits:
     return Digits(train_images, train_classes, test_images, test_classes)
 
 
-def one_hot(classes: Classes) -> Images:
-    """Return rows of ten numbers: 1 at the class, 0 elsewhere."""
-    return np.eye(CLASSES, dtype=np.float32)[classes]
-
-
-def shuffled_batches(
-    images: Images, classes: Classes, batch: int, generator: np.random.Generator
-) -> tuple[Images, Images]:
-    """Return shuffled images, `(batches, batch, 64)`, and one-hot classes, `(batches, batch, 10)`.
-
-    Images that do not fill a last batch sit this epoch out; the next shuffle brings others.
-    """
-    batches = len(images) // batch
-    order = generator.permutation(len(images))[: batches * batch]
+def digit_images() -> tuple[tuple[Images, Labels], tuple[Images, Labels]]:
+    """Return the images to train on and the held-out ones, of 8 by 8 pixels and one channel."""
+    found = digits()
     return (
-        images[order].reshape(batches, batch, PIXELS),
-        one_hot(classes[order]).reshape(batches, batch, CLASSES),
+        (found.train_images.reshape(-1, 8, 8, 1), found.train_classes.astype(np.int32)),
+        (found.test_images.reshape(-1, 8, 8, 1), found.test_classes.astype(np.int32)),
     )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from digits_data import digits
+from digits_data import digit_images
 
 import ocannl_core as oc
 
@@ -59,7 +59,8 @@ class Network:
     def train(self, epochs: int, rate: float, frozen: Sequence[str] = ()) -> float:
         """Train all parameters but the frozen ones, and return the accuracy."""
         groups: Any = dict.fromkeys(frozen)
-        optimiser = oc.train.AdamW(learning_rate=rate, weight_decay=0.01, groups=groups)
+        falling = oc.train.cosine(rate, steps=epochs * len(self.loader))
+        optimiser = oc.train.AdamW(learning_rate=falling, weight_decay=0.01, groups=groups)
         code = oc.train.grad_update(self.loss) + optimiser.update(self.loss)
         step = self.ctx.compile(code)
         oc.train.fit(step, self.loader, list(self.inputs), loss=self.loss, epochs=epochs)
@@ -77,16 +78,14 @@ class Result(NamedTuple):
 
 
 def train(epochs: int, file: Path, examples: int = 30) -> Result:
-    data = digits()
-    images, others = (each.reshape(-1, 8, 8, 1) for each in (data.train_images, data.test_images))
-    classes, right = (each.astype(np.int32) for each in (data.train_classes, data.test_classes))
+    (images, classes), (others, right) = digit_images()
     few = slice(-examples, None)
     first = Network((images[:-examples], classes[:-examples]), (others, right), 10, batch=48)
-    accuracy = first.train(epochs, 2e-3)
+    accuracy = first.train(epochs, 4e-3)
     oc.save(file, first.ctx, first.body)
 
     known, held_out = (images[few], classes[few] % 2), (others, right % 2)
-    scratch = Network(known, held_out, 2, batch=10).train(4 * epochs, 2e-3)
+    scratch = Network(known, held_out, 2, batch=10).train(4 * epochs, 4e-3)
     second = Network(known, held_out, 2, batch=10)
     oc.load(file, second.ctx, second.body)
     frozen = second.train(4 * epochs, 5e-3, frozen=["body*"])
@@ -99,9 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> Result:
     options = parser.parse_args(arguments)
     with oc.Session(seed=0), tempfile.TemporaryDirectory() as folder:
         result = train(options.epochs, Path(folder) / "digits.safetensors")
-    print(f"ten digits: {result.first:.3f}")
-    print(f"even or odd: from scratch {result.scratch:.3f}, ", end="")
-    print(f"new last layer {result.frozen:.3f}, then all layers {result.tuned:.3f}")
+    print(f"ten digits                      {result.first:.3f}")
+    print(f"even or odd, from scratch       {result.scratch:.3f}")
+    print(f"even or odd, new last layer     {result.frozen:.3f}")
+    print(f"even or odd, then all layers    {result.tuned:.3f}")
     return result
 
 

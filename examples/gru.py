@@ -3,7 +3,7 @@
 `python examples/gru.py` trains for some seconds on rows that are drawn anew for every step, and
 prints the squared error on others. Guessing 1 every time has an error of 1/6.
 
-The loop over time is `oc.scan`: the code of one step, differentiated and compiled once.
+The network is `oc.nn.gru`; its loop over time is compiled once, and differentiated as a loop.
 """
 
 from __future__ import annotations
@@ -32,24 +32,6 @@ def marked_rows(count: int, length: int, random: np.random.Generator) -> tuple[R
     return np.stack([numbers, marks], axis=-1).astype(np.float32), sums[:, None].astype(np.float32)
 
 
-@oc.op
-def gru(xs: oc.Tensor, *, width: int) -> oc.Tensor:
-    """Return the state after the last step of rows `time,batch|features`."""
-    # products with all entries at once, outside of the loop
-    inputs = {name: oc.nn.dense(xs, output=[width], label=name) for name in ("z", "r", "n")}
-
-    def step(h: oc.Tensor, x: dict[str, oc.Tensor]) -> tuple[oc.Tensor, None]:
-        def recurrent(name: str, state: oc.Tensor) -> oc.Tensor:
-            return x[name] + oc.param(f"u_{name}", output=[width], input=[width]) @ state
-
-        keep = oc.sigmoid(recurrent("z", h) + 1.0)
-        new = oc.tanh(recurrent("n", oc.sigmoid(recurrent("r", h)) * h))
-        return keep * h + (1.0 - keep) * new, None
-
-    _, last = oc.scan(step, 0.0, inputs)
-    return last
-
-
 class Result(NamedTuple):
     """The mean squared error of each step, and that on other rows after training."""
 
@@ -60,7 +42,8 @@ class Result(NamedTuple):
 def train(steps: int, *, length: int = 40, batch: int = 64, width: int = 48) -> Result:
     xs = oc.placeholder("xs", batch=[length, batch], output=[2])
     sums = oc.placeholder("sums", batch=[batch], output=[1])
-    loss = oc.nn.mean_squared_error(oc.nn.dense(gru(xs, width=width), output=[1]), sums)
+    _, (last,) = oc.nn.gru(xs, width=width)
+    loss = oc.nn.mean_squared_error(oc.nn.dense(last, output=[1]), sums)
     rate = oc.train.cosine(1e-2, steps=steps, final=1e-4)
     optimiser = oc.train.Adam(learning_rate=rate, clip_norm=1.0)
     ctx = oc.Context()

@@ -10,23 +10,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from digits_data import digits
+from digits_data import digit_images
 
 import ocannl_core as oc
 
-Images = npt.NDArray[np.float32]
-Classes = npt.NDArray[np.int32]
-
-
-class Data(NamedTuple):
-    """Images of the shape (count, height, width, 1), and the digit in each."""
-
-    images: Images
-    classes: Classes
+Data = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
+"""Images of the shape (count, height, width, 1), and the digit in each."""
 
 
 @oc.op
@@ -42,19 +34,6 @@ def lenet(
     return oc.nn.dense(oc.nn.dropout(x, rate=0.4), output=[10])
 
 
-def small_digits() -> tuple[Data, Data]:
-    """Return 1437 images to train on and 360 others."""
-    found = digits()
-
-    def data(images: npt.NDArray[np.float32], classes: npt.NDArray[np.int64]) -> Data:
-        return Data(images.reshape(-1, 8, 8, 1), classes.astype(np.int32))
-
-    return (
-        data(found.train_images, found.train_classes),
-        data(found.test_images, found.test_classes),
-    )
-
-
 def mnist(folder: Path) -> tuple[Data, Data]:
     """Return the 60000 and 10000 images of MNIST from its four files."""
 
@@ -63,24 +42,17 @@ def mnist(folder: Path) -> tuple[Data, Data]:
             oc.data.read_idx(next(folder.glob(f"{part}-{kind}-ubyte*")))
             for kind in ("images-idx3", "labels-idx1")
         )
-        return Data(images[..., None].astype(np.float32) / 255, classes.astype(np.int32))
+        return images[..., None].astype(np.float32) / 255, classes.astype(np.int32)
 
     return data("train"), data("t10k")
 
 
-class Result(NamedTuple):
-    """The mean loss of each epoch, and the accuracy on held-out images after it."""
-
-    losses: list[float]
-    accuracies: list[float]
-
-
 def train(
     known: Data, held_out: Data, epochs: int, batch: int = 48, file: Path | None = None
-) -> Result:
-    """Train a network, and save it."""
+) -> oc.train.Run:
+    """Train a network, and save it; the evaluations are accuracies on the held-out images."""
     n = oc.static_extent("n", max=batch)
-    images = oc.placeholder("images", batch=[n], output=known.images.shape[1:])
+    images = oc.placeholder("images", batch=[n], output=known[0].shape[1:])
     classes = oc.placeholder("classes", batch=[n], dtype="int32")
     network = lenet()
     loss = oc.nn.cross_entropy(network(images), classes, smoothing=0.05)
@@ -91,35 +63,35 @@ def train(
     others = oc.data.Loader(*held_out, batch=batch, last="short")
     rate = oc.train.cosine(4e-3, steps=epochs * len(loader), warmup=len(loader))
     optimiser = oc.train.AdamW(learning_rate=rate, weight_decay=0.02)
-    ctx = oc.Context()
+    ctx, inputs = oc.Context(), [images, classes]
     ctx.init_params(loss)
     step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
-    evaluate = ctx.compile(oc.train.forward(right))
-    run = oc.train.fit(
+    judge = ctx.compile(oc.train.forward(right))
+    return oc.train.fit(
         step,
         loader,
-        [images, classes],
+        inputs,
         loss=loss,
         epochs=epochs,
         evaluation=oc.train.Evaluation(
-            evaluate, others, [images, classes], right, lambda _, each: {"n": len(each[0])}
+            judge, others, inputs, right, lambda _, each: {"n": len(each[0])}
         ),
-        checkpoint=None if file is None else oc.train.Checkpoint(file, loss, optimiser),
+        checkpoint=file and oc.train.Checkpoint(file, loss, optimiser),
     )
-    return Result(run.epoch_losses, run.evaluations)
 
 
-def main(arguments: Sequence[str] | None = None) -> Result:
+def main(arguments: Sequence[str] | None = None) -> oc.train.Run:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--idx", type=Path, help="the folder of MNIST's files")
     parser.add_argument("--save", type=Path, help="the file of the trained network")
     options = parser.parse_args(arguments)
-    known, held_out = mnist(options.idx) if options.idx else small_digits()
+    known, held_out = mnist(options.idx) if options.idx else digit_images()
     with oc.Session(seed=0):
-        result = train(known, held_out, options.epochs, file=options.save)
-    print(f"held-out accuracy {result.accuracies[-1]:.4f} after {options.epochs} epochs")
-    return result
+        run = train(known, held_out, options.epochs, file=options.save)
+        print(oc.curves({"accuracy": run.evaluations}, x_name="epochs"))
+    print(f"held-out accuracy {run.evaluations[-1]:.4f} after {options.epochs} epochs")
+    return run
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ LETTERS = ".abcdefghijklmnopqrstuvwxyz"
 """The first one stands before and behind every name."""
 
 Codes = npt.NDArray[np.int32]
-Model = Callable[..., oc.Tensor]
 
 
 @oc.op
@@ -30,18 +30,18 @@ def bigram(letters: oc.Tensor) -> oc.Tensor:
 
 
 @oc.op
-def mlp(letters: oc.Tensor, *, hidden: int, normalise: bool = False) -> oc.Tensor:
+def mlp(letters: oc.Tensor, *, normalise: bool = False) -> oc.Tensor:
     """Return scores of the next letter from vectors of all letters at once.
 
     The first layer contracts both axes of the vectors, the place and the feature.
     """
-    h = oc.nn.dense(oc.nn.embedding(letters, entries=len(LETTERS), width=12), output=[hidden])
+    h = oc.nn.dense(oc.nn.embedding(letters, entries=len(LETTERS), width=12), output=[128])
     h = oc.nn.batch_norm(h) if normalise else h
     return oc.nn.dense(oc.tanh(oc.nn.dropout(h, rate=0.2)), output=[len(LETTERS)])
 
 
 @oc.op
-def wavenet(letters: oc.Tensor, *, hidden: int, layers: int) -> oc.Tensor:
+def wavenet(letters: oc.Tensor, *, hidden: int = 64, layers: int = 3) -> oc.Tensor:
     """Return scores from a tree: each layer joins neighbouring places in pairs."""
     h = oc.nn.embedding(letters, entries=len(LETTERS), width=12)
     for _ in range(layers):
@@ -51,11 +51,11 @@ def wavenet(letters: oc.Tensor, *, hidden: int, layers: int) -> oc.Tensor:
     return oc.nn.dense(h, output=[len(LETTERS)])
 
 
-MODELS: dict[str, tuple[int, Callable[[], Model]]] = {
-    "bigram": (1, lambda: bigram()),
-    "mlp": (3, lambda: mlp(hidden=128)),
-    "batch norm": (3, lambda: mlp(hidden=128, normalise=True)),
-    "wavenet": (8, lambda: wavenet(hidden=64, layers=3)),
+MODELS: dict[str, tuple[int, Callable[[], Any]]] = {
+    "bigram": (1, bigram),
+    "mlp": (3, mlp),
+    "batch norm": (3, partial(mlp, normalise=True)),
+    "wavenet": (8, wavenet),
 }
 """The number of letters that a model sees, and the block."""
 
@@ -76,14 +76,11 @@ def names() -> list[str]:
 
 def examples(words: Sequence[str], context: int) -> tuple[Codes, Codes]:
     """Return the letters before each letter, shape (count, context), and the letters."""
-    coded = [[LETTERS.index(each) for each in "." * context + word + "."] for word in words]
-    windows = [code[k : k + context + 1] for code in coded for k in range(len(code) - context)]
-    table = np.array(windows, np.int32)
-    return table[:, :-1], table[:, -1]
+    return oc.data.contexts([[LETTERS.index(c) for c in word + "."] for word in words], context)
 
 
 def train(
-    make: Callable[[], Model], context: int, words: Sequence[str], epochs: int, batch: int = 64
+    make: Callable[[], Any], context: int, words: Sequence[str], epochs: int, batch: int = 64
 ) -> Figures:
     """Train a model on nine tenths of the names."""
     known, held_out = np.split(np.array(words), [len(words) * 9 // 10])
@@ -100,31 +97,28 @@ def train(
     step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
     oc.train.fit(step, loader, [letters, following], loss=loss, epochs=epochs)
 
-    def judge(words: Sequence[str]) -> float:
-        before, after = examples(words, context)
+    losses = []
+    for part in (known, held_out):
+        before, after = (oc.tensor(each, batch_axes=1) for each in examples(part, context))
         with oc.evaluation():
-            value = oc.nn.cross_entropy(
-                model(oc.tensor(before, batch_axes=1)), oc.tensor(after, batch_axes=1)
-            )
+            value = oc.nn.cross_entropy(model(before), after)
         ctx.compile(oc.train.forward(value))()
-        return ctx.item(value)
+        losses.append(ctx.item(value))
+    return Figures(*losses, invent(ctx, model, letters))
 
+
+def invent(ctx: oc.Context, model: Any, letters: oc.Tensor) -> list[str]:
+    """Return names, one for each row of a batch, drawn letter by letter."""
+    place = oc.static_index("place")
     with oc.evaluation():
-        chances = oc.softmax(model(letters), axis=-1)
-    return Figures(judge(known), judge(held_out), invent(ctx, letters, chances))
-
-
-def invent(ctx: oc.Context, letters: oc.Tensor, chances: oc.Tensor) -> list[str]:
-    """Return names, one for each row of a batch."""
-    predict = ctx.compile(oc.train.forward(chances))
-    random = np.random.default_rng(1)
+        drawn = oc.categorical(model(letters), counter=place)
+    draw = ctx.compile(oc.train.forward(drawn), bindings=[place])
     rows, context = letters.shape.dims
     written = np.zeros((rows, context), np.int32)
-    for _ in range(15):
+    for number in range(15):
         ctx[letters] = written[:, -context:]
-        predict()
-        reached = random.random((rows, 1)) < ctx[chances].cumsum(axis=1)
-        written = np.column_stack([written, reached.argmax(axis=1)])
+        draw(place=number)
+        written = np.column_stack([written, ctx[drawn]])
     texts = ["".join(LETTERS[code] for code in row) for row in written[:, context:]]
     return [text.split(".")[0] for text in texts]
 
@@ -136,13 +130,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Figures]:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options = parser.parse_args(arguments)
     found = {}
+    print(f"{'':>10}  train  held out")
     for title in options.models:
         context, make = MODELS[title]
         with oc.Session(seed=0):
-            figures = train(make, context, names()[: options.names], options.epochs)
-        found[title] = figures
-        print(f"{title:>10}: train {figures.train:.3f}, held out {figures.held_out:.3f}", end="   ")
-        print(*figures.invented[:6])
+            found[title] = train(make, context, names()[: options.names], options.epochs)
+        first, second, invented = found[title]
+        print(f"{title:>10}  {first:.3f}     {second:.3f}  ", *invented[:5])
     return found
 
 

@@ -24,18 +24,6 @@ def moons(count: int, noise: float = 0.1, seed: int = 0) -> tuple[Array, Array]:
     return points.T.astype(np.float32), np.where(upper, 1, -1).astype(np.float32)[:, None]
 
 
-@oc.op
-def mlp_layer(x: oc.Tensor, *, hidden: int) -> oc.Tensor:
-    return oc.relu(oc.param("w") @ x + oc.param("b", output=[hidden], init=0.0))
-
-
-@oc.op
-def mlp(x: oc.Tensor, *, hidden: list[int]) -> oc.Tensor:
-    for width in hidden:
-        x = mlp_layer(x, hidden=width)
-    return oc.param("w_out", output=[1]) @ x
-
-
 def train(epochs: int = 60, size: int = 20, count: int = 400) -> tuple[float, str]:
     """Return the accuracy on points it was not trained on, and a picture of the decisions."""
     (points, classes), (others, other_classes) = moons(count), moons(200, seed=1)
@@ -43,7 +31,7 @@ def train(epochs: int = 60, size: int = 20, count: int = 400) -> tuple[float, st
     i = oc.static_index("i", range=batches)
     xs = oc.tensor(points.reshape(batches, size, 2), batch_axes=2)
     ys = oc.tensor(classes.reshape(batches, size, 1), batch_axes=2)
-    network = mlp(hidden=[16, 16])
+    network = oc.nn.mlp(hidden=[16, 16], output=[1])
     margin = oc.relu(1 - ys[i] * network(xs[i]))
     weights = sum(oc.einsum("...->... => 0", p * p) for p in margin.params)
     loss = oc.einsum("...|... => 0", margin) / size + 1e-4 * weights

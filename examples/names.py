@@ -17,8 +17,7 @@ LETTERS = ".abcdefghijklmnopqrstuvwxyz"
 """The first one stands before and behind every name."""
 CONTEXT = 3
 
-Array = npt.NDArray[np.float32]
-Codes = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
 
 
 def names() -> list[str]:
@@ -29,16 +28,7 @@ def names() -> list[str]:
 
 def examples(words: list[str]) -> tuple[Codes, Codes]:
     """Return the letters before each letter, shape (count, CONTEXT), and the letters."""
-    windows = []
-    for word in words:
-        codes = [LETTERS.index(letter) for letter in "." * CONTEXT + word + "."]
-        windows += [codes[k : k + CONTEXT + 1] for k in range(len(word) + 1)]
-    table = np.array(windows)
-    return table[:, :-1], table[:, -1]
-
-
-def one_hot(codes: Codes) -> Array:
-    return np.eye(len(LETTERS), dtype=np.float32)[codes]
+    return oc.data.contexts([[LETTERS.index(c) for c in word + "."] for word in words], CONTEXT)
 
 
 def loss_of_pairs(trained: tuple[Codes, Codes], judged: tuple[Codes, Codes]) -> float:
@@ -50,51 +40,35 @@ def loss_of_pairs(trained: tuple[Codes, Codes], judged: tuple[Codes, Codes]) -> 
 
 
 @oc.op
-def speller(x: oc.Tensor, *, embedding: int, hidden: int) -> oc.Tensor:
-    """Return a score for each letter that could follow; `x` is one-hot, `batch|context,letter`."""
-    table = oc.param("embedding", output=[embedding])
-    embedded = oc.einsum("...| p, c; c -> e => ...| p, e", x, table)
-    h = oc.tanh(oc.param("w1") @ embedded + oc.param("b1", output=[hidden], init=0.0))
-    return oc.param("w2", output=[len(LETTERS)]) @ h + oc.param("b2", init=0.0)
-
-
-def cross_entropy(scores: oc.Tensor, letters: oc.Tensor, count: int) -> oc.Tensor:
-    likelihood = oc.nn.softmax("...|... => ...|0", scores) * letters
-    return -oc.einsum("...|0 => 0", oc.log(oc.einsum("...|c => ...|0", likelihood))) / count
+def speller(letters: oc.Tensor, *, embedding: int, hidden: int) -> oc.Tensor:
+    """Return a score for each letter that could follow some letters, `batch|context`."""
+    embedded = oc.nn.embedding(letters, entries=len(LETTERS), width=embedding)
+    return oc.nn.mlp(embedded, hidden=[hidden], output=[len(LETTERS)], activation=oc.tanh)
 
 
 class Speller:
     """A perceptron that predicts letters, trained by the constructor."""
 
     def __init__(self, words: list[str], epochs: int = 20, size: int = 50) -> None:
-        before, letters = examples(words)
-        batches = len(letters) // size
         self.ctx, self.network = oc.Context(), speller(embedding=8, hidden=64)
-        i = oc.static_index("i", range=batches)
-        xs = oc.placeholder("xs", batch=[batches, size], output=[CONTEXT, len(LETTERS)])
-        ys = oc.placeholder("ys", batch=[batches, size], output=[len(LETTERS)])
-        loss = cross_entropy(self.network(xs[i]), ys[i], size)
-        rate = oc.placeholder("rate")
-        update = oc.train.sgd_update(loss, learning_rate=rate, momentum=0.9)
-        step = self.ctx.compile(oc.train.grad_update(loss) + update, bindings=[i])
+        letters = oc.placeholder("letters", batch=[size], output=[CONTEXT], dtype="int32")
+        following = oc.placeholder("following", batch=[size], dtype="int32")
+        loss = oc.nn.cross_entropy(self.network(letters), following)
+        loader = oc.data.Loader(*examples(words), batch=size, shuffle=True)
+        rate = oc.train.linear(0.1, steps=epochs * len(loader), final=0.0)
+        optimiser = oc.train.SGD(learning_rate=rate, momentum=0.9)
+        step = self.ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
         self.ctx.init_params(loss)
-        order = np.random.default_rng(1)
-        for epoch in range(epochs):
-            kept = order.permutation(len(letters))[: batches * size].reshape(batches, size)
-            self.ctx[xs], self.ctx[ys] = one_hot(before[kept]), one_hot(letters[kept])
-            self.ctx[rate] = 0.1 * (1 - epoch / epochs)
-            for number in range(batches):
-                step(i=number)
+        oc.train.fit(step, loader, [letters, following], loss=loss, epochs=epochs)
 
-        self.last = oc.placeholder("last", output=[CONTEXT, len(LETTERS)])
-        self.next = oc.nn.softmax("...|... => ...|0", self.network(self.last))
+        self.last = oc.placeholder("last", output=[CONTEXT], dtype="int32")
+        self.next = oc.softmax(self.network(self.last))
         self.predict = self.ctx.compile(oc.train.forward(self.next))
 
     def loss(self, words: list[str]) -> float:
         """Return the mean of `-log` of the probability of every letter of some names."""
-        before, letters = examples(words)
-        x, y = oc.tensor(one_hot(before), batch_axes=1), oc.tensor(one_hot(letters), batch_axes=1)
-        value = cross_entropy(self.network(x), y, len(letters))
+        before, letters = (oc.tensor(each, batch_axes=1) for each in examples(words))
+        value = oc.nn.cross_entropy(self.network(before), letters)
         self.ctx.compile(oc.train.forward(value))()
         return self.ctx.item(value)
 
@@ -102,7 +76,7 @@ class Speller:
         """Return an invented name."""
         codes = [0] * CONTEXT
         while len(codes) == CONTEXT or (codes[-1] != 0 and len(codes) < 20):
-            self.ctx[self.last] = one_hot(np.array(codes[-CONTEXT:]))
+            self.ctx[self.last] = codes[-CONTEXT:]
             self.predict()
             shares = self.ctx[self.next].astype(np.float64)
             codes.append(int(rng.choice(len(LETTERS), p=shares / shares.sum())))

@@ -25,7 +25,6 @@ PERIODS = (2, 3, 4, 6)
 NOISE = 0.15
 """The share of symbols that are replaced by others."""
 
-Numbers = npt.NDArray[np.float32]
 Symbols = npt.NDArray[np.int32]
 
 
@@ -41,8 +40,8 @@ class PeriodsOptions:
     backend: str | None = None
 
 
-def rows_of_symbols(count: int, random: np.random.Generator) -> tuple[Symbols, Numbers]:
-    """Return rows that repeat with some period, and which of `PERIODS` it is, one-hot."""
+def rows_of_symbols(count: int, random: np.random.Generator) -> tuple[Symbols, Symbols]:
+    """Return rows that repeat with some period, and the place of the period in `PERIODS`."""
     classes = random.integers(len(PERIODS), size=count)
     rows = np.empty((count, LENGTH), np.int32)
     for row, each in zip(rows, classes, strict=True):
@@ -50,7 +49,7 @@ def rows_of_symbols(count: int, random: np.random.Generator) -> tuple[Symbols, N
         row[:] = np.resize(np.roll(pattern, random.integers(LENGTH)), LENGTH)
     noisy = random.random(rows.shape) < NOISE
     rows[noisy] = random.integers(SYMBOLS, size=int(noisy.sum()))
-    return rows, np.eye(len(PERIODS), dtype=np.float32)[classes]
+    return rows, classes.astype(np.int32)
 
 
 @oc.op
@@ -59,16 +58,7 @@ def classifier(symbols: oc.Tensor) -> oc.Tensor:
     vectors = Rows()(oc.param("table", output=[SYMBOLS, WIDTH]), symbols)
     spectrum = FourierTransform()(vectors)
     power = oc.einsum("...|n, w, c; ...|n, w, c => ...|n", spectrum, spectrum)
-    features = oc.log(power + 1.0)
-    return oc.param("weights") @ features + oc.param("bias", output=[len(PERIODS)], init=0.0)
-
-
-def cross_entropy(scores: oc.Tensor, targets: oc.Tensor, examples: int) -> oc.Tensor:
-    """Return the mean of `-log softmax(scores)` at the true class."""
-    shifted = scores - oc.stop_gradient(oc.einmax("...|... => ...|0", scores))
-    log_total = oc.log(oc.einsum("...|... => ...|0", oc.exp(shifted)))
-    loss: oc.Tensor = oc.einsum("...|... => 0", targets * (log_total - shifted)) / examples
-    return loss
+    return oc.nn.dense(oc.log(power + 1.0), output=[len(PERIODS)])
 
 
 @oc.cd
@@ -92,9 +82,9 @@ def train(options: PeriodsOptions) -> TrainingResult:
     random = np.random.default_rng(options.seed)
     with oc.Session(seed=options.seed):
         symbols = oc.placeholder("symbols", batch=[options.batch], output=[LENGTH], dtype="int32")
-        targets = oc.placeholder("targets", batch=[options.batch], output=[len(PERIODS)])
+        targets = oc.placeholder("targets", batch=[options.batch], dtype="int32")
         scores = classifier(symbols)
-        loss = cross_entropy(scores, targets, options.batch)
+        loss = oc.nn.cross_entropy(scores, targets)
         update = momentum_update(loss, learning_rate=options.learning_rate)
         ctx = oc.Context(options.backend)
         step = ctx.compile(oc.train.grad_update(loss) + update)
@@ -107,7 +97,7 @@ def train(options: PeriodsOptions) -> TrainingResult:
             losses.append(ctx.item(loss))
         ctx[symbols], wanted = rows_of_symbols(options.batch, random)
         predict()
-        right = ctx[scores].argmax(axis=1) == wanted.argmax(axis=1)
+        right = ctx[scores].argmax(axis=1) == wanted
         return TrainingResult(losses, float(right.mean()))
 
 

@@ -26,38 +26,16 @@ def rows(count: int, random: np.random.Generator) -> Codes:
 
 
 @oc.op
-def embed(ids: oc.Tensor, *, width: int) -> oc.Tensor:
-    """Return a vector for each code and its place."""
-    places = oc.tensor(np.arange(LENGTH), batch_axes=1, dtype="int32")
-    symbols = oc.nn.embedding(ids, entries=DIGITS + 1, width=width, label="symbols")
-    return symbols + oc.nn.embedding(places, entries=LENGTH, width=width, label="places")
-
-
-@oc.op
-def layer(
-    x: oc.Tensor, mask: oc.Tensor | None = None, memory: oc.Tensor | None = None, *, width: int
-) -> oc.Tensor:
-    """Return a transformer layer that attends to its own sequence, then to a memory."""
-    attend = {"heads": 4, "width": width // 4, "output": [width]}
-    x = x + oc.nn.multi_head_attention(oc.nn.layer_norm(x), mask, label="own", **attend)
-    if memory is not None:
-        x = x + oc.nn.multi_head_attention(
-            oc.nn.layer_norm(x), None, memory, label="other", **attend
-        )
-    return x + oc.nn.mlp(oc.nn.layer_norm(x), hidden=[4 * width], output=[width])
-
-
-@oc.op
 def sorter(source: oc.Tensor, written: oc.Tensor, *, width: int, layers: int) -> oc.Tensor:
-    """Return scores of the digit after each place of what is written so far."""
-    memory = embed(source, width=width, label="source")
-    for _ in range(layers):
-        memory = layer(memory, width=width, label="encoder")
-    memory, mask = oc.nn.layer_norm(memory), oc.nn.causal_mask(LENGTH)
-    x = embed(written, width=width, label="target")
-    for _ in range(layers):
-        x = layer(x, mask, memory, width=width, label="decoder")
-    return oc.nn.dense(oc.nn.layer_norm(x), output=[DIGITS])
+    """Return scores of the digit after each place of the output so far."""
+    embedded = (
+        oc.nn.learned_positions(
+            oc.nn.embedding(ids, entries=DIGITS + 1, width=width, label=name), length=LENGTH
+        )
+        for ids, name in ((source, "source"), (written, "target"))
+    )
+    x = oc.nn.transformer(*embedded, layers=layers, heads=4, hidden=4 * width, norm_first=True)
+    return oc.nn.dense(x, output=[DIGITS])
 
 
 class Result(NamedTuple):

@@ -223,6 +223,7 @@ from ocannl_core.tensor.repetition import (
     triu,
 )
 from ocannl_core.tensor.required_shapes import require_shape, require_shapes
+from ocannl_core.tensor.sampling import categorical
 from ocannl_core.tensor.scan import scan
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
@@ -239,6 +240,7 @@ if TYPE_CHECKING:
     from ocannl_core.persistence.save import save
     from ocannl_core.persistence.stored import Stored
     from ocannl_core.plot.curves import curves
+    from ocannl_core.plot.heatmaps import heatmap
     from ocannl_core.plot.pictures import graph
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
@@ -250,6 +252,7 @@ _LOADED_ON_DEMAND = {
     "curves": "ocannl_core.plot.curves",
     "explain": "ocannl_core.explain",
     "graph": "ocannl_core.plot.pictures",
+    "heatmap": "ocannl_core.plot.heatmaps",
     "hookimpl": "ocannl_core.hooks.specs",
     "load": "ocannl_core.persistence.load",
     "save": "ocannl_core.persistence.save",
@@ -330,6 +333,7 @@ __all__ = [
     "bool_",
     "broadcast_to",
     "cast",
+    "categorical",
     "cd",
     "ceil",
     "clip",
@@ -376,6 +380,7 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "heatmap",
     "hookimpl",
     "identity",
     "int4",

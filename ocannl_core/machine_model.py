@@ -234,6 +234,8 @@ MIN_COARSE_CELLS = 1 << 20
 """Cells of a nest from which on a thread computes several of them."""
 THREAD_CELLS = 4
 """The number of those cells: so many loads of a thread are under way together."""
+THREAD_VECTORS = 2
+"""The same where each load is a vector: enough bytes are under way."""
 MIN_FUSED_STEPS = 1024
 """Iterations of a sum from which on products are added without being rounded: in shorter ones other
 work of the kernel takes longer.
@@ -256,6 +258,10 @@ MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16
 """Terms of a product that are in shared memory at a time."""
+FILL_DIGITS = (8, 2)
+"""Threads along columns are neighbours in groups of these: operands are copied by the digits of a
+thread's number, and the banks of shared memory allow so many along a row.
+"""
 THREAD_ROWS = 8
 """Rows and columns of the largest register tile of a thread; smaller ones are halves of it."""
 

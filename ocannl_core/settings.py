@@ -89,6 +89,12 @@ class Settings:
         "by default the first one found",
         needs_trust=True,
     )
+    cuda_graphs: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether consecutive kernels of a routine on a CUDA device are replayed as one graph from "
+        "its second run on",
+    )
     dump_dir: str | None = _setting(
         None,
         formats.DIRECTORY,

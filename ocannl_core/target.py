@@ -39,6 +39,9 @@ class ThreadBlocks:
         subgroup: Threads that execute one instruction together: so many run a row, or neighbouring
             cells, at least; 1 if each has its own.
         processors: The blocks that run at the same time, at least.
+        vector_bytes: The bytes that a thread loads or stores in one access, at most; memory of the
+            device begins at multiples of it. 0 if all accesses are of one cell.
+        has_shuffles: True if the threads of a subgroup exchange numbers without memory.
     """
 
     max_threads: int
@@ -47,6 +50,8 @@ class ThreadBlocks:
     registers: int = 64
     subgroup: int = 1
     processors: int = 1
+    vector_bytes: int = 0
+    has_shuffles: bool = False
 
 
 class Capability(Enum):
@@ -162,7 +167,11 @@ class Source(Protocol):
 
 @runtime_checkable
 class Buffer(Protocol):
-    """Memory of a device holding the cells of one node, margins included, in row-major order."""
+    """Memory of a device holding the cells of one node, margins included, in row-major order.
+
+    Memory of another library may have an attribute `is_read_only`, which is True if no routine may
+    write it.
+    """
 
     @property
     def target(self) -> Target: ...

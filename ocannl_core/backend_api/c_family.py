@@ -1,7 +1,7 @@
 """Rendering of kernels in C and its dialects."""
 
 from ocannl_core.codegen.c_family import CODEGEN_VERSION, render_kernel
-from ocannl_core.codegen.dialect import BlockDialect, Dialect, KernelParameter
+from ocannl_core.codegen.dialect import AddressSpace, BlockDialect, Dialect, KernelParameter
 from ocannl_core.codegen.helper import EMULATED_TILES, MATH
 from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
 from ocannl_core.codegen.names import NameRole
@@ -13,6 +13,7 @@ __all__ = [
     "CODEGEN_VERSION",
     "EMULATED_TILES",
     "MATH",
+    "AddressSpace",
     "BlockDialect",
     "CExpr",
     "CompilerVectorisation",

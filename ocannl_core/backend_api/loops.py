@@ -47,6 +47,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "Store",
     "StoreVector",
     "SubAxis",
+    "SubgroupReduce",
     "Ternary",
     "Unary",
     "VarIndex",

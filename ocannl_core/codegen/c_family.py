@@ -16,12 +16,12 @@ from contextlib import suppress
 from typing import assert_never
 
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
+from ocannl_core.codegen.compiler_vectorisation import remaining_vectorisation
 from ocannl_core.codegen.compound_assignment import compound_symbol
 from ocannl_core.codegen.device_axes import GROUP_ALIGNMENT, DeviceAxis, device_axes
-from ocannl_core.codegen.dialect import Dialect, KernelParameter
+from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
 from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
-from ocannl_core.codegen.float32_math import REPLACED_FUNCTIONS
 from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
 from ocannl_core.codegen.loop_ends import LoopEnds
 from ocannl_core.codegen.loop_partition import partition_loops
@@ -33,11 +33,13 @@ from ocannl_core.codegen.precedence import CExpr
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.scalar_replacement import assign_registers
 from ocannl_core.codegen.staged_code import staged_text
+from ocannl_core.codegen.subgroups import render_subgroup_reduce
+from ocannl_core.codegen.vector_copies import VectorCopies
 from ocannl_core.codegen.vector_loops import (
     MOST_LANES,
     NotVectorisedError,
 )
-from ocannl_core.codegen.vector_types import ELEMENTS, PARTIAL_VECTORS
+from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.word_stores import render_vector_store
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, int64, uint4x32
@@ -70,6 +72,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
 )
 from ocannl_core.loopir.ranges import Range, bounded_range
 from ocannl_core.loopir.traverse import merge_reads, nodes_of, writes
@@ -78,9 +81,6 @@ from ocannl_core.node import NodeInfo, TensorNode
 
 CODEGEN_VERSION = 1
 """Incremented when the meaning of generated text changes without the text."""
-
-_VECTORS_PER_PLAIN = 16
-"""The least number of vector loops per plain loop in a kernel that counts as vector code."""
 
 _DECLARATIONS = frozenset({Allocate, DeclareLocal})
 
@@ -172,6 +172,8 @@ class _KernelRenderer:
         self._tiles = TileLoops(
             self._names, self._info, self.writer, self._expressions, self._note_written
         )
+        shared = dialect, self._names, self._info, self.writer, self._expressions
+        self._copies = VectorCopies(*shared, self._space_of, self._note_written)
         self._ranges: dict[IndexVar, Range] = {
             index: Range(0, index.extent - 1) for index in nest.indices if index.extent
         }
@@ -188,6 +190,7 @@ class _KernelRenderer:
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
         self._device = device_axes(nest.body, dialect)
         self.group_bytes = 0
+        self._group: set[TensorNode] = set()
         self._limits: list[tuple[AxisIndex, int]] = []
         self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
         self._private: dict[TensorNode, KernelParameter] = {}
@@ -199,21 +202,11 @@ class _KernelRenderer:
 
     @property
     def vectorisation(self) -> CompilerVectorisation:
-        """Classify the work that is left for the C compiler.
-
-        That is to vectorise loops, also loops over lanes; to keep the constants of elementary
-        functions in registers; and to select instructions for vectors that are smaller than a
-        register.
-        """
-        functions = [each.partition("_")[2] for each in self.writer.helpers]
-        is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
-        is_mapped = any(each.startswith("map_") for each in functions)
-        has_parts = not PARTIAL_VECTORS.isdisjoint(self.writer.helpers)
-        if not self._has_vectors or is_mapped or has_parts or not is_rare:
+        """Return the work that is left for the C compiler."""
+        if not self._has_vectors:
             return CompilerVectorisation.PLAIN
-        if not REPLACED_FUNCTIONS.isdisjoint(functions):
-            return CompilerVectorisation.FUNCTIONS
-        return CompilerVectorisation.MIXED if self._plain_loops else CompilerVectorisation.VECTORS
+        loops = self._plain_loops, self._vector_loops
+        return remaining_vectorisation(self.writer.helpers, *loops)
 
     @property
     def private(self) -> tuple[int, ...]:
@@ -328,6 +321,11 @@ class _KernelRenderer:
                 inside = AxisKind.BLOCK in self._enclosing
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
+            case SubgroupReduce():
+                threads, shared = self._device.counts[1], (self._names, self.writer)
+                self.group_bytes += render_subgroup_reduce(
+                    stmt, threads, self._dialect, *shared, self._expressions
+                )
             case Prefetch(node, indices):
                 self._write_prefetch(node, indices)
             case CallExternal(op):
@@ -374,6 +372,8 @@ class _KernelRenderer:
         if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1 and is_whole:
             self._write_vector_loop(loop)
             return
+        if loop.kind is AxisKind.VECTOR and not self._has_vectors and self._copies.render(loop):
+            return
         if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1 and is_whole:
             self._innermost += 1
             self._tiles.render(loop)
@@ -415,6 +415,11 @@ class _KernelRenderer:
         if mentioned is None:
             mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))
         return not mentioned.isdisjoint(self._names.registers.keys() | self._names.tiles.keys())
+
+    def _space_of(self, node: TensorNode) -> AddressSpace:
+        if node in self._nest.arguments:
+            return AddressSpace.GLOBAL
+        return AddressSpace.GROUP if node in self._group else AddressSpace.PRIVATE
 
     def _write_vector_loop(self, loop: For) -> None:
         self._innermost += 1
@@ -527,6 +532,7 @@ class _KernelRenderer:
         if scope is Scope.GROUP and self._device.counts[1]:
             self.group_bytes += -(-info.nbytes // GROUP_ALIGNMENT) * GROUP_ALIGNMENT
             self._note_type(info.dtype)
+            self._group.add(node)
             name = self._names.allocate(node)
             self.writer.insert_first(self._dialect.array(name, info.dtype, info.size, scope))
             return

@@ -29,6 +29,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
 )
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import TensorNode
@@ -147,7 +148,7 @@ def _inside(stmt: Stmt) -> Iterable[Stmt]:
 
 
 def _meets(body: Block) -> bool:
-    return any(isinstance(each, Barrier) for each in walk(body))
+    return any(isinstance(each, Barrier | SubgroupReduce) for each in walk(body))
 
 
 def _reject_repeated_writes(

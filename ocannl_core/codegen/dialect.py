@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import ClassVar
 
 import numpy as np
@@ -239,6 +240,32 @@ class Dialect:
             )
         return []
 
+    @property
+    def thread_number(self) -> str:
+        """The number of a thread in its block, as a primary expression.
+
+        Raises:
+            CodegenError: if the iterations of BLOCK axes run in sequence.
+        """
+        number = self.device_index(AxisKind.BLOCK)
+        if number is None:
+            raise CodegenError(
+                "Iterations that run one after the other cannot exchange values.",
+                found="a reduction across iterations of a BLOCK axis",
+            )
+        return number
+
+    def shuffle_xor(self, value: str, apart: int, threads: int) -> str | None:
+        """Return the value of a variable in the thread whose number differs in one bit; None if
+        threads exchange values through memory only.
+
+        Args:
+            value: The variable.
+            apart: The bit, a power of two.
+            threads: The threads of a block.
+        """
+        return None
+
     def prefetch(self, cell: CExpr) -> str | None:
         """Return a prefetch of the cache line of a cell for writing; None if unsupported."""
         return f"__builtin_prefetch(&{cell}, 1);"
@@ -252,6 +279,17 @@ class Dialect:
         return f"{call('memset', CExpr(cells), CExpr('0'), CExpr(f'{size} * sizeof *{array}'))};"
 
 
+class AddressSpace(Enum):
+    """The memory that a pointer of a kernel points into."""
+
+    GLOBAL = "global"
+    """Buffers that the kernel is given."""
+    GROUP = "group"
+    """Memory that the threads of a block share."""
+    PRIVATE = "private"
+    """Memory of one thread."""
+
+
 class BlockDialect(Dialect):
     """The common part of the languages of devices with thread blocks, one kernel per launch."""
 
@@ -262,6 +300,23 @@ class BlockDialect(Dialect):
     """Types and constants in front of every text."""
     far: ClassVar[int] = 1 << 30
     """The position from which on sums of positions may exceed 32 bits."""
+    vector_bytes: ClassVar[int] = 0
+    """The most bytes that one access of memory copies; 0 if all accesses are of one cell."""
+
+    def vector_copy(
+        self, destination: tuple[str, AddressSpace], source: tuple[str, AddressSpace], nbytes: int
+    ) -> str:
+        """Return a statement that copies bytes from one address to another in one access.
+
+        Args:
+            destination: The address, a multiple of `nbytes`, and the memory that it is in.
+            source: Those of the other end.
+            nbytes: A power of two, no greater than `vector_bytes`.
+
+        Raises:
+            CodegenError: if the language has none.
+        """
+        raise CodegenError(f"{self.language} copies one cell at a time.", found=f"{nbytes} bytes")
 
     def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return ["}"]

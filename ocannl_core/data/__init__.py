@@ -1,6 +1,6 @@
 """Training data: batches of arrays in a reproducible order, and files with examples."""
 
-from ocannl_core.data.files import characters, read_cifar10, read_idx, windows
+from ocannl_core.data.files import characters, contexts, read_cifar10, read_idx, windows
 from ocannl_core.data.loader import Batch, Loader, LoaderState
 from ocannl_core.data.permutation import permutation
 
@@ -9,6 +9,7 @@ __all__ = [
     "Loader",
     "LoaderState",
     "characters",
+    "contexts",
     "permutation",
     "read_cifar10",
     "read_idx",

@@ -147,13 +147,7 @@ def windows(ids: Array, length: int, *, stride: int = 1) -> tuple[Array, Array]:
         DataError: if the sequence is not longer than a window.
         UsageError: if a number is not positive.
     """
-    for name, value in (("length", length), ("stride", stride)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(
-                f"{name}= of windows is a positive integer.",
-                found=repr(value),
-                where=str(caller_location() or ""),
-            )
+    _check_positive(length=length, stride=stride)
     if ids.ndim != 1 or len(ids) <= length:
         raise DataError(
             "A sequence is longer than its windows.",
@@ -162,6 +156,52 @@ def windows(ids: Array, length: int, *, stride: int = 1) -> tuple[Array, Array]:
         )
     both: Any = np.lib.stride_tricks.sliding_window_view(ids, length + 1)[::stride]
     return both[:, :-1], both[:, 1:]
+
+
+def contexts(
+    sequences: Iterable[Sequence[int]], length: int, *, pad: int = 0
+) -> tuple[Array, Array]:
+    """Return the entries before each entry of some sequences, of shape `(count, length)`, and the
+    entries themselves: inputs and targets of a model that predicts the next entry.
+
+        before, letters = oc.data.contexts([[3, 1, 0], [2, 0]], 2)
+        # [0 0] -> 3, [0 3] -> 1, [3 1] -> 0, [0 0] -> 2, [0 2] -> 0
+
+    Args:
+        sequences: The sequences, each with its last entry; no context reaches into another one.
+        length: The number of entries before.
+        pad: The number that stands before the first entry.
+
+    Raises:
+        DataError: if the sequences have no entries.
+        UsageError: if the length is not positive.
+    """
+    _check_positive(length=length)
+    found = [np.asarray(each, np.int32) for each in sequences]
+    if not any(each.size for each in found):
+        raise DataError(
+            "Contexts are those of the entries of sequences.",
+            found=f"{len(found)} sequences without entries",
+            where=str(caller_location() or ""),
+        )
+    before = np.full(length, pad, np.int32)
+    parts: list[Array] = [
+        np.lib.stride_tricks.sliding_window_view(np.concatenate([before, each]), length + 1)
+        for each in found
+        if each.size
+    ]
+    table = np.concatenate(parts)
+    return table[:, :-1], table[:, -1]
+
+
+def _check_positive(**values: object) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(
+                f"{name}= of windows is a positive integer.",
+                found=repr(value),
+                where=str(caller_location() or ""),
+            )
 
 
 def _content(path: Path) -> Array:

@@ -26,6 +26,7 @@ from ocannl_core.hooks.results import (
     violation_of_buffer,
     violation_of_event,
     violation_of_executable,
+    violation_of_import,
     violation_of_launcher,
     violation_of_passes,
     violation_of_report,
@@ -89,6 +90,14 @@ class Backend:
         """
         plugin = self.manager.get_plugin(self.name)
         return not callable(getattr(plugin, "ocannl_synchronize", None))
+
+    @property
+    def stages_uploads(self) -> bool:
+        """True if a copy from the host takes the cells at once, and takes effect after the earlier
+        work of the device: the plugin states `OCANNL_STAGES_UPLOADS`.
+        """
+        plugin = self.manager.get_plugin(self.name)
+        return getattr(plugin, "OCANNL_STAGES_UPLOADS", False) is True
 
     def lacking(self) -> tuple[str, ...]:
         """Return the hooks that running a program needs and that the plugin does not implement."""
@@ -227,6 +236,18 @@ class Backend:
             raise LinkError(**self._missing("allocates no memory", hook))
         return self._checked(hook, buffer, violation_of_buffer(buffer, info, target))
 
+    def import_array(self, array: object, target: Target) -> Buffer | None:
+        """Return the memory of an object of another library on a device as a buffer; None if the
+        backend has no access to it.
+        """
+        if not self.manager.hook.ocannl_import.get_hookimpls():
+            return None
+        hook = "ocannl_import"
+        buffer: Buffer | None = self._call(hook, array=array, target=target)
+        if buffer is None:
+            return None
+        return self._checked(hook, buffer, violation_of_import(buffer, target))
+
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
         """Copy cells to or from a device of this backend, or between two of them.
 
@@ -271,9 +292,13 @@ class Backend:
 
     def raise_fault(self, hook: str, error: BaseException) -> NoReturn:
         """Raise the error of a hook that has raised one: the same, if that was on purpose."""
-        if isinstance(error, OcannlError | MemoryError):
-            raise error
-        raise self.fault(hook, f"it raised {describe(error)}") from error
+        try:
+            if isinstance(error, OcannlError | MemoryError):
+                raise error
+            raise self.fault(hook, f"it raised {describe(error)}") from error
+        finally:
+            # in a cycle with its traceback it would keep memory of the device alive
+            del error
 
     def _call(self, hook: str, **arguments: object) -> Any:
         try:

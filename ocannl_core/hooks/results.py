@@ -120,6 +120,14 @@ def violation_of_buffer(buffer: Buffer, info: NodeInfo, target: Target) -> str:
     return ""
 
 
+def violation_of_import(buffer: Buffer, target: Target) -> str:
+    """Return why a result of `ocannl_import` is no memory of this device."""
+    info = getattr(buffer, "info", None)
+    if not isinstance(info, NodeInfo) or getattr(buffer, "target", None) != target:
+        return f"it must return a Buffer of {target}, or None, and returned {shown(buffer)}"
+    return "the memory of another library has no margins" if info.padding else ""
+
+
 def violation_of_event(event: object) -> str:
     """Return why a result of `ocannl_transfer` is no event."""
     if callable(getattr(event, "wait", None)):

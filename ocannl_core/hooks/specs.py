@@ -98,6 +98,20 @@ class TransferHooks(Protocol):
     """Hooks that copy cells."""
 
     @hookspec(firstresult=True)
+    def ocannl_import(self, array: object, target: Target) -> Buffer | None:
+        """Return memory of the device that an object of another library describes, without a copy;
+        None if it describes no memory of such devices.
+
+        The buffer keeps the object alive, and later work of the device comes after the work that
+        fills the memory. Its info has the format and the extents of the object, and no margins.
+
+        Raises:
+            TransferError: if the memory is of another device, in no format of the project, or not
+                in row-major order without gaps.
+        """
+        ...
+
+    @hookspec(firstresult=True)
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
         """Copy cells between buffers of equal format and extents.
 

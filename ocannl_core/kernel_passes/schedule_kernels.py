@@ -175,7 +175,7 @@ def _schedule_nest(kernel: NestKernel, rule: Rule, nodes: dict[TensorNode, NodeI
     measured = rule.measured(nest, nodes) if isinstance(rule, CachedRule) else None
     body = kernel.body
     if schedule or body is None:
-        result = apply_schedule(nest, schedule)
+        result = apply_schedule(nest, schedule, nodes)
         nodes.update(result.nodes)
         body = result.body
     return replace(kernel_of(body, kernel.title), schedule=schedule, measured=measured)

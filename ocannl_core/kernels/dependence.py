@@ -37,6 +37,7 @@ from ocannl_core.loopir.nodes import (
     Staged,
     Stmt,
     StoreVector,
+    SubgroupReduce,
 )
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import accesses_at, walk
@@ -85,7 +86,14 @@ def access_set(stmt: Stmt) -> AccessSet | None:
     spans: dict[TensorNode, int] = {}
     for node in walk(stmt):
         match node:
-            case Staged() | Barrier() | CallExternal() | Repeat() | CheckPositions():
+            case (
+                Staged()
+                | Barrier()
+                | SubgroupReduce()
+                | CallExternal()
+                | Repeat()
+                | CheckPositions()
+            ):
                 return None
             case For(var, start, stop, _, kind):
                 if kind in _ON_DEVICES:

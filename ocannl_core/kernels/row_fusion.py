@@ -34,6 +34,7 @@ from ocannl_core.kernels.transforms import (
 )
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
+from ocannl_core.target import ThreadBlocks
 
 
 @dataclass(frozen=True)  # without slots: properties are cached
@@ -118,6 +119,7 @@ class RowFusion:
         inlined: Nodes that are computed where they are read.
         streamed: Nodes that are stored past the caches.
         threads: The threads of a block that run a row together; 0 where one thread runs it.
+        blocks: The device of these blocks; None without one.
     """
 
     members: tuple[Member, ...]
@@ -128,6 +130,7 @@ class RowFusion:
     inlined: tuple[TensorNode, ...] = ()
     streamed: tuple[TensorNode, ...] = ()
     threads: int = 0
+    blocks: ThreadBlocks | None = None
 
     def schedule(self, schedules: Sequence[Schedule]) -> Schedule:
         """Return the fusion as a schedule.

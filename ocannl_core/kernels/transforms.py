@@ -140,6 +140,19 @@ class MapToBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class Shuffle:
+    """Threads that share a result exchange it without memory, in groups of neighbours.
+
+    These are the last steps of the tree of partial results, which has the same order without them.
+
+    Attributes:
+        lanes: The greatest number of neighbours, a power of two.
+    """
+
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """A factor of the reduced term is computed into a buffer first, and read from there.
 
@@ -242,6 +255,7 @@ Transform = (
     | Parallelise
     | MapToGrid
     | MapToBlock
+    | Shuffle
     | Pack
     | AccumulateAt
     | FuseRows
@@ -277,6 +291,8 @@ def _text(transform: Transform) -> str:
             return f"grid {' '.join(axes)}"
         case MapToBlock(axes):
             return f"block {' '.join(axes)}"
+        case Shuffle(lanes):
+            return f"shuffle {lanes}"
         case Pack(operand, inside, axes):
             where = "" if inside is None else f" inside {inside}"
             return f"pack {operand}{where} as {' '.join(axes)}"
@@ -312,6 +328,7 @@ _FORMS = tuple(
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
         r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
         r"(?P<flag> along)?",
+        r"(?P<verb>shuffle) (?P<size>[1-9]\d*)",
         r"(?P<verb>fold|inline|stream) (?P<written>\d+)",
     )
 )
@@ -334,7 +351,7 @@ def _transform(text: str) -> Transform:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
         "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, "
-        "block, pack, accumulate, rows, fold, inline and stream.",
+        "block, shuffle, pack, accumulate, rows, fold, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -364,6 +381,8 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return TileMatrix(rows, lanes, terms, int(parts["size"] or 1))
         case "parallelise":
             return Parallelise(axis)
+        case "shuffle":
+            return Shuffle(int(parts["size"] or 1))
         case "pack":
             return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
         case "rows":

@@ -43,6 +43,7 @@ from ocannl_core.loopir.nodes import (
     Staged,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
 )
@@ -103,6 +104,8 @@ class _Namer:
                 return array, self._version(array), places, axis, dtype, float(beyond).hex()
             case LocalRead(local) | SetLocal(local):
                 return self._local(local)
+            case SubgroupReduce(local, _, op, lanes):
+                return self._local(local), op, lanes
             case Scoped(local) | DeclareLocal(local):
                 return self._bind(local), local.dtype
             case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):

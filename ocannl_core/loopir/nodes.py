@@ -2,8 +2,8 @@
 
     Program   = name, params, indices, nodes, Block
     Stmt      = For | Store | StoreVector | Scatter | Fill | SetLocal | DeclareLocal | Allocate
-              | Barrier | Prefetch | CheckPositions | CallExternal | Repeat | Block | Remark
-              | Staged
+              | Barrier | SubgroupReduce | Prefetch | CheckPositions | CallExternal | Repeat
+              | Block | Remark | Staged
     Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const
               | ConstBits | IndexValue
 
@@ -392,6 +392,28 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class SubgroupReduce:
+    """A reduction of a value across neighbouring BLOCK iterations, which all get a result.
+
+    The BLOCK iterations of a GRID iteration are numbered, the innermost loop fastest. For `apart`
+    equal to `lanes / 2`, `lanes / 4`, ..., 1, each combines its number with that of the iteration
+    whose number differs in that bit, its own first. All of them come to the statement, as to a
+    barrier, but it makes no writes visible.
+
+    Attributes:
+        local: The variable that is set to the result.
+        value: The value of an iteration.
+        op: The reduction.
+        lanes: The number of neighbours, a power of two that divides that of all iterations.
+    """
+
+    local: Local
+    value: Expr
+    op: BinaryOp
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prefetch:
     """A prefetch of a cell into the caches; it has no effect on values.
 
@@ -506,6 +528,7 @@ Stmt = (
     | SetLocal
     | Allocate
     | Barrier
+    | SubgroupReduce
     | Prefetch
     | CheckPositions
     | CallExternal

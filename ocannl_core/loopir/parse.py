@@ -48,6 +48,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
 )
 from ocannl_core.loopir.parse_expression import (
     SymbolTable,
@@ -286,6 +287,8 @@ class TextParser:
             return self.scatter(cursor, inlined)
         if (local := names.scalars.get(cursor.peek().text)) is not None:
             cursor.take()
+            if cursor.peek(1).text == "subgroup" and cursor.peek(2).text.isdigit():
+                return self.subgroup(cursor, local, inlined)
             return SetLocal(local, self.value(cursor, LocalRead(local), inlined))
         if cursor.peek().text not in names.nodes:
             raise cursor.error("an array or a variable that is declared above")
@@ -300,6 +303,19 @@ class TextParser:
             return StoreVector(node, indices, length, word)
         value = self.value(cursor, Load(node, indices, names.infos[node].dtype), inlined)
         return Store(node, indices, value, cursor.accept("streamed"))
+
+    def subgroup(self, cursor: Cursor, local: Local, inlined: _Inlined) -> SubgroupReduce:
+        """Consume a reduction across neighbouring iterations."""
+        cursor.expect("=")
+        cursor.expect("subgroup")
+        lanes, name = cursor.expect_integer(), cursor.take()
+        op = next((op for op in BinaryOp if op.value.name == name.text and accumulates(op)), None)
+        if op is None:
+            raise cursor.error_at(name, f"{name}, which reduces nothing", "write add, for example")
+        cursor.expect("(")
+        value = read_expression(cursor, self.names, local.dtype, inlined)
+        cursor.expect(")")
+        return SubgroupReduce(local, value, op, lanes)
 
     def scatter(self, cursor: Cursor, inlined: _Inlined) -> Scatter:
         """Consume a store to a computed position."""

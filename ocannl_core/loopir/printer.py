@@ -63,6 +63,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
 )
@@ -146,6 +147,10 @@ class TextPrinter:
                 return self.nested(f"staged {language}", self.foreign(text) + inner)
             case Store(_, _, value) | SetLocal(_, value):
                 return self.with_inlined(self.assignment(stmt), value)
+            case SubgroupReduce(local, value, op, lanes):
+                reduced = f"subgroup {lanes} {op.value.name}({self.expr(value)})"
+                text = self.terminated(f"{self.local(local)} = {reduced}")
+                return self.with_inlined(text, value)
             case StoreVector(node, _, length, arg):
                 cell = self.cell(self.names.node(node), stmt.indices)
                 text = self.vector(cell, length, self.expr(arg))

@@ -51,6 +51,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
 )
@@ -77,7 +78,7 @@ _INSIDE: dict[type[Node], _Inside | None] = {
     CheckPositions: None,
     Repeat: None,  # a routine of its own
     **dict.fromkeys((For, Scoped, Staged), _only("body")),
-    **dict.fromkeys((Store, SetLocal), _only("value")),
+    **dict.fromkeys((Store, SetLocal, SubgroupReduce), _only("value")),
     **dict.fromkeys((StoreVector, Unary), _only("arg")),
     Block: attrgetter("stmts"),
     Binary: attrgetter("left", "right"),
@@ -277,7 +278,7 @@ def _with_children(node: Node, old: tuple[Node, ...], new: list[_Replacement]) -
             return replace(node, body=_as_block(flat))
         case Block():
             return Block(cast(tuple[Stmt, ...], flat))
-        case Store() | SetLocal():
+        case Store() | SetLocal() | SubgroupReduce():
             return replace(node, value=_as_expr(flat))
         case StoreVector() | Unary():
             return replace(node, arg=_as_expr(flat))
@@ -412,7 +413,7 @@ def clone_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
         match stmt:
             case For(var):
                 return _substitute_stmt(replace(stmt, var=loops[var]), values)
-            case SetLocal(local) | DeclareLocal(local) if local in locals_:
+            case SetLocal(local) | DeclareLocal(local) | SubgroupReduce(local) if local in locals_:
                 return replace(stmt, local=locals_[local])
             case _:
                 return _substitute_stmt(stmt, values)
@@ -551,7 +552,7 @@ def locals_of(root: Node) -> tuple[Local, ...]:
     """Return the scalar variables of a node, in order of first use."""
     found: dict[Local, None] = {}
     for node in walk(root):
-        if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal):
+        if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal | SubgroupReduce):
             found[node.local] = None
     return tuple(found)
 
@@ -573,7 +574,7 @@ def rename_local(root: Stmt, old: Local, new: Local) -> Block:
 
     def on_stmt(stmt: Stmt) -> Stmt:
         match stmt:
-            case SetLocal(local) | DeclareLocal(local) if local == old:
+            case SetLocal(local) | DeclareLocal(local) | SubgroupReduce(local) if local == old:
                 return replace(stmt, local=new)
             case _:
                 return stmt

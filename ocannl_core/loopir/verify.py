@@ -55,6 +55,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
 )
@@ -62,6 +63,8 @@ from ocannl_core.loopir.ranges import Range, bounded_range, index_range
 from ocannl_core.loopir.traverse import Node, accesses, children, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
+
+_REDUCTIONS = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
 
 
 def verify(program: LoopProgram) -> None:
@@ -186,6 +189,14 @@ class _Checker:
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is assigned outside its scope")
                 self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
+                self.later(*self.inside(stmt), lambda: self.assign(local))
+            case SubgroupReduce(local, value, op, lanes):
+                if local not in self.scalars:
+                    self.problem(f"variable {local.id} is reduced outside its scope")
+                self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
+                if op not in _REDUCTIONS or lanes < 2 or lanes & (lanes - 1):
+                    reduced = f"by {op.value.name} over {lanes} lanes"
+                    self.problem(f"variable {local.id} is reduced {reduced}")
                 self.later(*self.inside(stmt), lambda: self.assign(local))
             case DeclareLocal(local):
                 self.declare(local)

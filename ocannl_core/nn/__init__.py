@@ -11,16 +11,19 @@ from ocannl_core.nn.attention import (
     key_value_cache,
     multi_head_attention,
 )
+from ocannl_core.nn.attention_weights import attention_weights
 from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
 from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
 from ocannl_core.nn.embedding import embedding
+from ocannl_core.nn.generation import Generator
 from ocannl_core.nn.images import basic_block, bottleneck_block, global_avg_pool, lenet, resnet
 from ocannl_core.nn.language import gpt
 from ocannl_core.nn.layers import repeat_layers
 from ocannl_core.nn.losses import (
     accuracy,
     binary_cross_entropy,
+    confusion,
     cross_entropy,
     hinge,
     huber,
@@ -48,15 +51,18 @@ from ocannl_core.nn.transformers import (
 from ocannl_core.tensor.foreign_modules import missing_name
 
 __all__ = [
+    "Generator",
     "KeyValueCache",
     "accuracy",
     "attention",
+    "attention_weights",
     "avg_pool",
     "basic_block",
     "batch_norm",
     "binary_cross_entropy",
     "bottleneck_block",
     "causal_mask",
+    "confusion",
     "conv",
     "conv2d",
     "cross_entropy",

@@ -12,6 +12,7 @@ from ocannl_core import settings
 from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit, int32
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.nn.attention_weights import note_weights
 from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.nn.positions import Positions, positions_of, rotary
 from ocannl_core.nn.sizes import last_size
@@ -99,6 +100,7 @@ def attention(
     if mask is not None:
         scores = where(mask, scores, _masked_score(scores.dtype))
     weights = softmax(OVER_KEYS, scores)
+    note_weights(weights, grouped=grouped)
     if dropout:
         weights = drop(weights, rate=dropout)
     attended: Tensor = einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
@@ -200,7 +202,7 @@ def multi_head_attention(
 
 def _projected(name: str, x: Tensor, output: Sequence[int] | None, bias: bool) -> Tensor:
     result: Tensor = param(f"w_{name}", output=output) @ x
-    return result + param(f"b_{name}", output=output, init=0.0) if bias else result
+    return result + param(f"b_{name}", output=output, input=[], init=0.0) if bias else result
 
 
 def _groups(heads: int, kv_heads: int | None) -> int:

@@ -83,8 +83,13 @@ def conv(
     if not bias:
         return result
     bias_spec = f"...|{_row(plain)}..oc..; ..oc.. => ...|{_row(plain)}..oc.."
-    added: Tensor = add(result, param("bias", init=0.0), logic=bias_spec)
+    added: Tensor = add(result, _bias(channels), logic=bias_spec)
     return added
+
+
+def _bias(channels: int | Sequence[int] | None) -> Tensor:
+    """Return a number for each channel."""
+    return param("bias", output=[...] if channels is None else channels, input=[], init=0.0)
 
 
 def _row(axes: Sequence[str]) -> str:
@@ -237,7 +242,7 @@ def conv2d(
     weight = param("weight", input=[*_pair(kernel), ...], output=channels)
     spec = f"{image}; kh, kw, ..ic.. -> ..oc.. => ...|oh, ow, ..oc.."
     bias_spec = "...|oh, ow, ..oc..; ..oc.. => ...|oh, ow, ..oc.."
-    result: Tensor = add(einsum(spec, x, weight), param("bias", init=0.0), logic=bias_spec)
+    result: Tensor = add(einsum(spec, x, weight), _bias(channels), logic=bias_spec)
     return result
 
 

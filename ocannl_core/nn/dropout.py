@@ -8,6 +8,7 @@ from ocannl_core.dtypes import float32, int64
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.axes import share_ranks
 from ocannl_core.tensor.computation import require_tensor
 from ocannl_core.tensor.contractions import where
 from ocannl_core.tensor.definitions import Effect
@@ -48,7 +49,9 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
         zero: Tensor = where(x == x, 0.0, 0.0 * x)
         return zero
     steps = _step_count() if counter is None else None
-    is_kept = uniform(counter=steps if steps is not None else counter, dtype=float32) >= rate
+    drawn = uniform(counter=steps if steps is not None else counter, dtype=float32)
+    share_ranks(x, drawn)
+    is_kept = drawn >= rate
     result: Tensor = where(is_kept, x * (1.0 / (1.0 - rate)), 0.0)
     if steps is not None and result.session.recorder is None:
         result.add_effect(_count(result.session, steps))

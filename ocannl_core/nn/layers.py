@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ocannl_core.nn.attention_weights import add_weights, weights_of_a_layer
 from ocannl_core.tensor.scan import run_steps
 
 
@@ -35,9 +36,19 @@ def repeat_layers(
         ShapeError: if it changes the shape.
     """
 
+    collected: list[dict[str, Any]] = []
+
     def step(carry: Any, entry: Any) -> Any:
-        return layer(carry, entry) if xs is not None else (layer(carry), None)
+        with weights_of_a_layer() as weights:
+            following, value = layer(carry, entry) if xs is not None else (layer(carry), None)
+        if not weights:
+            return following, value
+        collected.append(weights)
+        return following, (value, tuple(weights.values()))
 
     step.__name__ = getattr(layer, "__name__", "layer")
     items, result = run_steps(step, x, xs, layers, is_reversed=False, keep=keep, has_layers=True)
+    for weights in collected:
+        items, stacked = items
+        add_weights(dict(zip(weights, stacked, strict=True)))
     return result if xs is None else (result, items)

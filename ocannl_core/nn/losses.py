@@ -1,4 +1,4 @@
-"""Losses and metrics of predictions: one number for all examples, or one for each.
+"""Losses and metrics of predictions: one number for all examples, of shape `()`, or one for each.
 
 Examples are positions of the batch; the output axes of a prediction are its classes or features.
 """
@@ -26,11 +26,13 @@ from ocannl_core.tensor.pointwise_operations import (
     not_equal,
     stop_gradient,
 )
+from ocannl_core.tensor.positions import checked, second
+from ocannl_core.tensor.reductions import argmax
 from ocannl_core.tensor.tensor import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
 
-_ALL = "...|...->... => 0"
+_ALL = "...|...->... => "
 _EACH = "...|... => ...|"
 
 
@@ -49,14 +51,14 @@ def cross_entropy(
 
     Args:
         scores: Unnormalised logarithms of probabilities.
-        targets: The true classes. The number of no class selects no score: the loss is then the
-            logarithm of the sum of exponentials.
+        targets: The true classes.
         smoothing: The probability that is spread evenly over all classes.
-        ignore: The number of a class whose examples do not count; only beside integers.
+        ignore: A target whose examples do not count, such as -100; only beside integers.
         reduction: `"mean"` over the examples that count, `"sum"`, or `"none"` for one number each.
 
     Raises:
-        UsageError: for a smoothing that is no probability, or `ignore` beside probabilities.
+        UsageError: for a smoothing that is no probability, or `ignore` beside probabilities; and
+            when the routine runs, if a target is the number of no class.
     """
     _check(scores, targets, "cross_entropy", reduction)
     if not isinstance(smoothing, Real) or isinstance(smoothing, bool) or not 0 <= smoothing < 1:
@@ -71,22 +73,22 @@ def cross_entropy(
     shifted = scores - where(is_finite, greatest, 0.0)
     total = log(einsum(_EACH, exp(shifted)))
     has_ids = targets.dtype.is_integer
-    if has_ids:
-        is_own = equal(offsets(output=[...], dtype="int32"), targets)
-        chosen = einsum(_EACH, where(is_own, shifted, 0.0))
-        each: Tensor = total - _smoothed(chosen, shifted, smoothing)
-    else:
-        logs = shifted - total
-        each = -_smoothed(einsum(_EACH, targets * logs), logs, smoothing)
-    if ignore is None:
-        return _reduced(each, reduction)
-    if not has_ids:
+    if ignore is not None and not has_ids:
         raise UsageError(
             "An ignored class has a number: targets are integers.",
             found=f"ignore={ignore!r} beside targets of {targets.dtype}",
             where=str(caller_location() or ""),
             fix="set the probabilities of such examples to 0",
         )
+    if has_ids:
+        ids = targets if ignore is None else where(equal(targets, ignore), 0, targets)
+        chosen = _at_class(ids, shifted)
+        each: Tensor = total - _smoothed(chosen, shifted, smoothing)
+    else:
+        logs = shifted - total
+        each = -_smoothed(einsum(_EACH, targets * logs), logs, smoothing)
+    if ignore is None:
+        return _reduced(each, reduction)
     counts = cast(not_equal(targets, ignore), each.dtype)
     each = where(counts, each, 0.0)
     if reduction != "mean":
@@ -169,20 +171,32 @@ def accuracy(scores: Tensor, targets: Tensor) -> Tensor:
     """Return the fraction of examples whose true class has the highest score.
 
     Shapes: scores `...|classes`, targets `...|`, integers. Equal scores count as right.
+
+    Raises:
+        UsageError: if the targets are no integers; and when the routine runs, if one is the number
+            of no class.
     """
-    _check(scores, targets, "accuracy", "mean")
-    if not targets.dtype.is_integer:
-        raise UsageError(
-            "Accuracy compares scores with the numbers of the true classes.",
-            found=f"targets of {targets.dtype}",
-            where=str(caller_location() or ""),
-            fix='oc.tensor(ids, dtype="int32", batch_axes=1)',
-        )
-    is_own = equal(offsets(output=[...], dtype="int32"), targets)
+    _check_classes(scores, targets, "accuracy")
     # the cell of the true class is not exceeded by any
     exceeding = einmax(_EACH, scores) > scores
-    wrong = einsum(_EACH, where(is_own, cast(exceeding, float32), 0.0))
+    wrong = _at_class(targets, cast(exceeding, float32))
     return mean(_ALL, 1.0 - wrong)
+
+
+def confusion(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the number of examples of each true class with each predicted one, in int32.
+
+    Shapes: scores `...|classes`, targets `...|`, integers; the result `|true,predicted`. The
+    predicted class is the first one of the highest score.
+
+    Raises:
+        UsageError: as for `accuracy`.
+    """
+    _check_classes(scores, targets, "confusion")
+    is_true = _is_class(targets, scores)
+    is_predicted = _is_class(argmax(scores, axis=-1), scores)
+    result: Tensor = einsum("...|t; ...|p => t,p", is_true, is_predicted)
+    return result
 
 
 def perplexity(scores: Tensor, targets: Tensor) -> Tensor:
@@ -200,6 +214,31 @@ def _reduced(each: Tensor, reduction: Reduction) -> Tensor:
             return total
         case _:
             return each
+
+
+def _at_class(ids: Tensor, x: Tensor) -> Tensor:
+    """Return the cell of each example's class: `...|, ...|classes -> ...|`."""
+    result: Tensor = einsum(_EACH, where(_is_class(ids, x), x, 0.0))
+    return result
+
+
+def _is_class(ids: Tensor, scores: Tensor) -> Tensor:
+    """Return 1 at the class of each example, along the axis of the classes in scores."""
+    classes = offsets(output=[...], dtype="int32", label="classes")
+    own = equal(classes, checked(ids, classes), logic="|c; ...| => ...|c")
+    result: Tensor = second(scores, own, logic="...|c; ...|c => ...|c", dtype="int32")
+    return result
+
+
+def _check_classes(scores: object, targets: Tensor, name: str) -> None:
+    _check(scores, targets, name, "mean")
+    if not targets.dtype.is_integer:
+        raise UsageError(
+            f"oc.nn.{name} compares scores with the numbers of the true classes.",
+            found=f"targets of {targets.dtype}",
+            where=str(caller_location() or ""),
+            fix='oc.tensor(ids, dtype="int32", batch_axes=1)',
+        )
 
 
 def _check(predictions: object, targets: object, name: str, reduction: object) -> None:

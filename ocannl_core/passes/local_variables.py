@@ -23,6 +23,7 @@ from ocannl_core.loopir.nodes import (
     Scoped,
     SetLocal,
     Stmt,
+    SubgroupReduce,
 )
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, locals_of, rename_local, walk
@@ -95,7 +96,7 @@ def collect_variables(root: Node, statics: Iterable[StaticIndex] = ()) -> Variab
                 known.ranges[var] = Range(min(before.low, start), max(before.high, stop - 1))
             case LocalRead(local):
                 known.reads[local] += 1
-            case SetLocal(local):
+            case SetLocal(local) | SubgroupReduce(local):
                 known.sets[local] += 1
             case Scoped(local):
                 inlined.add(local)

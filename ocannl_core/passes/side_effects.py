@@ -20,6 +20,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
 )
 from ocannl_core.loopir.traverse import Node, fold, walk
 
@@ -50,7 +51,7 @@ def assigned_by_node(node: Node) -> frozenset[Storage]:
     match node:
         case Store(array) | StoreVector(array) | Fill(array) | Allocate(array) | Scatter(array):
             return frozenset((array,))
-        case SetLocal(local) | DeclareLocal(local) | Scoped(local):
+        case SetLocal(local) | DeclareLocal(local) | Scoped(local) | SubgroupReduce(local):
             return frozenset((local,))
         case CallExternal(outputs=outputs) | Repeat(outputs=outputs):
             return frozenset(outputs)
@@ -61,7 +62,7 @@ def assigned_by_node(node: Node) -> frozenset[Storage]:
 def is_pure(expr: Expr) -> bool:
     """Return True if computing an expression changes only scalars of its own."""
     writing = Store | StoreVector | Scatter | Fill | Allocate
-    impure = writing | CheckPositions | CallExternal | Repeat | Barrier | Staged
+    impure = writing | CheckPositions | CallExternal | Repeat | Barrier | Staged | SubgroupReduce
     own = {node.local for node in walk(expr) if isinstance(node, Scoped | DeclareLocal)}
     return not any(
         isinstance(node, impure) or (isinstance(node, SetLocal) and node.local not in own)

@@ -31,6 +31,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
 )
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, children
@@ -158,7 +159,13 @@ def analyse_statement(
                 values = Range(start, stop - 1)
                 known = ranges.get(var, values)
                 ranges[var] = Range(min(known.low, values.low), max(known.high, values.high))
-            case Scoped(local) | LocalRead(local) | SetLocal(local) | DeclareLocal(local):
+            case (
+                Scoped(local)
+                | LocalRead(local)
+                | SetLocal(local)
+                | DeclareLocal(local)
+                | SubgroupReduce(local)
+            ):
                 next_local = max(next_local, local.id + 1)
             case _:
                 pass

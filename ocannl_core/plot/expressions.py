@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from ocannl_core.display.cells import compile_aside
 from ocannl_core.display.descriptions import operation_text, shape_text, tensor_name
+from ocannl_core.errors import ShapeError
 from ocannl_core.identity import ById
 from ocannl_core.plot.graph import Graph
 from ocannl_core.plot.nodes import GraphEdge, GraphNode, Group, Kind
+from ocannl_core.tensor.computation import forward
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -24,13 +28,18 @@ _Chain = tuple[ScopeOfTensors, ...]
 
 
 def expression_graph(root: Tensor, depth: int | None) -> Graph:
-    """Return the graph of an expression.
+    """Return the graph of an expression; its shapes become final, as by compiling.
+
+    Where compiling would be refused, for shapes that contradict each other or leave a parameter's
+    size open, they stay as they are and are drawn as far as they are known.
 
     Args:
         root: Its result.
         depth: The number of nested blocks whose operations are shown: an application inside of as
             many others is one node. None shows all operations.
     """
+    with compile_aside(root.session), suppress(ShapeError):
+        forward(root).resolve()
     tensors = [each for each in ancestors([root]) if _number_of(each) is None]
     chains = _chains(tensors)
     folded: dict[ById, list[Tensor]] = {}

@@ -17,7 +17,8 @@ def graph(subject: Tensor | Routine, *, depth: int | None = None) -> Graph:
     """Return the graph of an expression, or of the kernels of a routine.
 
     Notebooks show it as a picture; `.svg()`, `.dot()` and `.mermaid()` are texts, and `.save(path)`
-    writes one of them. Drawing affects neither inference nor a context.
+    writes one of them. Drawing an expression makes its shapes final, as compiling does; if it lacks
+    the size of a parameter, it is drawn with what is known. No context is changed.
 
     Args:
         subject: A tensor, whose operations and operands are drawn with the blocks around them; or a

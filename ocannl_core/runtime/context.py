@@ -17,14 +17,14 @@ from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.hooks import manager
-from ocannl_core.indexing import StaticExtent, StaticIndex
+from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.memory_plan import memory_plan
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import caller_location
-from ocannl_core.runtime import checks, link, merge, recompute, transfers, values
+from ocannl_core.runtime import checks, given_values, link, merge, recompute, transfers, values
 from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.interfaces import Array, ComputationLike, HasParameters, TensorLike
 from ocannl_core.runtime.link import Linkable
@@ -353,7 +353,8 @@ class Context:
 
     def __setitem__(self, tensor: TensorLike, value: object) -> None:
         """Copy host data to the device: an array of the tensor's extents, or one number for all.
-        An axis with an extent at run time may have any size up to the maximum.
+        An axis with an extent at run time may have any size up to the maximum. An array of another
+        library in memory of the device is copied there.
 
         Integers and wider floats are rounded to a float tensor's format. A tensor without memory
         here gets some.
@@ -363,7 +364,7 @@ class Context:
                 sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
-        self._write(*self._prepared(tensor, value))
+        given_values.prepare(self._store, _checked(tensor), value).write(self._store)
 
     def assign(self, cells: Mapping[T, object]) -> None:
         """Copy host data of several tensors to the device: of all of them, or of none.
@@ -376,53 +377,35 @@ class Context:
         """
         new: list[Stored] = []
         try:
-            prepared = [self._prepared(tensor, value, new) for tensor, value in cells.items()]
+            prepared = [
+                given_values.prepare(self._store, _checked(tensor), value, new)
+                for tensor, value in cells.items()
+            ]
         except BaseException:
             for stored in new:
                 self._store.remove(stored)
             raise
         for each in prepared:
-            self._write(*each)
+            each.write(self._store)
 
-    def _write(self, stored: Stored, cells: Array, sizes: Mapping[StaticExtent, int]) -> None:
-        if stored.shared is not None:
-            link.unshare(stored, self._store, stored.node.name)
-        self._store.wait_to_write(stored)
-        values.write(self.backend, stored.buffer, cells)
-        self._store.history.host_wrote(stored, sizes)
+    def adopt(self, tensor: TensorLike, array: object) -> None:
+        """Let memory of another library on the device be that of a tensor, without a copy.
 
-    def _prepared(
-        self, tensor: TensorLike, value: object, new: list[Stored] | None = None
-    ) -> tuple[Stored, Array, Mapping[StaticExtent, int]]:
-        """Return the memory of a tensor, the cells to copy there, and their extents at run time.
+        Both see what the other writes. The memory lives as long as one of them uses it. Routines
+        that use the tensor are linked again, which takes as long as many runs of a small one: a
+        batch in new memory at each step is copied by `ctx[x] = array`.
 
         Args:
             tensor: The tensor.
-            value: The host data.
-            new: Gets the memory that was allocated for it.
+            array: An object that describes memory of this device, of the extents and the format of
+                the tensor, such as one with `__dlpack__`.
+
+        Raises:
+            ShapeError: if the extents differ.
+            TransferError: if it describes no memory of this device, or another format.
+            LinkError: if the context has margins around the cells.
         """
-        written = _checked(tensor)
-        written.note_host_write()
-        node = written.node
-        found = self._store.find(node)
-        info = found.info if found is not None else tensor.info
-        allocated: Stored | None = None
-        if found is None:  # before the cells, which may be as large
-            collect_if_due()
-            allocated = self._store.new(node, info, tensor.describe(), tensor)
-        cells = values.unconverted(value, info)
-        sizes: Mapping[StaticExtent, int] = {}
-        if cells is None:
-            sizes = values.given_sizes(value, info, tensor.describe())
-            given = values.sized(info, sizes)
-            cells = values.cells_of(value, given, tensor.describe(), str(tensor.shape))
-        if allocated is not None:
-            found = allocated
-            self._store.add(found)
-            if new is not None:
-                new.append(found)
-        assert found is not None
-        return found, cells, sizes
+        given_values.adopt(self._store, _checked(tensor), array)
 
     # ----- other contexts -------------------------------------------------------------------------
 

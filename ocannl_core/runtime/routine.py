@@ -373,7 +373,10 @@ class Routine:
 
     def _raise_fault(self, error: Exception) -> NoReturn:
         """Raise the error of a launcher; if it is no error of the project, name the plugin."""
-        self._build.backend.raise_fault(f"the launcher of {self.name}", error)
+        try:
+            self._build.backend.raise_fault(f"the launcher of {self.name}", error)
+        finally:
+            del error  # no cycle with its traceback
 
     def _values(
         self, indices: Mapping[str, SupportsIndex]

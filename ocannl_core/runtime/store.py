@@ -331,6 +331,19 @@ class BufferStore:
         elif not self._is_synchronous and stored.last_run() is not None:
             self.backend.synchronize(self.target)
 
+    def wait_for_others(self, stored: Stored) -> None:
+        """Return when a copy from the host may write the cells of a node: backends that stage such
+        copies order them after earlier work of the device themselves.
+        """
+        if not self.backend.stages_uploads:
+            self.wait_to_write(stored)
+            return
+        for event in (stored.copied, *stored.readers):
+            if event is not None:
+                event.wait()
+        stored.copied = None
+        stored.readers.clear()
+
     def wait_to_write(self, stored: Stored) -> None:
         """Return when nothing that was submitted reads or writes the cells of a node."""
         for event in stored.accesses():

@@ -48,6 +48,9 @@ def read(
 def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
     """Copy cells (of the node's dtype) to a device; margins keep their cells. An axis with an
     extent at run time may be shorter than in memory.
+
+    Waits for the copy, unless the backend takes the cells at once: later work of the device comes
+    after it.
     """
     info = buffer.info
     whole = cells
@@ -58,7 +61,9 @@ def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
         whole = np.zeros(info.dims, cells.dtype)
         whole[tuple(map(slice, cells.shape))] = cells
     host = HostBuffer(memory_of(whole, info), info)
-    backend.transfer(buffer, host).wait()
+    event = backend.transfer(buffer, host)
+    if not backend.stages_uploads:
+        event.wait()
 
 
 def _read_all(backend: Backend, buffer: Buffer) -> Array:

@@ -216,6 +216,16 @@ def settle_axes(x: Tensor, name: str) -> None:
         environment.set_ranks(x.terms, ranks, Origin(name, caller_location()))
 
 
+def share_ranks(x: Tensor, other: Tensor) -> None:
+    """Give a tensor whose axes follow from its uses the number of axes of another one, if that is
+    known, so that axes of an expression of both can be counted.
+    """
+    environment = x.session.environment
+    ranks = environment.implied_ranks(x.terms)
+    if ranks is not None:
+        environment.set_ranks(other.terms, ranks, Origin("random numbers", caller_location()))
+
+
 def apply(
     operation: Operation,
     operands: Sequence[Tensor],

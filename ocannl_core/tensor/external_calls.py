@@ -81,6 +81,8 @@ class CallEmitter(Protocol):
 
     def forward(self, tensor: Tensor) -> None: ...
 
+    def changed(self, tensor: Tensor) -> None: ...
+
     def operand(self, argument: Tensor | float) -> Operand: ...
 
 
@@ -152,6 +154,7 @@ class ExternalCalls:
             Accumulate(target, add, False, identity, (operand,), projections, gradient.origin)
         )
         self._emitter.embedded.add(target)
+        self._emitter.changed(gradient)
 
     def settle_calls(self, program: AssignProgram) -> AssignProgram:
         """Return the program with calls at valid places, over the memory that they share."""

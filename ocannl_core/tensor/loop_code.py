@@ -52,6 +52,7 @@ from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import Shape, broadcast_shape
 from ocannl_core.tensor.definitions import Loop, ResultOf, ResultOfLoop
 from ocannl_core.tensor.external_calls import ExternalCalls, with_siblings
+from ocannl_core.tensor.gradient_states import GradientStates
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -63,6 +64,7 @@ class LoopEmitter(Protocol):
     tensors: dict[TensorNode, Tensor]
     embedded: set[TensorNode]
     calls: ExternalCalls
+    gradients: GradientStates
 
     def node_of(self, tensor: Tensor) -> TensorNode: ...
 
@@ -79,8 +81,6 @@ class LoopEmitter(Protocol):
     def changed(self, tensor: Tensor) -> None: ...
 
     def last_change(self, tensors: Sequence[Tensor]) -> int: ...
-
-    def pass_on(self, tensor: Tensor) -> None: ...
 
 
 @dataclass(slots=True)
@@ -212,7 +212,7 @@ class LoopCode:
         self._passed.add(loop)
         for result in loop.results:
             if result.grad is not None:
-                self._emitter.pass_on(result)
+                self._emitter.gradients.pass_on(result)
         if loop not in self._emitted:
             self._emitted[loop] = self._forward(loop)
         self._backward(loop, self._emitted[loop])

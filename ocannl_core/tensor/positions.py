@@ -50,6 +50,13 @@ def _define(name: str, *, sums: bool) -> Operation:
     return replace(made, positions=1)
 
 
+def _copy_positions(v: Any, v1: Any, v2: Any) -> None:
+    v[:] = second(v1, v2)
+
+
+second = define_operation("second", forward=_copy_positions, primitive=BinaryOp.SECOND)
+"""The second operand; the first one takes part in the inference of shapes only."""
+_checked = replace(define_operation("positions", forward=_copy_positions), positions=1)
 _take = _define("take", sums=False)
 _take_along = _define("take_along", sums=False)
 _scatter_add = _define("scatter_add", sums=True)
@@ -149,6 +156,12 @@ def scatter_add(
     return _scatter_add.tensor(
         operands, logic, label=label, dtype=dtype, requires_grad=requires_grad
     )
+
+
+def checked(ids: Tensor, x: Tensor, axis: int = 0) -> Tensor:
+    """Return positions that are checked as those of `take(x, ids, axis)`; `x` is not read."""
+    operands = _operands(_checked, x, ids)
+    return _checked.tensor(operands, Take(axis), dtype=ids.dtype, requires_grad=False)
 
 
 def store_rows(target: Tensor, ids: Tensor, axis: int, value: Any) -> None:

@@ -70,6 +70,7 @@ from ocannl_core.tensor.external_calls import (
     with_siblings,
     with_steps,
 )
+from ocannl_core.tensor.gradient_states import GradientStates
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.loop_code import LoopCode
 from ocannl_core.tensor.margins import has_margins, node_info
@@ -228,13 +229,7 @@ class _AssignmentEmitter:
         self._changes: dict[Tensor, int] = {}
         """The time of the last change of each tensor, counted in changes of any tensor."""
         self._now = 0
-        self._set: set[Tensor] = set()  # gradients
-        self._passed_on: set[Tensor] = set()  # gradients, since they were set
-        self._carried: set[Tensor] = set()  # gradients passed on before they were set
-        self._sums: dict[Tensor, set[Tensor]] = {}
-        """Gradients of leaves, with the losses that have contributed since code last read a
-        gradient or assigned a tensor that has one.
-        """
+        self.gradients = GradientStates()
         self.calls = ExternalCalls(self)
         self.loops = LoopCode(self, kept_bytes)
 
@@ -279,12 +274,12 @@ class _AssignmentEmitter:
                 for tensor in tensors:
                     self.forward(tensor, anew=is_written_here)
             case ZeroGradients(roots, keeps_sums):
-                cleared = with_siblings(ancestors(list(roots)))
+                cleared = dict.fromkeys(with_siblings(ancestors(list(roots))))
                 for tensor in cleared:
-                    is_sum = keeps_sums and tensor.grad in self._sums
-                    if tensor.grad is not None and not is_sum:
-                        _refuse_loss(self._sums.pop(tensor.grad, set()), cleared, tensor, roots)
-                        self.fetch_zero(tensor.grad)
+                    if tensor.grad is None or (keeps_sums and self.gradients.is_sum(tensor.grad)):
+                        continue
+                    self.gradients.clear(tensor, cleared.keys(), roots)
+                    self.fetch_zero(tensor.grad)
             case Backpropagate(roots):
                 self.calls.begin_backpropagation()
                 graph = ancestors(list(roots))
@@ -294,7 +289,7 @@ class _AssignmentEmitter:
                     if tensor.grad is not None and not isinstance(
                         tensor.definition, Applied | ResultOf | ResultOfLoop
                     ):
-                        self._sums.setdefault(tensor.grad, set()).update(roots)
+                        self.gradients.add_losses(tensor.grad, roots)
             case UpdateGradients():
                 for each in step.steps:
                     self.step(each)
@@ -340,7 +335,7 @@ class _AssignmentEmitter:
         )
         target = self.node_of(step.target)
         if step.target.grad is not None or any(map(is_gradient, tensors)):
-            self._sums.clear()
+            self.gradients.read()
         is_part = isinstance(step.logic, SliceUpdate)
         if step.reset and is_part and step.combine is not BinaryOp.SECOND:
             self._reset_part(step, target, projections)
@@ -358,7 +353,7 @@ class _AssignmentEmitter:
         self.embedded.add(target)
         self.changed(step.target)
         if (step.reset or step.combine is BinaryOp.SECOND) and not is_part:
-            self._note_set(step.target)
+            self.gradients.set(step.target)
 
     def _reset_part(self, step: Assign, target: TensorNode, projections: Projections) -> None:
         """Set the cells that an assignment to a slice accumulates into to the neutral element."""
@@ -377,6 +372,7 @@ class _AssignmentEmitter:
         return max((self._changes.get(each, 0) for each in tensors), default=0)
 
     def changed(self, tensor: Tensor) -> None:
+        self.gradients.change(tensor)
         self._now += 1
         self._changes[tensor] = self._now
 
@@ -412,7 +408,7 @@ class _AssignmentEmitter:
     def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
         """Emit the code of one tensor; unless `anew`, only if the tensor is not up to date."""
         if depends_on_gradients(tensor):
-            self._sums.clear()
+            self.gradients.read()
         match tensor.definition:
             case Applied():
                 if anew or self._is_stale(tensor):
@@ -450,17 +446,13 @@ class _AssignmentEmitter:
         self.body.append(Fetch(node, Constant(0.0), gradient.origin))
         self.embedded.add(node)
         self.changed(gradient)
-        self._note_set(gradient)
-
-    def _note_set(self, gradient: Tensor) -> None:
-        self._set.add(gradient)
-        self._passed_on.discard(gradient)
+        self.gradients.set(gradient, to_zero=True)
 
     def with_passed_gradients(self, program: AssignProgram) -> AssignProgram:
         """Return the program with the gradients that it has passed on to operands."""
         passed, carried = (
             frozenset(each.node for each in found if each.node in program.nodes)
-            for found in (self._passed_on, self._carried)
+            for found in (self.gradients.passed_on, self.gradients.carried)
         )
         return replace(program, passed_on=passed, carried=carried)
 
@@ -473,35 +465,17 @@ class _AssignmentEmitter:
             self.loops.backpropagate(definition.loop, tensor)
         if (
             tensor.grad is None
+            or self.gradients.is_zero(tensor.grad)
             or not isinstance(definition, Applied)
             or definition.operation.gradient is None
         ):
             return
-        self.pass_on(tensor)
+        self.gradients.pass_on(tensor)
         selection = self._selection_of(tensor)
         SlotCode(self, tensor, selection).gradient(definition.operation.gradient)
         for operand in definition.operands:
             if operand.grad is not None:
                 self.changed(operand.grad)
-
-    def pass_on(self, tensor: Tensor) -> None:
-        """Record that a gradient is passed on to operands.
-
-        Raises:
-            UsageError: if it was passed on before, and not set since.
-        """
-        assert tensor.grad is not None
-        if tensor.grad in self._passed_on:
-            raise UsageError(
-                "A gradient is passed on to operands once, when it is complete.",
-                found=f"{tensor.grad.describe()} passed on twice without being set in between",
-                where=str(tensor.origin),
-                fix="backpropagate the sum of the losses, or clear the gradients in between: "
-                "loss.zero_grads()",
-            )
-        self._passed_on.add(tensor.grad)
-        if tensor.grad not in self._set:
-            self._carried.add(tensor.grad)
 
     def _selection_of(self, tensor: Tensor) -> TensorNode | None:
         """Return the positions of selected cells, from the search at the tensor's computation; None
@@ -510,40 +484,6 @@ class _AssignmentEmitter:
         node, time = self._selections.get(tensor, (None, 0))
         changes = [self._changes.get(each, 0) for each in (tensor, *tensor.operands)]
         return node if max(changes) <= time else None
-
-
-def _refuse_loss(
-    losses: AbstractSet[Tensor],
-    cleared: Sequence[Tensor],
-    tensor: Tensor,
-    roots: Sequence[Tensor],
-) -> None:
-    """Refuse to clear contributions to a gradient of which nothing has been read, for the sake of
-    other losses.
-
-    Args:
-        losses: The losses that have contributed.
-        cleared: The tensors whose gradients are cleared.
-        tensor: One of them.
-        roots: The losses for which they are cleared.
-
-    Raises:
-        UsageError: if the gradient of a loss that contributed is not cleared itself.
-    """
-    lost = sorted(set(losses).difference(cleared), key=lambda each: each.id)
-    if not lost:
-        return
-    one, other = lost[0].describe(), " and ".join(each.describe() for each in roots)
-    raise UsageError(
-        "Gradients of several losses in one computation add up; none replaces that of another "
-        "one unread.",
-        found=f"the gradients for {other} are cleared, and with them what {one} has contributed "
-        f"to that of {tensor.describe()}",
-        where=str(roots[0].origin),
-        fix="to add them, write oc.train.grad_update(a) + oc.train.grad_update(b), or "
-        "backpropagate the sum of the losses; to discard the first ones, clear them by name: "
-        "a.zero_grads()",
-    )
 
 
 def selects(tensor: Tensor) -> bool:

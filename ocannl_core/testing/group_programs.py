@@ -23,6 +23,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Scope,
     SetLocal,
+    SubgroupReduce,
 )
 from ocannl_core.ops import BinaryOp
 from ocannl_core.testing.drafts import Draft, loop
@@ -134,9 +135,38 @@ def threads_keep_their_own_memory_across_barriers() -> Example:
     return Example(draft.program(group), arrays, (), {result: [14, 123, 232, 341]})
 
 
+def sums_of_neighbours() -> Example:
+    """Two nested BLOCK loops reduce across iterations, in each step of a loop, and at its end."""
+    draft, x, y, s = Draft("neighbours"), fresh_var("x"), fresh_var("y"), fresh_var("s")
+    source, result = draft.node("source", float32, 2, 8), draft.node("result", float32, 2, 8)
+    total, greatest = Local(0, float32), Local(1, float32)
+    step = loop(
+        s,
+        2,
+        SubgroupReduce(greatest, LocalRead(total), BinaryOp.MAX, 2),
+        SubgroupReduce(total, LocalRead(greatest), BinaryOp.ADD, 4),
+    )
+    inner = loop(
+        x,
+        8,
+        DeclareLocal(total),
+        DeclareLocal(greatest),
+        SetLocal(total, draft.load(source, y, x)),
+        step,
+        draft.store(result, y, x, value=LocalRead(total)),
+        kind=AxisKind.BLOCK,
+    )
+    body = loop(fresh_var("g"), 1, loop(y, 2, inner, kind=AxisKind.BLOCK), kind=AxisKind.GRID)
+    cells = np.arange(16, dtype=np.float32).reshape(2, 8)
+    # pairs have the greater number; four have twice the sum of two, then four times that
+    pairs = 2 * (cells[:, 1::4] + cells[:, 3::4])
+    return Example(draft.program(body), {source: cells}, (), {result: np.repeat(4 * pairs, 4, 1)})
+
+
 WITH_BARRIERS: tuple[Callable[[], Example], ...] = (
     rows_reversed_through_group_memory,
     neighbours_summed_in_steps,
     tile_transposed_by_a_square_of_threads,
     threads_keep_their_own_memory_across_barriers,
+    sums_of_neighbours,
 )

@@ -42,10 +42,12 @@ from ocannl_core.train.sgd import sgd_step, sgd_update
 if TYPE_CHECKING:
     from ocannl_core.train.communication import Communicator
     from ocannl_core.train.parallel_step import DataParallel, data_parallel
-    from ocannl_core.train.training_loop import Callback, Checkpoint, Evaluation, Run, fit
+    from ocannl_core.train.training_loop import Callback, Checkpoint, Evaluation, Run, evaluate, fit
 
 _LOADED_ON_DEMAND = {
-    **dict.fromkeys(("Callback", "Checkpoint", "Evaluation", "Run", "fit"), "training_loop"),
+    **dict.fromkeys(
+        ("Callback", "Checkpoint", "Evaluation", "Run", "evaluate", "fit"), "training_loop"
+    ),
     **dict.fromkeys(("DataParallel", "data_parallel"), "parallel_step"),
     "Communicator": "communication",
 }
@@ -90,6 +92,7 @@ __all__ = [
     "constant",
     "cosine",
     "data_parallel",
+    "evaluate",
     "exponential",
     "fit",
     "forward",

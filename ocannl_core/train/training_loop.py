@@ -302,7 +302,10 @@ def fit(
             total = float(np.mean(log.all()[begin - first_step :]))
             run.epoch_losses.append(total)
             if evaluation is not None:
-                total = _evaluate(evaluation)
+                each = evaluation
+                total = evaluate(
+                    each.step, each.loader, each.inputs, each.value, indices=each.indices
+                )
                 run.evaluations.append(total)
             for action in epoch_actions:
                 action(run)
@@ -319,18 +322,36 @@ def fit(
     return run
 
 
-def _evaluate(evaluation: Evaluation) -> float:
-    """Return the mean of the number over all batches, by their number of examples."""
-    ctx = evaluation.step.context
-    fill = _filler(ctx, evaluation.inputs)
+def evaluate(
+    step: Routine,
+    loader: Iterable[Any],
+    inputs: Inputs,
+    value: Tensor,
+    *,
+    indices: Indices | None = None,
+) -> float:
+    """Return the mean of a number over all batches, by their number of examples.
+
+        with oc.evaluation():
+            accuracy = oc.nn.accuracy(net(x), y)
+        judge = ctx.compile(oc.train.forward(accuracy))
+        oc.train.evaluate(judge, loader, [x, y], accuracy)
+
+    Arguments are those of `Evaluation`.
+
+    Raises:
+        UsageError: if there are no batches.
+    """
+    ctx = step.context
+    fill = _filler(ctx, inputs)
     total = weight = 0.0
-    for number, batch in enumerate(evaluation.loader):
+    for number, batch in enumerate(loader):
         fill(batch)
-        evaluation.step(**(evaluation.indices(number, batch) if evaluation.indices else {}))
+        step(**(indices(number, batch) if indices else {}))
         first = batch[0] if isinstance(batch, tuple | list) else batch
         count = getattr(batch, "valid", None)
         count = len(first) if count is None else count
-        total += ctx.item(evaluation.value) * count
+        total += ctx.item(value) * count
         weight += count
     if weight == 0:
         raise _refusal("An evaluation has batches.", "none")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.data import characters, read_cifar10, read_idx, windows
+from ocannl_core.data import characters, contexts, read_cifar10, read_idx, windows
 
 
 def idx(code: int, cells: np.ndarray[Any, Any]) -> bytes:
@@ -117,3 +117,17 @@ def test_windows_longer_than_the_sequence_are_errors() -> None:
         windows(np.arange(3), 3)
     with pytest.raises(oc.UsageError, match="length= of windows"):
         windows(np.arange(3), 0)
+
+
+def test_contexts_are_the_entries_before_each_entry_of_its_own_sequence() -> None:
+    before, entries = contexts([[3, 1, 0], [], [2, 0]], 2, pad=9)
+    assert before.tolist() == [[9, 9], [9, 3], [3, 1], [9, 9], [9, 2]]
+    assert entries.tolist() == [3, 1, 0, 2, 0]
+    assert before.dtype == entries.dtype == np.int32
+
+
+def test_contexts_of_nothing_are_an_error() -> None:
+    with pytest.raises(oc.DataError, match="2 sequences without entries"):
+        contexts([[], []], 3)
+    with pytest.raises(oc.UsageError, match="length= of windows"):
+        contexts([[1]], 0)

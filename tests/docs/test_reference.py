@@ -28,7 +28,7 @@ def text_of(page: str) -> str:
 
 
 def test_there_are_hooks() -> None:
-    assert len(HOOKS) == 8
+    assert len(HOOKS) == 9
 
 
 @pytest.mark.parametrize("hook", sorted(HOOKS))

@@ -13,9 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import ocannl_core as oc
+
 Example = Callable[[str], ModuleType]
 Weights = dict[str, npt.NDArray[np.float32]]
 VOCABULARY, POSITIONS, WIDTH, HEADS, LAYERS = 30, 12, 24, 3, 2
+SIZES = {
+    "vocabulary": VOCABULARY,
+    "length": POSITIONS,
+    "layers": LAYERS,
+    "heads": HEADS,
+    "width": WIDTH // HEADS,
+}
 
 
 def random_weights() -> Weights:
@@ -90,22 +99,31 @@ def test_the_published_layout_gives_the_scores_of_the_formulas(
     weights = random_weights()
     file = tmp_path / "model.safetensors"
     write_safetensors(file, {**weights, "h.0.attn.bias": np.ones((1, 1, 4, 4), np.float32)})
-    model = gpt2.Model(gpt2.Sizes(VOCABULARY, POSITIONS, WIDTH, HEADS, LAYERS), length=8)
-    model.load(file)
-    text = model.continue_text([5, 2, 9]).tolist()
+    model = gpt2.Model(SIZES, 8, file)
+    text = model.generate([5, 2, 9], temperature=0).tolist()
     assert text[:3] == [5, 2, 9]
-    expected = scores(weights, text[:-1])
-    assert text[3:] == expected.argmax(axis=-1)[2:].tolist()
-    np.testing.assert_allclose(model.ctx[model.scores][0], expected[-1], rtol=2e-4, atol=2e-4)
+    expected = scores(weights, text)
+    assert text[3:] == expected.argmax(axis=-1)[2:-1].tolist()
+    assert model.parameters == sum(each.size for each in weights.values())
+    found = model.block(oc.tensor(np.array([text], np.int32), batch_axes=2))
+    model.ctx.compile(oc.train.forward(found))()
+    np.testing.assert_allclose(model.ctx[found][0], expected, rtol=2e-4, atol=2e-4)
 
 
 def test_a_file_without_a_layer_is_refused(example: Example, tmp_path: Path) -> None:
     gpt2 = example("gpt2")
     weights = {k: v for k, v in random_weights().items() if not k.startswith("h.1.mlp")}
     write_safetensors(tmp_path / "part.safetensors", weights)
-    model = gpt2.Model(gpt2.Sizes(VOCABULARY, POSITIONS, WIDTH, HEADS, LAYERS), length=4)
-    with pytest.raises(ValueError, match=r"lacks gpt2\.h1\.mlp\.c_fc\.weight"):
-        model.load(tmp_path / "part.safetensors")
+    with pytest.raises(
+        oc.CheckpointError, match=r"missing in the file: h\.\{layer\}\.mlp\.c_fc\.weight"
+    ):
+        gpt2.Model(SIZES, 4, tmp_path / "part.safetensors")
+
+
+def test_the_model_of_124_million_parameters_has_its_published_size(example: Example) -> None:
+    model = oc.nn.gpt(**example("gpt2").SMALL)
+    scores = model(oc.tensor([[0]], batch_axes=2, dtype="int32"))
+    assert oc.summary(scores).parameters == 124_439_808
 
 
 def test_tokens_are_merged_in_the_order_of_the_list(example: Example, tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ def test_every_loss_has_its_formula_and_the_slope_of_its_differences(
     loss, expected = CASES[name]
     with oc.Session(dtype="float64"):
         found, slopes = _run(target, loss)
-    np.testing.assert_allclose(np.squeeze(found), expected, rtol=1e-12)
+    assert np.shape(found) == np.shape(expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
     for cell in ((0, 0), (2, 3), (5, 1)):
         ends = []
         for step in (-1e-6, 1e-6):
@@ -146,6 +147,38 @@ def test_accuracy_is_the_fraction_of_highest_scores_at_the_true_class(target: st
         assert ctx.item(found) == pytest.approx((SCORES.argmax(axis=1) == IDS).mean())
 
 
+def test_confusion_counts_pairs_of_true_and_predicted_classes(target: str) -> None:
+    expected = np.zeros((5, 5), np.int32)
+    np.add.at(expected, (IDS, SCORES.argmax(axis=1)), 1)
+    with oc.Session(dtype="float64"):
+        found = oc.nn.confusion(oc.tensor(SCORES, batch_axes=1), _ids())
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(found))()
+        np.testing.assert_array_equal(ctx[found], expected)
+
+
+@pytest.mark.parametrize("metric", [oc.nn.cross_entropy, oc.nn.accuracy, oc.nn.confusion])
+@pytest.mark.parametrize("wrong", [5, -1])
+def test_a_target_that_is_no_class_is_an_error(target: str, metric: Any, wrong: int) -> None:
+    ids = IDS.copy()
+    ids[2] = wrong
+    with oc.Session(dtype="float64"):
+        found = metric(oc.tensor(SCORES, batch_axes=1), _ids(ids))
+        run = oc.Context(target).compile(oc.train.forward(found))
+        with pytest.raises(
+            oc.UsageError, match=rf"classes has the positions range\(5\)[^~]*\[2\] = {wrong}"
+        ):
+            run()
+
+
+def test_ignored_targets_need_not_be_classes(target: str) -> None:
+    ids = np.where(IDS == 3, -100, IDS)
+    with oc.Session(dtype="float64"):
+        found, slopes = _run(target, lambda s: oc.nn.cross_entropy(s, _ids(ids), ignore=-100))
+    np.testing.assert_allclose(found, OWN[IDS != 3].mean(), rtol=1e-12)
+    assert not slopes[IDS == 3].any()
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -155,6 +188,7 @@ def test_accuracy_is_the_fraction_of_highest_scores_at_the_true_class(target: st
         lambda s: oc.nn.cross_entropy(s, IDS),
         lambda s: oc.nn.huber(s, _cells(REAL), delta=0.0),
         lambda s: oc.nn.accuracy(s, _cells(PARTS)),
+        lambda s: oc.nn.confusion(s, _cells(PARTS)),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(make: Any) -> None:

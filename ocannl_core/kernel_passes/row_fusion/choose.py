@@ -148,9 +148,9 @@ class _Chooser:
             nests = [member.nest for member in members]
             rows = prod(axis.extent for axis in members[0].axes)
             if len(members) > 1 and any(nest.reduced for nest in nests):
-                threads = row_threads(nests, rows, blocks)
+                threads = row_threads(nests, rows, self._nodes, blocks)
                 foldable = self._fitting(candidate, rows, blocks.local_bytes // 2)
-                fusion = RowFusion(members, folded=foldable, threads=threads)
+                fusion = RowFusion(members, folded=foldable, threads=threads, blocks=blocks)
                 refined = FusedLoops(fusion, self._nodes).refine()
                 best = self._group(candidate, refined)
             candidate = self._extend(candidate)

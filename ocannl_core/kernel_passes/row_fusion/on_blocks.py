@@ -22,23 +22,33 @@ from ocannl_core.kernels.nest_plan import RowGroup
 from ocannl_core.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import Allocate, AxisKind, Barrier, Block, For, LoopBound, Scope, Stmt
+from ocannl_core.loopir.ranges import Range
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.apply.block_axes import BlockAxes
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.thread_blocks import ThreadEmitter
+from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.heuristics.thread_blocks import row_schedule
+from ocannl_core.schedule.heuristics.vector_lanes import vector_lanes
 from ocannl_core.target import ThreadBlocks
 
 
-def row_threads(nests: Sequence[KernelNest], rows: int, blocks: ThreadBlocks) -> int:
-    """Return the threads that run a row of some nests together.
+def row_threads(
+    nests: Sequence[KernelNest], rows: int, nodes: NodeInfos, blocks: ThreadBlocks
+) -> int:
+    """Return the threads that run a row of some nests together: one for each cell or vector.
 
     Args:
         nests: The nests.
         rows: The iterations of the axes that they share.
+        nodes: Extents and formats.
         blocks: The device.
     """
-    longest = max(prod(axis.extent for axis in nest.axes) // rows for nest in nests)
+
+    def length(nest: KernelNest) -> int:
+        lanes = max((vector_lanes(nest, axis, nodes, blocks) for axis in nest.axes), default=1)
+        return -(-prod(axis.extent for axis in nest.axes) // (rows * lanes))
+
+    longest = max(map(length, nests))
     wanted = 1 << max(0, (longest - 1).bit_length())
     return min(blocks.threads, max(blocks.subgroup, wanted))
 
@@ -49,23 +59,30 @@ def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
     Raises:
         UsageError: if a row depends on another one.
     """
-    fusion = group.fusion
+    fusion, blocks = group.fusion, group.fusion.blocks
+    assert blocks is not None
     loops = FusedLoops(fusion, nodes)
     inner = loops.inner_nests()
     # plain loops show that the rows are independent
     FusedLoops(fusion, nodes).build([() for _ in inner])
     nests = loops.share_buffers(inner)
     known = {**nodes, **loops.new_nodes}
+    rows: Ranges = {var: Range(0, count - 1) for var, count in loops.loops}
     schedules: list[Schedule] = [
-        row_schedule(nest, known, fusion.threads) if nest is not None else () for nest in nests
+        row_schedule(nest, known, fusion.threads, blocks, rows) if nest is not None else ()
+        for nest in nests
     ]
-    body, arrays = _row_body(loops, nests, schedules)
+    body, arrays = _row_body(loops, nests, schedules, known, rows)
     kernel = replace(kernel_of(body, group.title), schedule=fusion.schedule(schedules))
     return FusedKernel(kernel, (), (), {**loops.new_nodes, **arrays})
 
 
 def _row_body(
-    loops: FusedLoops, nests: Sequence[KernelNest | None], schedules: Sequence[Schedule]
+    loops: FusedLoops,
+    nests: Sequence[KernelNest | None],
+    schedules: Sequence[Schedule],
+    known: NodeInfos,
+    around: Ranges,
 ) -> tuple[Block, NodeInfos]:
     """Return the loops over rows and threads, and the arrays that they allocate."""
     threads = fresh_var("thread")
@@ -78,11 +95,11 @@ def _row_body(
         if nest is None:
             continue
         used |= nest.mentioned
-        axes = BlockAxes.of(nest, schedule)
-        numbers: dict[str, AxisIndex] = {name: VarIndex(threads) for name in axes.block}
-        emitter = ThreadEmitter(axes, nest, schedule)
+        emitter = ThreadEmitter.of(nest, schedule, known, around)
+        block = emitter.axes.block
+        numbers: dict[str, AxisIndex] = {name: VarIndex(threads) for name in block}
         own = emitter.thread_body(numbers)
-        if not axes.block:
+        if not block:
             own = guarded(LoopBound(VarIndex(threads), 1), own)
         if seen.conflict(nest):
             stmts.append(Barrier())
@@ -93,8 +110,8 @@ def _row_body(
         shared += emitter.shared
     rows = [row for row in loops.buffers.values() if row in used]
     allocated = tuple(Allocate(node, Scope.GROUP) for node in (*rows, *shared))
-    block = For(threads, 0, loops.plan.threads, Block(tuple(stmts)), AxisKind.BLOCK)
-    body: tuple[Stmt, ...] = (*allocated, block)
+    together = For(threads, 0, loops.plan.threads, Block(tuple(stmts)), AxisKind.BLOCK)
+    body: tuple[Stmt, ...] = (*allocated, together)
     for at, (var, count) in reversed(list(enumerate(loops.loops))):
         body = (For(var, 0, count, Block(body), AxisKind.GRID, bound=loops.bound(at)),)
     return Block(body), arrays

@@ -60,7 +60,7 @@ from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 _LEAST_SPREAD = 2
 """The least ratio of a node's size to that of its operands for recomputation at every read."""
-_MOST_KEPT_ITERATIONS = 16
+_MOST_KEPT_ITERATIONS = 4
 """Limit on the iterations that a read tries when the position does not determine the iteration."""
 
 

@@ -25,6 +25,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
 )
 from ocannl_core.loopir.traverse import Node, fold, walk
 from ocannl_core.node import TensorNode
@@ -75,7 +76,14 @@ def _only_stores(stmt: Stmt) -> bool:
     assigned: set[Local] = set()
     for each in walk(stmt):
         match each:
-            case CallExternal() | Repeat() | CheckPositions() | Staged() | Barrier():
+            case (
+                CallExternal()
+                | Repeat()
+                | CheckPositions()
+                | Staged()
+                | Barrier()
+                | SubgroupReduce()
+            ):
                 return False
             case DeclareLocal(local) | Scoped(local):
                 declared.add(local)

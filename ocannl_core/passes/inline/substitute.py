@@ -39,6 +39,7 @@ from ocannl_core.loopir.nodes import (
     SetLocal,
     Stmt,
     Store,
+    SubgroupReduce,
     Ternary,
 )
 from ocannl_core.loopir.traverse import Replacement, map_expr, rewrite, walk, with_bound_at
@@ -135,7 +136,7 @@ class _Renaming:
         match stmt:
             case For(var) if var in self.loops:
                 return with_bound_at(replace(stmt, var=self.loops[var]), self.values)
-            case SetLocal(local) if local in self.locals:
+            case SetLocal(local) | SubgroupReduce(local) if local in self.locals:
                 return replace(stmt, local=self.locals[local])
             case _:
                 return stmt

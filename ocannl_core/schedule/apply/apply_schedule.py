@@ -29,6 +29,7 @@ from ocannl_core.indexing import (
     fresh_var,
 )
 from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
+from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import (
     AccumulateAt,
     Pack,
@@ -80,17 +81,25 @@ from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.thread_blocks import apply_block_schedule, is_for_blocks
 
 
-def apply_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
+def apply_schedule(
+    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
+) -> ScheduledNest:
     """Return a nest in the order and on the axes of a schedule.
 
     The results of a `KernelNest` are independent of each other, so every order of its axes is safe;
     sums and products of floats round differently when their terms are combined in another order.
 
+    Args:
+        nest: The nest.
+        schedule: The schedule.
+        nodes: Extents and formats, from which the accesses of thread blocks that are vectors are
+            proven; None for scalar ones.
+
     Raises:
         UsageError: for a schedule that does not fit the nest.
     """
     if is_for_blocks(schedule):
-        return apply_block_schedule(nest, schedule)
+        return apply_block_schedule(nest, schedule, nodes)
     emitter = _NestEmitter(nest, schedule)
     return ScheduledNest(
         emitter.initial_stores, emitter.emit_packing(), emitter.emit_loops(), emitter.nodes

@@ -26,9 +26,11 @@ from ocannl_core.kernels.transforms import (
     Order,
     Pack,
     Schedule,
+    Shuffle,
     Split,
     Transform,
     Unroll,
+    Vectorise,
     schedule_text,
 )
 from ocannl_core.loopir.nodes import Allocate, AxisKind, Block, For, LoopBound, Scope, Stmt
@@ -52,6 +54,7 @@ class BlockAxes:
         block: The leaves of a block, likewise.
         serial: The other leaves, likewise.
         unrolled: Those of them that are written out.
+        vector: The one of them that a thread loads and stores at once, or "".
         variables: The variables of the leaves of grid and block.
     """
 
@@ -60,6 +63,7 @@ class BlockAxes:
     block: tuple[str, ...]
     serial: tuple[str, ...]
     unrolled: frozenset[str]
+    vector: str
     variables: Mapping[str, LoopVar]
 
     @classmethod
@@ -67,14 +71,15 @@ class BlockAxes:
         """Return the leaves of a schedule.
 
         Raises:
-            UsageError: if it maps an axis twice, or reduced axes to the grid, or has a transform
+            UsageError: if it maps an axis twice, or reduced axes to the grid, or vectorises more
+                than one axis, or other iterations than neighbouring ones; or if it has a transform
                 that thread blocks do not have.
         """
         for each in schedule:
             if not isinstance(each, _TRANSFORMS):
                 raise UsageError(
-                    "A schedule for thread blocks splits, orders, maps, unrolls, packs and "
-                    "accumulates.",
+                    "A schedule for thread blocks splits, orders, maps, unrolls, vectorises, "
+                    "shuffles, packs and accumulates.",
                     found=schedule_text((each,)),
                     where=f"schedule {schedule_text(schedule)!r}",
                 )
@@ -96,9 +101,18 @@ class BlockAxes:
                 where=f"schedule {schedule_text(schedule)!r}",
             )
         serial = tuple(name for name in order if name not in mapped)
-        unrolled = frozenset(each.axis for each in schedule if isinstance(each, Unroll))
+        unrolled = frozenset(each.axis for each in schedule if isinstance(each, Unroll | Vectorise))
+        vectors = [each.axis for each in schedule if isinstance(each, Vectorise)]
+        if vectors and (len(vectors) > 1 or vectors[0] not in serial or "0" in vectors[0]):
+            raise UsageError(
+                "A thread loads and stores neighbouring iterations of one axis at once, which is "
+                "neither that of the grid nor of a block.",
+                found=", ".join(f"vectorise {name}" for name in vectors),
+                where=f"schedule {schedule_text(schedule)!r}",
+            )
         variables = {name: fresh_var(tree.hint(name)) for name in mapped}
-        return cls(tree, grid, block, serial, unrolled & set(serial), variables)
+        vector = vectors[0] if vectors else ""
+        return cls(tree, grid, block, serial, unrolled & set(serial), vector, variables)
 
     @cached_property
     def thread_numbers(self) -> dict[str, AxisIndex]:
@@ -164,6 +178,16 @@ class BlockAxes:
             for name in self.tree.axes
             if all(leaf in numbers for leaf in self.tree.leaves(name))
         )
+
+    def joint_number(self, names: Sequence[str], numbers: Numbers) -> AxisIndex:
+        """Return the number of an iteration among those of several leaves together."""
+        terms: list[tuple[int, IndexVar]] = []
+        step = 1
+        for name in reversed(names):
+            inner, _ = as_affine(numbers[name])
+            terms = [(step * coefficient, var) for coefficient, var in inner] + terms
+            step *= self.extent(name)
+        return affine(terms, 0)
 
     def guard(
         self, roots: Sequence[str], numbers: Numbers, stmts: tuple[Stmt, ...]
@@ -239,6 +263,8 @@ _TRANSFORMS: tuple[type[Transform], ...] = (
     MapToGrid,
     MapToBlock,
     Unroll,
+    Vectorise,
+    Shuffle,
     Pack,
     AccumulateAt,
 )

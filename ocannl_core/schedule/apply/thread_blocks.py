@@ -19,45 +19,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 
-from ocannl_core.dtypes import int32, int64
+from ocannl_core.dtypes import DType, int32, int64
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
-    FixedIndex,
     IndexVar,
     LoopVar,
     affine,
     as_affine,
-    fresh_var,
 )
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction, with_factors
+from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
     MapToGrid,
     Pack,
     Schedule,
+    Shuffle,
     schedule_text,
 )
 from ocannl_core.loopir.nodes import (
-    Allocate,
-    AxisKind,
     Barrier,
     Binary,
-    Block,
     Const,
-    DeclareLocal,
     Expr,
-    For,
     IndexValue,
     Load,
     Local,
     LocalRead,
     LoopBound,
     Scope,
-    SetLocal,
     Stmt,
     Store,
     Ternary,
@@ -74,7 +69,12 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.partial_results import PartialResults
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
+from ocannl_core.schedule.apply.shared_fill import deal_digits
+from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
+from ocannl_core.schedule.apply.vector_accesses import Ranges, vector_iterations
+from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
 
 PADDING_CELLS = 4
 """Cells between rows of a packed operand that threads write across: neighbouring threads then write
@@ -87,13 +87,20 @@ def is_for_blocks(schedule: Schedule) -> bool:
     return any(isinstance(each, MapToGrid | MapToBlock) for each in schedule)
 
 
-def apply_block_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
+def apply_block_schedule(
+    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
+) -> ScheduledNest:
     """Return a nest on the axes that a schedule maps to the grid and to a block.
+
+    Args:
+        nest: The nest.
+        schedule: The schedule.
+        nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
 
     Raises:
         UsageError: for a schedule that does not fit the nest.
     """
-    emitter = ThreadEmitter(BlockAxes.of(nest, schedule), nest, schedule)
+    emitter = ThreadEmitter.of(nest, schedule, nodes)
     inside = emitter.thread_body(emitter.axes.thread_numbers)
     body = emitter.axes.around(inside, tuple(emitter.shared))
     return ScheduledNest((), (), body, emitter.nodes)
@@ -123,6 +130,7 @@ class ThreadEmitter:
         axes: The leaves of the schedule.
         nest: The nest.
         schedule: The schedule.
+        vectors: The accesses of a vectorised leaf; None if there are none.
         nodes: The arrays that the statements use.
         shared: Those that the threads of a block share.
         numbering: The id of the next array.
@@ -131,9 +139,22 @@ class ThreadEmitter:
     axes: BlockAxes
     nest: KernelNest
     schedule: Schedule
+    vectors: VectorLeaf | None = None
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     shared: list[TensorNode] = field(default_factory=list)
     numbering: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        nest: KernelNest,
+        schedule: Schedule,
+        nodes: NodeInfos | None = None,
+        around: Ranges = MappingProxyType({}),
+    ) -> ThreadEmitter:
+        """Return the emitter for a schedule; without `nodes` all accesses are scalar."""
+        axes = BlockAxes.of(nest, schedule)
+        return cls(axes, nest, schedule, VectorLeaf.of(axes, nest, nodes, around))
 
     # ----- parts of the schedule --------------------------------------------------------------
 
@@ -152,6 +173,11 @@ class ThreadEmitter:
         )
 
     @property
+    def lanes(self) -> int:
+        """The neighbouring threads that exchange results without memory, at most."""
+        return max((each.lanes for each in self.schedule if isinstance(each, Shuffle)), default=1)
+
+    @property
     def is_fused(self) -> bool:
         return any(isinstance(each, AccumulateAt) and each.fused for each in self.schedule)
 
@@ -163,9 +189,28 @@ class ThreadEmitter:
         """
         reduction = self.nest.reduction
         if reduction is None:
-            stmts = self.axes.loops(self.cells, numbers, self._epilogue({}))
+            stmts = self._loops(self.cells, numbers, self._epilogue({}))
             return self.axes.guard(self._outer_cells(numbers), numbers, stmts)
         return self._reduce(reduction, numbers)
+
+    def _loops(
+        self, names: Sequence[str], numbers: Numbers, body: Body, *, is_guarded: bool = True
+    ) -> tuple[Stmt, ...]:
+        """Return loops of a thread around statements, the innermost one as vectors if it can be."""
+        vectors = self.vectors
+        if vectors is None or not is_guarded or not names or names[-1] != vectors.name:
+            return self.axes.loops(names, numbers, body, is_guarded=is_guarded)
+
+        def innermost(inner: Numbers) -> tuple[Stmt, ...]:
+            return vectors.loop(self.axes, inner, body, self._new_vector)
+
+        return self.axes.loops(names[:-1], numbers, innermost)
+
+    def _new_vector(self, name: str, dtype: DType, lanes: int) -> TensorNode:
+        node = TensorNode(self.numbering, (name,))
+        self.numbering += 1
+        self.nodes[node] = NodeInfo(dtype, (lanes,))
+        return node
 
     def _outer_cells(self, numbers: Numbers) -> list[str]:
         """Return the axes of cells that grid and block determine."""
@@ -198,7 +243,16 @@ class ThreadEmitter:
             sums = self.axes.guard(outer, numbers, sums)
         stmts = (*accumulator.declaration, *cleared, *sums)
         if is_shared:
-            combined, results = self._combine(reduction, accumulator, numbers)
+            combined, results = PartialResults(
+                self.axes,
+                self.reduced_threads,
+                numbers,
+                reduction,
+                accumulator,
+                self._fresh_local(reduction),
+                self.lanes,
+                self._new_array,
+            ).combine()
             stored = self._results(reduction, accumulator, results, numbers)
             return (*stmts, *combined, *self._first_threads(numbers, stored))
         return (*stmts, *self._results(reduction, accumulator, accumulator.value, numbers))
@@ -206,7 +260,7 @@ class ThreadEmitter:
     def _results(
         self,
         reduction: Reduction,
-        accumulator: _Accumulator,
+        accumulator: ThreadAccumulator,
         value: Callable[[Numbers], Expr],
         numbers: Numbers,
     ) -> tuple[Stmt, ...]:
@@ -223,7 +277,7 @@ class ThreadEmitter:
                 return (accumulator.set(inner, total), *self._epilogue({result: own})(inner))
             return self._epilogue({result: total})(inner)
 
-        stmts = self.axes.loops(self.cells, numbers, store)
+        stmts = self._loops(self.cells, numbers, store)
         return self.axes.guard(self._outer_cells(numbers), numbers, stmts)
 
     def _fresh_local(self, reduction: Reduction) -> Local:
@@ -243,18 +297,18 @@ class ThreadEmitter:
 
         return stores
 
-    def _accumulator(self, reduction: Reduction) -> _Accumulator:
+    def _accumulator(self, reduction: Reduction) -> ThreadAccumulator:
         wide = tuple(name for name in self.cells if self.axes.extent(name) > 1)
         if not wide:
-            return _Accumulator(self.axes, reduction, None, (), self._fresh_local(reduction))
+            return ThreadAccumulator(self.axes, reduction, None, (), self._fresh_local(reduction))
         dims = tuple(self.axes.extent(name) for name in wide)
         node = self._new_array("sums", dims, Scope.THREAD)
-        return _Accumulator(self.axes, reduction, node, wide, reduction.result)
+        return ThreadAccumulator(self.axes, reduction, node, wide, reduction.result)
 
     def _accumulate(
         self,
         reduction: Reduction,
-        accumulator: _Accumulator,
+        accumulator: ThreadAccumulator,
         packs: Mapping[str, Sequence[SharedOperand]],
         numbers: Numbers,
     ) -> tuple[Stmt, ...]:
@@ -287,7 +341,7 @@ class ThreadEmitter:
                         return (Barrier(), *copies, Barrier(), *sums)
 
                     return self.axes.loops(before, inner, filled, is_guarded=False)
-            return self.axes.loops(names, inner, update, is_guarded=not padded)
+            return self._loops(names, inner, update, is_guarded=not padded)
 
         stmts = nested(self.axes.serial, numbers)
         if padded:
@@ -315,60 +369,10 @@ class ThreadEmitter:
             )
         return True
 
-    # ----- trees of partial results -----------------------------------------------------------
-
-    def _combine(
-        self, reduction: Reduction, accumulator: _Accumulator, numbers: Numbers
-    ) -> tuple[tuple[Stmt, ...], Callable[[Numbers], Expr]]:
-        """Return the statements that combine the results of threads, and the final result."""
-        names = self.reduced_threads
-        count = self.axes.count(names)
-        rows = tuple(
-            name for name in self.axes.block if name not in names and self.axes.extent(name) > 1
-        )
-        own = accumulator.cells
-        dims = (*(self.axes.extent(name) for name in (*own, *rows)), count)
-        node = self._new_array("partial", dims, Scope.GROUP)
-        thread = self._joint_number(names, numbers)
-        around = [numbers[name] for name in rows]
-
-        def cell(inner: Numbers, number: AxisIndex) -> Load:
-            indices = (*(inner[name] for name in own), *around, number)
-            return Load(node, indices, reduction.dtype)
-
-        def put(inner: Numbers) -> tuple[Stmt, ...]:
-            here = cell(inner, thread)
-            return (Store(node, here.indices, accumulator.value(inner)),)
-
-        stmts: list[Stmt] = [*self.axes.loops(own, numbers, put, is_guarded=False), Barrier()]
-        while count > 1:
-            half = -(-count // 2)
-
-            def join(inner: Numbers, half: int = half) -> tuple[Stmt, ...]:
-                terms, offset = as_affine(thread)
-                here, other = cell(inner, thread), cell(inner, affine(terms, offset + half))
-                total = Binary(reduction.op, here, other, reduction.dtype)
-                return (Store(node, here.indices, total),)
-
-            joined = self.axes.loops(own, numbers, join, is_guarded=False)
-            stmts += [*guarded(LoopBound(thread, count - half), joined), Barrier()]
-            count = half
-        return tuple(stmts), lambda inner: cell(inner, FixedIndex(0))
-
     def _first_threads(self, numbers: Numbers, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Return statements that the first of the threads run that share a result."""
-        thread = self._joint_number(self.reduced_threads, numbers)
+        thread = self.axes.joint_number(self.reduced_threads, numbers)
         return guarded(LoopBound(thread, 1), stmts)
-
-    def _joint_number(self, names: Sequence[str], numbers: Numbers) -> AxisIndex:
-        """Return the number of a thread among those along several leaves."""
-        terms: list[tuple[int, IndexVar]] = []
-        step = 1
-        for name in reversed(names):
-            inner, _ = as_affine(numbers[name])
-            terms = [(step * coefficient, var) for coefficient, var in inner] + terms
-            step *= self.axes.extent(name)
-        return affine(terms, 0)
 
     # ----- shared operands --------------------------------------------------------------------
 
@@ -415,49 +419,49 @@ class ThreadEmitter:
     def _fill(
         self, reduction: Reduction, each: SharedOperand, numbers: Numbers
     ) -> tuple[Stmt, ...]:
-        """Return the statements by which the threads of a block copy an operand.
+        """Return the statements by which the threads of a block copy an operand."""
+        order, pack = self._fill_order(reduction, each.pack), each.pack
+        factor = reduction.factors[pack.operand]
+        row = None if order[-1] == pack.axes[-1] else PADDING_CELLS
+        vectors = None
+        if self.vectors is not None:
+            vectors = self.vectors.of_operand(self.axes, factor, order[-1])
+        if vectors is None:
+            dealt = deal_digits(self.axes, order, numbers, 1, row)
+            value = self._padded_factor(reduction, pack, {**numbers}, dealt.positions)
+            indices = tuple(dealt.positions[name] for name in pack.axes)
+            return dealt.around((Store(each.node, indices, value),))
+        dealt = deal_digits(self.axes, order, numbers, vectors.lanes, row)
+        lane = dealt.lane
+        values: dict[IndexVar, AxisIndex] = {}
+        ends: list[LoopBound] = []
+        for root, axis in self.axes.tree.axes.items():
+            if axis.var in free_variables(factor):
+                terms, offset = as_affine(self._position_in(root, numbers, dealt.positions))
+                values[axis.var] = affine(terms, offset + axis.start)
+                if self.axes.exceeds(root):
+                    first = affine([term for term in terms if term[1] is not lane], offset)
+                    ends.append(axis.bound_at(first) or LoopBound(first, axis.extent))
 
-        The digits of a thread's number are dealt to the axes, the innermost ones to the axis that
-        is contiguous in memory; what they do not cover is a loop.
-        """
-        digits = [
-            (numbers[name], self.axes.extent(name))
-            for name in self.axes.block
-            if self.axes.extent(name) > 1
-        ]
-        positions: dict[str, AxisIndex] = {}
-        guards: list[LoopBound] = []
-        loops: list[For] = []
-        for name in reversed(self._fill_order(reduction, each.pack)):
-            extent = self.axes.extent(name)
-            terms: list[tuple[int, IndexVar]] = []
-            covered = 1
-            while digits and covered < extent:
-                digit, size = digits[-1]
-                if covered > 1 and covered * size > extent:
-                    break
-                digits.pop()
-                terms += [(covered * factor, var) for factor, var in as_affine(digit)[0]]
-                covered *= size
-            if covered < extent:
-                var = fresh_var("copy")
-                loops.append(For(var, 0, -(-extent // covered), Block(), AxisKind.UNROLLED))
-                terms.append((covered, var))
-            positions[name] = affine(terms, 0)
-            reached = covered * (-(-extent // covered))
-            if reached > extent:
-                guards.append(LoopBound(positions[name], extent))
-        # threads of the digits that are left would copy the same cells again
-        for digit, _ in digits:
-            guards.append(LoopBound(digit, 1))
-        value = self._padded_factor(reduction, each.pack, {**numbers}, positions)
-        indices = tuple(positions[name] for name in each.pack.axes)
-        stmts: tuple[Stmt, ...] = (Store(each.node, indices, value),)
-        for guard in guards:
-            stmts = guarded(guard, stmts)
-        for loop in loops:
-            stmts = (replace(loop, body=Block(stmts)),)
-        return stmts
+        def guard(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+            for end in ends:
+                stmts = guarded(end, stmts)
+            return stmts
+
+        indices = tuple(dealt.positions[name] for name in pack.axes)
+        places = [*vectors.at(values), *([(each.node, indices)] if row is None else [])]
+        store = Store(each.node, indices, substitute_in_expr(factor, values))
+        known = {**self.vectors.nodes, **self.nodes} if self.vectors is not None else {}
+        copies = vector_iterations(
+            places,
+            lane,
+            vectors.lanes,
+            (store,),
+            known,
+            self._new_vector,
+            guard if ends else None,
+        )
+        return dealt.around(copies)
 
     def _padded_factor(
         self,
@@ -509,55 +513,6 @@ class ThreadEmitter:
         size = self.axes.extent(f"{name}1")
         scaled = [(size * coefficient, var) for coefficient, var in outer[0]]
         return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
-
-
-@dataclass(frozen=True, slots=True)
-class _Accumulator:
-    """The results of one thread: an array, or a variable for a single cell.
-
-    Attributes:
-        axes: The leaves.
-        reduction: The reduction.
-        node: The array; None for a variable.
-        cells: The leaves that are its axes.
-        local: The variable.
-    """
-
-    axes: BlockAxes
-    reduction: Reduction
-    node: TensorNode | None
-    cells: tuple[str, ...]
-    local: Local
-
-    @property
-    def declaration(self) -> tuple[Stmt, ...]:
-        if self.node is None:
-            return (DeclareLocal(self.local),)
-        return (Allocate(self.node, Scope.THREAD),)
-
-    def _indices(self, numbers: Numbers) -> tuple[AxisIndex, ...]:
-        return tuple(numbers[name] for name in self.cells)
-
-    def value(self, numbers: Numbers) -> Expr:
-        """Return the result of a cell."""
-        if self.node is None:
-            return LocalRead(self.local)
-        return Load(self.node, self._indices(numbers), self.reduction.dtype)
-
-    def set(self, numbers: Numbers, value: Expr) -> Stmt:
-        """Return the statement that sets the result of a cell."""
-        if self.node is None:
-            return SetLocal(self.local, value)
-        return Store(self.node, self._indices(numbers), value)
-
-    def add(self, numbers: Numbers, term: Expr, *, is_fused: bool) -> Stmt:
-        """Return the statement that combines a term with the result of a cell."""
-        total, op, dtype = self.value(numbers), self.reduction.op, self.reduction.dtype
-        match term:
-            case Binary(BinaryOp.MUL, left, right) if is_fused and op is BinaryOp.ADD:
-                return self.set(numbers, Ternary(TernaryOp.FMA, left, right, total, dtype))
-            case _:
-                return self.set(numbers, Binary(op, total, term, dtype))
 
 
 def _is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:

@@ -2,7 +2,8 @@
 
 Four rules, from the strides and extents of a nest and the numbers of `ThreadBlocks`:
 
-- cells without a reduction: neighbouring threads store neighbouring cells;
+- cells without a reduction: neighbouring threads store neighbouring cells, in vectors where memory
+  is aligned;
 - a product in which each factor lacks an axis of cells of the other: tiles of rows and columns,
   whose operands all threads of a block copy to shared memory, and of which each thread computes a
   register tile;
@@ -13,8 +14,9 @@ Four rules, from the strides and extents of a nest and the numbers of `ThreadBlo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
+from types import MappingProxyType
 
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import variables
@@ -27,14 +29,17 @@ from ocannl_core.kernels.transforms import (
     Order,
     Pack,
     Schedule,
+    Shuffle,
     Split,
     Transform,
     Unroll,
+    Vectorise,
 )
 from ocannl_core.loopir.nodes import Binary, Gather, Load, Scoped, Store
 from ocannl_core.loopir.traverse import Node, walk
 from ocannl_core.machine_model import (
     BLOCK_TERMS,
+    FILL_DIGITS,
     MIN_BLOCK_TILE,
     MIN_COARSE_CELLS,
     MIN_FUSED_STEPS,
@@ -42,9 +47,12 @@ from ocannl_core.machine_model import (
     MIN_TREE_TERMS,
     THREAD_CELLS,
     THREAD_ROWS,
+    THREAD_VECTORS,
 )
 from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.heuristics.cost_model import strides
+from ocannl_core.schedule.heuristics.vector_lanes import vector_lanes
 from ocannl_core.target import Target, ThreadBlocks
 
 
@@ -128,8 +136,14 @@ def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) ->
     order = _coalesced_order(nest.axes, _accesses(nest.epilogue), nodes)
     dealing = _Dealing(blocks.threads)
     fast = order[0]
-    is_large = prod(axis.extent for axis in nest.axes) >= MIN_COARSE_CELLS
-    if is_large and fast.bound is None and fast.extent >= THREAD_CELLS * blocks.threads:
+    cells = prod(axis.extent for axis in nest.axes)
+    is_large = cells >= MIN_COARSE_CELLS
+    lanes = vector_lanes(nest, fast, nodes, blocks)
+    if lanes > 1 and cells >= lanes * blocks.subgroup * blocks.processors:
+        is_coarse = is_large and fast.extent >= THREAD_VECTORS * lanes * blocks.threads
+        dealing.deal_vectors(fast, lanes, THREAD_VECTORS if is_coarse else 1)
+        order = order[1:]
+    elif is_large and fast.bound is None and fast.extent >= THREAD_CELLS * blocks.threads:
         dealing.deal_coarsely(fast, THREAD_CELLS)
         order = order[1:]
     for axis in order:
@@ -150,6 +164,7 @@ class _Dealing:
         self.grid: list[str] = []
         self.block: list[str] = []
         self.unrolled: list[str] = []
+        self.vector = ""
 
     def deal(self, axis: LoopAxis, most: int | None = None) -> None:
         """Deal an axis: the threads that are left take so many iterations, or as many as there are;
@@ -176,14 +191,34 @@ class _Dealing:
         self.block.insert(0, f"{name}11")
         self.threads = 1
 
+    def deal_vectors(self, axis: LoopAxis, lanes: int, count: int = 1) -> None:
+        """Deal an axis in vectors: neighbouring threads have neighbouring ones, and each thread so
+        many, a block's width apart.
+        """
+        name = axis.name
+        threads = min(-(-axis.extent // lanes), self.threads)
+        if axis.extent > count * threads * lanes:
+            self.splits.append(Split(name, count * threads * lanes))
+            self.grid.insert(0, f"{name}0")
+            name = f"{name}1"
+        if count > 1:
+            self.splits.append(Split(name, threads * lanes))
+            self.unrolled.append(f"{name}0")
+            name = f"{name}1"
+        self.splits.append(Split(name, lanes))
+        self.block.insert(0, f"{name}0")
+        self.vector = f"{name}1"
+        self.threads //= threads
+
     def schedule(self, *more: Transform) -> Schedule:
         """Return the schedule, followed by other transforms."""
         mapped: list[Transform] = []
         if self.grid:
             mapped.append(MapToGrid(tuple(self.grid)))
         mapped.append(MapToBlock(tuple(self.block)))
-        unrolled = [Unroll(name) for name in self.unrolled]
-        return (*self.splits, *mapped, *unrolled, *more)
+        unrolled: list[Transform] = [Unroll(name) for name in self.unrolled]
+        vectors = [Vectorise(self.vector)] if self.vector else []
+        return (*self.splits, *mapped, *unrolled, *vectors, *more)
 
 
 def _accesses(roots: Iterable[Node]) -> list[Load | Store]:
@@ -259,7 +294,19 @@ def _schedule_reduction(
         dealing.deal(axis)
     dealing.block = [*dealing.block, *leaves] if is_across else [*leaves, *dealing.block]
     over = _first_reduced_leaf(nest, dealing)
-    return dealing.schedule(*([AccumulateAt(over, fused(nest, target))] if over else []))
+    exchanges = _shuffles(dealing.block if is_across else (), leaves, shared, blocks)
+    sums = [AccumulateAt(over, fused(nest, target))] if over else []
+    return dealing.schedule(*exchanges, *sums)
+
+
+def _shuffles(
+    block: Sequence[str], leaves: Sequence[str], shared: int, blocks: ThreadBlocks
+) -> list[Transform]:
+    """Return the exchange of results between threads that share them, if they are neighbours."""
+    if not blocks.has_shuffles or not leaves or list(block[-len(leaves) :]) != list(leaves):
+        return []
+    lanes = min(_power_below(shared), blocks.subgroup)
+    return [Shuffle(lanes)] if lanes > 1 else []
 
 
 def _deal_reduced(dealing: _Dealing, axes: list[LoopAxis], count: int) -> list[str]:
@@ -295,11 +342,24 @@ def _power_below(number: int) -> int:
 # ----- rows ---------------------------------------------------------------------------------------
 
 
-def row_schedule(nest: KernelNest, nodes: NodeInfos, threads: int) -> Schedule:
+def row_schedule(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    threads: int,
+    blocks: ThreadBlocks,
+    around: Ranges = MappingProxyType({}),
+) -> Schedule:
     """Return the schedule of a nest inside of a row that some threads run together.
 
     Every thread has equally many iterations of one axis, the one that is contiguous in memory; that
     of the cells where there are enough.
+
+    Args:
+        nest: The nest, without the axes of rows.
+        nodes: Extents and formats.
+        threads: The threads.
+        blocks: The device.
+        around: The values of the variables of the rows.
     """
     wide = [axis for axis in nest.axes if axis.extent > 1]
     cells = [axis for axis in wide if not axis.is_reduced]
@@ -312,8 +372,15 @@ def row_schedule(nest: KernelNest, nodes: NodeInfos, threads: int) -> Schedule:
     if not order or (keeps_order and order[0].is_reduced):
         return ()  # one thread
     name = order[0].name
-    transforms: list[Transform] = [Split(name, threads), MapToBlock((f"{name}1",))]
+    lanes = vector_lanes(nest, order[0], nodes, blocks, around)
+    transforms: list[Transform] = [Split(name, threads * lanes)]
+    if lanes > 1:
+        transforms += [Split(f"{name}1", lanes), MapToBlock((f"{name}10",)), Vectorise(f"{name}11")]
+    else:
+        transforms.append(MapToBlock((f"{name}1",)))
     over = next((axis.name for axis in nest.reduced), "")
+    if order[0].is_reduced:
+        transforms += _shuffles((name,), (name,), threads, blocks)
     if over:
         transforms.append(AccumulateAt(f"{name}0" if over == name else over))
     return tuple(transforms)
@@ -402,20 +469,40 @@ def _epilogue_strides(nest: KernelNest, nodes: NodeInfos) -> dict[str, int]:
 
 
 def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Schedule:
-    """Return the schedule of a product in tiles."""
+    """Return the schedule of a product in tiles.
+
+    The columns of a thread are vectors, a block's width apart, if there are enough.
+    """
     i, j, k = tile.rows, tile.columns, tile.terms
     (rows, columns), (row_cells, column_cells) = tile.threads, tile.cells
-    splits = (
+    blocks = target.thread_blocks
+    assert blocks is not None
+    assert nest.reduction is not None
+    lanes = max(1, blocks.vector_bytes // nest.reduction.dtype.nbytes)
+    lanes = lanes if column_cells % lanes == 0 else 1
+    splits = [
         Split(i, rows * row_cells),
         Split(f"{i}1", row_cells),
         Split(j, columns * column_cells),
-        Split(f"{j}1", columns),
-        Split(k, tile.depth),
-    )
+        Split(f"{j}1", columns * lanes),
+    ]
+    cells, inside = [f"{j}10"], f"{j}11"
+    # the innermost digits of a thread's number, by which operands are copied, are small
+    digits = []
+    for size in (*(size for size in FILL_DIGITS if columns > size and columns % size == 0), 1):
+        if size * lanes > 1:
+            splits.append(Split(inside, size * lanes))
+            digits.append(f"{inside}0")
+            inside = f"{inside}1"
+        else:
+            digits.append(inside)
+    if lanes > 1:
+        cells.append(inside)
+    splits.append(Split(k, tile.depth))
     grid = [axis.name for axis in nest.cells if axis.name not in (i, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    inner = (f"{k}0", f"{k}1", f"{i}11", f"{j}10")
-    mapped = (*grid, f"{i}0", f"{j}0"), (f"{i}10", f"{j}11")
+    inner = (f"{k}0", f"{k}1", f"{i}11", *cells)
+    mapped = (*grid, f"{i}0", f"{j}0"), (f"{i}10", *digits)
     operands = {tile.row_operand: i, 1 - tile.row_operand: j}
     return (
         *splits,
@@ -425,6 +512,7 @@ def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Sc
         Unroll(f"{k}1"),
         Unroll(f"{i}11"),
         Unroll(f"{j}10"),
+        *([Vectorise(cells[-1])] if lanes > 1 else []),
         *(Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
         AccumulateAt((*reduced, f"{k}0")[0], fused(nest, target)),
     )

@@ -21,6 +21,17 @@ needs_emulation = pytest.mark.skipif(
     reason="needs PyCUDA (python tools/build_pycuda.py --install) and g++",
 )
 
+NOTHING_LEFT = {
+    "allocations": 0,
+    "host_allocations": 0,
+    "streams": 0,
+    "events": 0,
+    "modules": 0,
+    "contexts": 0,
+    "graphs": 0,
+}
+"""The objects of the driver after a clean end."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -62,3 +73,8 @@ def run(
     result = subprocess.run(command, capture_output=True, text=True, env=env)
     left = json.loads(report.read_text()) if report.is_file() else {}
     return Outcome(result.returncode, result.stdout, result.stderr, left)
+
+
+def left_of(outcome: Outcome) -> dict[str, int]:
+    """Return the objects that the driver still had at exit."""
+    return {name: count for name, count in outcome.left.items() if name in NOTHING_LEFT}

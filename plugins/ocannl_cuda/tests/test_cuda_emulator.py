@@ -143,6 +143,33 @@ def test_a_shuffle_from_a_lane_that_does_not_exist_is_no_number() -> None:
     assert np.isnan(y).all()
 
 
+def test_a_shuffle_whose_mask_leaves_out_its_thread_is_an_error() -> None:
+    text = """#line 2
+    extern "C" __global__ void masked(float *y) {
+      y[threadIdx.x] = __shfl_xor_sync(0x7fffffffu, 1.0f, 1);
+    }
+    """
+    code, message = compiled(text, "masked")(1, 32, np.zeros(32, np.float32))
+    assert code == 719
+    assert message == (
+        "thread 31 takes part in an exchange in line 3 whose mask 0x7fffffff leaves it out"
+    )
+
+
+def test_a_vector_at_an_address_that_is_no_multiple_of_it_is_an_error() -> None:
+    text = """
+    extern "C" __global__ void copy(const float *x, float *y) {
+      copy_vector<uint4>(y + 4 * threadIdx.x, x + 4 * threadIdx.x + SHIFT);
+    }
+    """
+    x, y = (each[-each.ctypes.data % 16 // 4 :][:16] for each in np.ones((2, 32), np.float32))
+    assert compiled(text.replace("SHIFT", "0"), "copy")(1, 2, x, y) == (0, "")
+    assert y.tolist() == [1.0] * 8 + y[8:].tolist()
+    code, message = compiled(text.replace("SHIFT", "1"), "copy")(1, 2, x, y)
+    assert code == 719
+    assert "accesses a vector of 16 bytes in line" in message
+
+
 def test_a_launch_of_the_wrong_shape_is_an_error() -> None:
     text = (
         'extern "C" __global__ void __launch_bounds__(64) wide(float *x) { x[threadIdx.x] = 1; }\n'

@@ -6,18 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from plugins.ocannl_cuda.tests.emulated import Outcome, needs_emulation, run
+from plugins.ocannl_cuda.tests.emulated import NOTHING_LEFT, Outcome, left_of, needs_emulation, run
 
 pytestmark = needs_emulation
-
-NOTHING_LEFT = {
-    "allocations": 0,
-    "host_allocations": 0,
-    "streams": 0,
-    "events": 0,
-    "modules": 0,
-    "contexts": 0,
-}
 
 README = """
     import numpy as np
@@ -43,10 +34,6 @@ README = """
     ctx.compile(oc.train.forward(guess))()
     print(np.round(ctx[guess].ravel()).astype(int).tolist())
 """
-
-
-def left_of(outcome: Outcome) -> dict[str, int]:
-    return {name: count for name, count in outcome.left.items() if name in NOTHING_LEFT}
 
 
 @pytest.mark.parametrize("sanitize", [False, True])
@@ -256,7 +243,7 @@ def test_a_capsule_keeps_the_memory_until_its_deleter_runs(tmp_path: Path) -> No
     assert buffer.__dlpack_device__() == (2, 1)
     capsule = buffer.__dlpack__(stream=None)
     pythonapi = ctypes.pythonapi
-    pointer = ctypes.cast(interop._pointer(id(capsule), b"dltensor"), ctypes.POINTER(interop._Tensor))
+    pointer = ctypes.cast(interop._pointer_in(id(capsule), b"dltensor"), ctypes.POINTER(interop.Tensor))
     tensor = pointer.contents
     assert cells_at(tensor.data).tolist() == expected
     assert (tensor.code, tensor.bits, tensor.lanes, tensor.device_id) == (2, 32, 1, 1)

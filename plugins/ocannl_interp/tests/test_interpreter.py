@@ -51,6 +51,7 @@ from ocannl_core.loopir.nodes import (
     Scope,
     Scoped,
     SetLocal,
+    SubgroupReduce,
     Ternary,
     Unary,
 )
@@ -59,8 +60,9 @@ from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.target import HOST, HostBuffer, Target
 from ocannl_core.testing import group_programs, programs
 from ocannl_core.testing.drafts import Draft, at, loop
+from ocannl_core.testing.subject import subject_named
 from ocannl_core.threefry import numbers_of
-from ocannl_interp.interpreter import lockstep
+from ocannl_interp.groups import lockstep
 
 Array = np.ndarray[Any, Any]
 (TARGET,) = plugin.ocannl_targets().targets
@@ -339,6 +341,22 @@ def test_a_thread_changes_only_its_copy_of_thread_memory_and_variables() -> None
         threads,
     )
     assert run(draft.program(*body))[result].tolist() == [[10, 110], [11, 111], [12, 112]]
+
+
+def test_a_reduction_over_lanes_that_do_not_divide_the_iterations_is_an_error() -> None:
+    draft, t, total = Draft("odd"), fresh_var("t"), Local(0, float32)
+    result = draft.node("result", float32, 6)
+    body = loop(
+        t,
+        6,
+        DeclareLocal(total),
+        SubgroupReduce(total, Const(1.0, float32), BinaryOp.ADD, 4),
+        draft.store(result, t, value=LocalRead(total)),
+        kind=AxisKind.BLOCK,
+    )
+    with pytest.raises(VerifyError) as error:
+        subject_named("interp").run(draft.program(body))
+    assert "4 lanes, and 6 iterations" in str(error.value)
 
 
 def test_iterations_that_miss_a_barrier_are_an_error() -> None:

@@ -50,6 +50,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
 )
@@ -141,6 +142,11 @@ VALID: dict[str, tuple[Stmt, ...]] = {
     ),
     "prefetch": (loop(I, 9, Prefetch(D, (VarIndex(I), affine([(2, I)])))),),
     "barrier": (loop(I, 2, loop(J, 2, Barrier(), kind=AxisKind.BLOCK), kind=AxisKind.GRID),),
+    "reduction across iterations": (
+        DeclareLocal(V),
+        SubgroupReduce(V, ONE, BinaryOp.ADD, 4),
+        store(LocalRead(V)),
+    ),
     "gather": (store(Gather(A, (FixedIndex(0),), 0, Const(99.0, float32), float32)),),
     "staged": (Staged("c", "c[0] = 1;", Block((store(ONE),))), Remark("text")),
 }
@@ -184,6 +190,9 @@ BROKEN: dict[str, tuple[Stmt, ...]] = {
     "word of a word": (Store(W, (FixedIndex(0),), Unary(UnaryOp.WORD, WORD, uint4x32)),),
     "bits as a float": (store(ConstBits(1, float32)),),
     "undeclared variable": (store(LocalRead(V)),),
+    "reduction into an undeclared variable": (SubgroupReduce(V, ONE, BinaryOp.ADD, 4),),
+    "reduction over three lanes": (DeclareLocal(V), SubgroupReduce(V, ONE, BinaryOp.ADD, 3)),
+    "reduction by a difference": (DeclareLocal(V), SubgroupReduce(V, ONE, BinaryOp.SUB, 4)),
     "assignment to an undeclared variable": (SetLocal(V, ONE),),
     "variable read before it is set": (DeclareLocal(V), store(LocalRead(V)), SetLocal(V, ONE)),
     "variable set by a loop that never runs": (
@@ -261,6 +270,9 @@ def test_every_broken_invariant_is_reported() -> None:
             "word of a word": ["operand of word: a word where a number is needed"],
             "bits as a float": ["a bit pattern has the format float32"],
             "undeclared variable": ["variable 0 is read outside its scope"],
+            "reduction into an undeclared variable": ["variable 0 is reduced outside its scope"],
+            "reduction over three lanes": ["variable 0 is reduced by add over 3 lanes"],
+            "reduction by a difference": ["variable 0 is reduced by sub over 4 lanes"],
             "assignment to an undeclared variable": ["variable 0 is assigned outside its scope"],
             "variable read before it is set": ["variable 0 is read before it is set"],
             "variable set by a loop that never runs": ["variable 0 is read before it is set"],

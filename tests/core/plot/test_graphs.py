@@ -85,11 +85,21 @@ def test_both_applications_of_a_block_are_drawn() -> None:
     ]
 
 
-def test_drawing_affects_no_inference() -> None:
+def test_shapes_are_inferred_before_they_are_drawn() -> None:
+    y = network(oc.placeholder("x", batch=[4], output=[2]))
+    drawn = oc.graph(y, depth=1)
+    assert [node.lines for node in drawn.nodes] == [
+        ("x", "4|2"),
+        ("layer", "4|3", "9 parameters"),
+        ("layer2", "4|1", "4 parameters"),
+    ]
+
+
+def test_an_expression_without_the_size_of_a_parameter_is_drawn_and_stays_open() -> None:
     w = oc.param("w")
     y = w @ oc.placeholder("x", batch=[4], output=[2])
     before = str(w.shape)
-    oc.graph(y).svg()
+    assert oc.graph(y).nodes[0].details == ("...,2->...",)
     assert str(w.shape) == before
 
 

@@ -33,6 +33,9 @@ DEVICES = {
     "tiny": ThreadBlocks(max_threads=8, threads=4, local_bytes=1 << 12),
     "small": ThreadBlocks(max_threads=64, threads=64, local_bytes=1 << 14, processors=2),
     "large": ThreadBlocks(max_threads=256, threads=256, registers=255),
+    "vectors": ThreadBlocks(
+        64, 32, 1 << 14, subgroup=4, processors=2, vector_bytes=16, has_shuffles=True
+    ),
 }
 LONG = (1, 2, 3, 5, 8, 16, 19, 33, 70)
 FEW = settings(
@@ -169,7 +172,7 @@ routine product(a: float32[512, 256], b: float32[256, 512], c: float32[512, 512]
                 c[i, j] += a[i, k] * b[k, j]"""
     assert schedules(text) == snapshot(
         [
-            "split i 64; split i1 4; split j 64; split j1 16; split k 16; grid i0 j0; block i10 j11; order i0 j0 i10 j11 k0 k1 i11 j10; unroll k1; unroll i11; unroll j10; pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused"
+            "split i 64; split i1 4; split j 64; split j1 16; split j11 8; split j111 2; split k 16; grid i0 j0; block i10 j110 j1110 j1111; order i0 j0 i10 j110 j1110 j1111 k0 k1 i11 j10; unroll k1; unroll i11; unroll j10; pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused"
         ]
     )
 

@@ -358,3 +358,13 @@ def test_an_origin_is_printed_once_above_its_assignments() -> None:
         "y = oc.tanh(x) * 2.0",
         "z = y - 1.0",
     ]
+
+
+def test_gradients_that_nothing_contributes_to_are_not_passed_on() -> None:
+    with oc.Session():
+        p = oc.param("p", output=[4])
+        height = oc.exp(p, label="height")
+        loss = (p * oc.stop_gradient(height)).sum()
+        step = oc.Context("interp:0").compile(oc.train.grad_update(loss))
+    assert "height_grad[:] = 0.0" in step.assignments
+    assert "height_grad[o]" not in step.assignments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ocannl_core as oc
 import ocannl_interp as interp
 from ocannl_core.backend_api import (
     Buffer,
@@ -39,6 +41,7 @@ class Delayed:
         returns_events: True if launchers return events.
         waits: True if `ocannl_synchronize` waits.
         orders_copies: True if copies wait for the launches before.
+        stages_uploads: True if copies from the host also take the cells at once.
     """
 
     OCANNL_API = (1, 0)
@@ -50,7 +53,9 @@ class Delayed:
         returns_events: bool = False,
         waits: bool = True,
         orders_copies: bool = False,
+        stages_uploads: bool = False,
     ) -> None:
+        self.OCANNL_STAGES_UPLOADS = stages_uploads
         self.target = replace(interp.TARGET, backend=name, description="late", priority=-5)
         self.queue = HostQueue(name)
         self.returns_events, self.waits, self.orders_copies = returns_events, waits, orders_copies
@@ -75,7 +80,10 @@ class Delayed:
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
         if not all(isinstance(each, ArrayBuffer | HostBuffer) for each in (destination, source)):
             return None
-        copy = partial(np.copyto, destination.array, source.array)  # type: ignore[attr-defined]
+        cells = source.array  # type: ignore[attr-defined]
+        if self.OCANNL_STAGES_UPLOADS and isinstance(source, HostBuffer):
+            cells = cells.copy()
+        copy = partial(np.copyto, destination.array, cells)  # type: ignore[attr-defined]
         if self.orders_copies:
             return self.queue.submit(copy, "copy")
         copy()
@@ -116,6 +124,7 @@ DEVICES = {
     "late": Delayed("late"),
     "ordered": Delayed("ordered", waits=False, orders_copies=True),
     "stale": Delayed("stale", waits=False),
+    "staged": Delayed("staged", waits=False, orders_copies=True, stages_uploads=True),
 }
 CHECKS = [name for name in vars(ContextConformance) if name.startswith("test_")]
 
@@ -131,9 +140,25 @@ def registered() -> Iterator[None]:
 
 @pytest.mark.usefixtures("registered")
 class TestAsynchronousDevices(ContextConformance):
-    @pytest.fixture(params=["events", "late", "ordered"])
+    @pytest.fixture(params=["events", "late", "ordered", "staged"])
     def target(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_write_from_the_host_waits_for_nothing_where_uploads_are_staged() -> None:
+    device, ctx = DEVICES["staged"], Context("staged")
+    started = threading.Event()
+    x = oc.placeholder("x", output=[4], dtype="int32")
+    step = ctx.compile(oc.train.forward(x * 3))
+    ctx[x] = 1
+    step()
+    device.queue.submit(lambda: started.wait(60), "work that has not begun")
+    cells = np.arange(4, dtype=np.int32)
+    ctx[x] = cells
+    cells[:] = 7
+    started.set()
+    assert ctx[x].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("registered")

@@ -21,14 +21,19 @@ from ocannl_core.backend_api import (
 )
 from ocannl_cuda import compilers, driver_probe, targets
 from ocannl_cuda.source import CudaSource, generate
+from ocannl_cuda.user_streams import on_stream
 
 if TYPE_CHECKING:
     from ocannl_cuda.executable import CudaExecutable
     from ocannl_cuda.memory import CudaBuffer
 
+__all__ = ["OCANNL_API", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "on_stream"]
+
 OCANNL_API = (1, 0)
 OCANNL_SOURCE = CudaSource
 """The class of sources that later processes may read from disk."""
+OCANNL_STAGES_UPLOADS = True
+"""Copies from the host go through memory of this backend, on the stream of the kernels."""
 
 
 @hookimpl
@@ -62,6 +67,14 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> CudaBuffer:
     from ocannl_cuda import memory
 
     return memory.allocate(info, target)
+
+
+@hookimpl
+def ocannl_import(array: object, target: Target) -> CudaBuffer | None:
+    """Return memory of another library: DLPack, or `__cuda_array_interface__`."""
+    from ocannl_cuda import memory
+
+    return memory.imported(array, target)
 
 
 @hookimpl

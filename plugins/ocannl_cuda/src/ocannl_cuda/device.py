@@ -12,32 +12,40 @@ memory and events themselves.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self
-
-import numpy as np
+from typing import Any, Protocol, Self
 
 from ocannl_core.backend_api import LinkError, Target
 from ocannl_cuda.cache import Cubin
-from ocannl_cuda.driver_probe import LIBRARY
+from ocannl_cuda.driver_calls import DriverCallError, DriverCalls
 from ocannl_cuda.memory_pool import MemoryPool
+from ocannl_cuda.staging import HostMemory, Staging
 from ocannl_cuda.targets import is_emulated
 
 _NON_BLOCKING = 1
 """The flag of streams that do not wait for the legacy default stream."""
 _MOST_EVENTS = 64
 """The most events that are kept for reuse."""
+_NAMED_RUNS = 8
+"""The most routines that the error of a kernel names."""
+
+
+class Freed(Protocol):
+    """An object of the driver that is released when the device is."""
+
+    def free(self) -> None: ...
 
 
 class Device:
     """A device with the stream that runs all of its work in order.
 
-    As a context manager it makes its context the current one of the thread.
+    As a context manager it makes its context the current one of the thread. Work that is enqueued
+    inside of `following(stream)` runs in order with the work of that stream.
 
     Args:
         ordinal: Its number among the devices of the driver.
@@ -49,6 +57,9 @@ class Device:
 
         driver.init()
         self.driver: Any = driver
+        self.calls = DriverCalls()
+        self._threads = threading.local()
+        self.failures: tuple[type[Exception], ...] = (driver.Error, DriverCallError)
         self.ordinal = ordinal
         device = driver.Device(ordinal)
         self.capability: tuple[int, int] = device.compute_capability()
@@ -56,15 +67,24 @@ class Device:
         with self:
             self.stream: Any = driver.Stream(_NON_BLOCKING)
             self.memory = MemoryPool(self, is_exact=is_emulated)
+        self.staging = Staging(self)
         self._modules: dict[str, Any] = {}
         self._events: list[Any] = []
-        self._host: weakref.WeakSet[HostMemory] = weakref.WeakSet()
-        self._launches: weakref.WeakSet[Launches] = weakref.WeakSet()
+        self._owned: weakref.WeakSet[Freed] = weakref.WeakSet()
+        self._held: deque[tuple[Any, object]] = deque()
+        self._runs: deque[str] = deque(maxlen=_NAMED_RUNS)
         self._peers: dict[int, bool] = {ordinal: True}
         self.is_closed = False
 
     def __enter__(self) -> Self:
         self.context.push()
+        followed = getattr(self._threads, "stream", 0)
+        if followed:
+            try:
+                self.calls.let_wait(self.stream.handle, followed)
+            except DriverCallError as error:
+                self.driver.Context.pop()
+                raise self.failure(error) from error
         return self
 
     def __exit__(
@@ -73,7 +93,38 @@ class Device:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.driver.Context.pop()
+        followed = getattr(self._threads, "stream", 0)
+        try:
+            if followed:
+                self.calls.let_wait(followed, self.stream.handle)
+        except DriverCallError as failed:
+            if error is None:
+                raise self.failure(failed) from failed
+        finally:
+            self.driver.Context.pop()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the context the current one of the thread, for work that is not of this backend."""
+        self.context.push()
+        try:
+            yield
+        finally:
+            self.driver.Context.pop()
+
+    @contextmanager
+    def following(self, stream: int) -> Iterator[None]:
+        """Let the work that this thread enqueues meanwhile run in order with that of a stream.
+
+        Args:
+            stream: The handle of a stream of this device.
+        """
+        before = getattr(self._threads, "stream", 0)
+        self._threads.stream = stream
+        try:
+            yield
+        finally:
+            self._threads.stream = before
 
     def synchronize(self) -> None:
         """Wait for all work of the stream.
@@ -84,17 +135,61 @@ class Device:
         with self:
             try:
                 self.stream.synchronize()
-            except self.driver.Error as error:
+            except self.failures as error:
                 raise self.failure(error) from error
+        self._runs.clear()
+        self._drop_held()
 
     def failure(self, error: Exception, where: str = "") -> LinkError:
         """Return the error of work that failed on the device."""
+        runs = ", ".join(dict.fromkeys(self._runs))
+        recent = f" of {runs}," if runs else ""
         return LinkError(
             "Kernels run to their end.",
             found=f"device {self.ordinal}: {error}",
-            where=where or "some kernel since the last synchronisation",
+            where=where or f"some kernel{recent} since the last synchronisation",
             fix="CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails",
         )
+
+    def note_run(self, routine: str) -> None:
+        """Record a routine whose kernels are about to be enqueued, for messages."""
+        self._runs.append(routine)
+
+    def let_follow(self, stream: int) -> None:
+        """Let later work of another library's stream wait for all work so far; the context must be
+        current.
+        """
+        try:
+            self.calls.let_wait(stream, self.stream.handle)
+        except DriverCallError as error:
+            raise self.failure(error, f"the stream {stream:#x}") from error
+
+    def follow(self, stream: int) -> None:
+        """Let later work wait for all work so far of another library's stream; the context must be
+        current.
+        """
+        try:
+            self.calls.let_wait(self.stream.handle, stream)
+        except DriverCallError as error:
+            raise self.failure(error, f"the stream {stream:#x}") from error
+
+    def hold(self, thing: object) -> None:
+        """Keep an object until the work so far has finished; the context must be current."""
+        self._drop_held()
+        self._held.append((self.event(), thing))
+
+    def _drop_held(self) -> None:
+        """Drop the objects whose work has finished."""
+        while self._held:
+            try:
+                event, thing = self._held.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            with self, suppress(self.driver.Error):
+                if not event.query():
+                    self._held.appendleft((event, thing))
+                    return
+            self.reuse_event(event)
 
     def function(self, cubin: Cubin, symbol: str) -> Any:
         """Return a kernel of a cubin, which is loaded once; the context must be current.
@@ -114,17 +209,15 @@ class Device:
                 fix="remove the directory `cuda` of the cache, which `ocannl doctor` names",
             ) from error
 
-    def launches(self) -> Launches:
-        """Return a list for the launches of a routine; closing the device empties it."""
-        made = Launches()
-        self._launches.add(made)
-        return made
-
     def host_memory(self, nbytes: int) -> HostMemory:
         """Return page-locked memory of the host, all zero; the context must be current."""
         memory = HostMemory(self, nbytes)
-        self._host.add(memory)
+        self.own(memory)
         return memory
+
+    def own(self, thing: Freed) -> None:
+        """Free an object of the driver before the device is closed, if it still lives then."""
+        self._owned.add(thing)
 
     def reaches(self, other: Device) -> bool:
         """Return True if copies from another device are direct and kernels can read its memory,
@@ -150,13 +243,12 @@ class Device:
             start: The address on the other one.
             nbytes: The size.
         """
-        function = ctypes.CDLL(LIBRARY).cuMemcpyPeerAsync
-        handles = [each.context.handle for each in (self, other)]
-        there, here = (ctypes.c_void_p(int(handle)) for handle in handles)
-        places = ctypes.c_uint64(to), there, ctypes.c_uint64(start), here
-        code = function(*places, ctypes.c_size_t(nbytes), ctypes.c_void_p(self.stream.handle))
-        if code:
-            raise self.failure(RuntimeError(f"cuMemcpyPeerAsync returns {code}"), "a copy")
+        handles = [int(each.context.handle) for each in (self, other)]
+        there, here = handles
+        try:
+            self.calls.copy_from_peer(to, there, start, here, nbytes, self.stream.handle)
+        except DriverCallError as error:
+            raise self.failure(error, "a copy between devices") from error
 
     def event(self) -> Any:
         """Return an event behind all work so far; the context must be current."""
@@ -178,61 +270,15 @@ class Device:
             self.stream.synchronize()  # errors went to those who waited
         self.is_closed = True
         with self:
-            for launches in list(self._launches):
-                launches.actions.clear()
-            for memory in list(self._host):
-                memory.free()
+            for thing in list(self._owned):
+                thing.free()
+            self._held.clear()
+            self.staging.close()
             self.memory.close()
             self._events.clear()
             self._modules.clear()
             del self.stream
         self.context.detach()
-
-
-class Launches:
-    """The launches of a linked routine, in order.
-
-    Attributes:
-        actions: Functions of the values of static indices; they hold code and streams of a device.
-    """
-
-    __slots__ = ("__weakref__", "actions")
-
-    def __init__(self) -> None:
-        self.actions: list[Callable[[Any], None]] = []
-
-
-class HostMemory:
-    """Page-locked memory of the host, which kernels can access, too.
-
-    Args:
-        device: The device, whose context must be current.
-        nbytes: Its size.
-
-    Attributes:
-        cells: Its bytes.
-        address: Its address on devices.
-    """
-
-    __slots__ = ("__weakref__", "_device", "_memory", "address", "cells")
-
-    def __init__(self, device: Device, nbytes: int) -> None:
-        flags = device.driver.host_alloc_flags.DEVICEMAP
-        zeros = device.driver.pagelocked_zeros
-        self._device: Device | None = device
-        self.cells: np.ndarray[Any, Any] = zeros(nbytes, np.uint8, mem_flags=flags)
-        self._memory: Any = self.cells.base
-        self.address: int = self._memory.get_device_pointer()
-
-    def free(self) -> None:
-        """Return the memory to the driver, once."""
-        device, self._device = self._device, None
-        if device is not None:
-            with device:
-                self._memory.free()
-
-    def __del__(self) -> None:
-        self.free()
 
 
 _devices: dict[int, Device] = {}
@@ -246,19 +292,31 @@ def device_of(target: Target) -> Device:
         LinkError: if this machine does not have it, or it cannot be used.
     """
     found = _devices.get(target.device)
-    if found is not None:
-        return found
+    return _opened(target.device, is_emulated(target)) if found is None else found
+
+
+def ordinal_device(ordinal: int) -> Device:
+    """Return the device of an ordinal; one that no context has used yet is a real one.
+
+    Raises:
+        LinkError: if this machine does not have it, or it cannot be used.
+    """
+    found = _devices.get(ordinal)
+    return _opened(ordinal, is_emulated=False) if found is None else found
+
+
+def _opened(ordinal: int, is_emulated: bool) -> Device:
     with _lock:
-        if target.device not in _devices:
+        if ordinal not in _devices:
             try:
-                _devices[target.device] = Device(target.device, is_emulated=is_emulated(target))
+                _devices[ordinal] = Device(ordinal, is_emulated=is_emulated)
             except Exception as error:  # of PyCUDA, which may itself be missing
                 raise LinkError(
                     "A target of this backend is a device of this machine that works.",
-                    found=f"{target}: {type(error).__name__}: {error}",
+                    found=f"cuda:{ordinal}: {type(error).__name__}: {error}",
                     fix="`ocannl doctor cuda` checks driver, devices and compiler",
                 ) from error
-        return _devices[target.device]
+        return _devices[ordinal]
 
 
 @atexit.register

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from ocannl_core.backend_api import DType
 from ocannl_core.backend_api.c_family import (
+    AddressSpace,
     BlockDialect,
     KernelParameter,
     PreludeWords,
@@ -40,8 +41,19 @@ typedef unsigned long long uint64_t;
 #ifndef FP_FAST_FMAF
 #define FP_FAST_FMAF 1
 #endif
+#ifndef CUDA_EMULATOR  // which checks alignments
+template <class Vector>
+static __device__ __forceinline__ void copy_vector(void *to, const void *from) {
+  *(Vector *)to = *(const Vector *)from;
+}
+#endif
 """
 """Types and constants that NVRTC has no headers for."""
+
+WARP = 32
+"""The threads that exchange values without memory."""
+_VECTORS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short"}
+"""A type for each width of an access."""
 
 
 class Cuda(BlockDialect):
@@ -55,6 +67,7 @@ class Cuda(BlockDialect):
     index_type: ClassVar[str] = "int32_t"
     stack_limit: ClassVar[int] = 256 << 10
     preamble: ClassVar[str] = PREAMBLE
+    vector_bytes: ClassVar[int] = 16
 
     def for_positions(self, most: int) -> Cuda:
         return DIALECT if most < self.far else WIDE
@@ -69,13 +82,28 @@ class Cuda(BlockDialect):
         )
 
     def loop_pragma(self, kind: AxisKind, extent: int) -> str:
-        return "#pragma unroll" if kind is AxisKind.UNROLLED else ""
+        return "#pragma unroll" if kind in (AxisKind.UNROLLED, AxisKind.VECTOR) else ""
 
     def device_index(self, kind: AxisKind) -> str:
         return f"({self.index_type})" + ("blockIdx.x" if kind is AxisKind.GRID else "threadIdx.x")
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["__syncthreads();"]
+
+    def shuffle_xor(self, value: str, apart: int, threads: int) -> str | None:
+        if apart >= WARP:
+            return None
+        # the mask names the lanes that exist, all of which take part
+        whole, rest = threads - threads % WARP, (1 << threads % WARP) - 1
+        mask = "0xffffffffu" if not rest else f"{rest:#x}u"
+        if rest and whole:
+            mask = f"threadIdx.x < {whole} ? 0xffffffffu : {mask}"
+        return f"__shfl_xor_sync({mask}, {value}, {apart})"
+
+    def vector_copy(
+        self, destination: tuple[str, AddressSpace], source: tuple[str, AddressSpace], nbytes: int
+    ) -> str:
+        return f"copy_vector<{_VECTORS[nbytes]}>({destination[0]}, {source[0]});"
 
     def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
         shared = "__shared__ " if scope is Scope.GROUP else ""

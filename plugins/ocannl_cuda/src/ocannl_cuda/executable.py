@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, assert_never
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
 
 import numpy as np
 
@@ -26,23 +26,25 @@ from ocannl_core.backend_api import (
     make_exclusive,
     memory_plan,
     merge_reads,
+    settings,
 )
-from ocannl_core.backend_api.c_family import KernelText, native_arguments
+from ocannl_core.backend_api.c_family import native_arguments
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.loops import Block, CheckPositions, check_positions, statements
 from ocannl_cuda.building import build
 from ocannl_cuda.cache import Cubin
 from ocannl_cuda.compiler import CudaCompiler
-from ocannl_cuda.device import Device, HostMemory, device_of
+from ocannl_cuda.device import Device, device_of
+from ocannl_cuda.dialect import DIALECT
+from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
+from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
 from ocannl_cuda.memory_pool import Allocation
 from ocannl_cuda.source import CudaSource
+from ocannl_cuda.staging import HostMemory
 
 Buffers = Mapping[TensorNode, Buffer]
-Values = dict[StaticIndex, int]
-Action = Callable[[Values], None]
-_WORD = 8
-"""The bytes of every parameter: addresses and static indices."""
+_FLAG_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,12 @@ class _Linker:
 
     def launcher(self) -> Launcher:
         plan, device = self._plan, self._device
-        launches = device.launches()
+        # who waits for every kernel gets them one by one
+        is_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+        uses_graphs = settings.current().cuda_graphs and not is_blocking
         with device:
-            launches.actions += self._actions(plan.steps, iter(self._executable.source.launched))
+            steps = list(self._steps(plan.steps, iter(self._executable.source.launched)))
+            actions = list(actions_of(steps, device, uses_graphs=uses_graphs))
         # devices whose memory the kernels read: they may write it again afterwards
         sources = tuple(self._sources.values())
         count, indices, kept = len(plan.indices), plan.indices, (self._memory, self._kept)
@@ -121,7 +126,8 @@ class _Linker:
             for each in sources:
                 wait_for(device, each)
             with device:
-                for action in launches.actions:
+                device.note_run(plan.name)
+                for action in actions:
                     action(known)
             for each in sources:
                 wait_for(each, device)
@@ -166,93 +172,64 @@ class _Linker:
 
     # ----- steps ----------------------------------------------------------------------------
 
-    def _actions(self, steps: Sequence[Step], launched: Iterator[str | None]) -> Iterator[Action]:
+    def _steps(self, steps: Sequence[Step], launched: Iterator[str | None]) -> Iterator[RunStep]:
         for step in steps:
             match step:
                 case RepeatedSteps():
-                    yield self._repetition(step, list(self._actions(step.steps, launched)))
+                    inside = tuple(self._steps(step.steps, launched))
+                    yield Repetition(step.index, step.iterations, inside)
                 case Kernel() | HostCall():
                     symbol = next(launched)
-                    yield self._host_call(step) if symbol is None else self._launch(step, symbol)
+                    if symbol is None:
+                        yield self._host_call(step)
+                    else:
+                        yield from self._launch(step, symbol)
                 case _:
                     assert_never(step)
 
-    def _repetition(self, repeated: RepeatedSteps, actions: Sequence[Action]) -> Action:
-        index, iterations = repeated.index, repeated.iterations
-
-        def run(values: Values) -> None:
-            for position in iterations:
-                values[index] = position
-                for action in actions:
-                    action(values)
-
-        return run
-
-    def _host_call(self, step: LeafStep) -> Action:
+    def _host_call(self, step: LeafStep) -> HostStep:
         assert isinstance(step, HostCall)
         memory = {node: self._memory[node] for node in (*step.call.inputs, *step.call.outputs)}
         call = host_call(step.call, memory, transfer)
-        return lambda values: call()
+        return HostStep(lambda values: call())
 
-    def _launch(self, step: LeafStep, symbol: str) -> Action:
-        """Return an action that launches a kernel, with its addresses packed."""
+    def _launch(self, step: LeafStep, symbol: str) -> Iterator[RunStep]:
+        """Yield the launch of a kernel, and a step that waits for it if it has checks."""
         text = self._texts[symbol]
         function = self._device.function(self._executable.cubins[symbol], symbol)
         addresses, indices = self._arguments(step)
         checks = _checks_of(step.body) if isinstance(step, Kernel) and text.checks else ()
-        flag = self._device.host_memory(_WORD) if checks else None
-        cells = bytearray(_WORD * (len(addresses) + len(indices) + len(checks[:1])))
-        struct.pack_into(f"={len(addresses)}Q", cells, 0, *addresses)
+        flag = self._device.host_memory(_FLAG_BYTES) if checks else None
+        shape = _padded(text.grid), _padded(text.block)
+        last = () if flag is None else (flag.address,)
+        where = f"kernel {symbol}, {step.title}"
+        launch = KernelLaunch(self._device, function, where, shape, addresses, indices, last)
+        if launch.is_empty:
+            return
+        yield launch
         if flag is not None:
-            struct.pack_into("=Q", cells, len(cells) - _WORD, flag.address)
-        first = _WORD * len(addresses)
-        return self._call(step, text, function, cells, indices, first, checks, flag)
+            yield self._check(checks, flag, where)
 
-    def _call(
-        self,
-        step: LeafStep,
-        text: KernelText,
-        function: Any,
-        cells: bytearray,
-        indices: tuple[StaticIndex, ...],
-        first: int,
-        checks: tuple[CheckPositions, ...],
-        flag: HostMemory | None,
-    ) -> Action:
-        """Return an action that launches a kernel.
+    def _check(self, checks: tuple[CheckPositions, ...], flag: HostMemory, where: str) -> HostStep:
+        """Return the step that waits for a kernel and raises the error of a check that failed.
 
         Args:
-            step: The kernel, for messages.
-            text: Its text.
-            function: The loaded kernel.
-            cells: Its parameters.
-            indices: The static indices among them.
-            first: The place of the first of those.
-            checks: The checks that it runs.
-            flag: The number that they set; None without checks.
+            checks: The checks of the kernel.
+            flag: The number that they set.
+            where: The kernel for messages.
         """
-        grid, block = _padded(text.grid), _padded(text.block)
-        start, stream, device = function._launch_kernel, self._device.stream, self._device
-        layout = struct.Struct(f"={len(indices)}q")
-        # without indices that vary, the same bytes go to every launch
-        constant = bytes(cells)
+        device = self._device
 
-        def run(values: Values) -> None:
-            given: bytes | bytearray = constant
-            if indices:
-                layout.pack_into(cells, first, *[values[index] for index in indices])
-                given = cells
+        def check(values: Values) -> None:
             try:
-                start(grid, block, given, 0, stream)
-                if flag is not None:
-                    stream.synchronize()
-            except device.driver.Error as error:
-                raise device.failure(error, f"kernel {text.symbol}, {step.title}") from error
-            if flag is not None and flag.cells.any():
+                device.stream.synchronize()
+            except device.failures as error:
+                raise device.failure(error, where) from error
+            if flag.cells.any():
                 flag.cells[:] = 0
                 self._raise_failure(checks, values)
 
-        return (lambda values: None) if 0 in (*grid, *block) else run
+        return HostStep(check)
 
     def _arguments(self, step: LeafStep) -> tuple[list[int], tuple[StaticIndex, ...]]:
         """Return the addresses that a kernel is given, and the static indices after them."""
@@ -272,7 +249,9 @@ class _Linker:
         for check in checks:
             buffer = self._memory[check.node]
             cells = np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy)
-            transfer(HostBuffer(cells, buffer.info), buffer)
+            copied = transfer(HostBuffer(cells, buffer.info), buffer)
+            assert copied is not None
+            copied.wait()
             check_positions(check, interior(cells, buffer.info), values.__getitem__)
         raise LinkError(
             "Positions stay the same while a routine runs.",
@@ -317,6 +296,13 @@ class _Linker:
                 found=f"{given.dtype} {list(given.buffer_dims)} for "
                 f"{needed.dtype} {list(needed.buffer_dims)}",
                 where=repr(node),
+            )
+        if buffer.address % DIALECT.vector_bytes:
+            raise LinkError(
+                f"Memory of a device begins at a multiple of {DIALECT.vector_bytes} bytes.",
+                found=f"a {what} at the address {buffer.address:#x}",
+                where=repr(node),
+                fix="copy it to memory of its own",
             )
         return buffer
 

@@ -4,6 +4,7 @@
 
 The memory stays alive as long as the other library refers to it. It has been written when it is
 handed over; the other library must have finished before a routine that uses the tensor runs.
+The module `foreign_memory` has the other direction.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ocannl_core.backend_api import (
 
 CUDA = 2
 """kDLCUDA."""
-_CODES = {
+CODES = {
     int8: 0,
     int16: 0,
     int32: 0,
@@ -54,15 +55,15 @@ _CODES = {
 """DLDataTypeCode."""
 _WITHOUT_NUMPY = frozenset({bfloat16, float8_e4m3fn, float8_e5m2})
 """Formats that `__cuda_array_interface__` has no names for."""
-_NAME = b"dltensor"
+NAME = b"dltensor"
 
 
-class _Tensor(ctypes.Structure):
+class Tensor(ctypes.Structure):
     """DLManagedTensor."""
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Tensor))
-_Tensor._fields_ = [
+Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+TENSOR_FIELDS = (
     ("data", ctypes.c_void_p),
     ("device_type", ctypes.c_int32),
     ("device_id", ctypes.c_int32),
@@ -73,15 +74,15 @@ _Tensor._fields_ = [
     ("shape", ctypes.POINTER(ctypes.c_int64)),
     ("strides", ctypes.POINTER(ctypes.c_int64)),
     ("byte_offset", ctypes.c_uint64),
-    ("manager", ctypes.c_void_p),
-    ("deleter", _Deleter),
-]
+)
+"""DLTensor."""
+Tensor._fields_ = (*TENSOR_FIELDS, ("manager", ctypes.c_void_p), ("deleter", Deleter))
 _exported: dict[int, tuple[object, ...]] = {}
 """The objects that exported memory depends on, by number."""
 _numbers = count(1)
 
 
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+_pointer_in = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 _capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
@@ -89,19 +90,19 @@ _capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p,
 )
 
 
-def _release(tensor: Any) -> None:
+def _release(address: int) -> None:
     """Drop the objects that an exported tensor depends on."""
-    _exported.pop(tensor.contents.manager, None)
+    _exported.pop(Tensor.from_address(address).manager, None)
 
 
 def _drop(address: int) -> None:
     """Release a tensor that no consumer has taken out of its capsule."""
     capsule = ctypes.c_void_p(address)
-    if ctypes.pythonapi.PyCapsule_IsValid(capsule, _NAME):
-        _release(ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Tensor)))
+    if ctypes.pythonapi.PyCapsule_IsValid(capsule, NAME):
+        _release(_pointer_in(capsule, NAME))
 
 
-_RELEASE = _Deleter(_release)
+_RELEASE = Deleter(_release)
 _DROP = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
 
 
@@ -117,17 +118,17 @@ def capsule(owner: object, address: int, info: NodeInfo, device: int) -> object:
     Raises:
         BufferError: for a format that DLPack does not have.
     """
-    if info.dtype not in _CODES:
+    if info.dtype not in CODES:
         raise BufferError(f"DLPack has no format for {info.dtype}")
     strides, offset = _layout(info)
     dims = _array(info.dims)
     number, steps = next(_numbers), _array(strides)
     nbytes = info.dtype.nbytes
     place = address + offset * nbytes, CUDA, device, len(info.dims)
-    kind = _CODES[info.dtype], 8 * nbytes, 1
-    tensor = _Tensor(*place, *kind, dims, steps, 0, number, _RELEASE)
+    kind = CODES[info.dtype], 8 * nbytes, 1
+    tensor = Tensor(*place, *kind, dims, steps, 0, number, _RELEASE)
     _exported[number] = owner, tensor, dims, steps
-    return _capsule(ctypes.addressof(tensor), _NAME, ctypes.cast(_DROP, ctypes.c_void_p))
+    return _capsule(ctypes.addressof(tensor), NAME, ctypes.cast(_DROP, ctypes.c_void_p))
 
 
 def array_interface(address: int, info: NodeInfo) -> dict[str, object]:
@@ -136,7 +137,7 @@ def array_interface(address: int, info: NodeInfo) -> dict[str, object]:
     Raises:
         AttributeError: for a format that the interface does not have.
     """
-    if info.dtype not in _CODES or info.dtype in _WITHOUT_NUMPY:
+    if info.dtype not in CODES or info.dtype in _WITHOUT_NUMPY:
         raise AttributeError(f"__cuda_array_interface__ has no format for {info.dtype}")
     strides, offset = _layout(info)
     nbytes = info.dtype.nbytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from ocannl_core.backend_api import (
 )
 from ocannl_cuda import interop
 from ocannl_cuda.device import Device, device_of
+from ocannl_cuda.driver_calls import LEGACY_STREAM
+from ocannl_cuda.foreign_memory import ForeignMemory, describe
 from ocannl_cuda.memory_pool import Allocation
+from ocannl_cuda.staging import CHUNK, Download
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +30,7 @@ Array = np.ndarray[Any, Any]
 class CudaBuffer:
     """The cells of a node, margins included, in memory of a device."""
 
-    memory: Allocation
+    memory: Allocation | ForeignMemory
     info: NodeInfo
     target: Target
 
@@ -36,8 +40,13 @@ class CudaBuffer:
         return self.memory.address
 
     @property
+    def is_read_only(self) -> bool:
+        """True for memory that another library does not let others write."""
+        return isinstance(self.memory, ForeignMemory) and self.memory.is_read_only
+
+    @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        # a consumer that does not support streams needs the cells to be written
+        # many consumers ignore the stream of the interface: the cells must be written
         device_of(self.target).synchronize()
         return interop.array_interface(self.address, self.info)
 
@@ -45,9 +54,19 @@ class CudaBuffer:
         return interop.CUDA, self.target.device
 
     def __dlpack__(self, *, stream: int | None = None, **more: object) -> object:
-        """Return a capsule of DLPack; a stream of -1 leaves out the wait for queued work."""
+        """Return a capsule of DLPack, for use on a stream after all queued work.
+
+        Args:
+            stream: The handle of the stream; by default the legacy one, which is 1. The
+                per-thread stream is 2, and -1 leaves out the wait.
+            more: Options of newer versions of the protocol, whose defaults hold.
+        """
+        if stream == 0:
+            raise BufferError("the stream 0 of DLPack is ambiguous: give 1, 2 or a handle")
         if stream != -1:
-            device_of(self.target).synchronize()
+            device = device_of(self.target)
+            with device:
+                device.let_follow(LEGACY_STREAM if stream is None else stream)
         return interop.capsule(self.memory, self.address, self.info, self.target.device)
 
 
@@ -59,12 +78,13 @@ class Queued:
         kept: The memory that the work uses.
     """
 
-    __slots__ = ("_device", "_event", "_kept")
+    __slots__ = ("__weakref__", "_device", "_event", "_kept")
 
     def __init__(self, device: Device, kept: object = None) -> None:
         self._device = device
         self._event = device.event()
         self._kept = kept
+        device.own(self)
 
     def wait(self) -> None:
         """Return when all earlier work has finished.
@@ -75,15 +95,76 @@ class Queued:
         with self._device:
             try:
                 self._event.synchronize()
-            except self._device.driver.Error as error:
+            except self._device.failures as error:
                 raise self._device.failure(error) from error
+
+    def free(self) -> None:
+        """Release the event, while the context is current."""
+        event, self._event = self._event, None
+        if event is not None:
+            self._device.reuse_event(event)
 
     def wait_on(self, other: Device) -> None:
         """Let later work of another device wait; the other one's context must be current."""
         other.stream.wait_for_event(self._event)
 
     def __del__(self) -> None:
-        self._device.reuse_event(self._event)
+        self.free()
+
+
+class Arriving:
+    """A copy to an array of the host, which has its cells when something has waited for them.
+
+    Args:
+        device: The device.
+        source: The cells.
+        flat: The bytes of a contiguous array.
+        copied: An array that gets the cells last, and the contiguous one; None if that is all.
+    """
+
+    __slots__ = ("_copied", "_device", "_flat", "_parts", "_source")
+
+    def __init__(
+        self, device: Device, source: CudaBuffer, flat: Array, copied: tuple[Array, Array] | None
+    ) -> None:
+        self._device = device
+        self._source = source
+        self._flat = flat
+        self._copied = copied
+        self._parts: deque[tuple[int, Download]] = deque()
+        with device:
+            self._start(0)
+
+    def wait(self) -> None:
+        """Return when the array has the cells; a piece is on its way while one is copied out.
+
+        Raises:
+            LinkError: if some kernel failed.
+        """
+        device = self._device
+        with device:
+            while self._parts:
+                start, part = self._parts.popleft()
+                self._start(start + CHUNK)
+                try:
+                    part.wait()
+                except device.failures as error:
+                    raise device.failure(error) from error
+                self._flat[start : start + CHUNK] = part.cells
+        if self._copied is not None:
+            np.copyto(*self._copied)
+            self._copied = None
+
+    def _start(self, start: int) -> None:
+        """Enqueue the copy of the piece from a place on, if there is one."""
+        nbytes = min(self._flat.size - start, CHUNK)
+        if nbytes <= 0:
+            return
+        try:
+            part = self._device.staging.download(self._source.address + start, nbytes)
+        except self._device.failures as error:
+            raise self._device.failure(error) from error
+        self._parts.append((start, part))
 
 
 def allocate(info: NodeInfo, target: Target) -> CudaBuffer:
@@ -105,6 +186,21 @@ def zeroed(nbytes: int, target: Target) -> Allocation:
     return memory
 
 
+def imported(array: object, target: Target) -> CudaBuffer | None:
+    """Return memory of another library as a buffer, used after the work that fills it; None for an
+    object without memory of CUDA devices.
+
+    Raises:
+        TransferError: if it is of another device, of an unknown format, or has gaps.
+    """
+    if not (hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")):
+        return None
+    device = device_of(target)
+    with device:
+        found = describe(array, device)
+    return None if found is None else CudaBuffer(found.memory, found.info, target)
+
+
 def transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copy cells; return None for a pair that this backend does not serve."""
     match destination, source:
@@ -121,34 +217,32 @@ def transfer(destination: Buffer, source: Buffer) -> Event | None:
 
 
 def _upload(destination: CudaBuffer, array: Array) -> Event:
-    """Copy from the host. The array may change as soon as this returns: the driver copies memory
-    that is not page-locked before its call returns.
-    """
+    """Copy from the host through page-locked memory: the array may change at once."""
     if not array.size:
         return Done()
     device = device_of(destination.target)
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     with device:
-        device.driver.memcpy_htod_async(destination.address, data, device.stream)
-        return Queued(device, (destination, data))
+        try:
+            device.staging.upload(destination.address, data)
+        except device.failures as error:
+            raise device.failure(error) from error
+        return Queued(device, destination)
 
 
 def _download(array: Array, source: CudaBuffer) -> Event:
+    """Copy to the host through page-locked memory, in pieces if there is much."""
     if not array.size:
         return Done()
     device = device_of(source.target)
     is_direct = array.flags.c_contiguous and array.flags.writeable
     data = array if is_direct else np.empty(array.shape, array.dtype)
-    with device:
-        try:
-            flat = data.reshape(-1).view(np.uint8)
-            device.driver.memcpy_dtoh_async(flat, source.address, device.stream)
-            device.stream.synchronize()
-        except device.driver.Error as error:
-            raise device.failure(error) from error
-    if not is_direct:
-        np.copyto(array, data)
-    return Done()
+    flat = data.reshape(-1).view(np.uint8)
+    arriving = Arriving(device, source, flat, None if is_direct else (array, data))
+    if flat.size > CHUNK:
+        arriving.wait()
+        return Done()
+    return arriving
 
 
 def _copy(destination: CudaBuffer, source: CudaBuffer) -> Event:
@@ -159,7 +253,17 @@ def _copy(destination: CudaBuffer, source: CudaBuffer) -> Event:
         device.driver.memcpy_dtod_async(
             destination.address, source.address, source.info.nbytes, device.stream
         )
+        _hold(device, destination, source)
         return Queued(device, (destination, source))
+
+
+def _hold(device: Device, *buffers: CudaBuffer) -> None:
+    """Keep memory of other libraries until the work so far has finished: they may reuse it at once
+    when it is dropped.
+    """
+    for buffer in buffers:
+        if isinstance(buffer.memory, ForeignMemory):
+            device.hold(buffer.memory)
 
 
 def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
@@ -174,6 +278,7 @@ def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
     with there:
         addresses = destination.address, source.address
         there.copy_from_peer(here, *addresses, source.info.nbytes)
+        _hold(there, destination, source)
         copied = Queued(there, (destination, source))
     with here:
         copied.wait_on(here)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ocannl_core.backend_api import Capability, Target, TargetReport, ThreadBlocks
 from ocannl_cuda.compiler import CudaCompiler, architecture_of
 from ocannl_cuda.compilers import INSTALL, Missing
+from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused
 
 PRIORITY = 100
@@ -90,6 +91,8 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         registers=_REGISTERS,
         subgroup=32,
         processors=facts.processors,
+        vector_bytes=DIALECT.vector_bytes,
+        has_shuffles=True,
     )
     return Target(
         "cuda",

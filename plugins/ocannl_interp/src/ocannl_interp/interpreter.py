@@ -13,7 +13,7 @@ loop advances all its iterations to the barrier before any goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 from ocannl_core.backend_api import (
     CallExternal,
@@ -67,6 +67,7 @@ from ocannl_core.backend_api.loops import (
     Stmt,
     Store,
     StoreVector,
+    SubgroupReduce,
     Ternary,
     Unary,
     VarIndex,
@@ -74,14 +75,22 @@ from ocannl_core.backend_api.loops import (
     as_affine,
     check_positions,
 )
+from ocannl_interp.groups import (
+    Action,
+    Frame,
+    Meeting,
+    Steps,
+    butterfly,
+    contains_barrier,
+    lockstep,
+    no_subgroup,
+    paused_loop,
+    unpaused,
+)
 from ocannl_interp.memory import interior, poison, reader, undefined
 
-Frame = list[Any]
-Action = Callable[[Frame], None]
 Value = Callable[[Frame], Number]
 Position = Callable[[Frame], int]
-Steps = Callable[[Frame], Iterator[Barrier]]
-"""An action that can be paused: yields the barrier at which it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,8 @@ class Translator:
                 return self.action(body)
             case Barrier() | Prefetch() | Remark():
                 return lambda frame: None
+            case SubgroupReduce():
+                raise no_subgroup(stmt, 1)
             case _:
                 assert_never(stmt)
 
@@ -247,7 +258,7 @@ class Translator:
         body = self.steps(loop.body)
         self._scope = outer
 
-        def member(frame: Frame, position: int) -> Iterator[Barrier]:
+        def member(frame: Frame, position: int) -> Iterator[Meeting]:
             own = frame.copy()
             own[slot] = position
             for each in private:
@@ -261,6 +272,8 @@ class Translator:
         match stmt:
             case Barrier():
                 return lambda frame: iter((stmt,))
+            case SubgroupReduce():
+                return self._subgroup_reduce(stmt)
             case For(kind=AxisKind.BLOCK) if contains_barrier(stmt):
                 return self._members(stmt)
             case For() if contains_barrier(stmt):
@@ -268,7 +281,7 @@ class Translator:
                 slot, positions = self._positions(stmt)
                 inner = self.steps(stmt.body)
                 self._scope = outer
-                return lambda frame: _paused_loop(frame, slot, positions(frame), inner)
+                return lambda frame: paused_loop(frame, slot, positions(frame), inner)
             case Block(stmts) if contains_barrier(stmt):
                 outer, private = self._scope.copy(), self._private
                 parts = [self.steps(each) for each in stmts]
@@ -277,7 +290,30 @@ class Translator:
             case Staged(_, _, body) if contains_barrier(stmt):
                 return self.steps(body)
             case _:
-                return _unpaused(self.action(stmt))
+                return unpaused(self.action(stmt))
+
+    def _subgroup_reduce(self, stmt: SubgroupReduce) -> Steps:
+        slot, value, dtype = self._slot(stmt.local), self.value(stmt.value), stmt.local.dtype
+        meaning, key = meaning_in(stmt.op, dtype, dtype), object()
+
+        def combine(a: Number, b: Number) -> Number:
+            return round_to(meaning(a, b), dtype)
+
+        def steps(frame: Frame) -> Iterator[Meeting]:
+            # all iterations arrive, in the order of their numbers, before one goes on
+            group = frame[GROUP]
+            values = group.setdefault(key, [])
+            own = len(values)
+            values.append(value(frame))
+            yield stmt
+            if group.get(key) is values:
+                del group[key]
+            if len(values) % stmt.lanes:
+                raise no_subgroup(stmt, len(values))
+            first = own - own % stmt.lanes
+            frame[slot] = butterfly(values[first : first + stmt.lanes], own - first, combine)
+
+        return steps
 
     def _repeat(self, stmt: Repeat) -> Action:
         outer, infos = self._scope.copy(), self.nodes
@@ -507,53 +543,6 @@ def constant(value: float, dtype: DType) -> Number:
     if dtype.kind is Kind.WORD:
         return word_of(value)
     return round_to(value, dtype)
-
-
-def lockstep(members: Sequence[Iterator[Barrier]]) -> Iterator[Barrier]:
-    """Yield each barrier once all members have reached it.
-
-    Raises:
-        VerifyError: if some members wait at a barrier that others do not reach.
-    """
-    while True:
-        reached = [next(member, None) for member in members]
-        first = reached[0] if reached else None
-        if any(barrier is not first for barrier in reached):
-            waiting = sum(barrier is not None for barrier in reached)
-            raise VerifyError(
-                "All BLOCK iterations come to the same barriers.",
-                found=f"{waiting} of {len(reached)} iterations wait, not all at the same barrier",
-            )
-        if first is None:
-            return
-        yield first
-
-
-def contains_barrier(stmt: Stmt) -> bool:
-    """Return True if the statement, or one inside it, is a barrier."""
-    match stmt:
-        case Barrier():
-            return True
-        case Block(stmts):
-            return any(map(contains_barrier, stmts))
-        case For(body=body) | Staged(body=body):
-            return contains_barrier(body)
-        case _:
-            return False
-
-
-def _unpaused(action: Action) -> Steps:
-    def run(frame: Frame) -> Iterator[Barrier]:
-        action(frame)
-        return iter(())
-
-    return run
-
-
-def _paused_loop(frame: Frame, slot: int, positions: range, body: Steps) -> Iterator[Barrier]:
-    for position in positions:
-        frame[slot] = position
-        yield from body(frame)
 
 
 def _strides(info: NodeInfo) -> tuple[int, ...]:

@@ -33,7 +33,8 @@ from ocannl_core.backend_api.loops import (
     to_text,
     writes,
 )
-from ocannl_interp.interpreter import Action, Frame, MergeOf, Translator, repetition
+from ocannl_interp.groups import Action, Frame
+from ocannl_interp.interpreter import MergeOf, Translator, repetition
 from ocannl_interp.memory import Array, ArrayBuffer, undefined
 
 

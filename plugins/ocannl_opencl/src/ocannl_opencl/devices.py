@@ -15,6 +15,7 @@ from ocannl_core.backend_api import (
     ThreadBlocks,
     dataclass,
 )
+from ocannl_opencl.dialect import DIALECT
 
 BACKEND = "opencl"
 PRIORITY = 20
@@ -73,6 +74,7 @@ def _target(number: int, device: Any) -> Target:
         local_bytes=int(device.local_mem_size),
         processors=int(device.max_compute_units),
         subgroup=32 if is_gpu else 1,
+        vector_bytes=DIALECT.vector_bytes,
     )
     return Target(
         BACKEND,

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from ocannl_core.backend_api import DType
 from ocannl_core.backend_api.c_family import (
+    AddressSpace,
     BlockDialect,
     KernelParameter,
     PreludeWords,
@@ -60,6 +61,14 @@ _BITS = {
 }
 """The helpers that reinterpret bits, by functions of the language."""
 
+_VECTORS = {16: "uint4", 8: "uint2", 4: "uint", 2: "ushort"}
+"""A type for each width of an access."""
+_SPACES = {
+    AddressSpace.GLOBAL: "__global ",
+    AddressSpace.GROUP: "__local ",
+    AddressSpace.PRIVATE: "",
+}
+
 
 class OpenCL(BlockDialect):
     """OpenCL C 1.2, one kernel per launch."""
@@ -70,6 +79,7 @@ class OpenCL(BlockDialect):
     )
     stack_limit: ClassVar[int] = 1 << 16
     preamble: ClassVar[str] = PREAMBLE
+    vector_bytes: ClassVar[int] = 16
 
     def for_positions(self, most: int) -> OpenCL:
         return NARROW if most < self.far else DIALECT
@@ -87,7 +97,8 @@ class OpenCL(BlockDialect):
         return f"__global {super().parameter(parameter)}"
 
     def loop_pragma(self, kind: AxisKind, extent: int) -> str:
-        return f"#pragma unroll {extent}" if kind is AxisKind.UNROLLED else ""
+        is_unrolled = kind in (AxisKind.UNROLLED, AxisKind.VECTOR)
+        return f"#pragma unroll {extent}" if is_unrolled else ""
 
     def device_index(self, kind: AxisKind) -> str:
         return "get_group_id(0)" if kind is AxisKind.GRID else "get_local_id(0)"
@@ -95,9 +106,16 @@ class OpenCL(BlockDialect):
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"]
 
+    def vector_copy(
+        self, destination: tuple[str, AddressSpace], source: tuple[str, AddressSpace], nbytes: int
+    ) -> str:
+        to, of = (f"{_SPACES[space]}{_VECTORS[nbytes]} *" for _, space in (destination, source))
+        return f"*({to}){destination[0]} = *(const {of}){source[0]};"
+
     def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
         space = "__local " if scope is Scope.GROUP else ""
-        return f"{space}{self.storage_type(dtype)} {name}[{max(size, 1)}];"
+        cells = f"{space}{self.storage_type(dtype)} {name}[{max(size, 1)}]"
+        return f"{cells} __attribute__((aligned({self.vector_bytes})));"
 
 
 class NarrowOpenCL(OpenCL):

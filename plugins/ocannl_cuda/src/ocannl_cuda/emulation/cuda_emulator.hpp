@@ -46,6 +46,7 @@ CUDA_EMULATOR_VECTORS(unsigned short, ushort)
 CUDA_EMULATOR_VECTORS(signed char, char)
 CUDA_EMULATOR_VECTORS(unsigned char, uchar)
 
+#define CUDA_EMULATOR 1
 #define __global__
 #define __device__
 #define __host__
@@ -296,7 +297,7 @@ static int run_block(bool has_barriers) {
     locate(is_reverse ? threads - 1 - k : k);
     body(arguments);
   }
-  return ok;
+  return cuda_emulator_message[0] ? launch_failed : ok;
 }
 
 static int run_grid(void (*kernel)(void *), void *given, const unsigned *grid,
@@ -378,6 +379,9 @@ template <class T>
 T exchange(int line, unsigned mask, T value, unsigned lane) {
   static_assert(sizeof(T) <= 8, "shuffles move at most 8 bytes");
   const unsigned first = current / 32 * 32;
+  if (!(mask >> (current - first) & 1))
+    fail("thread %u takes part in an exchange in line %d whose mask %#x leaves it out", current,
+         line, mask);
   uint64_t bits = 0;
   memcpy(&bits, &value, sizeof value);
   lanes[current] = bits;
@@ -452,6 +456,15 @@ static inline T atomicAdd(T *cell, T value) {
   const T old = *cell;
   *cell = old + value;
   return old;
+}
+
+// Copies a vector, both ends of which begin at a multiple of its size.
+template <class Vector>
+static inline void copy_vector(void *to, const void *from, int line = __builtin_LINE()) {
+  if ((uintptr_t)to % sizeof(Vector) || (uintptr_t)from % sizeof(Vector))
+    cuda_emulator::fail("thread %u accesses a vector of %zu bytes in line %d at an address that is no "
+                        "multiple of that", cuda_emulator::current, sizeof(Vector), line);
+  memcpy(to, from, sizeof(Vector));
 }
 
 #define CUDA_EMULATOR_EXPORT(kernel, bounds, has_barriers)                                     \

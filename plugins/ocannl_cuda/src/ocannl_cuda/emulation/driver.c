@@ -8,7 +8,8 @@
 //   CUDA_EMULATOR_DEVICES  the number of devices, 1 by default
 //   CUDA_EMULATOR_MEMORY   bytes of each, 4 GiB by default
 //   CUDA_EMULATOR_FAIL     NAME:N lets the Nth call of the function fail, for cuMemAlloc_v2,
-//                          cuMemHostAlloc, cuLaunchKernel and cuModuleLoadDataEx
+//                          cuMemHostAlloc, cuLaunchKernel, cuModuleLoadDataEx, cuGraphLaunch and
+//                          cuGraphInstantiateWithFlags
 //   CUDA_LAUNCH_BLOCKING   1 runs each kernel when it is launched
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,8 +30,8 @@ typedef int (*Run)(const char *, size_t, const unsigned *, const unsigned *);
 enum {
   OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100,
   INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ENABLED = 704,
-  INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
-  NOT_SUPPORTED = 801,
+  INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
+  NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
 };
 enum { MOST_DEVICES = 16, MOST_CONTEXTS = 64 };
 
@@ -43,14 +44,29 @@ typedef struct Work {
   char *to, *from;
   size_t size, width;
   unsigned value, grid[3], block[3];
-  Run run;
-  const char *name, *message;
+  struct Function *function;
   Event *event;
   uint64_t number;
   struct Work *next;
 } Work;
-typedef struct Stream { Context *context; unsigned flags; Work *first, *last; struct Stream *next; } Stream;
+typedef struct Graph { Work **nodes; size_t count; } Graph;
+typedef struct GraphExec { Graph copy; Context *context; } GraphExec;
+typedef struct Stream {
+  Context *context;
+  unsigned flags;
+  Work *first, *last;
+  Graph *captured;  // NULL unless the stream is in capture
+  int is_invalid;   // a call that a capture does not allow was made
+  struct Stream *next;
+} Stream;
 typedef struct Function { Run run; const char *message; char name[256]; } Function;
+typedef struct KernelParams {  // CUDA_KERNEL_NODE_PARAMS_v2
+  Function *function;
+  unsigned grid[3], block[3], shared;
+  void **parameters, **extra;
+  void *kernel;
+  Context *context;
+} KernelParams;
 typedef struct Module { void *library; Context *context; Function *functions[256]; int count; } Module;
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -62,7 +78,7 @@ static __thread Context *stack[MOST_CONTEXTS];
 static __thread int depth;
 static Block *blocks;
 static Stream *streams;
-static long live_events, live_modules, live_contexts, launches, copies;
+static long live_events, live_modules, live_contexts, live_graphs, launches, graph_launches, copies;
 
 #define CURRENT() (depth ? stack[depth - 1] : NULL)
 #define NEED_CONTEXT()                                    \
@@ -75,11 +91,13 @@ static void leave(int *held) { pthread_mutex_unlock(&lock); }
 #define GUARD() __attribute__((cleanup(leave))) int held = (take_lock(), 1)
 
 static int must_fail(const char *name) {
-  static int counts[8];
-  static const char *const names[] = {"cuMemAlloc_v2", "cuMemHostAlloc", "cuLaunchKernel", "cuModuleLoadDataEx"};
+  static const char *const names[] = {"cuMemAlloc_v2",      "cuMemHostAlloc", "cuLaunchKernel",
+                                      "cuModuleLoadDataEx", "cuGraphLaunch",  "cuGraphInstantiateWithFlags"};
+  enum { COUNT = sizeof names / sizeof *names };
+  static int counts[COUNT];
   const char *asked = getenv("CUDA_EMULATOR_FAIL");
   const size_t length = strlen(name);
-  for (int k = 0; k < 4; ++k)
+  for (int k = 0; k < COUNT; ++k)
     if (!strcmp(name, names[k])) {
       const int number = ++counts[k];
       if (asked && !strncmp(asked, name, length) && asked[length] == ':') {
@@ -111,10 +129,11 @@ static void run_work(Stream *stream, Work *work) {
       break;
     case KERNEL:
       if (!context->error) {
-        const int code = work->run(work->from, work->size, work->grid, work->block);
+        const Function *function = work->function;
+        const int code = function->run(work->from, work->size, work->grid, work->block);
         if (code) {
-          fprintf(stderr, "emulated device %d, kernel %s: %s\n", context->device, work->name,
-                  work->message ? work->message : "failed");
+          fprintf(stderr, "emulated device %d, kernel %s: %s\n", context->device, function->name,
+                  function->message ? function->message : "failed");
           context->error = code;
         }
       }
@@ -147,12 +166,28 @@ static void run_context(Context *context) {
     if (each->context == context) run_stream(each);
 }
 
+static void append(Stream *stream, Work *work) {
+  if (stream->last) stream->last->next = work; else stream->first = work;
+  stream->last = work;
+}
+
 static Work *submit(Stream *stream, Kind kind) {
   Work *work = calloc(1, sizeof *work);
   work->kind = kind;
-  if (stream->last) stream->last->next = work; else stream->first = work;
-  stream->last = work;
+  if (stream->captured) {
+    Graph *graph = stream->captured;
+    graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
+    graph->nodes[graph->count++] = work;
+  } else {
+    append(stream, work);
+  }
   return work;
+}
+
+// A capture takes kernels, copies and fills of its stream; anything else makes it invalid.
+static int is_captured(Stream *stream) {
+  if (!stream->captured) return 0;
+  return stream->is_invalid = 1;
 }
 
 // The legacy stream and the streams that are not marked as independent of it run one after the other.
@@ -175,11 +210,14 @@ Result cuGetErrorString(Result code, const char **text) {
     case INVALID_IMAGE: *text = "device kernel image is invalid"; break;
     case INVALID_CONTEXT: *text = "invalid device context"; break;
     case INVALID_HANDLE: *text = "invalid resource handle"; break;
+    case NOT_READY: *text = "device not ready"; break;
     case NOT_FOUND: *text = "named symbol not found"; break;
     case ILLEGAL_ADDRESS: *text = "an illegal memory access was encountered"; break;
     case PEER_ENABLED: *text = "peer access is already enabled"; break;
     case LAUNCH_FAILED: *text = "unspecified launch failure"; break;
     case NOT_SUPPORTED: *text = "operation not supported"; break;
+    case CAPTURE_UNSUPPORTED: *text = "operation not permitted when stream is capturing"; break;
+    case CAPTURE_INVALIDATED: *text = "operation failed due to a previous error during capture"; break;
     default: *text = "unknown error"; break;
   }
   return OK;
@@ -195,9 +233,10 @@ static void report(void) {
   for (int k = 0; k < MOST_DEVICES; ++k) retained += primary[k].retained;
   fprintf(file,
           "{\"allocations\": %ld, \"host_allocations\": %ld, \"streams\": %ld, \"events\": %ld, "
-          "\"modules\": %ld, \"contexts\": %ld, \"launches\": %ld, \"copies\": %ld}\n",
+          "\"modules\": %ld, \"contexts\": %ld, \"graphs\": %ld, \"launches\": %ld, "
+          "\"graph_launches\": %ld, \"copies\": %ld}\n",
           device_blocks, host_blocks, live_streams, live_events, live_modules,
-          retained + live_contexts, launches, copies);
+          retained + live_contexts, live_graphs, launches, graph_launches, copies);
   fclose(file);
 }
 
@@ -416,6 +455,17 @@ Result cuStreamCreate(Stream **stream, unsigned flags) {
   *stream = streams = made;
   return OK;
 }
+Result cuStreamGetCtx(Stream *stream, Context **context) {
+  NEED_CONTEXT();
+  *context = CURRENT();
+  if (stream && stream != (Stream *)1 && stream != (Stream *)2) {
+    const Stream *each = streams;
+    while (each && each != stream) each = each->next;
+    if (!each) return INVALID_HANDLE;
+    *context = stream->context;
+  }
+  return OK;
+}
 Result cuStreamDestroy_v2(Stream *stream) {
   GUARD();
   run_stream(stream);
@@ -429,12 +479,17 @@ Result cuStreamDestroy_v2(Stream *stream) {
 }
 Result cuStreamSynchronize(Stream *stream) {
   NEED_CONTEXT();
+  if (is_captured(stream_of(stream))) return CAPTURE_UNSUPPORTED;
   run_stream(stream_of(stream));
   return stream_of(stream)->context->error;
 }
-Result cuStreamQuery(Stream *stream) { return cuStreamSynchronize(stream); }
+Result cuStreamQuery(Stream *stream) {
+  NEED_CONTEXT();
+  return stream_of(stream)->first ? NOT_READY : stream_of(stream)->context->error;
+}
 Result cuStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
   NEED_CONTEXT();
+  if (is_captured(stream_of(stream))) return CAPTURE_UNSUPPORTED;
   if (!event->recorded) return OK;
   Work *work = submit(stream_of(stream), WAIT);
   work->event = event, work->number = event->recorded;
@@ -458,6 +513,7 @@ Result cuEventDestroy_v2(Event *event) {
 Result cuEventRecord(Event *event, Stream *stream) {
   NEED_CONTEXT();
   if (event->context != stream_of(stream)->context) return INVALID_HANDLE;
+  if (is_captured(stream_of(stream))) return CAPTURE_UNSUPPORTED;
   event->stream = stream_of(stream);
   Work *work = submit(event->stream, RECORD);
   work->event = event, work->number = ++event->recorded;
@@ -468,7 +524,10 @@ Result cuEventSynchronize(Event *event) {
   while (event->reached < event->recorded && event->stream->first) run_stream(event->stream);
   return event->context->error;
 }
-Result cuEventQuery(Event *event) { return cuEventSynchronize(event); }
+Result cuEventQuery(Event *event) {
+  GUARD();
+  return event->reached < event->recorded ? NOT_READY : event->context->error;
+}
 Result cuEventElapsedTime_v2(float *milliseconds, Event *first, Event *last) {
   if (!first->reached || !last->reached) return INVALID_HANDLE;
   *milliseconds = (last->time.tv_sec - first->time.tv_sec) * 1e3f + (last->time.tv_nsec - first->time.tv_nsec) * 1e-6f;
@@ -518,6 +577,17 @@ Result cuFuncGetAttribute(int *value, int attribute, Function *function) { *valu
 Result cuFuncSetAttribute(Function *function, int attribute, int value) { return attribute == 8 && value > 232448 ? INVALID_VALUE : OK; }
 Result cuFuncSetCacheConfig(Function *function, int config) { return OK; }
 Result cuFuncSetBlockShape(Function *function, int x, int y, int z) { return OK; }
+static void set_parameters(Work *work, void **extra) {
+  const char *buffer = NULL;
+  size_t size = 0;
+  for (int k = 0; extra[k]; k += 2) {
+    if (extra[k] == (void *)1) buffer = extra[k + 1];
+    if (extra[k] == (void *)2) size = *(size_t *)extra[k + 1];
+  }
+  free(work->from);
+  work->from = size ? memcpy(malloc(size), buffer, size) : NULL;
+  work->size = size;
+}
 Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                       unsigned block_z, unsigned shared, Stream *stream, void **parameters, void **extra) {
   NEED_CONTEXT();
@@ -526,19 +596,124 @@ Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsi
   if (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z || grid_x > 2147483647u || grid_y > 65535 ||
       grid_z > 65535 || block_x > 1024 || block_y > 1024 || block_z > 64 || (size_t)block_x * block_y * block_z > 1024 || !extra)
     return INVALID_VALUE;
-  const char *buffer = NULL;
-  size_t size = 0;
-  for (int k = 0; extra[k]; k += 2) {
-    if (extra[k] == (void *)1) buffer = extra[k + 1];
-    if (extra[k] == (void *)2) size = *(size_t *)extra[k + 1];
-  }
   Work *work = submit(stream_of(stream), KERNEL);
   memcpy(work->grid, grid, sizeof grid);
   memcpy(work->block, block, sizeof block);
-  work->run = function->run, work->name = function->name, work->message = function->message, work->size = size;
-  if (size) memcpy(work->from = malloc(size), buffer, size);
+  work->function = function;
+  set_parameters(work, extra);
+  if (stream_of(stream)->captured) return OK;
   ++launches;
   const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
   if (blocking && *blocking == '1') run_stream(stream_of(stream));
   return CURRENT()->error;
+}
+
+// ----- graphs ------------------------------------------------------------------------------------
+
+static Work *duplicate(const Work *work) {
+  Work *made = malloc(sizeof *made);
+  *made = *work;
+  made->next = NULL;
+  if (work->kind == KERNEL && work->size) made->from = memcpy(malloc(work->size), work->from, work->size);
+  return made;
+}
+static void free_nodes(Graph *graph) {
+  for (size_t k = 0; k < graph->count; ++k) {
+    if (graph->nodes[k]->kind == KERNEL) free(graph->nodes[k]->from);
+    free(graph->nodes[k]);
+  }
+  free(graph->nodes);
+}
+Result cuStreamBeginCapture_v2(Stream *stream, int mode) {
+  NEED_CONTEXT();
+  if (mode < 0 || mode > 2) return INVALID_VALUE;
+  if (stream_of(stream) == &legacy[CURRENT()->device] || stream->captured) return CAPTURE_UNSUPPORTED;
+  stream->captured = calloc(1, sizeof *stream->captured);
+  stream->is_invalid = 0;
+  return OK;
+}
+Result cuStreamGetCaptureInfo_v2(Stream *stream, int *status, uint64_t *id, Graph **graph, Work ***dependencies, size_t *count) {
+  NEED_CONTEXT();
+  Graph *captured = stream_of(stream)->captured;
+  *status = captured ? 1 + stream->is_invalid : 0;
+  if (!captured) return OK;
+  if (id) *id = (uintptr_t)captured;
+  if (graph) *graph = captured;
+  *count = captured->count != 0;
+  *dependencies = captured->count ? &captured->nodes[captured->count - 1] : NULL;
+  return OK;
+}
+Result cuStreamEndCapture(Stream *stream, Graph **graph) {
+  NEED_CONTEXT();
+  if (!stream->captured) return INVALID_VALUE;
+  Graph *captured = stream->captured;
+  stream->captured = NULL;
+  *graph = NULL;
+  if (stream->is_invalid) {
+    free_nodes(captured);
+    free(captured);
+    return CAPTURE_INVALIDATED;
+  }
+  *graph = captured;
+  ++live_graphs;
+  return OK;
+}
+Result cuGraphDestroy(Graph *graph) {
+  GUARD();
+  free_nodes(graph);
+  free(graph);
+  --live_graphs;
+  return OK;
+}
+Result cuGraphInstantiateWithFlags(GraphExec **exec, Graph *graph, unsigned long long flags) {
+  NEED_CONTEXT();
+  if (must_fail("cuGraphInstantiateWithFlags")) return OUT_OF_MEMORY;
+  GraphExec *made = *exec = calloc(1, sizeof *made);
+  made->context = CURRENT();
+  made->copy.count = graph->count;
+  made->copy.nodes = calloc(graph->count + 1, sizeof *made->copy.nodes);
+  for (size_t k = 0; k < graph->count; ++k) {
+    made->copy.nodes[k] = duplicate(graph->nodes[k]);
+    made->copy.nodes[k]->number = (uintptr_t)graph->nodes[k];  // the node that calls name
+  }
+  ++live_graphs;
+  return OK;
+}
+Result cuGraphExecDestroy(GraphExec *exec) {
+  GUARD();
+  free_nodes(&exec->copy);
+  free(exec);
+  --live_graphs;
+  return OK;
+}
+Result cuGraphLaunch(GraphExec *exec, Stream *stream) {
+  NEED_CONTEXT();
+  if (must_fail("cuGraphLaunch")) return LAUNCH_FAILED;
+  if (stream_of(stream)->context != exec->context) return INVALID_HANDLE;
+  if (is_captured(stream_of(stream))) return CAPTURE_UNSUPPORTED;
+  for (size_t k = 0; k < exec->copy.count; ++k) append(stream_of(stream), duplicate(exec->copy.nodes[k]));
+  ++graph_launches;
+  return CURRENT()->error;
+}
+Result cuGraphKernelNodeGetParams_v2(Work *node, KernelParams *params) {
+  GUARD();
+  if (node->kind != KERNEL) return INVALID_VALUE;
+  memset(params, 0, sizeof *params);
+  params->function = node->function;
+  memcpy(params->grid, node->grid, sizeof node->grid);
+  memcpy(params->block, node->block, sizeof node->block);
+  return OK;
+}
+Result cuGraphExecKernelNodeSetParams_v2(GraphExec *exec, Work *node, const KernelParams *params) {
+  GUARD();
+  for (size_t k = 0; k < exec->copy.count; ++k) {
+    Work *own = exec->copy.nodes[k];
+    if (own->number != (uintptr_t)node) continue;
+    if (own->kind != KERNEL || own->function != params->function || !params->extra) return INVALID_VALUE;
+    memcpy(own->grid, params->grid, sizeof own->grid);
+    memcpy(own->block, params->block, sizeof own->block);
+    set_parameters(own, params->extra);
+    return OK;
+  }
+  return INVALID_VALUE;
 }

@@ -1,0 +1,101 @@
+"""Attention weights of a model as tensors of their own, to be shown as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.contractions import einsum
+from ocannl_core.tensor.definitions import Loop
+from ocannl_core.tensor.tensor import Tensor
+
+
+class _Collection:
+    """The weights of the attention applied in one loop, or outside of loops."""
+
+    def __init__(self, loop: Loop[Tensor] | None) -> None:
+        self.loop = loop
+        self.weights: dict[str, Tensor] = {}
+
+    def add(self, name: str, weights: Tensor) -> None:
+        """Add weights under their name, numbered if it is taken."""
+        free, number = name, 1
+        while free in self.weights:
+            number += 1
+            free = f"{name}{number}"
+        self.weights[free] = weights
+
+
+_collection: ContextVar[_Collection | None] = ContextVar("ocannl_attention_weights", default=None)
+
+
+@contextmanager
+def attention_weights() -> Iterator[dict[str, Tensor]]:
+    """Collect the attention weights of the models that are applied inside, by name.
+
+        with oc.evaluation(), oc.nn.attention_weights() as weights:
+            scores = model(ids)
+        for name, each in weights.items():          # gpt.decoder.transformer_layer.attention
+            ctx.compile(oc.train.forward(each))()
+            oc.heatmap(ctx[each][0, 0]).save(f"{name}.svg")
+
+    Shapes: `...,heads,s|t` for queries at positions `s` and keys at positions `t`, so that each
+    head has a matrix whose rows sum up to 1; with groups of queries, `...,heads,groups,s|t`.
+    Weights of a stack of layers have a leftmost axis, the layer. Names are the paths of the blocks,
+    as those of parameters. Dropout comes after them.
+    """
+    yield from _collecting()
+
+
+def _collecting() -> Iterator[dict[str, Tensor]]:
+    """Yield the weights that are collected until the next step of the iterator."""
+    collection = _Collection(sessions.current().loop)
+    token = _collection.set(collection)
+    try:
+        yield collection.weights
+    finally:
+        _collection.reset(token)
+
+
+@contextmanager
+def weights_of_a_layer() -> Iterator[dict[str, Tensor] | None]:
+    """Collect the weights of one layer of a stack; yield None outside of a collection."""
+    if _collection.get() is None:
+        yield None
+    else:
+        yield from _collecting()
+
+
+def add_weights(weights: dict[str, Tensor]) -> None:
+    """Add those of all layers of a stack to the collection around it."""
+    collection = _collection.get()
+    assert collection is not None, "no weights are collected"
+    for name, each in weights.items():
+        collection.add(name, each)
+
+
+def note_weights(weights: Tensor, *, grouped: bool) -> None:
+    """Add the weights of an attention, `...,s|t->heads`, to the collection around it, if any.
+
+    Raises:
+        UsageError: in a loop that does not hand them on.
+    """
+    collection = _collection.get()
+    if collection is None:
+        return
+    session = sessions.current()
+    if session.loop is not collection.loop:
+        raise UsageError(
+            "Attention weights are collected outside of loops over time, or in stacks of layers.",
+            found="attention in the step of a loop",
+            where=str(caller_location() or ""),
+            fix="oc.nn.repeat_layers for a stack; in oc.scan, return the weights as a value",
+        )
+    application = session.block
+    name = ".".join(application.path) if application is not None else "attention"
+    spec = "... s | t -> h g => ... h g s | t" if grouped else "... s | t -> h => ... h s | t"
+    collection.add(name, einsum(spec, weights))

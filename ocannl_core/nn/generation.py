@@ -1,0 +1,180 @@
+"""Text generation: sequences that a language model continues token by token, from a cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocannl_core.dtypes import int32, int64
+from ocannl_core.errors import UsageError
+from ocannl_core.nn.attention import KeyValueCache, key_value_cache
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.evaluation import evaluation
+from ocannl_core.tensor.literals import number
+from ocannl_core.tensor.network_blocks import Block
+from ocannl_core.tensor.parameters import declare, placeholder, static_index
+from ocannl_core.tensor.pointwise_operations import where
+from ocannl_core.tensor.recording import cd
+from ocannl_core.tensor.required_shapes import require_shape
+from ocannl_core.tensor.sampling import categorical
+from ocannl_core.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ocannl_core.runtime.context import Context
+    from ocannl_core.runtime.routine import Routine
+
+_SHORT = 8
+"""The greatest number of tokens of a prompt that is read token by token."""
+
+Tokens = npt.NDArray[np.int32]
+
+
+class Generator:
+    """Continuation of sequences of tokens by a language model.
+
+        model = oc.nn.gpt(vocabulary=256, layers=2, heads=4, width=16, length=64)
+        ...
+        generate = oc.nn.Generator(ctx, model)
+        tokens = generate(prompt, 40, temperature=0.8)
+
+    A call of the routine `write` takes the token at a position, stores its keys and values in a
+    cache, draws the next token, and stores that, so that no number passes through the host. Longer
+    prompts are read by one call of another routine, which is compiled for a power of two of tokens
+    and fills the rest with padding: each cached position is written again before it is read.
+    Parameters are those of the context.
+
+    Attributes:
+        length: The greatest number of tokens of a sequence, the prompt included.
+        cache: The keys and values.
+        write: The routine for one token, with the static index `at`.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        model: Block[Tensor],
+        *,
+        length: int | None = None,
+        batch: int = 1,
+        cache: KeyValueCache | None = None,
+    ) -> None:
+        """Compile the routines.
+
+        Args:
+            ctx: The context that has the parameters.
+            model: A block `model(ids, cache, position)` that returns the scores of the next token
+                at every position, such as `oc.nn.gpt`.
+            length: The greatest number of tokens of a sequence; by default the model's own.
+            batch: The number of sequences that are continued together.
+            cache: The cache of the model, of that length and batch; by default one for the
+                configuration of `oc.nn.gpt`.
+
+        Raises:
+            UsageError: if the model has no such configuration, or no room for two tokens.
+        """
+        config: dict[str, Any] = getattr(model, "config", {})
+        room = length if length is not None else config.get("length")
+        is_gpt = all(name in config for name in ("layers", "heads", "width"))
+        if room is None or room < 2 or (cache is None and not is_gpt):
+            raise UsageError(
+                "A generator has a cache for two tokens or more, for the layers and heads of its "
+                "model.",
+                found=f"length={room!r} and the model {model!r}",
+                where=str(caller_location() or ""),
+                fix="oc.nn.Generator(ctx, oc.nn.gpt(...), length=64), or a cache for another model",
+            )
+        self.length: int = room
+        self._ctx, self._model, self._batch = ctx, model, batch
+        if cache is None:
+            cache = key_value_cache(
+                layers=config["layers"],
+                length=room,
+                heads=config.get("kv_heads") or config["heads"],
+                width=config["width"],
+                batch=[batch],
+            )
+        self.cache = cache
+        self._readers: dict[int, tuple[Tensor, Routine]] = {}
+        at = static_index("at", range=room - 1)
+        self._text = declare("text", batch=[batch, room], output=[], input=[], dtype=int32)
+        self._temperature = placeholder("temperature", output=[])
+        self._seed = placeholder("seed", output=[], dtype=int64)
+        self._given = placeholder("given", output=[], dtype=int32)
+
+        @cd
+        def write_next() -> None:
+            scores = model(self._text[:, at : at + 1], self.cache, at)
+            require_shape(scores, f"{batch},1|_")
+            drawn = categorical(
+                scores, temperature=self._temperature, counter=self._seed * room + number(at)
+            )
+            following = self._text[:, at + 1 : at + 2]
+            self._text[:, at + 1 : at + 2] = where(number(at + 1) < self._given, following, drawn)
+
+        with evaluation():
+            self.write: Routine = ctx.compile(write_next(), bindings=[at])
+
+    def __call__(
+        self, prompt: Any, count: int | None = None, *, temperature: float = 1.0, seed: int = 0
+    ) -> Tokens:
+        """Return sequences that begin with a prompt.
+
+        Args:
+            prompt: The first tokens of a sequence; or of several ones of the same length, along the
+                first axis.
+            count: The number of tokens to add; by default as many as there is room for.
+            temperature: The divisor of the scores, as in `oc.categorical`; at 0 the likeliest token
+                follows.
+            seed: A number that selects the random numbers.
+
+        Raises:
+            UsageError: if the prompt is empty, is none of integers, or the sequence is too long.
+        """
+        given = np.asarray(prompt)
+        rows = given[None] if given.ndim == 1 else given
+        start = rows.shape[-1] if rows.ndim == 2 else 0
+        added = self.length - start if count is None else count
+        if (
+            not start
+            or rows.shape[0] not in (1, self._batch)
+            or rows.dtype.kind not in "iu"
+            or not 0 <= added <= self.length - start
+        ):
+            raise UsageError(
+                f"A generator continues {self._batch} sequence{'s' * (self._batch > 1)} of at "
+                f"least one token, an integer, to at most {self.length} tokens.",
+                found=f"a prompt of {given.dtype} and shape {given.shape}, and count={count!r}",
+                where=str(caller_location() or ""),
+                fix="generate([3, 1, 4], 10), or a longer oc.nn.Generator(..., length=)",
+            )
+        ctx = self._ctx
+        tokens = np.zeros((self._batch, self.length), np.int32)
+        tokens[:, :start] = rows
+        ctx[self._text], ctx[self._given] = tokens, start
+        ctx[self._temperature], ctx[self._seed] = temperature, seed
+        first = 0
+        if start > _SHORT:
+            first = start - 1
+            prompt, read = self._reader(first)
+            ctx[prompt] = tokens[:, : prompt.shape.dims[1]]
+            read()
+        for place in range(first, start - 1 + added):
+            self.write(at=place)
+        found = np.array(ctx[self._text][:, : start + added])
+        return found[0] if given.ndim == 1 and self._batch == 1 else found
+
+    def _reader(self, count: int) -> tuple[Tensor, Routine]:
+        """Return the routine that reads at least so many tokens, and its placeholder."""
+        size = min(1 << (count - 1).bit_length(), self.length)
+        if size not in self._readers:
+            prompt = placeholder("prompt", batch=[self._batch, size], output=[], dtype=int32)
+
+            @cd
+            def read_prompt() -> None:
+                self._model(prompt, self.cache)
+
+            with evaluation():
+                self._readers[size] = prompt, self._ctx.compile(read_prompt())
+        return self._readers[size]

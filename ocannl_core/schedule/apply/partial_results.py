@@ -1,0 +1,197 @@
+"""Trees of fixed order over the partial results of the threads of a block.
+
+Each step halves the number of results: the thread with number `t` adds that of `t + half` to its
+own. So the bits depend on the number of threads alone. Several steps have one barrier, as a thread
+loads all results that meet in its own; the last ones, among neighbours, are shuffles where the
+schedule has them. For 64 threads and shuffles among 4:
+
+    partial[t] = own                  # t = 0 .. 63
+    barrier
+    if t < 8: partial[t] = ((own + partial[t + 32]) + (partial[t + 16] + partial[t + 48])) + ...
+    barrier
+    if t < 4: own = partial[t] + partial[t + 4]
+    own = subgroup 4 add(own)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import AxisIndex, FixedIndex, affine, as_affine
+from ocannl_core.kernels.nest import Reduction
+from ocannl_core.loopir.nodes import (
+    Barrier,
+    Binary,
+    DeclareLocal,
+    Expr,
+    Load,
+    Local,
+    LocalRead,
+    LoopBound,
+    Scope,
+    Stmt,
+    Store,
+    SubgroupReduce,
+)
+from ocannl_core.node import TensorNode
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
+from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
+
+_MOST_STEPS = 3
+"""The steps of a tree between two barriers, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialResults:
+    """The partial results of the threads that share a result.
+
+    Attributes:
+        axes: The leaves of the schedule.
+        names: The leaves of these threads.
+        numbers: The numbers of the leaves of grid and block.
+        reduction: The reduction.
+        accumulator: The results of one thread.
+        spare: A variable that is not in use.
+        lanes: The neighbouring threads that exchange results by shuffles, at most; 1 for none.
+        new_array: Makes an array from a name, extents and a scope.
+    """
+
+    axes: BlockAxes
+    names: tuple[str, ...]
+    numbers: Numbers
+    reduction: Reduction
+    accumulator: ThreadAccumulator
+    spare: Local
+    lanes: int
+    new_array: Callable[[str, tuple[int, ...], Scope], TensorNode]
+
+    @property
+    def count(self) -> int:
+        """The number of threads that share a result."""
+        return self.axes.count(self.names)
+
+    @property
+    def neighbours(self) -> int:
+        """The number of threads whose results meet in shuffles; 1 if there are none."""
+        wide = [name for name in self.axes.block if self.axes.extent(name) > 1]
+        are_innermost = tuple(wide[-len(self.names) :]) == self.names
+        is_power = self.count & (self.count - 1) == 0
+        return min(self.lanes, self.count) if are_innermost and is_power else 1
+
+    @property
+    def thread(self) -> AxisIndex:
+        """The number of a thread among those that share its results."""
+        return self.axes.joint_number(self.names, self.numbers)
+
+    def combine(self) -> tuple[tuple[Stmt, ...], Callable[[Numbers], Expr]]:
+        """Return the statements that combine the results of threads, and the final result, which
+        the first thread has.
+        """
+        stmts: tuple[Stmt, ...] = ()
+        neighbours = self.neighbours
+        value: Callable[[Numbers], Expr] = self.accumulator.value
+        if self.count > neighbours:
+            node = self._array()
+            stmts = self._fold(node, neighbours)
+            if neighbours == 1:
+                value = self._reader(node)
+        if neighbours > 1:
+            stmts = (*stmts, *self._shuffle(neighbours))
+        return stmts, value
+
+    def _array(self) -> TensorNode:
+        rows = [
+            name
+            for name in self.axes.block
+            if name not in self.names and self.axes.extent(name) > 1
+        ]
+        own = self.accumulator.cells
+        dims = (*(self.axes.extent(name) for name in (*own, *rows)), self.count)
+        return self.new_array("partial", dims, Scope.GROUP)
+
+    def _cell(self, node: TensorNode, inner: Numbers, number: AxisIndex) -> Load:
+        around = [
+            self.numbers[name]
+            for name in self.axes.block
+            if name not in self.names and self.axes.extent(name) > 1
+        ]
+        own = (inner[name] for name in self.accumulator.cells)
+        return Load(node, (*own, *around, number), self.reduction.dtype)
+
+    def _reader(self, node: TensorNode) -> Callable[[Numbers], Expr]:
+        return lambda inner: self._cell(node, inner, FixedIndex(0))
+
+    def _loops(self, body: Callable[[Numbers], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+        """Return statements for each result of a thread."""
+        return self.axes.loops(self.accumulator.cells, self.numbers, body, is_guarded=False)
+
+    # ----- steps in memory --------------------------------------------------------------------
+
+    def _fold(self, node: TensorNode, neighbours: int) -> tuple[Stmt, ...]:
+        """Return the steps until so many results are left."""
+
+        def put(inner: Numbers) -> tuple[Stmt, ...]:
+            here = self._cell(node, inner, self.thread)
+            return (Store(node, here.indices, self.accumulator.value(inner)),)
+
+        count = self.count
+        stmts: list[Stmt] = [*self._loops(put), Barrier()]
+        while count > neighbours:
+            merged = 2
+            while (
+                merged < 1 << _MOST_STEPS
+                and count % (2 * merged) == 0
+                and count // (2 * merged) >= neighbours
+            ):
+                merged *= 2
+            left = -(-count // merged)
+            is_last = left == neighbours
+
+            def join(
+                inner: Numbers, left: int = left, merged: int = merged, is_last: bool = is_last
+            ) -> tuple[Stmt, ...]:
+                total = self._tree(node, inner, [at * left for at in range(merged)])
+                if is_last and neighbours > 1:
+                    return (self.accumulator.set(inner, total),)
+                return (Store(node, self._cell(node, inner, self.thread).indices, total),)
+
+            # an odd number of results leaves the middle one as it is
+            running = left if count % merged == 0 else count - left
+            stmts += guarded(LoopBound(self.thread, running), self._loops(join))
+            # the first thread reads its own result
+            if not is_last:
+                stmts.append(Barrier())
+            count = left
+        return tuple(stmts)
+
+    def _tree(self, node: TensorNode, inner: Numbers, offsets: Sequence[int]) -> Expr:
+        """Return the results at some distances from a thread, combined in halves."""
+        terms, start = as_affine(self.thread)
+        values: list[Expr] = [
+            self._cell(node, inner, affine(terms, start + offset)) for offset in offsets
+        ]
+        while len(values) > 1:
+            half = len(values) // 2
+            values = [
+                Binary(self.reduction.op, values[at], values[at + half], self.reduction.dtype)
+                for at in range(half)
+            ]
+        return values[0]
+
+    # ----- steps in registers -----------------------------------------------------------------
+
+    def _shuffle(self, lanes: int) -> tuple[Stmt, ...]:
+        op: BinaryOp = self.reduction.op
+        if self.accumulator.node is None:
+            local = self.accumulator.local
+            return (SubgroupReduce(local, LocalRead(local), op, lanes),)
+
+        def exchange(inner: Numbers) -> tuple[Stmt, ...]:
+            own = self.accumulator.value(inner)
+            reduced = SubgroupReduce(self.spare, own, op, lanes)
+            return (reduced, self.accumulator.set(inner, LocalRead(self.spare)))
+
+        return (DeclareLocal(self.spare), *self._loops(exchange))

@@ -1,0 +1,103 @@
+"""The order in which the threads of a block copy an operand to the memory that they share.
+
+The digits of a thread's number are dealt to the axes of the operand, the innermost ones to the axis
+that is contiguous in memory, so that neighbouring threads load neighbouring cells or vectors; what
+the digits do not cover is a loop.
+
+Shared memory has banks, each of which serves one word at a time. Where the operand is transposed on
+its way, neighbouring threads store to different rows, which padding moves to different banks. So
+many threads, and no more, are neighbours along the contiguous axis that the banks of their rows do
+not meet again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
+from ocannl_core.loopir.nodes import AxisKind, Block, For, LoopBound, Stmt
+from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
+from ocannl_core.schedule.apply.loop_ends import guarded
+
+BANKS = 32
+"""The words of shared memory that are accessed at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """The cells of an operand that a thread copies.
+
+    Attributes:
+        positions: The positions along its axes.
+        guards: Bounds of these positions, and of threads that copy nothing.
+        loops: The loops over cells or vectors of one thread, innermost first.
+        lane: The variable inside of a vector.
+    """
+
+    positions: dict[str, AxisIndex]
+    guards: tuple[LoopBound, ...]
+    loops: tuple[For, ...]
+    lane: LoopVar
+
+    def around(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Return the statements of one cell, or vector, for all of them."""
+        for guard in self.guards:
+            stmts = guarded(guard, stmts)
+        for loop in self.loops:
+            stmts = (replace(loop, body=Block(stmts)),)
+        return stmts
+
+
+def deal_digits(
+    axes: BlockAxes, order: Sequence[str], numbers: Numbers, lanes: int, padding: int | None
+) -> Dealt:
+    """Deal the digits of a thread's number to the axes of an operand.
+
+    Args:
+        axes: The leaves of the schedule.
+        order: The axes of the operand, that which is contiguous in memory last.
+        numbers: The numbers of the leaves of the block.
+        lanes: The cells of a vector along that one.
+        padding: The cells between rows of the copy if that one runs across them; else None.
+    """
+    digits = [(numbers[name], axes.extent(name)) for name in axes.block if axes.extent(name) > 1]
+    lane = fresh_var("lane")
+    positions: dict[str, AxisIndex] = {}
+    guards: list[LoopBound] = []
+    loops: list[For] = []
+    terms_of: dict[str, list[tuple[int, IndexVar]]] = {name: [] for name in order}
+    covered = dict.fromkeys(order, 1)
+    contiguous = order[-1]
+    counts = {name: axes.extent(name) // (lanes if name == contiguous else 1) for name in order}
+    turns = [(name, counts[name]) for name in reversed(order)]
+    if padding is not None:
+        # few neighbours along the contiguous axis first, then the others, then the rest of it
+        few = min(counts[contiguous], max(1, BANKS // (padding * lanes)))
+        turns = [(contiguous, few), *turns[1:], turns[0]]
+    for name, most in turns:
+        while digits and covered[name] < most:
+            digit, size = digits[-1]
+            if covered[name] > 1 and covered[name] * size > most:
+                break
+            digits.pop()
+            terms_of[name] += [(covered[name] * step, var) for step, var in as_affine(digit)[0]]
+            covered[name] *= size
+    for name in reversed(order):
+        extent, terms = counts[name], terms_of[name]
+        if covered[name] < extent:
+            var = fresh_var("copy")
+            count = -(-extent // covered[name])
+            loops.append(For(var, 0, count, Block(), AxisKind.UNROLLED))
+            terms.append((covered[name], var))
+            reached = covered[name] * count
+        else:
+            reached = covered[name]
+        if reached > extent:
+            guards.append(LoopBound(affine(terms), extent))
+        if lanes > 1 and name == contiguous:
+            terms = [*((lanes * step, var) for step, var in terms), (1, lane)]
+        positions[name] = affine(terms)
+    # threads of the digits that are left would copy the same cells again
+    guards += [LoopBound(digit, 1) for digit, _ in digits]
+    return Dealt(positions, tuple(guards), tuple(loops), lane)

@@ -1,0 +1,73 @@
+"""The results that one thread accumulates."""
+
+from __future__ import annotations
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import AxisIndex
+from ocannl_core.kernels.nest import Reduction
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Binary,
+    DeclareLocal,
+    Expr,
+    Load,
+    Local,
+    LocalRead,
+    Scope,
+    SetLocal,
+    Stmt,
+    Store,
+    Ternary,
+)
+from ocannl_core.node import TensorNode
+from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadAccumulator:
+    """The results of one thread: an array, or a variable for a single cell.
+
+    Attributes:
+        axes: The leaves.
+        reduction: The reduction.
+        node: The array; None for a variable.
+        cells: The leaves that are its axes.
+        local: The variable.
+    """
+
+    axes: BlockAxes
+    reduction: Reduction
+    node: TensorNode | None
+    cells: tuple[str, ...]
+    local: Local
+
+    @property
+    def declaration(self) -> tuple[Stmt, ...]:
+        if self.node is None:
+            return (DeclareLocal(self.local),)
+        return (Allocate(self.node, Scope.THREAD),)
+
+    def _indices(self, numbers: Numbers) -> tuple[AxisIndex, ...]:
+        return tuple(numbers[name] for name in self.cells)
+
+    def value(self, numbers: Numbers) -> Expr:
+        """Return the result of a cell."""
+        if self.node is None:
+            return LocalRead(self.local)
+        return Load(self.node, self._indices(numbers), self.reduction.dtype)
+
+    def set(self, numbers: Numbers, value: Expr) -> Stmt:
+        """Return the statement that sets the result of a cell."""
+        if self.node is None:
+            return SetLocal(self.local, value)
+        return Store(self.node, self._indices(numbers), value)
+
+    def add(self, numbers: Numbers, term: Expr, *, is_fused: bool) -> Stmt:
+        """Return the statement that combines a term with the result of a cell."""
+        total, op, dtype = self.value(numbers), self.reduction.op, self.reduction.dtype
+        match term:
+            case Binary(BinaryOp.MUL, left, right) if is_fused and op is BinaryOp.ADD:
+                return self.set(numbers, Ternary(TernaryOp.FMA, left, right, total, dtype))
+            case _:
+                return self.set(numbers, Binary(op, total, term, dtype))

@@ -1,0 +1,267 @@
+"""Vector loads and stores of a thread: several neighbouring cells are one access of memory.
+
+    for l in range(4):                          for l in range(4):  # vector
+      b[4 * t + l] = a[4 * t + l] * s    -->      loaded[l] = a[4 * t + l]
+                                                for l in range(4):  # unrolled
+                                                  stored[l] = loaded[l] * s
+                                                for l in range(4):  # vector
+                                                  b[4 * t + l] = stored[l]
+
+The arrays of a thread are registers. Such accesses are proven to begin at a multiple of their
+length: the cell of the first iteration is at a multiple of the number of iterations, for all values
+of the other variables, and memory begins at a multiple of every length. Loads that the program may
+leave out, in a branch that is not chosen, are proven to be in bounds as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from ocannl_core.dtypes import DType
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import (
+    AxisIndex,
+    IndexVar,
+    LoopVar,
+    StaticIndex,
+    VarIndex,
+    as_affine,
+    fresh_var,
+    row_major,
+    substitute,
+    variables,
+)
+from ocannl_core.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Block,
+    Const,
+    Expr,
+    For,
+    Gather,
+    Load,
+    LoadMerge,
+    Scope,
+    Stmt,
+    Store,
+)
+from ocannl_core.loopir.ranges import Range, index_range
+from ocannl_core.loopir.traverse import rewrite, unconditional_subexpressions, walk
+from ocannl_core.node import NodeInfo, TensorNode
+
+Place = tuple[TensorNode, tuple[AxisIndex, ...]]
+"""A node and the indices of a cell."""
+Guard = Callable[[tuple[Stmt, ...]], tuple[Stmt, ...]]
+Ranges = Mapping[IndexVar, Range]
+NewArray = Callable[[str, DType, int], TensorNode]
+"""Makes an array of a thread from a name, a format and the number of cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The accesses of a nest that are vectors along an axis.
+
+    Attributes:
+        places: The cells that they access.
+        is_complete: True if no other access depends on the axis.
+    """
+
+    places: tuple[Place, ...]
+    is_complete: bool
+
+    def at(self, values: Mapping[IndexVar, AxisIndex]) -> tuple[Place, ...]:
+        """Return the cells at values of the variables of the nest."""
+        return tuple(
+            (node, tuple(substitute(index, values) for index in indices))
+            for node, indices in self.places
+        )
+
+
+def find_vectors(
+    nest: KernelNest,
+    axis: LoopAxis,
+    lanes: int,
+    nodes: NodeInfos,
+    around: Ranges = MappingProxyType({}),
+) -> Vectors:
+    """Return the accesses of a nest that so many iterations of an axis can do at once.
+
+    Args:
+        nest: The nest.
+        axis: The axis; blocks of its iterations begin at multiples of `lanes`.
+        lanes: The number of iterations.
+        nodes: Extents and formats.
+        around: The values of the variables of loops around the nest.
+    """
+    ranges = {**around, **_ranges(nest)}
+    bound_inside = frozenset(
+        each.var for root in nest.roots for each in walk(root) if isinstance(each, For)
+    )
+    certain = _certain_loads(nest)
+    found: dict[Place, None] = {}
+    others = False
+    for root in nest.roots:
+        for each in walk(root):
+            match each:
+                case Load(node, indices) | Store(node, indices) if _depends(indices, axis.var):
+                    place = node, indices
+                    is_done = isinstance(each, Store) or place in certain
+                    if (is_done or _is_inside(place, nodes, ranges)) and _is_vector(
+                        place, nodes[node], axis, lanes, bound_inside
+                    ):
+                        found[place] = None
+                    else:
+                        others = True
+                case Gather() | LoadMerge() if _depends(each.indices, axis.var):
+                    others = True
+                case _:
+                    pass
+    clashing = _written_elsewhere(nest)
+    places = tuple(place for place in found if place[0] not in clashing)
+    return Vectors(places, not others and len(places) == len(found))
+
+
+def _ranges(nest: KernelNest) -> dict[IndexVar, Range]:
+    """Return the values of the axes and static indices of a nest."""
+    found: dict[IndexVar, Range] = {
+        axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
+    }
+    for access in nest.accesses:
+        for index in access.indices or ():
+            for var in variables(index):
+                if isinstance(var, StaticIndex):
+                    # an unknown extent: no access that depends on it is certain to be in bounds
+                    found.setdefault(var, Range(0, (var.extent or 1 << 62) - 1))
+    return found
+
+
+def _certain_loads(nest: KernelNest) -> frozenset[Place]:
+    """Return the cells that every iteration loads: they are in bounds, as the program is."""
+    values = [root.value if isinstance(root, Store) else root for root in nest.roots]
+    return frozenset(
+        (each.node, each.indices)
+        for value in values
+        for each in unconditional_subexpressions(value)
+        if isinstance(each, Load)
+    )
+
+
+def _written_elsewhere(nest: KernelNest) -> frozenset[TensorNode]:
+    """Return the nodes that are written, and accessed at other cells as well."""
+    places: dict[TensorNode, set[object]] = {}
+    for access in nest.accesses:
+        places.setdefault(access.node, set()).add((access.indices, access.merge))
+    written = {access.node for access in nest.accesses if access.writes}
+    return frozenset(node for node in written if len(places[node]) > 1)
+
+
+def _depends(indices: tuple[AxisIndex, ...], var: LoopVar) -> bool:
+    return any(var in variables(index) for index in indices)
+
+
+def _is_inside(place: Place, nodes: NodeInfos, ranges: Ranges) -> bool:
+    node, indices = place
+    for index, extent in zip(indices, nodes[node].buffer_dims, strict=True):
+        reach = index_range(index, ranges)
+        if reach is None or reach.low < 0 or reach.high >= extent:
+            return False
+    return True
+
+
+def _is_vector(
+    place: Place,
+    info: NodeInfo,
+    axis: LoopAxis,
+    lanes: int,
+    bound_inside: frozenset[LoopVar],
+) -> bool:
+    """Return True if iterations of an axis access neighbouring cells, from a multiple of `lanes`
+    on.
+    """
+    terms, offset = as_affine(row_major(place[1], info.buffer_dims))
+    steps = {var: step for step, var in terms}
+    own = steps.pop(axis.var, 0)
+    return (
+        own == 1
+        and not info.dtype.is_packed
+        and (offset + axis.start) % lanes == 0
+        and all(step % lanes == 0 and var not in bound_inside for var, step in steps.items())
+    )
+
+
+def vector_iterations(
+    places: Iterable[Place],
+    lane: LoopVar,
+    lanes: int,
+    stmts: tuple[Stmt, ...],
+    nodes: NodeInfos,
+    new_array: NewArray,
+    guard: Guard | None = None,
+) -> tuple[Stmt, ...]:
+    """Return the iterations of a loop over a vector, with the accesses that are vectors around it.
+
+    Args:
+        places: The cells of these accesses.
+        lane: The variable of the loop.
+        lanes: The number of iterations.
+        stmts: The statements of an iteration.
+        nodes: Formats.
+        new_array: Makes the arrays.
+        guard: Leaves out the loads where they are out of bounds; the vectors are zero there.
+    """
+    known = frozenset(places)
+    loaded: dict[Place, None] = {}
+    stored: dict[Place, None] = {}
+    for stmt in stmts:
+        for each in walk(stmt):
+            if isinstance(each, Load | Store) and (each.node, each.indices) in known:
+                (loaded if isinstance(each, Load) else stored)[each.node, each.indices] = None
+    arrays = {
+        place: new_array("vector", nodes[place[0]].dtype, lanes)
+        for place in dict.fromkeys((*loaded, *stored))
+    }
+    own = (VarIndex(lane),)
+
+    def on_expr(expr: Expr) -> Expr:
+        if isinstance(expr, Load) and (expr.node, expr.indices) in arrays:
+            return Load(arrays[expr.node, expr.indices], own, expr.dtype)
+        return expr
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store) and (stmt.node, stmt.indices) in arrays:
+            return Store(arrays[stmt.node, stmt.indices], own, stmt.value)
+        return stmt
+
+    def copy(place: Place, *, is_load: bool) -> For:
+        var = fresh_var(lane.hint)
+        there = tuple(substitute(index, {lane: VarIndex(var)}) for index in place[1])
+        array, here, dtype = arrays[place], (VarIndex(var),), nodes[place[0]].dtype
+        stmt = (
+            Store(array, here, Load(place[0], there, dtype))
+            if is_load
+            else Store(place[0], there, Load(array, here, dtype))
+        )
+        return For(var, 0, lanes, Block((stmt,)), AxisKind.VECTOR)
+
+    def clear(place: Place) -> For:
+        var, dtype = fresh_var(lane.hint), nodes[place[0]].dtype
+        stmt = Store(arrays[place], (VarIndex(var),), Const(0.0, dtype))
+        return For(var, 0, lanes, Block((stmt,)), AxisKind.UNROLLED)
+
+    loads: tuple[Stmt, ...] = tuple(copy(place, is_load=True) for place in loaded)
+    if guard is not None:
+        loads = (*(clear(place) for place in loaded), *guard(loads))
+    inside = tuple(
+        changed
+        for stmt in stmts
+        for changed in rewrite(stmt, on_stmt=on_stmt, on_expr=on_expr).stmts
+    )
+    return (
+        *(Allocate(array, Scope.THREAD) for array in arrays.values()),
+        *loads,
+        For(lane, 0, lanes, Block(inside), AxisKind.UNROLLED),
+        *(copy(place, is_load=False) for place in stored),
+    )

@@ -1,0 +1,150 @@
+"""The leaf of a schedule for thread blocks whose iterations a thread loads and stores at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+    variables,
+)
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.loopir.nodes import Binary, Const, Expr, Load, LoopBound, Stmt, Unary
+from ocannl_core.loopir.traverse import free_variables, walk
+from ocannl_core.ops import UnaryOp
+from ocannl_core.schedule.apply.block_axes import BlockAxes, Body, Numbers
+from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.vector_accesses import (
+    NewArray,
+    Place,
+    Ranges,
+    Vectors,
+    find_vectors,
+    vector_iterations,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorLeaf:
+    """A leaf of a thread whose iterations are vector accesses.
+
+    Attributes:
+        name: The leaf.
+        vectors: The accesses.
+        nest: The nest.
+        nodes: Extents and formats.
+        around: The values of the variables of loops around the nest.
+    """
+
+    name: str
+    vectors: Vectors
+    nest: KernelNest
+    nodes: NodeInfos
+    around: Ranges
+
+    @classmethod
+    def of(
+        cls, axes: BlockAxes, nest: KernelNest, nodes: NodeInfos | None, around: Ranges
+    ) -> VectorLeaf | None:
+        """Return the leaf of a schedule; None if it has none."""
+        if not axes.vector or nodes is None:
+            return None
+        axis = axes.tree.axes[axes.vector[0]]
+        vectors = Vectors((), is_complete=False)
+        if axis.bound is None and not axis.is_shifting:
+            vectors = find_vectors(nest, axis, axes.extent(axes.vector), nodes, around)
+        return cls(axes.vector, vectors, nest, nodes, around)
+
+    def loop(
+        self, axes: BlockAxes, numbers: Numbers, body: Body, new_array: NewArray
+    ) -> tuple[Stmt, ...]:
+        """Return the iterations of the leaf; at the end of an axis that is no multiple of them, the
+        last ones have scalar accesses.
+
+        Args:
+            axes: The leaves of the schedule.
+            numbers: The numbers of the leaves around.
+            body: Makes the statements of an iteration.
+            new_array: Makes arrays of the thread.
+        """
+        name, root, lanes = self.name, self.name[0], axes.extent(self.name)
+        lane = fresh_var(axes.tree.hint(name))
+        inner = {**numbers, name: VarIndex(lane)}
+        if root not in axes.complete(inner) or not self.vectors.places:
+            return axes.loops((name,), numbers, body)
+        places = self.vectors.at(axes.values(inner))
+        whole = vector_iterations(places, lane, lanes, body(inner), self.nodes, new_array)
+        if not axes.exceeds(root):
+            return whole
+        extent = axes.tree.axes[root].extent
+        full = extent - extent % lanes
+        first = axes.position(root, {**numbers, name: FixedIndex(0)})
+        stmts = guarded(LoopBound(first, full), whole)
+        if full == extent:
+            return stmts
+        # the vector at `full` is not whole: full <= first, as a bound from above
+        terms, offset = as_affine(first)
+        negated = affine([(-step, var) for step, var in terms], full - 1 - offset)
+        scalar = axes.loops((name,), numbers, body)
+        return (*stmts, *guarded(LoopBound(negated, 0), scalar))
+
+    def of_operand(self, axes: BlockAxes, factor: Expr, name: str) -> OperandVectors | None:
+        """Return the loads of a factor that are vectors along a part of an axis; None if some are
+        not, or if the zeros beyond an axis cannot be those of a load.
+
+        Args:
+            axes: The leaves of the schedule.
+            factor: The factor.
+            name: The part of an axis that is contiguous in memory.
+        """
+        lanes = axes.extent(self.name)
+        axis = axes.tree.axes[name[0]]
+        is_whole = axes.extent(name) % lanes == 0 and axis.extent % lanes == 0
+        if not is_whole or "0" in name or axis.bound is not None:
+            return None
+        loads = [each for each in walk(factor) if not isinstance(each, Binary | Unary | Const)]
+        if not all(isinstance(each, Load) for each in loads):
+            return None
+        vectors = find_vectors(self.nest, axis, lanes, self.nodes, self.around)
+        own = frozenset((each.node, each.indices) for each in loads if isinstance(each, Load))
+        used = [place for place in vectors.places if place in own]
+        along = [place for place in own if any(axis.var in variables(at) for at in place[1])]
+        if len(used) < len(along) or not used:
+            return None
+        is_padded = any(
+            axes.exceeds(root) and each.var in free_variables(factor)
+            for root, each in axes.tree.axes.items()
+        )
+        is_load = isinstance(factor, Load) or (
+            isinstance(factor, Unary)
+            and factor.op is UnaryOp.IDENTITY
+            and isinstance(factor.arg, Load)
+        )
+        if is_padded and not is_load:
+            return None
+        return OperandVectors(Vectors(tuple(used), is_complete=True), lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class OperandVectors:
+    """The loads of a factor that are vectors.
+
+    Attributes:
+        vectors: The loads.
+        lanes: The cells of each.
+    """
+
+    vectors: Vectors
+    lanes: int
+
+    def at(self, values: Mapping[IndexVar, AxisIndex]) -> tuple[Place, ...]:
+        """Return the cells at values of the variables of the nest."""
+        return self.vectors.at(values)

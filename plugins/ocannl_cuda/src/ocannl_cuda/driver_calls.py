@@ -1,0 +1,208 @@
+"""Functions of the driver that PyCUDA does not wrap: graphs, streams of others, copies of peers.
+
+They take the handles that PyCUDA's objects state. The structures are those of `cuda.h` of CUDA 12
+and later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
+from typing import Any
+
+from ocannl_cuda.driver_probe import LIBRARY
+
+LEGACY_STREAM = 1
+"""The stream that waits for all streams that are not marked as independent of it."""
+_RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED: calls of other libraries during a capture are allowed."""
+_DISABLE_TIMING = 2
+_PARAMETER_BUFFER, _PARAMETER_SIZE = 1, 2
+"""CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE; 0 ends the list."""
+
+
+class DriverCallError(Exception):
+    """A call of the driver failed; the text has the function and the driver's explanation."""
+
+
+class KernelNodeParams(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("function", c_void_p),
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared_bytes", c_uint),
+        ("parameters", POINTER(c_void_p)),
+        ("extra", POINTER(c_void_p)),
+        ("kernel", c_void_p),
+        ("context", c_void_p),
+    )
+
+
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuEventCreate": (POINTER(c_void_p), c_uint),
+    "cuEventDestroy_v2": (c_void_p,),
+    "cuEventRecord": (c_void_p, c_void_p),
+    "cuGraphDestroy": (c_void_p,),
+    "cuGraphExecDestroy": (c_void_p,),
+    "cuGraphExecKernelNodeSetParams_v2": (c_void_p, c_void_p, POINTER(KernelNodeParams)),
+    "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_ulonglong),
+    "cuGraphKernelNodeGetParams_v2": (c_void_p, POINTER(KernelNodeParams)),
+    "cuGraphLaunch": (c_void_p, c_void_p),
+    "cuMemcpyPeerAsync": (c_uint64, c_void_p, c_uint64, c_void_p, c_size_t, c_void_p),
+    "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
+    "cuStreamGetCaptureInfo_v2": (
+        c_void_p,
+        POINTER(c_int),
+        POINTER(c_uint64),
+        POINTER(c_void_p),
+        POINTER(POINTER(c_void_p)),
+        POINTER(c_size_t),
+    ),
+    "cuStreamGetCtx": (c_void_p, POINTER(c_void_p)),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+}
+"""The parameters of the functions, all of which return a `CUresult`."""
+
+
+class DriverCalls:
+    """The functions of a driver library."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(LIBRARY)
+        self._text = library.cuGetErrorString
+        self._functions: dict[str, Any] = {}
+        for name, parameters in SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes = parameters
+            self._functions[name] = function
+        self._launch = self._functions["cuGraphLaunch"]
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function.
+
+        Raises:
+            DriverCallError: if it fails.
+        """
+        code = self._functions[name](*arguments)
+        if code:
+            raise self._error(name, code)
+
+    def _error(self, name: str, code: int) -> DriverCallError:
+        text = ctypes.c_char_p()
+        self._text(code, byref(text))
+        meaning = (text.value or b"an error without a text").decode(errors="replace")
+        return DriverCallError(f"{name} failed: {meaning} ({code})")
+
+    # ----- streams ------------------------------------------------------------------------------
+
+    def context_of(self, stream: int) -> int:
+        """Return the handle of the context of a stream."""
+        context = c_void_p()
+        self.call("cuStreamGetCtx", stream, byref(context))
+        return context.value or 0
+
+    def let_wait(self, waiting: int, working: int) -> None:
+        """Let later work of a stream wait for all work so far of another one.
+
+        The context of the working stream must be current.
+        """
+        event = c_void_p()
+        self.call("cuEventCreate", byref(event), _DISABLE_TIMING)
+        try:
+            self.call("cuEventRecord", event, working)
+            self.call("cuStreamWaitEvent", waiting, event, 0)
+        finally:
+            # the driver keeps it until the work that waits for it has begun
+            self.call("cuEventDestroy_v2", event)
+
+    # ----- copies -------------------------------------------------------------------------------
+
+    def copy_from_peer(
+        self, to: int, there: int, start: int, here: int, nbytes: int, stream: int
+    ) -> None:
+        """Enqueue a copy between devices.
+
+        Args:
+            to: The address of the destination.
+            there: The handle of its context.
+            start: The address of the source.
+            here: The handle of its context.
+            nbytes: The size.
+            stream: The stream.
+        """
+        self.call("cuMemcpyPeerAsync", to, there, start, here, nbytes, stream)
+
+    # ----- graphs -------------------------------------------------------------------------------
+
+    def begin_capture(self, stream: int) -> None:
+        """Let a stream record its work in place of running it."""
+        self.call("cuStreamBeginCapture_v2", stream, _RELAXED)
+
+    def last_captured(self, stream: int) -> int:
+        """Return the node of the work that a stream has recorded last."""
+        status, count = c_int(), c_size_t()
+        number, graph, nodes = c_uint64(), c_void_p(), POINTER(c_void_p)()
+        places = byref(number), byref(graph), byref(nodes)
+        self.call("cuStreamGetCaptureInfo_v2", stream, byref(status), *places, byref(count))
+        if status.value != 1 or count.value != 1:
+            raise DriverCallError(
+                f"the capture of a stream has status {status.value} and {count.value} last nodes"
+            )
+        return nodes[0] or 0
+
+    def end_capture(self, stream: int) -> int:
+        """Return the graph that a stream has recorded."""
+        graph = c_void_p()
+        self.call("cuStreamEndCapture", stream, byref(graph))
+        return graph.value or 0
+
+    def instantiate(self, graph: int) -> int:
+        """Return a graph made ready for launches."""
+        ready = c_void_p()
+        self.call("cuGraphInstantiateWithFlags", byref(ready), graph, 0)
+        return ready.value or 0
+
+    def launch_graph(self, ready: int, stream: int) -> None:
+        """Enqueue all work of a graph."""
+        code = self._launch(ready, stream)
+        if code:
+            raise self._error("cuGraphLaunch", code)
+
+    def kernel_params(self, node: int) -> KernelNodeParams:
+        """Return the parameters of a launch in a graph."""
+        params = KernelNodeParams()
+        self.call("cuGraphKernelNodeGetParams_v2", node, byref(params))
+        return params
+
+    def set_arguments(
+        self, ready: int, node: int, params: KernelNodeParams, given: bytes | bytearray
+    ) -> None:
+        """Let later launches of a graph pass other arguments to a kernel.
+
+        Args:
+            ready: The graph, ready for launches.
+            node: The launch of the kernel.
+            params: The parameters of that launch.
+            given: The arguments, packed.
+        """
+        size = c_size_t(len(given))
+        buffer = ctypes.create_string_buffer(bytes(given), len(given))
+        extra = (c_void_p * 5)(
+            _PARAMETER_BUFFER,
+            ctypes.addressof(buffer),
+            _PARAMETER_SIZE,
+            ctypes.addressof(size),
+            None,
+        )
+        params.extra, params.parameters = extra, None
+        self.call("cuGraphExecKernelNodeSetParams_v2", ready, node, byref(params))
+
+    def destroy_graph(self, graph: int, ready: int) -> None:
+        """Release a graph, and its form that is ready for launches."""
+        if ready:
+            self.call("cuGraphExecDestroy", ready)
+        if graph:
+            self.call("cuGraphDestroy", graph)

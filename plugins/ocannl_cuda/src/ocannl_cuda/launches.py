@@ -1,0 +1,103 @@
+"""Launches of kernels over memory: arguments are packed before the first call."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ocannl_core.backend_api import StaticIndex
+from ocannl_cuda.device import Device
+
+Values = dict[StaticIndex, int]
+Action = Callable[[Values], None]
+"""A step of a running routine, given the values of all static indices."""
+Extents = tuple[int, int, int]
+_WORD = 8
+"""The bytes of every parameter: addresses and static indices."""
+
+
+class KernelLaunch:
+    """A launch of a loaded kernel.
+
+    Args:
+        device: The device.
+        function: The kernel.
+        where: the kernel for messages, with its title.
+        shape: The extents of the grid and of a block.
+        addresses: Its first parameters.
+        indices: The static indices that are its next ones.
+        last: The addresses that are its last ones.
+
+    Attributes:
+        indices: The same.
+        where: The same.
+        is_empty: True if the grid has no blocks: there is nothing to launch.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_cells",
+        "_constant",
+        "_device",
+        "_first",
+        "_function",
+        "_grid_and_block",
+        "_layout",
+        "indices",
+        "is_empty",
+        "where",
+    )
+
+    def __init__(
+        self,
+        device: Device,
+        function: Any,
+        where: str,
+        shape: tuple[Extents, Extents],
+        addresses: Sequence[int],
+        indices: tuple[StaticIndex, ...] = (),
+        last: Sequence[int] = (),
+    ) -> None:
+        self._device = device
+        self._function = function
+        self.where = where
+        self._grid_and_block = shape
+        self.indices = indices
+        self._layout = struct.Struct(f"={len(indices)}q")
+        self._first = _WORD * len(addresses)
+        zeros = (0,) * len(indices)
+        layout = f"={len(addresses)}Q{len(indices)}q{len(last)}Q"
+        self._cells = bytearray(struct.pack(layout, *addresses, *zeros, *last))
+        self._constant = bytes(self._cells)
+        self.is_empty = 0 in (*shape[0], *shape[1])
+        device.own(self)
+
+    def packed(self, values: Mapping[StaticIndex, int]) -> bytes | bytearray:
+        """Return the parameters; without indices the same bytes go to every launch."""
+        if not self.indices:
+            return self._constant
+        self._layout.pack_into(self._cells, self._first, *[values[i] for i in self.indices])
+        return self._cells
+
+    def start(self, values: Mapping[StaticIndex, int], stream: Any = None) -> None:
+        """Enqueue the kernel.
+
+        Args:
+            values: The values of the static indices.
+            stream: The stream, by default that of the device.
+
+        Raises:
+            LinkError: if the driver refuses it, or an earlier kernel has failed.
+        """
+        grid, block = self._grid_and_block
+        device = self._device
+        given = self.packed(values)
+        try:
+            self._function._launch_kernel(grid, block, given, 0, stream or device.stream)
+        except device.failures as error:
+            raise device.failure(error, self.where) from error
+
+    def free(self) -> None:
+        """Drop the loaded kernel: its code must be released before the device is."""
+        self._function = None

@@ -1,0 +1,117 @@
+"""Plans for large devices, run by the emulation of their kernels in this process, without a driver."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.kernel_passes.pipeline import finish_for, schedule_for
+from ocannl_core.kernel_passes.split_kernels import split_kernels
+from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.stream import KernelStream
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.target import Target, ThreadBlocks
+from ocannl_core.testing.subject import Scheduler
+from ocannl_cuda.emulation import host_compiler
+from ocannl_cuda.emulation.host_compiler import HostCompiler
+from ocannl_cuda.source import generate, unit
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[TensorNode, Array]
+FOLDER = tempfile.TemporaryDirectory()
+
+SMALL = Target(
+    "cuda",
+    has_fma=True,
+    thread_blocks=ThreadBlocks(
+        max_threads=256,
+        threads=128,
+        local_bytes=48 << 10,
+        registers=128,
+        subgroup=32,
+        processors=1,
+        vector_bytes=16,
+        has_shuffles=True,
+    ),
+)
+"""A device that small programs fill."""
+
+
+def planned_for(target: Target) -> Scheduler:
+    """Return a scheduler that ignores the device that runs the plan."""
+
+    def schedule(plan: Plan, runs_on: Target) -> Plan:
+        return schedule_for(plan, target, finish_for(target)).plan()
+
+    return schedule
+
+
+@cache
+def library(text: str) -> ctypes.CDLL:
+    compiler = host_compiler.find()
+    assert isinstance(compiler, HostCompiler)
+    content = compiler.compile(text, "sm_90a", "plan.cu")
+    path = Path(FOLDER.name) / f"{hashlib.sha256(content).hexdigest()}.so"
+    path.write_bytes(content)
+    return ctypes.CDLL(str(path))
+
+
+def memory(info: NodeInfo, cells: Array | None = None, shift: int = 0) -> Array:
+    """Return zeroed memory of a node that begins at a multiple of 256 bytes, and of a shift."""
+    dtype = np.dtype(info.memory_numpy)
+    count = int(np.prod(info.memory_dims, dtype=np.int64))
+    raw = np.zeros(count * dtype.itemsize + 512, np.uint8)
+    start = -raw.ctypes.data % 256 + shift
+    found = raw[start : start + count * dtype.itemsize].view(dtype).reshape(info.memory_dims)
+    if cells is not None:
+        found[...] = np.asarray(cells).reshape(info.memory_dims)
+    return found
+
+
+class FaultError(Exception):
+    """A fault that the emulation of devices reports."""
+
+
+def run(
+    program: LoopProgram,
+    arrays: Mapping[TensorNode, Array],
+    target: Target = SMALL,
+    shift: int = 0,
+) -> Arrays:
+    """Return the cells of all parameters after one run of a program's kernels for a device.
+
+    Args:
+        program: The program; its kernels do not repeat, and call no operations.
+        arrays: Cells of parameters before the run; the others are zero.
+        target: The device.
+        shift: The bytes by which memory is misplaced.
+    """
+    plan = planned_for(target)(split_kernels(program), target)
+    source = generate(KernelStream.of(plan))
+    code = library(unit(source.kernels))
+    cells = {
+        node: memory(plan.nodes[node], arrays.get(node), shift)
+        for node in (*plan.params, *plan.scratch)
+    }
+    kernels = {kernel.symbol: kernel for kernel in source.kernels}
+    for step, symbol in zip(plan.steps, source.launched, strict=True):
+        assert isinstance(step, Kernel)
+        assert symbol is not None
+        text = kernels[symbol]
+        words = [cells[node].ctypes.data for node in step.arguments]
+        given = (ctypes.c_int64 * len(words))(*words)
+        grid, block = (
+            (ctypes.c_uint * 3)(*(*extents, 1, 1, 1)[:3]) for extents in (text.grid, text.block)
+        )
+        launch = getattr(code, f"cuda_emulator_run_{symbol}")
+        if launch(given, ctypes.c_size_t(8 * len(words)), grid, block):
+            raise FaultError((ctypes.c_char * 512).in_dll(code, "cuda_emulator_message").value)
+    return {node: cells[node] for node in program.params}

@@ -1,0 +1,242 @@
+"""Vectors, shuffles and shared memory of schedules, on emulated devices and on others."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from ocannl_core.dtypes import DType, bfloat16, float16, float32, float64, int8, int32, uint8
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.kernel_passes.split_kernels import split_kernels
+from ocannl_core.kernels.stream import KernelStream
+from ocannl_core.loopir.parse import parse
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.subject import subject_named
+from ocannl_cuda.source import generate
+from plugins.ocannl_cuda.tests import emulated_plans
+from plugins.ocannl_cuda.tests.emulated_plans import SMALL, FaultError, planned_for
+from tests.support.reductions import random_reductions
+from tests.support.rows import random_row_programs
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+FEW = settings(
+    max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+LONG = (1, 4, 8, 16, 33, 64, 70, 128)
+
+
+def check(example: Example, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+    """Small integers are exact in every order of addition."""
+    arrays = example.arrays or {}
+    expected = subject_named("interp").run(example.program, arrays, example.indices)
+    found = emulated_plans.run(example.program, arrays)
+    for node in example.program.params:
+        np.testing.assert_array_equal(found[node].reshape(expected[node].shape), expected[node])
+
+
+@FEW
+@given(example=random_reductions(int32, LONG, 5000) | random_reductions(float32, LONG, 5000))
+def test_reductions_are_right(example: Example) -> None:
+    check(example)
+
+
+@FEW
+@given(example=random_row_programs())
+def test_kernels_over_the_same_rows_are_right(example: Example) -> None:
+    check(example)
+
+
+# ----- vectors ------------------------------------------------------------------------------------
+
+
+def program(text: str, **arrays: np.ndarray) -> Example:  # type: ignore[type-arg]
+    """Return a program with the cells of some of its parameters, by name."""
+    parsed = parse(text)
+    named = {node.label[0]: node for node in parsed.params}
+    return Example(parsed, {named[name]: cells for name, cells in arrays.items()})
+
+
+def copies_in(example: Example) -> list[str]:
+    """Return the types of the vectors that the kernels for a device copy."""
+    plan = planned_for(SMALL)(split_kernels(example.program), SMALL)
+    texts = [kernel.text for kernel in generate(KernelStream.of(plan)).kernels]
+    return [part.partition(">")[0] for text in texts for part in text.split("copy_vector<")[1:]]
+
+
+def cells(dtype: DType, *dims: int) -> np.ndarray:  # type: ignore[type-arg]
+    numbers = np.random.default_rng(len(dims)).integers(0, 7, dims)
+    return numbers.astype(dtype.numpy)
+
+
+@pytest.mark.parametrize(
+    "dtype", [float64, float32, float16, bfloat16, int32, int8, uint8], ids=lambda dtype: dtype.name
+)
+def test_accesses_of_every_format_are_of_16_bytes(dtype: DType) -> None:
+    example = program(
+        f"""\
+routine double(a: {dtype}[8, 256], b: {dtype}[8, 256]):
+    for i in range(8):
+        for j in range(256):
+            b[i, j] = a[i, j] + a[i, j]""",
+        a=cells(dtype, 8, 256),
+    )
+    assert copies_in(example) == ["uint4", "uint4"]
+    check(example)
+
+
+def test_narrow_cells_beside_wide_ones_are_parts_of_vectors() -> None:
+    example = program(
+        """\
+routine scale(a: uint8[8, 256], b: float32[8, 256]):
+    for i in range(8):
+        for j in range(256):
+            b[i, j] = float32(a[i, j]) * 2.0""",
+        a=cells(uint8, 8, 256),
+    )
+    assert copies_in(example) == ["unsigned", "uint4"]
+    check(example)
+
+
+@pytest.mark.parametrize("count", [1003, 4097, 130])
+def test_the_cells_after_the_last_vector_are_scalars(count: int) -> None:
+    example = program(
+        f"""\
+routine double(a: float32[{count}], b: float32[{count}]):
+    for i in range({count}):
+        b[i] = a[i] + a[i]""",
+        a=cells(float32, count),
+    )
+    assert copies_in(example) == ["uint4", "uint4"]
+    check(example)
+
+
+@pytest.mark.parametrize(
+    ("rows", "read"), [(61, "a[i, j]"), (64, "a[i, j + 1]"), (64, "a[j, i]")], ids=str
+)
+def test_accesses_without_alignment_are_scalars(rows: int, read: str) -> None:
+    example = program(
+        f"""\
+routine move(a: float32[80, {rows}], b: float32[32, {rows}]):
+    for i in range(32):
+        for j in range({min(rows, 60)}):
+            b[i, j] = {read} + 1.0""",
+        a=cells(float32, 80, rows),
+    )
+    assert copies_in(example) == []
+    check(example)
+
+
+def test_a_load_that_may_be_left_out_is_a_vector_only_if_it_is_in_bounds() -> None:
+    text = """\
+routine masked(a: float32[{length}], b: float32[4, 1024]):
+    for i in range(4):
+        for j in range(1024):
+            b[i, j] = where(int32(i) < 2, a[1024 * i + j], 3.0)"""
+    inside = program(text.format(length=4096), a=cells(float32, 4096))
+    assert copies_in(inside) == ["uint4", "uint4"]
+    check(inside)
+    outside = program(text.format(length=2048), a=cells(float32, 2048))
+    assert copies_in(outside) == []
+    check(outside)
+
+
+def test_a_node_that_is_read_at_other_cells_is_not_written_in_vectors() -> None:
+    example = program(
+        """\
+routine shift(a: float32[512], b: float32[512]):
+    for i in range(512):
+        b[i] = a[i] + b[i]""",
+        a=cells(float32, 512),
+        b=cells(float32, 512),
+    )
+    assert copies_in(example) == ["uint4", "uint4", "uint4"]
+    check(example)
+
+
+def test_tiles_are_copied_and_stored_in_vectors() -> None:
+    """Of the operands one is transposed on its way to shared memory; results are loaded and stored."""
+    example = program(
+        """\
+routine product(a: float32[64, 48], b: float32[48, 96], c: float32[64, 96]):
+    for i in range(64):
+        for j in range(96):
+            for k in range(48):
+                c[i, j] += a[i, k] * b[k, j]""",
+        a=cells(float32, 64, 48),
+        b=cells(float32, 48, 96),
+    )
+    assert copies_in(example) == ["uint4"] * 5
+    check(example)
+
+
+def test_a_vector_at_a_wrong_address_is_an_error() -> None:
+    example = program(
+        """\
+routine double(a: float32[512], b: float32[512]):
+    for i in range(512):
+        b[i] = a[i] + a[i]""",
+        a=cells(float32, 512),
+    )
+    emulated_plans.run(example.program, example.arrays, shift=16)
+    with pytest.raises(FaultError, match=r"vector of 16 bytes in line .* is no multiple of that"):
+        emulated_plans.run(example.program, example.arrays, shift=4)
+
+
+# ----- the order of sums --------------------------------------------------------------------------
+
+SUMS = {
+    "rows": """\
+routine rows(a: float32[6, 1000], c: float32[6]):
+    for i in range(6):
+        for k in range(1000):
+            c[i] += a[i, k]""",
+    "columns": """\
+routine columns(a: float32[1000, 6], c: float32[6]):
+    for j in range(6):
+        for k in range(1000):
+            c[j] += a[k, j]""",
+    "all": """\
+routine all(a: float32[40000], c: float32[1]):
+    for k in range(40000):
+        c[0] += a[k]""",
+    "normalised": """\
+routine normalised(a: float32[6, 500], c: float32[6, 500]):
+    routine total: float32[6]
+    total[:] = 0.0
+    for i in range(6):
+        for k in range(500):
+            total[i] += a[i, k]
+    for i in range(6):
+        for k in range(500):
+            c[i, k] = a[i, k] * total[i]""",
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("has_shuffles", [True, False])
+def test_sums_have_the_same_bits_on_every_device_with_or_without_shuffles(
+    name: str, has_shuffles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dims = parse(SUMS[name])
+    example = program(
+        SUMS[name],
+        a=np.random.default_rng(0).normal(size=dims.nodes[dims.params[0]].dims).astype(np.float32),
+    )
+    blocks = SMALL.thread_blocks
+    assert blocks is not None
+    target = replace(SMALL, thread_blocks=replace(blocks, has_shuffles=has_shuffles))
+    found = emulated_plans.run(example.program, example.arrays, target)[example.program.params[1]]
+    monkeypatch.setenv("CUDA_EMULATOR_ORDER", "reverse")
+    reverse = emulated_plans.run(example.program, example.arrays, target)
+    assert reverse[example.program.params[1]].tobytes() == found.tobytes()
+    for device in ("interp", "opencl"):
+        if device == "opencl":
+            pytest.importorskip("pyopencl")
+        cells_there = subject_named(device).run(
+            example.program, example.arrays, (), planned_for(SMALL)
+        )
+        assert cells_there[example.program.params[1]].tobytes() == found.tobytes()
