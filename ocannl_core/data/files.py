@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
