@@ -7,6 +7,8 @@ readable as attributes.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class OcannlError(Exception):
     """Base of all errors raised on purpose.
@@ -16,6 +18,9 @@ class OcannlError(Exception):
         found: The finding that violates it.
         where: The user's source line, operation, axis or file concerned.
         fix: The change that the user can make.
+
+    Attributes:
+        is_common: True if all processes of a group raise it.
     """
 
     def __init__(self, rule: str, *, found: str = "", where: str = "", fix: str = "") -> None:
@@ -23,7 +28,15 @@ class OcannlError(Exception):
         self.found = found
         self.where = where
         self.fix = fix
+        self.is_common = False
         super().__init__(self._render())
+
+    def on_all_processes(self) -> Self:
+        """Mark the error as one that all processes of a group raise, so that one of them prints it;
+        return it.
+        """
+        self.is_common = True
+        return self
 
     def _render(self) -> str:
         lines = [self.rule]

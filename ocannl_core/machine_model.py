@@ -265,6 +265,27 @@ thread's number, and the banks of shared memory allow so many along a row.
 THREAD_ROWS = 8
 """Rows and columns of the largest register tile of a thread; smaller ones are halves of it."""
 
+# ----- matrix instructions of thread blocks -------------------------------------------------------
+# From descriptions of the devices; no schedule with them has been timed.
+
+WARP_BLOCKS: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = (
+    ((2, 4), (64, 32)),
+    ((2, 4), (32, 32)),
+    ((2, 2), (32, 32)),
+    ((2, 2), (16, 16)),
+)
+"""Warps of a block along rows and columns, and the rows and columns of each, the largest first."""
+WARP_REGISTERS = 32
+"""Registers of a thread for addresses and copies, beside those for sums and operands."""
+STAGE_ROW_BYTES = 64
+"""Bytes of the terms of a row that are in one stage."""
+MAX_STAGES = 4
+"""Stages of operands in shared memory: three are on their way while one is multiplied."""
+BANKS = 32
+"""Banks of shared memory, each of which serves one address at a time."""
+BANK_BYTES = 4
+"""Bytes of a bank that lie beside each other."""
+
 # ----- C compilers --------------------------------------------------------------------------------
 
 MAX_STRAIGHT_LINE_STATEMENTS = 128

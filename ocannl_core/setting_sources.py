@@ -12,6 +12,9 @@ from ocannl_core.fast_dataclass import dataclass
 
 PREFIX = "OCANNL_"
 
+_OF_PROCESSES = "mpi_"
+"""The variables of groups of processes, which are no settings of a compilation."""
+
 Resolved = dict[str, tuple[object, str]]
 """Value and source of some settings."""
 
@@ -110,6 +113,8 @@ class ConfigTable:
             if variable[: len(PREFIX)].upper() != PREFIX:
                 continue
             name = variable[len(PREFIX) :].lower()
+            if name.startswith(_OF_PROCESSES):
+                continue
             if name not in self.formats:
                 unknown[variable] = name
             elif name not in found or variable.isupper():

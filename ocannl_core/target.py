@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,6 +22,86 @@ BACKEND_API = (1, 0)
 """The version of this boundary. A plugin states the version it was written for as `OCANNL_API`;
 majors must agree.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """One digit of a number in a mixed radix; each count of it is a step along a matrix.
+
+    Attributes:
+        count: The values of the digit.
+        rows: The step along the rows of the matrix.
+        columns: The step along its columns; one of the two is 0.
+    """
+
+    count: int
+    rows: int = 0
+    columns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """The cells of a small matrix that each thread of a subgroup has in registers.
+
+    The digits of a thread's number, and those of the place of a cell among its own, say which cell
+    it is. Every cell has one thread and one place.
+
+    Attributes:
+        threads: The digits of a thread's number in its subgroup, the most significant one first.
+        places: Those of a place; places beside each other share a register where they fit into it.
+    """
+
+    threads: tuple[Digit, ...]
+    places: tuple[Digit, ...]
+
+    @property
+    def digits(self) -> tuple[Digit, ...]:
+        return (*self.threads, *self.places)
+
+    @property
+    def rows(self) -> int:
+        return prod(each.count for each in self.digits if each.rows)
+
+    @property
+    def columns(self) -> int:
+        return prod(each.count for each in self.digits if each.columns)
+
+    def cell(self, thread: int, place: int) -> tuple[int, int]:
+        """Return the row and the column of a cell."""
+        row = column = 0
+        for number, digits in ((thread, self.threads), (place, self.places)):
+            for each in reversed(digits):
+                number, value = divmod(number, each.count)
+                row += value * each.rows
+                column += value * each.columns
+        return row, column
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixInstruction:
+    """An instruction by which a subgroup of threads adds a product of small matrices to a third.
+
+    Products are exact. Sums are float32, and may be truncated.
+
+    Attributes:
+        name: Its name, part of that of a helper in generated code.
+        dtype: The number format of the factors in memory.
+        left: The fragment of the first factor, of rows and terms.
+        right: That of the second factor, of terms and columns.
+        sums: That of the sums, of rows and columns; one digit of places along either.
+        parts: The narrower numbers that a factor is cut into, whose sum it is.
+    """
+
+    name: str
+    dtype: DType
+    left: Fragment
+    right: Fragment
+    sums: Fragment
+    parts: int = 1
+
+    @property
+    def terms(self) -> int:
+        return self.left.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +123,9 @@ class ThreadBlocks:
         vector_bytes: The bytes that a thread loads or stores in one access, at most; memory of the
             device begins at multiples of it. 0 if all accesses are of one cell.
         has_shuffles: True if the threads of a subgroup exchange numbers without memory.
+        matrix_instructions: Products of small matrices, by subgroups.
+        asynchronous_copies: The bytes that one instruction may copy to shared memory while the
+            thread goes on, each a divisor of the alignment of buffers.
     """
 
     max_threads: int
@@ -52,6 +136,8 @@ class ThreadBlocks:
     processors: int = 1
     vector_bytes: int = 0
     has_shuffles: bool = False
+    matrix_instructions: tuple[MatrixInstruction, ...] = ()
+    asynchronous_copies: tuple[int, ...] = ()
 
 
 class Capability(Enum):
@@ -232,6 +318,30 @@ class Executable(Protocol):
         Args:
             buffers: The memory of the plan's `params`; scratch nodes belong to the executable.
             merge_buffers: The merge buffers that the routine reads, by node.
+        """
+        ...
+
+
+@runtime_checkable
+class DivisibleExecutable(Executable, Protocol):
+    """An executable whose steps can run in several launches, so that a caller may act in between:
+    it sends the first results of a routine while later ones are computed.
+    """
+
+    def link_parts(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None,
+        ends: Sequence[int],
+    ) -> Sequence[Launcher]:
+        """Return a launcher for each of consecutive parts of the plan's `steps`, over common
+        memory. Run one after the other they are the routine.
+
+        Args:
+            buffers: The memory of the plan's `params`.
+            merge_buffers: The merge buffers that the routine reads, by node.
+            ends: The number of steps before the end of each part, ascending; the last is that of
+                all steps.
         """
         ...
 

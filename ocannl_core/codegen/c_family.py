@@ -30,9 +30,9 @@ from ocannl_core.codegen.memset import MemsetRenderer
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.position_statements import FAILURE_FLAG, render_check, render_scatter
 from ocannl_core.codegen.precedence import CExpr
-from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.scalar_replacement import assign_registers
 from ocannl_core.codegen.staged_code import staged_text
+from ocannl_core.codegen.subgroup_loops import SubgroupLoops
 from ocannl_core.codegen.subgroups import render_subgroup_reduce
 from ocannl_core.codegen.vector_copies import VectorCopies
 from ocannl_core.codegen.vector_loops import (
@@ -115,7 +115,9 @@ def render_kernel(
         closing = "\n".join(dialect.closing(symbol, parameters))
         return f"{opening}\n{kernel.writer.text}{closing}\n"
 
-    content = "\n".join([dialect.language, prelude(helpers), str(kernel.launch), text("kernel")])
+    content = "\n".join(
+        [dialect.language, dialect.definitions(helpers), str(kernel.launch), text("kernel")]
+    )
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
     return KernelText(
         symbol,
@@ -171,6 +173,9 @@ class _KernelRenderer:
         )
         self._tiles = TileLoops(
             self._names, self._info, self.writer, self._expressions, self._note_written
+        )
+        self._subgroups = SubgroupLoops(
+            nest.body, self._names, self.writer, self._expressions.positions, dialect
         )
         shared = dialect, self._names, self._info, self.writer, self._expressions
         self._copies = VectorCopies(*shared, self._space_of, self._note_written)
@@ -317,7 +322,8 @@ class _KernelRenderer:
                 self._write_assignment(stmt)
             case Allocate(node, scope):
                 self._allocate(node, scope)
-            case Barrier():
+            case Barrier(pending):
+                self._subgroups.await_copies(pending)
                 inside = AxisKind.BLOCK in self._enclosing
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
@@ -384,6 +390,8 @@ class _KernelRenderer:
                     with self._names.bind(loop.var, value):
                         self.write_block(loop.body)
             return
+        if is_whole and self._subgroups.render(loop):
+            return
         partition = self._partitions.find(loop)
         if extent == 1 and (axis is None or axis.is_full):
             self._enclosing.append(loop.kind)
@@ -410,7 +418,7 @@ class _KernelRenderer:
     def _uses_registers(self, loop: For) -> bool:
         """Return True if a loop uses an array in registers."""
         if not self._names.registers and not self._names.tiles:
-            return False
+            return self._subgroups.is_around_tile(loop)
         mentioned = self._mentioned.find(loop)
         if mentioned is None:
             mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))

@@ -42,6 +42,7 @@ from ocannl_core.dtypes import (
 from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.loopir.nodes import AxisKind, Scope
+from ocannl_core.target import MatrixInstruction
 
 _LINE_WIDTH = 100
 
@@ -82,6 +83,11 @@ class Dialect:
     """True if a kernel that checks positions gets an integer to set, which ends the routine."""
     signed_wraps: ClassVar[bool] = False
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
+
+    matrix_instructions: ClassVar[tuple[MatrixInstruction, ...]] = ()
+    """Instructions that execute TILE loops of subgroups of threads; see `warp_fragments`."""
+    asynchronous_copies: ClassVar[tuple[int, ...]] = ()
+    """The bytes that one instruction copies in place of a COPY loop; see `asynchronous_copies`."""
 
     type_names: ClassVar[dict[DType, str]] = {
         bool_: "uint8_t",
@@ -187,6 +193,10 @@ class Dialect:
             return f"{self.index_type} {parameter.name}"
         const = "" if parameter.is_written else "const "
         return f"{const}{self.storage_type(parameter.dtype)} *{self.restrict} {parameter.name}"
+
+    def definitions(self, helpers: Iterable[str]) -> str:
+        """Return the definitions of helpers, as a part of the meaning of a text."""
+        return prelude(helpers)
 
     def prelude(self, helpers: Iterable[str]) -> str:
         """Return the includes and definitions for kernels that use these helpers."""

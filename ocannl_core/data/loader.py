@@ -74,8 +74,10 @@ class Loader:
         last: The treatment of the last batch if examples do not fill it: `drop` leaves it out,
             `short` makes it shorter, `pad` fills it with the first examples of the epoch's order.
         classes: The number of classes; the last input then has labels from 0 to `classes - 1`.
-        slot: The ordinal of this process among those that share each batch.
-        slots: The number of such processes; each gets `batch / slots` examples of a batch, so that
+        slot: The ordinal of this process among those that share each batch; or a range of slots,
+            as `step.slots` of data parallel training, if it works on several. No other rows are
+            read.
+        slots: The number of slots that share a batch, `batch / slots` examples each, so that
             together they train on the batches of one process.
         prefetch: The number of batches that a thread makes in advance; 0 for none.
 
@@ -92,7 +94,7 @@ class Loader:
         seed: int = 0,
         last: Last = "drop",
         classes: int | None = None,
-        slot: int = 0,
+        slot: int | range = 0,
         slots: int = 1,
         prefetch: int = 0,
     ) -> None:
@@ -104,7 +106,9 @@ class Loader:
         self.shuffle = bool(shuffle)
         self.seed = _counted("seed", seed, -(1 << 63))
         self.slots = _counted("slots", slots, 1)
-        self.slot = _counted("slot", slot, 0)
+        self.slot = slot if isinstance(slot, range) else _counted("slot", slot, 0)
+        own = self.slot if isinstance(self.slot, range) else range(self.slot, self.slot + 1)
+        self._own = own
         self.prefetch = _counted("prefetch", prefetch, 0)
         self.last = last
         self._check_choices()
@@ -117,10 +121,12 @@ class Loader:
         if self.last not in get_args(Last):
             choices = ", ".join(map(repr, get_args(Last)))
             raise _refusal(f"last= is one of {choices}.", repr(self.last))
-        if self.slot >= self.slots:
+        own = self._own
+        if not own or own.step != 1 or own.start < 0 or own.stop > self.slots:
             raise _refusal(
-                "A slot is one of those that share a batch: slot < slots.",
+                "A slot is one of those that share a batch: slot < slots; or several in a row.",
                 f"slot={self.slot}, slots={self.slots}",
+                "slot=step.slots, with the slots= of oc.train.data_parallel",
             )
         if self.batch % self.slots:
             raise _refusal(
@@ -197,14 +203,14 @@ class Loader:
     def _batches(self, epoch: int, start: int) -> Iterator[Batch]:
         """Yield the batches of an epoch from a position on; a pure function."""
         at_once = max(1, _AT_ONCE // self.batch)
-        share = self.batch // self.slots
+        each_slot = self.batch // self.slots
+        low, share = self._own.start * each_slot, len(self._own) * each_slot
         for first in range(start, len(self), at_once):
             numbers = range(first, min(first + at_once, len(self)))
             order = self._order(epoch, numbers) if self.shuffle else None
             for number in numbers:
                 begin = number * self.batch
                 size = min(self.batch, self.count - begin)
-                low = self.slot * share
                 valid = min(max(size - low, 0), share)
                 taken = valid if self.last == "short" else share
                 if order is not None:

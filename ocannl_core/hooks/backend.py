@@ -38,6 +38,7 @@ from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.target import (
     Buffer,
+    DivisibleExecutable,
     Done,
     Event,
     Executable,
@@ -185,6 +186,33 @@ class Backend:
         except (Exception, SystemExit) as error:
             self.raise_fault(hook, error)
         return self._checked(hook, launcher, violation_of_launcher(launcher))
+
+    def link_parts(
+        self,
+        executable: DivisibleExecutable,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None,
+        ends: Sequence[int],
+    ) -> Sequence[Launcher]:
+        """Return functions that run parts of compiled code over memory.
+
+        Args:
+            executable: The compiled code.
+            buffers: The memory of its parameters.
+            merge_buffers: That of the merge buffers that it reads.
+            ends: The number of steps before the end of each part.
+
+        Raises:
+            MemoryError: if the device has too little memory for the routine's own nodes.
+        """
+        hook = "DivisibleExecutable.link_parts"
+        try:
+            parts = executable.link_parts(buffers, merge_buffers, ends)
+        except (Exception, SystemExit) as error:
+            self.raise_fault(hook, error)
+        if not isinstance(parts, Sequence) or len(parts) != len(ends):
+            raise self.fault(hook, f"it must return {len(ends)} launchers, not {shown(parts)}")
+        return [self._checked(hook, each, violation_of_launcher(each)) for each in parts]
 
     @property
     def places_nodes(self) -> bool:

@@ -90,6 +90,8 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
         target: The processor; None for passes that need no cache sizes.
     """
     accumulation, budget = settings.current().accumulation, settings.current().memory_budget
+    on_blocks = target is not None and target.thread_blocks is not None
+    widen = partial(widen_accumulators, may_pair=accumulation == "fast", in_pieces=not on_blocks)
 
     def fusion(run: NestPass) -> NestPass:
         return run if budget is None else within_budget(run, budget)
@@ -99,22 +101,21 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
         ("fuse neighbours", fusion(fuse_neighbours)),
         ("forward stores", forward_stores),
-        ("widen accumulators", partial(widen_accumulators, may_pair=accumulation == "fast")),
+        ("widen accumulators", widen),
         ("widen integers", widen_integers),
     ]
     if accumulation != "exact":
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
-    if target is not None and target.thread_blocks is not None:
+    if on_blocks:
         passes.append(("unroll shifts", unroll_shifts))
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))
     # a group packs the operands of all its kernels, which a budget has no room for
     if target is not None and budget is None:
-        group = group_rows if target.thread_blocks is None else group_rows_on_blocks
+        group = group_rows_on_blocks if on_blocks else group_rows
         passes.append(("group rows", partial(group, target=target)))
-    on_blocks = target is not None and target.thread_blocks is not None
     passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
     return tuple(NamedNestPass(*each) for each in passes)
 

@@ -54,12 +54,15 @@ _LONG_SUM = 2048
 """Sums of more terms than these may run in pieces, between which cells hold partial results."""
 
 
-def widen_accumulators(plan: NestPlan, *, may_pair: bool = False) -> NestPlan:
+def widen_accumulators(
+    plan: NestPlan, *, may_pair: bool = False, in_pieces: bool = True
+) -> NestPlan:
     """Accumulate sums of narrow floats in float32.
 
     Args:
         plan: The plan.
         may_pair: True if products may come from instructions for pairs.
+        in_pieces: False if registers hold a long sum from its first term to the last one.
     """
     result: list[NestStep] = []
     made: dict[TensorNode, NodeInfo] = {}
@@ -73,7 +76,7 @@ def widen_accumulators(plan: NestPlan, *, may_pair: bool = False) -> NestPlan:
             result.append(kernel)
             continue
         wide = _in_registers(nest, nest.reduction)
-        if not _needs_memory(nest, wide):
+        if not _needs_memory(nest, wide, in_pieces=in_pieces):
             result.append(kernel.with_nest(wide))
             continue
         (store,) = nest.epilogue
@@ -94,10 +97,12 @@ def _allow_pairs(kernel: NestKernel) -> NestKernel:
     return replace(kernel, nest=replace(kernel.nest, reduction=replace(reduction, may_pair=True)))
 
 
-def _needs_memory(nest: KernelNest, wide: KernelNest) -> bool:
+def _needs_memory(nest: KernelNest, wide: KernelNest, *, in_pieces: bool) -> bool:
     """Return True if cells hold partial results while the nest runs."""
     if any(axis.is_shifting for axis in nest.axes):
         return True
+    if not in_pieces:
+        return False
     terms = prod(axis.extent for axis in nest.reduced)
     return nest.holds_partial_results and terms > _LONG_SUM and split_nest(wide) is None
 
@@ -113,6 +118,7 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
         term=widen_term(reduction.term),
         initial=widen_term(reduction.initial),
         result=result,
+        is_widened=lanes is float32 and reduction.op is BinaryOp.ADD,
     )
     old = LocalRead(reduction.result)
     epilogue = tuple(with_value(store, old, rounded) for store in nest.epilogue)

@@ -71,6 +71,8 @@ class _Text:
             yield f"from {self._expr(reduction.initial)}"
             if reduction.may_pair:
                 yield "products of pairs"
+            if reduction.is_widened:
+                yield "widened"
         for store in self._nest.epilogue:
             yield f"{self._cell(store.node, store.indices)} = {self._expr(store.value)}"
         for node, number in self._nodes.items():

@@ -142,6 +142,8 @@ class Reduction:
         result: The variable by which the epilogue refers to the result.
         may_pair: True if products may come from instructions, for pairs or for tiles, that take
             numbers below 2**-126 for zero; for the latter, factors of float32 may be sums of parts.
+        is_widened: True if it adds up numbers of a narrow format, to which the sum is rounded, in a
+            wider one: its additions may truncate, as those of matrix instructions do.
     """
 
     op: BinaryOp
@@ -149,6 +151,7 @@ class Reduction:
     initial: Expr
     result: Local
     may_pair: bool = False
+    is_widened: bool = False
 
     @property
     def dtype(self) -> DType:

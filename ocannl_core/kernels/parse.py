@@ -31,7 +31,8 @@ from ocannl_core.target import ExternalOp
 
 _PLAN = re.compile(r" *plan (?P<name>.*)\((?P<signature>[^()]*)\):\s*$")
 _STEP = re.compile(
-    r" *(?P<kind>parallel kernel|kernel|host|pairing nest|nest|rows)( (?P<title>.*))?:\s*$"
+    r" *(?P<kind>parallel kernel|kernel|host|(?:widened )?(?:pairing )?nest|rows)"
+    r"( (?P<title>.*))?:\s*$"
 )
 _REPEAT = re.compile(
     r" *repeat (?P<index>\w+) in range\((?P<count>\d+)\)(?P<order> reversed)?( (?P<title>.*))?:\s*$"
@@ -99,8 +100,8 @@ class _PlanParser(TextParser):
                 return HostCall(body.stmts[0], title)
             case "rows":
                 return self.row_group(line, inner)
-            case "nest" | "pairing nest":
-                return NestKernel(self.nest(line, inner, kind == "pairing nest"), title)
+            case _ if kind.endswith("nest"):
+                return NestKernel(self.nest(line, inner, kind), title)
             case _:
                 found = self.matched(_SCHEDULE)
                 schedule: Schedule = () if found is None else parse_schedule(found["text"])
@@ -132,7 +133,7 @@ class _PlanParser(TextParser):
 
     # ----- nests -----
 
-    def nest(self, line: TextLine, indent: int, may_pair: bool) -> KernelNest:
+    def nest(self, line: TextLine, indent: int, kind: str) -> KernelNest:
         axes: list[LoopAxis] = []
         names: list[str] = []
         if self.lines and self.lines[-1].text.startswith("axes ", indent):
@@ -143,7 +144,8 @@ class _PlanParser(TextParser):
             cursor.expect_end()
         reduction: Reduction | None = None
         if self.lines and _RESULT.match(self.lines[-1].text):
-            reduction = self.reduction(indent, may_pair)
+            may_pair, is_widened = "pairing" in kind, "widened" in kind
+            reduction = replace(self.reduction(indent), may_pair=may_pair, is_widened=is_widened)
         stmts = self.block(indent).stmts
         epilogue = tuple(each for each in stmts if isinstance(each, Store))
         if len(epilogue) != len(stmts):
@@ -171,7 +173,7 @@ class _PlanParser(TextParser):
         end = self.bound(cursor)
         return LoopAxis(letter, var, start, stop - start, is_reduced, is_shifting, end)
 
-    def reduction(self, indent: int, may_pair: bool) -> Reduction:
+    def reduction(self, indent: int) -> Reduction:
         """Consume the initial value and the accumulation of a term."""
         line = self.lines.pop()
         cursor = Cursor(line)
@@ -183,7 +185,7 @@ class _PlanParser(TextParser):
             case SetLocal(local, Binary(op, LocalRead(partial), term)) if (
                 local == partial == result
             ):
-                return Reduction(op, term, initial, result, may_pair)
+                return Reduction(op, term, initial, result)
             case _:
                 raise line.error(indent, "no accumulation", "write `result += term` below")
 
@@ -197,11 +199,11 @@ class _PlanParser(TextParser):
             head, kind, title = self.step_head()
             found = self.matched(_ROWS)
             match parse_schedule(found["text"]) if found is not None else ():
-                case (FuseRows() as own,) if kind in ("nest", "pairing nest"):
+                case (FuseRows() as own,) if kind.endswith("nest"):
                     rows.append(own)
                 case _:
                     raise head.error(indent, "no nest with rows", "write `rows i` below")
-            nest = self.nest(head, indent + len(INDENT), kind == "pairing nest")
+            nest = self.nest(head, indent + len(INDENT), kind)
             kernels.append(NestKernel(nest, title))
         if not rows:
             raise line.error(line.indent, "a row group without nests", "write its nests below")

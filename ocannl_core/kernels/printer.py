@@ -91,8 +91,12 @@ def _head(kind: str, title: str) -> str:
 
 def _nest(printer: TextPrinter, kernel: NestKernel, options: Iterable[str]) -> list[str]:
     nest = kernel.nest
-    may_pair = nest.reduction is not None and nest.reduction.may_pair
-    head = _head("pairing nest" if may_pair else "nest", kernel.title)
+    kinds = ["nest"]
+    if nest.reduction is not None and nest.reduction.may_pair:
+        kinds.insert(0, "pairing")
+    if nest.reduction is not None and nest.reduction.is_widened:
+        kinds.insert(0, "widened")
+    head = _head(" ".join(kinds), kernel.title)
     with printer.names.scope():
         axes = ", ".join([_axis(printer, axis) for axis in nest.axes])
         lines = [*options, *([f"axes {axes}"] if axes else []), *_computation(printer, nest)]

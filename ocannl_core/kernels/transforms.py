@@ -13,6 +13,14 @@ On a device with thread blocks, some axes are those of the grid, and some those 
     order i0 j0 i10 j11 k0 k1 i11 j10; unroll i11; unroll j10;
     pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused
 
+On one with matrix instructions, tiles are those of a subgroup of threads, and copies run ahead:
+
+    split i 128; split i1 64; split i11 16; split i111 8; split j 128; split j1 32; split j11 8;
+    split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110;
+    order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11;
+    tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1;
+    pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused
+
 Nests that run together, row by row, have one schedule: that of each nest begins with the axes whose
 loops they share, and the transforms of the nodes that they write come last.
 
@@ -89,6 +97,9 @@ class TileMatrix:
 
     Remainders of tiles are padded with zeros, in the packed copies of both operands; cells beyond
     the extents are computed, too, and not stored.
+
+    On a device with thread blocks the axes are those along which one thread has cells of a tile,
+    and all terms of it. Axes of the block make it the tile of a subgroup.
 
     Attributes:
         rows: The axis of cells that are rows of a tile.
@@ -168,6 +179,34 @@ class Pack:
     operand: int
     inside: str | None
     axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The copies of packed operands run some iterations of an axis ahead of their use.
+
+    Attributes:
+        axis: The axis inside of which the operands are packed.
+        stages: The number of iterations whose copies are in shared memory at a time.
+    """
+
+    axis: str
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The form of a packed operand whose copies run ahead.
+
+    Attributes:
+        operand: The position of the factor in the term, from the left.
+        width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
+        pitch: The cells from one row of the copy to the next one.
+    """
+
+    operand: int
+    width: int
+    pitch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +296,8 @@ Transform = (
     | MapToBlock
     | Shuffle
     | Pack
+    | Pipeline
+    | Stage
     | AccumulateAt
     | FuseRows
     | FoldStorage
@@ -296,6 +337,10 @@ def _text(transform: Transform) -> str:
         case Pack(operand, inside, axes):
             where = "" if inside is None else f" inside {inside}"
             return f"pack {operand}{where} as {' '.join(axes)}"
+        case Pipeline(axis, stages):
+            return f"pipeline {axis} in {stages}"
+        case Stage(operand, width, pitch):
+            return f"stage {operand}{f' by {width}' if width else ''} pitch {pitch}"
         case AccumulateAt(over, fused, prefetch):
             options = f"{' fused' if fused else ''}{' prefetch' if prefetch else ''}"
             return f"accumulate over {over}{options}"
@@ -324,6 +369,8 @@ _FORMS = tuple(
         rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
+        rf"(?P<verb>pipeline) (?P<axis>{_AXIS}) in (?P<size>[1-9]\d*)",
+        r"(?P<verb>stage) (?P<operand>\d+)( by (?P<size>[1-9]\d*))? pitch (?P<pitch>[1-9]\d*)",
         rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<prefetch> prefetch)?",
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
         r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
@@ -351,7 +398,7 @@ def _transform(text: str) -> Transform:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
         "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, "
-        "block, shuffle, pack, accumulate, rows, fold, inline and stream.",
+        "block, shuffle, pack, pipeline, stage, accumulate, rows, fold, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -385,6 +432,11 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return Shuffle(int(parts["size"] or 1))
         case "pack":
             return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
+        case "pipeline":
+            return Pipeline(axis, int(parts["size"] or 0))
+        case "stage":
+            size, pitch = (int(parts[name] or 0) for name in ("size", "pitch"))
+            return Stage(int(parts["operand"] or 0), size, pitch)
         case "rows":
             counts = int(parts["size"] or 1), int(parts["groups"] or 1)
             return FuseRows(axes, *counts, flag, int(parts["threads"] or 0))

@@ -139,7 +139,9 @@ class _Namer:
             case Repeat(index, count, is_reversed, body, inputs, outputs, complete, private):
                 accessed = inputs, outputs, complete, private
                 return self._bind(index), count, is_reversed, accessed, _key(body, self)
-            case Block() | Barrier() | Remark():
+            case Barrier(pending):
+                return pending
+            case Block() | Remark():
                 return None
             case _:
                 assert_never(node)

@@ -57,6 +57,15 @@ class AxisKind(Enum):
     TILE = "tile"
     """Iterations run over the rows, the columns or the terms of a tile register; one instruction
     may execute all of them, which flushes numbers below 2**-126 to zero.
+
+    In BLOCK loops they run over those cells of a tile that one thread has: the threads of a
+    subgroup, which have the whole tile together, execute one instruction. Its additions may
+    truncate, and it may cut factors of float32 into narrower parts.
+    """
+    COPY = "copy"
+    """Iterations copy neighbouring cells to memory of scope GROUP, those beyond some ends as zeros.
+    One instruction may copy all of them while the thread goes on: the cells are undefined until a
+    barrier that waits for the copy.
     """
     REDUCTION = "reduction"
     """Iterations accumulate into the same cells."""
@@ -388,7 +397,15 @@ class Allocate:
 class Barrier:
     """A barrier for the BLOCK iterations of the enclosing GRID iteration; it makes writes visible
     to all of them.
+
+    The copies (COPY loops) that a thread has started since its last barrier are a group. A barrier
+    waits for all groups but the last ones, that which it ends included.
+
+    Attributes:
+        pending: So many of the last groups of copies may be incomplete behind it.
     """
+
+    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,8 +263,11 @@ class TextParser:
         if word == "barrier" and following.text == "(":
             cursor.take()
             cursor.take()
+            if cursor.accept(")"):
+                return Barrier()
+            pending = cursor.expect_integer()
             cursor.expect(")")
-            return Barrier()
+            return Barrier(pending)
         if word == "prefetch" and following.kind == "name":
             cursor.take()
             return Prefetch(read_node(cursor, names), read_indices(cursor, names))

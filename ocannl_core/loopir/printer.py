@@ -174,8 +174,8 @@ class TextPrinter:
                 return self.declaration(self.local(local), str(local.dtype))
             case Allocate(node, scope):
                 return f"{scope.value} {self.array(node)}"
-            case Barrier():
-                return "barrier()"
+            case Barrier(pending):
+                return f"barrier({pending or ''})"
             case Prefetch(node, indices):
                 return f"prefetch {self.cell(self.names.node(node), indices)}"
             case CheckPositions(node, extent, axis, extents):

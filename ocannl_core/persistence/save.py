@@ -126,7 +126,10 @@ def _described(
 
 
 def _hyperparameters(optimizer: HasState) -> dict[str, Any]:
-    """Return the class and the hyperparameters of an optimiser, for information."""
+    """Return the class and the hyperparameters of an optimiser, for information; for a state that
+    belongs to another object, those of its `optimizer`.
+    """
+    optimizer = getattr(optimizer, "optimizer", optimizer)
     found: dict[str, Any] = {"class": type(optimizer).__name__}
     if is_dataclass(optimizer):
         public = [each.name for each in fields(optimizer) if not each.name.startswith("_")]

@@ -25,6 +25,7 @@ from ocannl_core.queues import HostQueue
 from ocannl_core.runtime import values
 from ocannl_core.runtime.checks import description, fix_for_unstored, why
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
+from ocannl_core.runtime.pauses import Pauses, launcher_with_pauses
 from ocannl_core.runtime.recompute import Recomputed, recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
 from ocannl_core.target import Buffer, Launcher
@@ -327,8 +328,17 @@ def launcher_of(
     store: BufferStore,
     run: RunRecord,
     merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+    pauses: Pauses | None = None,
 ) -> Launcher:
     """Link an executable with the memory of a context.
+
+    Args:
+        built: The compiled code.
+        memory: The memory of its parameters.
+        store: That of the context.
+        run: The record of its runs.
+        merge_buffers: The merge buffers that it reads.
+        pauses: Actions between its steps; without effect on backends that launch whole routines.
 
     Raises:
         LinkError: if the device has too little memory for the routine's own nodes.
@@ -338,8 +348,12 @@ def launcher_of(
     if scratch:
         store.device.account.reserve(scratch, f"scratch of {built.plan.name}", str(store.target))
     try:
-        found = (buffers, merge_buffers) if merge_buffers else (buffers,)
-        launch = built.backend.link(built.executable, *found)
+        launch = None
+        if pauses is not None:
+            launch = launcher_with_pauses(built, buffers, merge_buffers, pauses)
+        if launch is None:
+            found = (buffers, merge_buffers) if merge_buffers else (buffers,)
+            launch = built.backend.link(built.executable, *found)
     except MemoryError as error:
         raise too_large(built.plan, f"{scratch:,} bytes") from error
 

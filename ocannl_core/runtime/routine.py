@@ -23,6 +23,7 @@ from ocannl_core.runtime import checks, link, merge, recompute
 from ocannl_core.runtime.calls import callable_class
 from ocannl_core.runtime.dependences import Dependence, dependences
 from ocannl_core.runtime.link import Linkable
+from ocannl_core.runtime.pauses import Action, Pauses
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored, is_pending
 from ocannl_core.target import Buffer, Launcher
@@ -62,6 +63,7 @@ class Routine:
         "_merge_buffer",
         "_needed",
         "_order",
+        "_pauses",
         "_recomputed",
         "_run",
         "_sized",
@@ -102,6 +104,7 @@ class Routine:
         self.ordinal = next(store.history.ordinals)
         self.merged = merged
         self._merge_buffer: Buffer | None = None
+        self._pauses: Pauses | None = None
         self._linkable = replace(linkable, code=linkable.code.released())
         self._recomputed = tuple(recomputed)
         # a run may overwrite operands of nodes that the next run recomputes
@@ -278,6 +281,22 @@ class Routine:
         is_plain = self._is_ready and not self.bindings and self.merged is None
         return partial(self._launch, ()) if is_plain and self._run.event is None else None
 
+    def pause(self, results: Sequence[AbstractSet[TensorNode]], action: Action) -> None:
+        """Let calls run an action of the host between steps, from the step on that completes the
+        first of some results.
+
+        The launches of the steps stay the same. Calls run no action where work is queued, a run is
+        observed (as by the setting `timeline`), or the backend launches routines as a whole.
+
+        Args:
+            results: Groups of nodes that the routine writes.
+            action: Gets the numbers of the groups that have become complete since its last call.
+        """
+        is_immediate = self._store.queue is None and self._store.backend.is_synchronous
+        if is_immediate:
+            self._pauses = Pauses(tuple(results), action)
+            self._launch = self._linked()
+
     def _start(self, values: Sequence[int], extents: tuple[int, ...] = ()) -> None:
         """Run the code with checked values after checking the state of the context.
 
@@ -339,7 +358,9 @@ class Routine:
     def _linked(self) -> Launcher:
         merges = {} if self.merged is None else {self.merged: self._merge_buffer}
         found = {node: buffer for node, buffer in merges.items() if buffer is not None}
-        return link.launcher_of(self._build, self._memory, self._store, self._run, found)
+        return link.launcher_of(
+            self._build, self._memory, self._store, self._run, found, self._pauses
+        )
 
     def link_again(self, stored: Stored) -> None:
         """Link the code anew if it uses this memory, whose buffer has changed."""

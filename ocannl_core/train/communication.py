@@ -1,23 +1,22 @@
 """The interface between data parallel training and other processes.
 
-A process works on consecutive slots of every batch, on one device or several. Its sums of spans
-then meet those of the other processes in a communicator, which adds them up in the tree and hands
-the sum of all slots to every process. The tree fixes each addition, so that the bits do not depend
-on the number of processes.
+A process works on consecutive slots of every batch, on one device or several. Then the processes
+exchange sums of spans of slots, and later rows of tensors. What is sent is fixed when the step is
+made: each message is a list of places in memory, which a communicator reads and writes directly.
+The additions are code of the step, in one tree, so that the bits do not depend on the number of
+processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Protocol, runtime_checkable
-
-import numpy as np
 
 from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
 from ocannl_core.target import Buffer
-from ocannl_core.train.slot_tree import Span, TreeSum
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +33,53 @@ class Summand:
     dtype: DType
     dims: tuple[int, ...]
 
+    @property
+    def nbytes(self) -> int:
+        return prod(self.dims) * self.dtype.numpy.itemsize
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Partial:
-    """The sums over a span of slots.
+class Cells:
+    """Consecutive bytes in memory.
 
     Attributes:
-        span: The slots.
-        arrays: A copy of each summand in memory of this process.
-        buffers: The memory of each on the device, for communicators that read it directly. It keeps
-            its cells until `all_reduce` returns.
+        memory: A contiguous array of this process; or memory of a device, with
+            `__cuda_array_interface__`, for a communicator that passes it to the network.
+        start: The first byte.
+        nbytes: Their number.
     """
 
-    span: Span
-    arrays: tuple[Array, ...]
-    buffers: tuple[Buffer, ...] = ()
+    memory: Array | Buffer
+    start: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parcel:
+    """The messages between this process and another one in an exchange.
+
+    Attributes:
+        process: The number of the other process.
+        sent: The cells that it gets, one after the other.
+        received: The memory for those that it sends, likewise.
+    """
+
+    process: int
+    sent: tuple[Cells, ...]
+    received: tuple[Cells, ...]
+
+
+@runtime_checkable
+class Exchange(Protocol):
+    """Messages between processes that are sent again in each step, from and to the same memory."""
+
+    def start(self) -> None:
+        """Send and receive the cells; their memory belongs to the exchange until it is over."""
+        ...
+
+    def is_over(self) -> bool:
+        """Return True if all messages have arrived; True before the first start. Never waits."""
+        ...
 
 
 @runtime_checkable
@@ -65,6 +96,16 @@ class Communicator(Protocol):
         """The number of processes."""
         ...
 
+    @property
+    def bucket_bytes(self) -> int:
+        """The least size of a message; sums of small tensors share one."""
+        ...
+
+    @property
+    def passes_device_memory(self) -> bool:
+        """True if cells may lie in the memory of a device with `__cuda_array_interface__`."""
+        ...
+
     def agree(self, facts: Mapping[str, str]) -> None:
         """Return if all processes state the same facts: code, summands, slots, settings, versions.
 
@@ -73,27 +114,29 @@ class Communicator(Protocol):
         """
         ...
 
-    def prepare(self, summands: Sequence[Summand], slots: int) -> None:
-        """Take the list of summands, once, before the first step."""
-        ...
-
-    def all_reduce(self, partials: Sequence[Partial]) -> Sequence[Array]:
-        """Return the sum of each summand over all slots, added up in the tree; called by all
-        processes, each with the largest spans of its slots.
-        """
-        ...
-
-    def all_gather(self, rows: Sequence[Array], totals: Sequence[int]) -> Sequence[Array]:
-        """Return arrays of the rows of all processes in order; called by all of them.
+    def exchange(self, parcels: Sequence[Parcel], subject: str) -> Exchange:
+        """Return an exchange; called by all processes for the same exchanges in the same order.
 
         Args:
-            rows: Some rows of each array: as `slot_tree.share` divides them among the processes.
-            totals: The number of rows of each array.
+            parcels: The messages, at most one parcel for each other process. What one process sends
+                to another is what that one receives from it.
+            subject: Its purpose, for messages.
         """
+        ...
+
+    def wait(self, exchanges: Sequence[Exchange]) -> None:
+        """Return when at least one of several exchanges is over."""
         ...
 
     def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """Return the arrays of process 0; called by all processes with arrays of equal extents."""
+        ...
+
+    def first(self, work: Callable[[], object], subject: str = "work of process 0") -> None:
+        """Do work in process 0 alone, such as writing a checkpoint; the others wait for it.
+
+        If it fails there, all processes raise.
+        """
         ...
 
 
@@ -103,31 +146,30 @@ class OneProcess:
 
     rank: int = 0
     size: int = 1
+    bucket_bytes: int = 1
+    passes_device_memory: bool = False
 
     def agree(self, facts: Mapping[str, str]) -> None:
         return
 
-    def prepare(self, summands: Sequence[Summand], slots: int) -> None:
+    def exchange(self, parcels: Sequence[Parcel], subject: str) -> Exchange:
+        return NoMessages()
+
+    def wait(self, exchanges: Sequence[Exchange]) -> None:
         return
-
-    def all_reduce(self, partials: Sequence[Partial]) -> Sequence[Array]:
-        (whole,) = partials
-        return whole.arrays
-
-    def all_gather(self, rows: Sequence[Array], totals: Sequence[int]) -> Sequence[Array]:
-        return rows
 
     def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]:
         return arrays
 
-
-def add_arrays(left: Sequence[Array], right: Sequence[Array]) -> tuple[Array, ...]:
-    """Return sums of arrays, rounded once, as devices compute them; the left ones may be
-    overwritten.
-    """
-    return tuple(np.add(one, other, out=one) for one, other in zip(left, right, strict=True))
+    def first(self, work: Callable[[], object], subject: str = "work of process 0") -> None:
+        work()
 
 
-def tree_sum(slots: int) -> TreeSum[tuple[Array, ...]]:
-    """Return the tree in which a communicator adds up arrays of `Partial`s."""
-    return TreeSum(slots, add_arrays)
+class NoMessages:
+    """The exchange of a process that works alone."""
+
+    def start(self) -> None:
+        return
+
+    def is_over(self) -> bool:
+        return True

@@ -307,6 +307,12 @@ class Optimiser(ABC):
         return self._state.tensors
 
     @property
+    def reads_whole_gradients(self) -> bool:
+        """True if the update of a cell depends on gradients of other cells, as by their norm."""
+        is_guarded = self.skip_nonfinite or self.skip_outliers is not None
+        return self.clip_norm is not None or is_guarded or not self.is_elementwise
+
+    @property
     def diagnostics(self) -> Mapping[str, Tensor]:
         """Numbers of the last update that a context can read: `gradient_norm` with `clip_norm` or
         `skip_outliers`; `is_applied`, 0 after an update that was left out.
@@ -362,10 +368,16 @@ class Optimiser(ABC):
         state = self._state
         dtype = float64 if any(p.dtype is float64 for p in groups) else float32
         count = state.scalar("updates", int32)
+        parts: dict[Tensor, slice | None] = dict.fromkeys(groups)
+        if shard is not None:
+            parts = {p: shard.rows(p) for p in groups}
+        cut: dict[Tensor, slice | None] = parts
+        if self.reads_whole_gradients:
+            cut = dict.fromkeys(groups)
         gradients: dict[Tensor, Any] = {}
         for p, group in groups.items():
-            gradients[p] = self._gradient(p, group, dtype)
-        is_last = self._accumulated(gradients)
+            gradients[p] = self._gradient(p, group, cut[p])
+        is_last = self._accumulated(gradients, cut)
         gate = is_last
         if self.clip_norm is not None or self.skip_outliers is not None:
             norm = state.diagnostic("gradient_norm", dtype)
@@ -390,31 +402,40 @@ class Optimiser(ABC):
             decided[:] = gate
         clock = Clock(cast(count, dtype))
         for p, group in groups.items():
-            rows = None if shard is None else shard.rows(p)
-            gradient = gradients[p] if rows is None else gradients[p][rows]
+            rows = parts[p]
+            gradient = gradients[p] if rows is cut[p] else gradients[p][rows]
             group._record_one(p, rows, gradient, clock, decided, state)
         if decided is None:
             count += 1
         else:
             count += cast(decided, int32)
 
-    def _gradient(self, p: Tensor, group: Optimiser, dtype: DType) -> Any:
+    def _gradient(self, p: Tensor, group: Optimiser, rows: slice | None) -> Any:
         assert p.grad is not None
-        g: Any = p.grad
+        g: Any = p.grad if rows is None else p.grad[rows]
         if self.loss_scale is not None:
             g = g * (1.0 / self.loss_scale.value(self._state, float32))
         if group.clip_value is not None:
             g = minimum(maximum(g, -group.clip_value), group.clip_value)
         return -g if group.maximize else g
 
-    def _accumulated(self, gradients: dict[Tensor, Any]) -> Tensor | None:
-        """Replace gradients by their means over micro-batches; return 1 after the last one."""
+    def _accumulated(
+        self, gradients: dict[Tensor, Any], parts: Mapping[Tensor, slice | None]
+    ) -> Tensor | None:
+        """Replace gradients by their means over micro-batches; return 1 after the last one.
+
+        Args:
+            gradients: The gradients of this micro-batch.
+            parts: The rows of each that are there; None for all.
+        """
         if self.accumulate == 1:
             return None
         state = self._state
         place = state.scalar("micro_batch", int32)
         for p, g in gradients.items():
             total = state.slot(p, "gradient_sum")
+            if parts[p] is not None:
+                state.sharded[f"{state.names[p]}.gradient_sum"] = p
             total[:] = where(equal(place, 0), g, total + g)
             gradients[p] = total * (1.0 / self.accumulate)
         is_last = state.diagnostic("is_last_micro_batch", float32)

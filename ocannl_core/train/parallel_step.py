@@ -15,11 +15,11 @@ from __future__ import annotations
 import contextvars
 import hashlib
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from contextlib import contextmanager
 from numbers import Integral
-from typing import Any, Literal, SupportsIndex, assert_never, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 
@@ -29,26 +29,18 @@ from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
 from ocannl_core.runtime.context import Context
-from ocannl_core.runtime.routine import Routine
 from ocannl_core.tensor.computation import Computation, require_tensor
 from ocannl_core.tensor.tensor import Tensor
-from ocannl_core.train.communication import Communicator, OneProcess, Partial
+from ocannl_core.train.buckets import buckets_of
+from ocannl_core.train.communication import Communicator, OneProcess
 from ocannl_core.train.optimiser import Optimiser
+from ocannl_core.train.phases import Phase, Phases
+from ocannl_core.train.process_sums import ProcessSums
+from ocannl_core.train.shard import Shard
 from ocannl_core.train.sharded_state import ShardedState, WholeState
-from ocannl_core.train.slot_code import SLOT, SlotCode
-from ocannl_core.train.slot_tree import (
-    Accumulate,
-    Add,
-    Compute,
-    Join,
-    Receive,
-    Span,
-    Store,
-    Work,
-    plan_joins,
-    share,
-    work_of,
-)
+from ocannl_core.train.slot_code import SlotCode
+from ocannl_core.train.slot_tree import Receive, plan_joins, share, work_of
+from ocannl_core.train.worker import Worker
 from ocannl_core.version import __version__
 
 Reduction = Literal["mean", "sum"]
@@ -120,6 +112,7 @@ class DataParallel:
         inputs: The placeholders of a slot.
         slots: The slots of this process.
         communicator: The group of processes.
+        phases: The record of the parts of a step, as `traced` returns it.
     """
 
     def __init__(
@@ -140,12 +133,13 @@ class DataParallel:
         self.inputs = tuple(inputs)
         self.communicator = communicator
         self.slots = share(slots, communicator.size, communicator.rank)
-        if not self.slots:
+        if communicator.size > slots:
             raise _refusal(
                 "Every process has a slot.",
                 f"{communicator.size} processes and {slots} slots",
                 f"slots={communicator.size}, or fewer processes",
-            )
+            ).on_all_processes()
+        self.phases = Phases()
         self.contexts = _contexts(devices, len(self.slots))
         self._loss = loss
         self._total = slots
@@ -153,43 +147,74 @@ class DataParallel:
         self._slot = slot
         self._failed = False
         self._pending: dict[Tensor, Array] = {}
+        self._rows = {each: each.info.dims[0] for each in self.inputs}
+        self._sharded: ShardedState | None = None
         with loss.session, loss.session.apart():
             is_mean = reduction == "mean"
             self._code = SlotCode(loss, metrics, slots, is_mean=is_mean)
-            self._sharded = None
+            means = self._code.means_of_sums()
+            is_gathered = True
             if not isinstance(optimizer, Optimiser):
                 update = optimizer
-            elif shard_state:
-                self._sharded = ShardedState(optimizer, self.context, communicator)
-                update = optimizer.update(loss, shard=self._sharded.shard)
             else:
-                update = optimizer.update(loss)
-            self._build(update)
+                shard = Shard(communicator.rank, communicator.size) if shard_state else None
+                update = optimizer.update(loss, shard=shard)
+                if shard is not None:
+                    self._sharded = ShardedState(optimizer, self.context, communicator, shard)
+                    is_gathered = optimizer.reads_whole_gradients
+                if not is_gathered:
+                    means = self._code.means_of_sums(shard)
+            self._build(means + update)
+            communicator.agree(self._facts(optimizer, means + update))
+            self._sums = self._connect(is_gathered)
         self._optimizer = optimizer
         self._state = self._state_of(optimizer, update)
-        self._written: tuple[int, ...] = ()
+        self._noted = 0
         self._last_update: object = None
         self._pool = ThreadPoolExecutor(len(self.contexts), "device")
-        communicator.agree(self._facts(update))
-        communicator.prepare(self._code.summands, slots)
 
     # ----- compilation ----------------------------------------------------------------------------
 
-    def _build(self, update: Computation) -> None:
-        """Compile the code of every device."""
+    def _build(self, finish: Computation) -> None:
+        """Compile the code of every device; `finish` is that of the update."""
         code, count = self._code, len(self.contexts)
         parts = [share(len(self.slots), count, k) for k in range(count)]
         first = self.slots.start
         works = [
             work_of(self._total, range(first + part.start, first + part.stop)) for part in parts
         ]
-        self._joins, self._sums = plan_joins(self._total, works)
-        finish = code.means_of_sums + update
-        self._workers = []
+        self._joins, self._own = plan_joins(self._total, works)
+        self._workers: list[Worker] = []
         for context, work in zip(self.contexts, works, strict=True):
-            worker = _Worker(context, work, self)
+            others = tuple(self._workers)
+            worker = Worker(context, work, others, self.inputs, self._slot, self.phases)
             self._workers.append(worker)
-            worker.compile(code, finish, self._joins if len(self._workers) == 1 else ())
+            joins = () if others else self._joins
+            worker.compile(code, finish, joins, self._bindings)
+
+    def _connect(self, gathers_gradients: bool) -> ProcessSums | None:
+        """Return the sums of all processes; None if there is one."""
+        code, first, communicator = self._code, self._workers[0], self.communicator
+        if communicator.size == 1:
+            return None
+        sizes = [each.nbytes for each in code.summands]
+        order = first.order(code.summed)
+        buckets = buckets_of(sizes, order, communicator.bucket_bytes)
+        communicator.agree({"buckets of sums": repr(buckets)})
+        is_gathered = [gathers_gradients or not code.is_gradient(k) for k in range(len(sizes))]
+        sums = ProcessSums(
+            communicator,
+            code,
+            first.context,
+            self._own,
+            buckets,
+            is_gathered,
+            first.linked,
+            self.phases,
+        )
+        if len(self._workers) == 1:
+            first.send_early(code, buckets, sums)
+        return sums
 
     def _state_of(self, optimizer: object, update: Computation) -> tuple[Tensor, ...]:
         """Return the tensors that are equal on all devices between steps."""
@@ -202,7 +227,7 @@ class DataParallel:
         found = dict.fromkeys(t for t in state if t not in gradients and t.literal is None)
         return tuple(t for t in found if t in self.context)
 
-    def _facts(self, update: Computation) -> dict[str, str]:
+    def _facts(self, optimizer: object, finish: Computation) -> dict[str, str]:
         """Return what all processes agree on, each as a short text."""
         from ocannl_core import settings
 
@@ -215,9 +240,9 @@ class DataParallel:
         return {
             "code of a slot": digest(routine.assignments),
             "kernels of a slot": digest(routine.loop_ir),
-            "code of the update": digest(str(self._code.means_of_sums + update))
+            "code of the update": digest(str(finish))
             if self._sharded is None
-            else digest(repr(self._optimizer)),
+            else digest(repr(optimizer)),
             "summands": digest(repr(self._code.summands)),
             "slots": str(self._total),
             "seed": str(self._loss.session.seed),
@@ -234,6 +259,11 @@ class DataParallel:
     def context(self) -> Context:
         """The context of the first device: what it has after a step, the others have."""
         return self.contexts[0]
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if each process has a part of the optimiser's state."""
+        return self._sharded is not None
 
     @property
     def loss(self) -> float:
@@ -262,6 +292,20 @@ class DataParallel:
         devices = ", ".join(str(context.target) for context in self.contexts)
         return f"<data parallel step: {self._total} slots on {devices}>"
 
+    @contextmanager
+    def traced(self) -> Iterator[list[Phase]]:
+        """Record the phases of the steps in a `with` statement, in a list.
+
+        A phase has a name, as `slot 3`, `bucket 0: rows` or `update`, and its start and end. Those
+        of buckets are the times of messages: they overlap with slots.
+        """
+        found: list[Phase] = []
+        self.phases.found = found
+        try:
+            yield found
+        finally:
+            self.phases.found = None
+
     # ----- a step ---------------------------------------------------------------------------------
 
     def __setitem__(self, tensor: Tensor, batch: Any) -> None:
@@ -286,14 +330,18 @@ class DataParallel:
         arrays = self._slices(batch)
         self._distribute_state()
         if not self._failed:
-            self._each(_Worker.begin)
+            self._each(Worker.begin)
         self._failed = True
+        if self._sums is not None:
+            self._sums.begin()
         self._each(lambda worker: worker.compute(arrays, indices))
         self._join()
-        self._each(_Worker.finish)
+        with self.phases.span("update"):
+            self._each(Worker.finish)
         if self._sharded is not None:
-            parameters = tuple(self._code.parameters.values())
-            self._sharded.gather_parameters(parameters, self.contexts)
+            with self.phases.span("rows of parameters"):
+                parameters = tuple(self._code.parameters.values())
+                self._sharded.gather_parameters(parameters, self.contexts)
         self._failed = False
         self._note_state()
 
@@ -314,8 +362,7 @@ class DataParallel:
         ]
 
     def _slicer(self, tensor: Tensor, array: Array) -> Callable[[int], Array]:
-        dims = tensor.info.dims
-        rows = dims[0]
+        rows = self._rows[tensor]
         found = array.shape[0] if array.ndim else 0
         if found == rows * self._total:
             first = 0
@@ -331,7 +378,7 @@ class DataParallel:
             )
         return lambda slot: array[(slot - first) * rows : (slot - first + 1) * rows]
 
-    def _each(self, action: Callable[[_Worker], None]) -> None:
+    def _each(self, action: Callable[[Worker], None]) -> None:
         """Run an action on all devices at the same time; raise the first error, in their order."""
         if len(self._workers) == 1:
             action(self._workers[0])
@@ -355,19 +402,11 @@ class DataParallel:
                 owner.context.copy_from(self.contexts[action.worker], pairs)
             else:
                 owner.run(action)
-        if self.communicator.size > 1:
-            total = self.communicator.all_reduce(list(map(self._partial, self._sums)))
-            owner.context.assign(dict(zip(register(0), total, strict=True)))
+        if self._sums is not None:
+            with self.phases.span("waiting for sums"):
+                self._sums.finish()
         for worker in self._workers[1:]:
             worker.context.copy_from(owner.context, register(0)).wait()
-
-    def _partial(self, found: tuple[Span, int]) -> Partial:
-        """Return a sum that this process has computed, for the other ones."""
-        span, number = found
-        tensors = self._code.register(number)
-        stored = [self.context._store.find(tensor.node) for tensor in tensors]
-        buffers = tuple(each.buffer for each in stored if each is not None)
-        return Partial(span, tuple(self.context[tensor] for tensor in tensors), buffers)
 
     # ----- state ----------------------------------------------------------------------------------
 
@@ -378,8 +417,8 @@ class DataParallel:
         store = self.context._store
         if self._last_update is not None and store.history.last is self._last_update:
             return
-        written = self._write_times()
-        if written == self._written:
+        found = (store.find(tensor.node) for tensor in self._state)
+        if all(each is None or each.written_at() < self._noted for each in found):
             return
         state = [tensor for tensor in self._state if self._workers[0].has_value(tensor)]
         if self.communicator.size > 1:
@@ -400,98 +439,11 @@ class DataParallel:
             raise _refusal("An optimiser has state.", f"{self._optimizer!r}")
         if self._sharded is not None:
             return self._sharded.whole()
-        return WholeState(self.context, self._optimizer.state)
+        return WholeState(self.context, self._optimizer.state, self._optimizer)
 
     def _note_state(self) -> None:
         self._last_update = self.context._store.history.last
-        self._written = self._write_times()
-
-    def _write_times(self) -> tuple[int, ...]:
-        store = self.context._store
-        found = (store.find(tensor.node) for tensor in self._state)
-        return tuple(0 if each is None else each.written_at() for each in found)
-
-
-class _Worker:
-    """One device in a data parallel step."""
-
-    def __init__(self, context: Context, work: Work, step: DataParallel) -> None:
-        self.context = context
-        self._work = work
-        self._step = step
-        self._routines: dict[object, Routine] = {}
-
-    def compile(self, code: SlotCode, finish: Computation, joins: Sequence[Join]) -> None:
-        """Compile the code of the device; `joins` are the additions to the sums of others."""
-        context, step = self.context, self._step
-        indices = (*step._bindings, *([step._slot] if step._slot is not None else []))
-        self.gradients = self._linked("slot", lambda: code.gradients, indices)
-        self._has_statistics = bool(code.statistics)
-        if self._has_statistics:
-            unset = [each for each in code.statistics.values() if not self.has_value(each)]
-            context.assign(dict.fromkeys(unset, 0))
-            self._keep = self._linked("keep", lambda: code.keep_statistics)
-            self._restore = self._linked("restore", lambda: code.restore_statistics, [SLOT])
-        received = {each.target for each in joins if isinstance(each, Receive)}
-        for number in sorted({0, *received}):
-            context.assign(dict.fromkeys(code.register(number), 0))
-        for action in dict.fromkeys((*self._work.actions, *joins)):
-            if isinstance(action, Store | Accumulate | Add):
-                self._linked(action, partial(code.sums, action))
-        self._finish = self._linked("update", lambda: finish)
-
-    def _linked(
-        self, key: object, make: Callable[[], Computation], indices: Sequence[StaticIndex] = ()
-    ) -> Routine:
-        """Return code in this context: as another device compiled it, else compiled."""
-        workers = self._step._workers
-        found = next((w._routines[key] for w in workers if key in w._routines), None)
-        if found is not None:
-            self._routines[key] = self.context.link(found)
-        else:
-            code = make()
-            name = key if isinstance(key, str) else code.name
-            self._routines[key] = self.context.compile(code, bindings=indices, name=name)
-        return self._routines[key]
-
-    def begin(self) -> None:
-        """Keep the statistics before the step."""
-        if self._has_statistics:
-            self._keep()
-
-    def compute(
-        self, slices: Sequence[Callable[[int], Array]], indices: Mapping[str, SupportsIndex]
-    ) -> None:
-        """Compute the slots of the device, and the sums of its spans."""
-        step, context = self._step, self.context
-        for action in self._work.actions:
-            match action:
-                case Compute(slot):
-                    for tensor, rows in zip(step.inputs, slices, strict=True):
-                        context[tensor] = rows(slot)
-                    if self._has_statistics:
-                        self._restore(slot=slot)
-                    given = {} if step._slot is None else {step._slot.name: slot}
-                    self.gradients(**indices, **given)
-                case Store() | Accumulate() | Add():
-                    self.run(action)
-                case _:
-                    assert_never(action)
-        context.synchronize()
-
-    def run(self, action: Store | Accumulate | Add) -> None:
-        """Run an action on registers."""
-        self._routines[action]()
-
-    def finish(self) -> None:
-        """Set gradients, means and statistics, and update the parameters."""
-        self._finish()
-        self.context.synchronize()
-
-    def has_value(self, tensor: Tensor) -> bool:
-        """Return True if a tensor has a value on the device."""
-        stored = self.context._store.find(tensor.node)
-        return stored is not None and stored.has_value
+        self._noted = next(self.context._store.history.ordinals)
 
 
 # ----- arguments ---------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The state of an optimiser divided among processes: each updates some rows of every parameter.
 
-    all-reduce of gradients -> update of own rows, with state for them -> all-gather of parameters
+    rows of gradients -> additions -> update of own rows, with state for them -> rows of parameters
 
 A row is updated by the same code in whichever process, so the bits are those of one process. A
 checkpoint has the whole state, and is loaded by any number of processes.
@@ -18,6 +18,7 @@ from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.train.communication import Communicator
 from ocannl_core.train.optimiser import Optimiser
+from ocannl_core.train.process_sums import Rows, all_gather
 from ocannl_core.train.shard import Shard
 from ocannl_core.train.slot_code import like
 
@@ -36,10 +37,12 @@ class WholeState:
     Attributes:
         context: A context that has the parameters and the whole state.
         state: The state by name, as in `optimizer.state`.
+        optimizer: The optimiser.
     """
 
     context: Context
     state: Mapping[str, Tensor]
+    optimizer: Optimiser
     _sharded: ShardedState | None = None
 
     def restore(self) -> None:
@@ -55,14 +58,18 @@ class ShardedState:
         optimizer: The optimiser.
         context: The first context of the process.
         communicator: The group of processes.
+        shard: The rows of this process.
     """
 
-    def __init__(self, optimizer: Optimiser, context: Context, communicator: Communicator) -> None:
-        self.shard = Shard(communicator.rank, communicator.size)
+    def __init__(
+        self, optimizer: Optimiser, context: Context, communicator: Communicator, shard: Shard
+    ) -> None:
+        self.shard = shard
         self._optimizer = optimizer
         self._context = context
         self._communicator = communicator
         self._wholes: dict[str, Tensor] = {}
+        self._rows: Rows | None = None
 
     @property
     def _owners(self) -> Mapping[str, Tensor]:
@@ -83,8 +90,10 @@ class ShardedState:
     def gather_parameters(self, parameters: Sequence[Tensor], contexts: Sequence[Context]) -> None:
         """Copy the rows that other processes have updated to all devices of this one."""
         sharded = [p for p in parameters if p.info.dims]
-        own = [self._rows_of(p, self._context[p]) for p in sharded]
-        self._context.assign(dict(zip(sharded, self._gathered(own, sharded), strict=True)))
+        if self._rows is None:
+            subject = "the exchange of parameters"
+            self._rows = Rows(self._communicator, self._context, sharded, subject)
+        self._rows.gather()
         for other in contexts[1:]:
             other.copy_from(self._context, sharded).wait()
 
@@ -99,7 +108,7 @@ class ShardedState:
         state = {
             path: self._wholes.get(path, tensor) for path, tensor in self._optimizer.state.items()
         }
-        return WholeState(context, state, self)
+        return WholeState(context, state, self._optimizer, self)
 
     def restore(self, saved: WholeState) -> None:
         """Copy the rows of this process from the whole state."""
@@ -130,4 +139,5 @@ class ShardedState:
         return cells if rows is None else cells[rows]
 
     def _gathered(self, own: Sequence[Array], owners: Sequence[Tensor]) -> Sequence[Array]:
-        return self._communicator.all_gather(own, [owner.info.dims[0] for owner in owners])
+        totals = [owner.info.dims[0] for owner in owners]
+        return all_gather(self._communicator, own, totals, "the collection of the state")

@@ -7,7 +7,9 @@ for every slot, and become the mean of what the slots make of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import operator
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, assert_never
 
@@ -20,9 +22,13 @@ from ocannl_core.tensor.pointwise_operations import cast
 from ocannl_core.tensor.recording import cd
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.train.communication import Summand
-from ocannl_core.train.slot_tree import Accumulate, Add, Store
+from ocannl_core.train.shard import Shard
+from ocannl_core.train.slot_tree import Accumulate, Add, Span, Store, TreeSum
 
 SLOT = StaticIndex("slot")
+
+Term = tuple[Span, Tensor, range | None]
+"""The sum of a span: a tensor, of which some rows count, or all."""
 
 
 class SlotCode:
@@ -70,6 +76,15 @@ class SlotCode:
     @cached_property
     def _averaged_statistics(self) -> dict[str, Tensor]:
         return {name: each for name, each in self.statistics.items() if each.dtype.is_float}
+
+    @property
+    def summed(self) -> list[Tensor]:
+        """The tensors of a slot that are added up, in the order of registers."""
+        return list(self._summed.values())
+
+    def is_gradient(self, number: int) -> bool:
+        """Return True if a summand is the gradient of a parameter."""
+        return number < len(self.parameters)
 
     @property
     def summands(self) -> tuple[Summand, ...]:
@@ -124,58 +139,80 @@ class SlotCode:
 
         return cd(restore_statistics)()
 
-    def sums(self, action: Store | Accumulate | Add) -> Computation:
-        """Return the code of an action on registers."""
-        match action:
-            case Store(register):
-                return self._store(register)
-            case Accumulate(register):
-                return self._accumulate(register)
-            case Add(left, right):
-                return self._add(left, right)
-            case _:
-                assert_never(action)
-
-    def _store(self, register: int) -> Computation:
-        """Copy the values of a slot to a register."""
-        return self._for_each(
-            f"store_{register}",
-            self.register(register),
-            lambda place, value: place.assign(cast(value, place.dtype)),
-        )
-
-    def _accumulate(self, register: int) -> Computation:
-        """Add the values of a slot to a register."""
-        return self._for_each(
-            f"accumulate_{register}",
-            self.register(register),
-            lambda place, value: place.assign(place + cast(value, place.dtype)),
-        )
-
-    def _add(self, left: int, right: int) -> Computation:
-        """Add a register to another one."""
-        pairs = list(zip(self.register(left), self.register(right), strict=True))
-
-        def add() -> None:
-            for one, other in pairs:
-                one.assign(one + other)
-
-        add.__name__ = f"add_{right}_to_{left}"
-        return cd(add)()
-
-    def _for_each(
-        self, name: str, places: Sequence[Tensor], record: Callable[[Tensor, Tensor], object]
+    def sums(
+        self, actions: Sequence[Store | Accumulate | Add], summands: Sequence[int] | None = None
     ) -> Computation:
-        def code() -> None:
-            for place, value in zip(places, self._summed.values(), strict=True):
-                record(place, value)
+        """Return the code of actions on registers, one after the other.
 
-        code.__name__ = name
+        Args:
+            actions: The actions.
+            summands: The numbers of the summands; None for all.
+        """
+        values = self.summed
+        numbers = range(len(values)) if summands is None else summands
+
+        def code() -> None:
+            for action, k in itertools.product(actions, numbers):
+                match action:
+                    case Store(register):
+                        place = self.register(register)[k]
+                        place.assign(cast(values[k], place.dtype))
+                    case Accumulate(register):
+                        place = self.register(register)[k]
+                        place.assign(place + cast(values[k], place.dtype))
+                    case Add(left, right):
+                        place = self.register(left)[k]
+                        place.assign(place + self.register(right)[k])
+                    case _:
+                        assert_never(action)
+
+        for action in actions:  # what recorded code declares lasts for one call
+            self.register(max(_registers_of(action)))
+        code.__name__ = "_then_".join(map(_name_of, actions))
         return cd(code)()
 
-    @cached_property
-    def means_of_sums(self) -> Computation:
-        """Set gradients, means and statistics from the sums in the first register."""
+    def received(self, number: int, source: str, rows: int | None) -> Tensor:
+        """Return a declared tensor for rows of a summand that another process sends.
+
+        Args:
+            number: The number of the summand.
+            source: The process and the span, for names.
+            rows: The number of rows along the first axis; None for all.
+        """
+        tensor = self.summed[number]
+        return like(tensor, f"received_{source}", _sum_format(tensor), rows)
+
+    def add_spans(self, name: str, terms: Mapping[int, Sequence[Term]]) -> Computation:
+        """Return the code that adds up spans of all slots in the tree, to the first register.
+
+        Args:
+            name: Its name.
+            terms: The sums of the spans of each summand.
+        """
+        sums = self.register(0)
+
+        def add_spans() -> None:
+            for k, spans in terms.items():
+                tree: TreeSum[Any] = TreeSum(self.slots, operator.add)
+                for span, tensor, rows in spans:
+                    tree.insert(span, tensor if rows is None else tensor[rows.start : rows.stop])
+                assert tree.root is not None
+                _, _, rows = spans[0]
+                if rows is None:
+                    sums[k].assign(tree.root)
+                else:
+                    sums[k][rows.start : rows.stop] = tree.root
+
+        add_spans.__name__ = name
+        return cd(add_spans)()
+
+    def means_of_sums(self, shard: Shard | None = None) -> Computation:
+        """Return the code that sets gradients, means and statistics from the sums in the first
+        register.
+
+        Args:
+            shard: The rows of gradients to set; None for all.
+        """
         sums = dict(zip(self._summed, self.register(0), strict=True))
         count = float(self.slots)
 
@@ -185,10 +222,14 @@ class SlotCode:
 
         def means_of_sums() -> None:
             for name, p in self.parameters.items():
+                rows = None if shard is None else shard.rows(p)
+                if rows is not None and rows.start == rows.stop:
+                    continue
                 total = sums[f"{name}.grad"]
-                mean = mean_of(f"{name}.grad", p) if self._is_mean else cast(total, p.dtype)
+                part: Any = total if rows is None else total[rows]
+                mean = cast(part / count if self._is_mean else part, p.dtype)
                 assert p.grad is not None
-                p.grad[:] = mean
+                p.grad[slice(None) if rows is None else rows] = mean
             self.means[self.loss][:] = mean_of("loss", self.loss)
             for k, metric in enumerate(self.metrics):
                 self.means[metric][:] = mean_of(f"metric {k}", metric)
@@ -205,13 +246,39 @@ class SlotCode:
         return statistic.dtype is int64 and is_shared_by_models(statistic)
 
 
+def _registers_of(action: Store | Accumulate | Add) -> tuple[int, ...]:
+    """Return the registers that an action uses."""
+    match action:
+        case Store(register) | Accumulate(register):
+            return (register,)
+        case Add(left, right):
+            return left, right
+        case _:
+            assert_never(action)
+
+
+def _name_of(action: Store | Accumulate | Add) -> str:
+    registers = "_to_".join(map(str, reversed(_registers_of(action))))
+    return f"{type(action).__name__.lower()}_{registers}"
+
+
 def _sum_format(tensor: Tensor) -> DType:
     """Return the format of sums: at least float32."""
     return promote(tensor.dtype, float32)
 
 
-def like(tensor: Tensor, name: str, dtype: DType) -> Tensor:
-    """Return a declared tensor with the axes of another one."""
+def like(tensor: Tensor, name: str, dtype: DType, rows: int | None = None) -> Tensor:
+    """Return a declared tensor with the axes of another one.
+
+    Args:
+        tensor: The other one.
+        name: Goes in front of its name.
+        dtype: The number format.
+        rows: The extent of the first axis; None for that of the other one.
+    """
     assert tensor.info is not None  # closes the shape
-    rows: dict[str, Any] = {kind.value: list(row.dims) for kind, row in tensor.shape.rows()}
-    return declare(f"{name}_{tensor.node.name}", **rows, dtype=dtype)
+    axes: dict[str, Any] = {kind.value: list(row.dims) for kind, row in tensor.shape.rows()}
+    if rows is not None:
+        first = next(kind for kind in ("batch", "output", "input") if axes.get(kind))
+        axes[first][0] = rows
+    return declare(f"{name}_{tensor.node.name}", **axes, dtype=dtype)

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -108,7 +109,9 @@ class Run:
             empty before.
     """
 
-    def __init__(self, log: LossLog, first_step: int, nonfinite: Nonfinite) -> None:
+    def __init__(
+        self, log: LossLog, first_step: int, nonfinite: Nonfinite, *, is_parallel: bool
+    ) -> None:
         self.step = first_step
         self.epoch = 0
         self.epoch_losses: list[float] = []
@@ -118,6 +121,7 @@ class Run:
         self._first = first_step
         self._read_to = first_step
         self._nonfinite = nonfinite
+        self._is_parallel = is_parallel
         self._last = float("nan")
 
     @property
@@ -153,13 +157,14 @@ class Run:
         if self._nonfinite == "stop":
             self.ended_by = "nonfinite"
             return
-        raise DivergenceError(
+        error = DivergenceError(
             "The loss of each step is finite.",
             found=f"{found[wrong[0]]} at step {first + int(wrong[0]) + 1:,}",
             where=str(caller_location() or ""),
             fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimiser; "
             'nonfinite="stop" ends the loop without an error',
         )
+        raise error.on_all_processes() if self._is_parallel else error
 
 
 def fit(
@@ -225,12 +230,15 @@ def fit(
     ctx = step.context
     is_parallel = isinstance(step, DataParallel)
     log = LossLog(ctx, step.means.get(loss, loss) if is_parallel else loss, read_every)
-    run = Run(log, first_step, nonfinite)
+    run = Run(log, first_step, nonfinite, is_parallel=is_parallel)
     fill = _filler(step if is_parallel else ctx, inputs)
     record = log.record
     step_actions = _actions("on_step", callbacks, on_step)
     epoch_actions = _actions("on_epoch", callbacks, on_epoch)
-    line = _Line(sys.stderr.isatty() if progress is None else progress, epochs)
+    is_shown = sys.stderr.isatty() if progress is None else progress
+    if isinstance(step, DataParallel) and step.communicator.rank != 0:
+        is_shown = False
+    line = _Line(is_shown, epochs)
     limit = None if steps is None else first_step + steps
     saved = first_step
     best, waited = float("inf"), 0
@@ -241,14 +249,16 @@ def fit(
         if checkpoint is None or saved == run.step or run.ended_by == "nonfinite":
             return
         place = loader if isinstance(getattr(loader, "state", None), tuple) else None
-        save(
-            checkpoint.path,
-            ctx,
-            checkpoint.subject,
-            optimizer=checkpoint.optimizer,
-            loader=place,
-            step=run.step,
-        )
+        memory, optimizer = ctx, checkpoint.optimizer
+        if isinstance(step, DataParallel) and step.is_sharded and optimizer is not None:
+            whole = step.whole_state()
+            memory, optimizer = whole.context, whole
+        write = partial(save, checkpoint.path, memory, checkpoint.subject)
+        write = partial(write, optimizer=optimizer, loader=place, step=run.step)
+        if isinstance(step, DataParallel):
+            step.communicator.first(write, "the checkpoint")
+        else:
+            write()
         saved = run.step
 
     def next_event() -> int:

@@ -303,6 +303,14 @@ def test_an_unknown_variable_warns_once(monkeypatch: pytest.MonkeyPatch) -> None
         settings.current()
 
 
+def test_variables_of_groups_of_processes_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_reported", set())
+    monkeypatch.setenv("OCANNL_MPI_TIMEOUT", "20")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings.current()
+
+
 # ----- consequences --------------------------------------------------------------------------
 
 

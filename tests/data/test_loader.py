@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.data import Loader, permutation
 from ocannl_core.data.prefetch import prefetched
+from ocannl_core.train.slot_tree import share
 
 ORDER_0 = [8, 3, 0, 6, 4, 1, 5, 9, 7, 2]
 ORDER_7 = [8, 9, 7, 1, 6, 2, 5, 0, 3, 4]
@@ -136,6 +137,41 @@ def test_the_slots_of_a_batch_are_its_parts() -> None:
         assert np.concatenate([each[0] for each in shares]).tolist() == batch[0].tolist()
         assert sum(each.valid for each in shares) == batch.valid
         assert np.concatenate([each.mask for each in shares]).tolist() == batch.mask.tolist()
+
+
+class Recorded:
+    """Rows that are computed, with a record of those that were read."""
+
+    def __init__(self, count: int) -> None:
+        self.shape, self.dtype = (count, 2), np.dtype(np.int64)
+        self.read: set[int] = set()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        rows = np.arange(self.shape[0])[key]
+        self.read.update(np.atleast_1d(rows).tolist())
+        return np.stack([rows, -rows], axis=-1)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("processes", [1, 2, 3, 5])
+def test_a_process_with_several_slots_reads_their_rows_alone(shuffle: bool, processes: int) -> None:
+    def made(inputs: Any, **slots: Any) -> Loader:
+        return Loader(inputs, batch=10, shuffle=shuffle, seed=4, **slots)
+
+    parts = [share(5, processes, process) for process in range(processes)]
+    inputs = [Recorded(40) for _ in parts]
+    loaders = [made(x, slot=part, slots=5) for x, part in zip(inputs, parts, strict=True)]
+    whole = made(np.arange(40))
+    for _ in range(2):
+        for batch, *shares in zip(whole, *loaders, strict=True):
+            found = np.concatenate([each[0][:, 0] for each in shares])
+            assert found.tolist() == batch[0].tolist()
+        assert [len(each.read) for each in inputs] == [8 * len(part) for part in parts]
+        for each in inputs:
+            each.read.clear()
 
 
 def test_several_inputs_keep_together(tmp_path: Path) -> None:
@@ -256,6 +292,8 @@ def test_contradicting_data_are_errors(inputs: Any, keywords: Any, message: str)
         ((np.arange(3),), {"batch": 1, "classes": 0}, "number of classes"),
         ((np.arange(3),), {"batch": 3, "slots": 2}, "same number of examples"),
         ((np.arange(3),), {"batch": 2, "slots": 2, "slot": 2}, "slot < slots"),
+        ((np.arange(3),), {"batch": 2, "slots": 2, "slot": range(1, 3)}, "several in a row"),
+        ((np.arange(3),), {"batch": 2, "slots": 2, "slot": range(1, 1)}, "several in a row"),
         ((np.arange(3),), {"batch": 2, "slots": 2, "last": "short"}, "several slots"),
     ],
 )

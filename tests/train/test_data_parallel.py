@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import settings
-from ocannl_core.train.communication import Partial, Summand, tree_sum
+from tests.support.ranks import Rank, Ranks
 
 SLOTS, ROWS = 8, 3
 Array = np.ndarray[Any, Any]
@@ -214,65 +213,24 @@ def test_tensors_made_later_have_the_random_numbers_of_any_number_of_devices() -
     assert len(found) == 1
 
 
-class Ranks:
-    """Processes in one: threads that exchange arrays."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.barrier = threading.Barrier(size, timeout=60)
-        self.slots: list[Any] = [None] * size
-        self.facts: list[Mapping[str, str]] = []
-
-    def exchange(self, rank: int, value: Any) -> list[Any]:
-        self.slots[rank] = value
-        self.barrier.wait()
-        found = list(self.slots)
-        self.barrier.wait()
-        return found
-
-
-class Rank:
-    """One of these processes."""
-
-    def __init__(self, ranks: Ranks, rank: int) -> None:
-        self._ranks = ranks
-        self.rank = rank
-        self.size = ranks.size
-        self.total = 0
-
-    def agree(self, facts: Mapping[str, str]) -> None:
-        self._ranks.facts.append(facts)
-
-    def prepare(self, summands: Sequence[Summand], slots: int) -> None:
-        self.total = slots
-
-    def all_reduce(self, partials: Sequence[Partial]) -> Sequence[Array]:
-        for partial in partials:
-            assert [np.array_equal(b.array, a) for a, b in zip(partial.arrays, partial.buffers)]  # type: ignore[attr-defined]  # noqa: B905
-        tree = tree_sum(self.total)
-        for part in self._ranks.exchange(self.rank, partials):
-            for each in part:
-                tree.insert(each.span, tuple(array.copy() for array in each.arrays))
-        assert tree.root is not None
-        return tree.root
-
-    def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]:
-        found: Sequence[Array] = self._ranks.exchange(self.rank, arrays)[0]
-        return found
-
-
-@pytest.mark.parametrize(("processes", "devices_each"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("processes", "devices_each", "bucket_bytes"), [(2, 1, 1), (2, 1, 100), (3, 2, 1000)]
+)
 def test_the_bits_do_not_depend_on_the_number_of_processes(
-    processes: int, devices_each: int
+    processes: int, devices_each: int, bucket_bytes: int
 ) -> None:
     one = trained("cpu_c", 1, adamw)
     ranks = Ranks(processes)
     models = [Model(adamw) for _ in range(processes)]
+    communicators = [Rank(ranks, k, bucket_bytes) for k in range(processes)]
     steps = [
-        model.step("cpu_c", devices_each, communicator=Rank(ranks, k))
-        for k, model in enumerate(models)
+        model.step("cpu_c", devices_each, communicator=each)
+        for model, each in zip(models, communicators, strict=True)
     ]
-    assert all(facts == ranks.facts[0] for facts in ranks.facts)
+    kinds = {tuple(facts) for facts in ranks.facts}
+    for kind in kinds:
+        stated = [facts for facts in ranks.facts if tuple(facts) == kind]
+        assert stated == [stated[0]] * processes
     for model, step in zip(models, steps, strict=True):
         step.context.init_params(model.loss)
     with ThreadPoolExecutor(processes) as pool:

@@ -471,7 +471,18 @@ class ThreadEmitter:
         positions: Mapping[str, AxisIndex],
     ) -> Expr:
         """Return the factor at positions of a packed operand, zero beyond the axes."""
-        factor = reduction.factors[pack.operand]
+        return self._padded(reduction.factors[pack.operand], numbers, positions)
+
+    def _padded(
+        self,
+        factor: Expr,
+        numbers: Mapping[str, AxisIndex],
+        positions: Mapping[str, AxisIndex],
+        left: str = "",
+    ) -> Expr:
+        """Return an expression at positions of a packed operand, zero beyond the axes; one of
+        them is left even if no block exceeds it.
+        """
         used = set(free_variables(factor))
         values: dict[IndexVar, AxisIndex] = {}
         conditions: list[Expr] = []
@@ -481,7 +492,7 @@ class ThreadEmitter:
             position = self._position_in(root, numbers, positions)
             terms, offset = as_affine(position)
             values[axis.var] = affine(terms, offset + axis.start)
-            if self.axes.exceeds(root):
+            if root == left or self.axes.exceeds(root):
                 conditions.append(_is_inside(axis, position))
         value = substitute_in_expr(factor, values)
         if not conditions:

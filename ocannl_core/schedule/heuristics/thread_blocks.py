@@ -1,9 +1,10 @@
 """Choose schedules for the thread blocks of a device.
 
-Four rules, from the strides and extents of a nest and the numbers of `ThreadBlocks`:
+Five rules, from the strides and extents of a nest and the numbers of `ThreadBlocks`:
 
 - cells without a reduction: neighbouring threads store neighbouring cells, in vectors where memory
   is aligned;
+- a product that matrix instructions compute: their tiles (`warp_matrix_tiles`);
 - a product in which each factor lacks an axis of cells of the other: tiles of rows and columns,
   whose operands all threads of a block copy to shared memory, and of which each thread computes a
   register tile;
@@ -53,6 +54,11 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.heuristics.cost_model import strides
 from ocannl_core.schedule.heuristics.vector_lanes import vector_lanes
+from ocannl_core.schedule.heuristics.warp_matrix_tiles import (
+    find_warp_tile,
+    schedule_warp_tile,
+    warp_tiles,
+)
 from ocannl_core.target import Target, ThreadBlocks
 
 
@@ -87,6 +93,12 @@ def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Itera
         if schedule is not None and schedule not in found:
             found.add(schedule)
             yield schedule
+    if blocks is not None and nest.reduction is not None:
+        for tile in warp_tiles(nest, nest.reduction, nodes, blocks):
+            schedule = schedule_warp_tile(nest, tile)
+            if schedule not in found:
+                found.add(schedule)
+                yield schedule
 
 
 def block_schedule(
@@ -106,6 +118,10 @@ def block_schedule(
         return None
     if nest.reduction is None:
         return _schedule_cells(nest, nodes, blocks)
+    if parameters == CHOSEN_BY_RULE:
+        warp_tile = find_warp_tile(nest, nest.reduction, nodes, blocks)
+        if warp_tile is not None:
+            return schedule_warp_tile(nest, warp_tile)
     if not parameters.sharing:
         tile = find_block_tile(nest, nest.reduction, nodes, blocks, parameters)
         if tile is not None:

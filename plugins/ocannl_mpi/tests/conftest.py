@@ -35,7 +35,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
             [*command, *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             env=environment,
         )
 

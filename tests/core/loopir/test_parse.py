@@ -331,7 +331,7 @@ A program's text follows the notation of the loop language.
         (
             "    for i in row(3):",
             snapshot(
-                "`row` instead of a kind of loop: range, parallel, vector, unrolled, pair, tile, reduction, grid, block | column 14"
+                "`row` instead of a kind of loop: range, parallel, vector, unrolled, pair, tile, copy, reduction, grid, block | column 14"
             ),
         ),
         ("    for s in range(3):", snapshot("`s` for a second time | column 9")),

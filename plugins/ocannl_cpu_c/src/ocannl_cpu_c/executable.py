@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, assert_never
 
 from ocannl_core.backend_api import (
@@ -71,7 +72,25 @@ class CExecutable:
         Raises:
             LinkError: if a buffer is missing, belongs to another backend, or does not fit its node.
         """
-        return _Linker(self, buffers, merge_buffers or {}).launcher()
+        linker = _Linker(self, buffers, merge_buffers or {})
+        return linker.launcher(self.source.steps)
+
+    def link_parts(
+        self, buffers: Buffers, merge_buffers: Buffers | None, ends: Sequence[int]
+    ) -> Sequence[Launcher]:
+        """Return a callable for each of several parts of the routine, over common memory.
+
+        Args:
+            buffers: The memory of every parameter.
+            merge_buffers: As for `link`.
+            ends: The number of steps of the plan before the end of each part, ascending.
+
+        Raises:
+            LinkError: as `link`.
+        """
+        linker = _Linker(self, buffers, merge_buffers or {})
+        steps = self.source.steps
+        return [linker.launcher(steps[start:end]) for start, end in pairwise((0, *ends))]
 
 
 class _Linker:
@@ -95,8 +114,8 @@ class _Linker:
         # C holds addresses of all these; the launcher keeps them alive
         self._kept: list[object] = [self._arrays, self._cells]
 
-    def launcher(self) -> Launcher:
-        steps = self._executable.source.steps
+    def launcher(self, steps: Sequence[RunStep]) -> Launcher:
+        """Return a callable that runs consecutive steps of the routine."""
         count, parts = self._count, self._parts(steps)
         if steps and not any(map(_calls_python, steps)):
             (part,) = parts

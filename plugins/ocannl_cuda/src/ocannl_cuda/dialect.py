@@ -7,10 +7,10 @@ elementary operations, so their results are the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from ocannl_core.backend_api import DType
+from ocannl_core.backend_api import DType, MatrixInstruction
 from ocannl_core.backend_api.c_family import (
     AddressSpace,
     BlockDialect,
@@ -18,6 +18,8 @@ from ocannl_core.backend_api.c_family import (
     PreludeWords,
 )
 from ocannl_core.backend_api.loops import AxisKind, Scope
+from ocannl_cuda import ptx
+from ocannl_cuda.matrix_instructions import COPIES, INSTRUCTIONS
 
 PREAMBLE = """\
 #ifdef __CUDACC_RTC__
@@ -68,6 +70,17 @@ class Cuda(BlockDialect):
     stack_limit: ClassVar[int] = 256 << 10
     preamble: ClassVar[str] = PREAMBLE
     vector_bytes: ClassVar[int] = 16
+    matrix_instructions: ClassVar[tuple[MatrixInstruction, ...]] = INSTRUCTIONS
+    asynchronous_copies: ClassVar[tuple[int, ...]] = COPIES
+
+    def definitions(self, helpers: Iterable[str]) -> str:
+        own, others = _own_helpers(helpers)
+        return super().definitions(others) + ptx.definitions(own)
+
+    def prelude(self, helpers: Iterable[str]) -> str:
+        own, others = _own_helpers(helpers)
+        text = super().prelude(others)
+        return f"{text}\n{ptx.definitions(own)}" if own else text
 
     def for_positions(self, most: int) -> Cuda:
         return DIALECT if most < self.far else WIDE
@@ -114,6 +127,13 @@ class WideCuda(Cuda):
     """The same with positions of 64 bits, each operation on which is several instructions."""
 
     index_type: ClassVar[str] = "int64_t"
+
+
+def _own_helpers(helpers: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Divide helpers into those of this backend and those of the core."""
+    names = list(helpers)
+    own = [name for name in names if ptx.is_defined_here(name)]
+    return own, [name for name in names if name not in own]
 
 
 DIALECT = Cuda()

@@ -31,6 +31,7 @@ from ocannl_core.backend_api.c_family import (
     render_native,
 )
 from ocannl_cuda.dialect import DIALECT
+from ocannl_cuda.targets import PROCESSOR_REGISTERS, REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,15 @@ def _kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
 
 
 def _with_launch_bounds(kernel: KernelText) -> KernelText:
-    """Return a kernel that states the threads of its blocks: their number limits its registers."""
-    bounds = f"__global__ void __launch_bounds__({prod(kernel.block)})"
+    """Return a kernel that states the threads of its blocks: their number limits its registers.
+
+    One that holds tiles also states the blocks that run together, by which the compiler may use
+    as many registers as the schedule has counted.
+    """
+    threads = prod(kernel.block)
+    has_tiles = any(each.startswith("multiply_add_") for each in kernel.helpers)
+    together = f", {max(1, PROCESSOR_REGISTERS // (REGISTERS * threads))}" if has_tiles else ""
+    bounds = f"__global__ void __launch_bounds__({threads}{together})"
     return replace(kernel, text=kernel.text.replace("__global__ void", bounds, 1))
 
 

@@ -7,13 +7,16 @@ from ocannl_cuda.compiler import CudaCompiler, architecture_of
 from ocannl_cuda.compilers import INSTALL, Missing
 from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused
+from ocannl_cuda.matrix_instructions import copies_of, instructions_of
 
 PRIORITY = 100
 _OLDEST = (7, 5)
 """The oldest compute capability that the compilers have code for."""
 _THREADS = 256
-_REGISTERS = 128
-"""Of 65536 in a multiprocessor: two blocks of 256 threads."""
+REGISTERS = 128
+"""Registers of a thread; two blocks of 256 threads take all of a multiprocessor."""
+PROCESSOR_REGISTERS = 65536
+"""Registers of a multiprocessor."""
 
 
 def report(
@@ -88,11 +91,13 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         max_threads=facts.max_threads,
         threads=_THREADS,
         local_bytes=facts.shared_bytes,
-        registers=_REGISTERS,
+        registers=REGISTERS,
         subgroup=32,
         processors=facts.processors,
         vector_bytes=DIALECT.vector_bytes,
         has_shuffles=True,
+        matrix_instructions=instructions_of(facts.capability),
+        asynchronous_copies=copies_of(facts.capability),
     )
     return Target(
         "cuda",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import assert_never
 
 from ocannl_core.backend_api import (
@@ -36,6 +37,8 @@ from ocannl_core.backend_api.loops import (
 from ocannl_interp.groups import Action, Frame
 from ocannl_interp.interpreter import MergeOf, Translator, repetition
 from ocannl_interp.memory import Array, ArrayBuffer, undefined
+
+Buffers = Mapping[TensorNode, Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +108,7 @@ class Interpretation:
             case _:
                 assert_never(step)
 
-    def link(
-        self,
-        buffers: Mapping[TensorNode, Buffer],
-        merge_buffers: Mapping[TensorNode, Buffer] | None = None,
-    ) -> Launcher:
+    def link(self, buffers: Buffers, merge_buffers: Buffers | None = None) -> Launcher:
         """Return a callable that runs the plan over these buffers.
 
         Args:
@@ -119,6 +118,22 @@ class Interpretation:
         Raises:
             LinkError: if a buffer is missing, belongs to another backend, or does not fit its node.
         """
+        (launch,) = self.link_parts(buffers, merge_buffers, [len(self._actions)])
+        return launch
+
+    def link_parts(
+        self, buffers: Buffers, merge_buffers: Buffers | None, ends: Sequence[int]
+    ) -> Sequence[Launcher]:
+        """Return a callable for each of several parts of the plan, over common memory.
+
+        Args:
+            buffers: The memory of every parameter.
+            merge_buffers: As for `link`.
+            ends: The number of steps of the plan before the end of each part, ascending.
+
+        Raises:
+            LinkError: as `link`.
+        """
         frame: Frame = [None] * self._translator.frame_size
         for node in self._plan.params:
             frame[self._slots[node]] = _cells(node, self._plan.nodes[node], buffers, "buffer")
@@ -126,23 +141,27 @@ class Interpretation:
             info = self._plan.nodes[node]
             cells = _cells(node, info, merge_buffers or {}, "merge buffer")
             frame[self._merge_slots[node]] = cells
-        scratch = [(self._slots[node], self._plan.nodes[node]) for node in self._plan.scratch]
+        running: Frame = frame.copy()
 
-        def launch(values: Sequence[int]) -> None:
-            own = frame.copy()
-            for slot, value in zip(self._index_slots, values, strict=True):
-                own[slot] = value
-            for slot, info in scratch:
-                own[slot] = undefined(info)
-            for action in self._actions:
-                action(own)
+        def part(start: int, end: int) -> Launcher:
+            def launch(values: Sequence[int]) -> None:
+                if start == 0:
+                    running[:] = frame
+                    for node in self._plan.scratch:
+                        running[self._slots[node]] = undefined(self._plan.nodes[node])
+                for slot, value in zip(self._index_slots, values, strict=True):
+                    running[slot] = value
+                for action in self._actions[start:end]:
+                    action(running)
+                if end == len(self._actions):
+                    running[:] = frame  # the routine's own memory is freed
 
-        return make_exclusive(launch, self._plan.name)
+            return make_exclusive(launch, self._plan.name)
+
+        return [part(start, end) for start, end in pairwise((0, *ends))]
 
 
-def _cells(
-    node: TensorNode, info: NodeInfo, buffers: Mapping[TensorNode, Buffer], what: str
-) -> Array:
+def _cells(node: TensorNode, info: NodeInfo, buffers: Buffers, what: str) -> Array:
     """Return the flat memory of a node."""
     buffer = buffers.get(node)
     if not isinstance(buffer, ArrayBuffer):

@@ -6,17 +6,6 @@ import os
 import platform
 import sys
 import traceback
-from typing import TypeVar
-
-E = TypeVar("E", bound=Exception)
-
-_COMMON = "_ocannl_is_raised_by_all_processes"
-
-
-def on_all_processes(error: E) -> E:
-    """Mark an error that all processes raise; process 0 prints it."""
-    setattr(error, _COMMON, True)
-    return error
 
 
 def is_success(error: BaseException) -> bool:
@@ -24,13 +13,17 @@ def is_success(error: BaseException) -> bool:
     return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
-def report(error: BaseException, rank: int, size: int) -> None:
-    """Print an error with the process that raised it."""
-    if getattr(error, _COMMON, False) and rank != 0:
-        return
+def report(error: BaseException, rank: int, size: int) -> bool:
+    """Print an error with the process that raised it, and return True; where process 0 prints an
+    error of all processes, return False.
+    """
+    is_common = getattr(error, "is_common", False)
+    if is_common and rank != 0:
+        return False
     text = "".join(traceback.format_exception(error))
     place = f"rank {rank} of {size} on {platform.node()}, process {os.getpid()}"
-    if getattr(error, _COMMON, False):
+    if is_common:
         place = f"all {size} processes"
     kind = type(error).__name__
     print(f"{text}\n{place}: {kind}; all processes of the group stop", file=sys.stderr, flush=True)
+    return True

@@ -17,12 +17,14 @@ import ocannl_core as oc
 import ocannl_mpi
 
 
-def arguments() -> argparse.Namespace:
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="cpu_c")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--clip", action="store_true", help="clip by the global norm")
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of an update")
     parser.add_argument("--regularised", action="store_true", help="dropout and batch norm")
     parser.add_argument("--sharded", action="store_true", help="divide the optimiser's state")
     parser.add_argument("--checkpoint", type=Path)
@@ -30,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=1, help="the process that fails")
     parser.add_argument("--at", type=int, default=3, help="the step at which it fails")
     parser.add_argument("--timeout", type=float, default=30)
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def fail(fault: str) -> None:
@@ -51,10 +53,13 @@ def main() -> None:
     with ocannl_mpi.communicator(timeout=given.timeout) as group:
         seed = group.rank if given.fault == "differ" else 0
         with oc.Session(seed=seed):
-            train(group, given)
+            found = train(group, given)
+        if group.rank == 0:
+            print(found, flush=True)
 
 
-def train(group: ocannl_mpi.MpiCommunicator, given: argparse.Namespace) -> None:
+def train(group: oc.train.Communicator, given: argparse.Namespace) -> str:
+    """Return the bits of the parameters and the mean loss after training."""
     x = oc.placeholder("x", batch=[2], output=[6])
     y = oc.placeholder("y", batch=[2], output=[3])
     hidden = oc.relu(oc.param("w1", output=[8]) @ x + oc.param("b1", output=[8]))
@@ -66,7 +71,11 @@ def train(group: ocannl_mpi.MpiCommunicator, given: argparse.Namespace) -> None:
     if given.optimizer == "sgd":
         optimizer: oc.train.Optimiser = oc.train.SGD(learning_rate=0.05, momentum=0.9)
     else:
-        optimizer = oc.train.AdamW(learning_rate=0.01 * (1 + own), clip_norm=0.5)
+        optimizer = oc.train.AdamW(
+            learning_rate=0.01 * (1 + own),
+            clip_norm=0.5 if given.clip else None,
+            accumulate=given.accumulate,
+        )
     step = oc.train.data_parallel(
         loss,
         optimizer,
@@ -102,10 +111,7 @@ def train(group: ocannl_mpi.MpiCommunicator, given: argparse.Namespace) -> None:
             if done >= given.steps:
                 break
     cells = b"".join(step.context[each].tobytes() for each in loss.parameters())
-    if group.rank == 0:
-        state = sum(step.context[each].nbytes for each in optimizer.state.values())
-        print(f"state of process 0: {state} bytes")
-        print(f"bits {hashlib.sha256(cells).hexdigest()[:16]} loss {step.loss:.9g}", flush=True)
+    return f"bits {hashlib.sha256(cells).hexdigest()[:16]} loss {step.loss:.9g}"
 
 
 if __name__ == "__main__":

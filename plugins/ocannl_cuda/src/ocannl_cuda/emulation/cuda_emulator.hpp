@@ -109,6 +109,8 @@ static inline void locate(unsigned thread) {
                thread / (blockDim.x * blockDim.y)};
 }
 
+static void forget_copies(unsigned thread);
+
 CUDA_EMULATOR_UNCHECKED static void poison_shared() {
   volatile char *cell = __start_cuda_shared;
   for (; cell < __stop_cuda_shared; ++cell) *cell = (char)0xff;
@@ -195,6 +197,7 @@ static void run_thread() {
 static void prepare(unsigned thread) {
   Fiber &fiber = fibers[thread];
   fiber = Fiber{};
+  forget_copies(thread);
   char *bottom = stacks + thread * stack_bytes;
 #if defined(__x86_64__)
   void **top = (void **)(bottom + stack_bytes);
@@ -268,13 +271,19 @@ static int stuck() {
 
 static int run_fibers() {
   for (unsigned thread = 0; thread < threads; ++thread) prepare(thread);
+  const unsigned warps = (threads + 31) / 32;
   for (;;) {
-    for (unsigned k = 0; k < threads; ++k) {
-      const unsigned thread = is_reverse ? threads - 1 - k : k;
-      if (fibers[thread].state == ready) enter(thread);
-      if (cuda_emulator_message[0]) return launch_failed;
+    // a warp runs as far ahead of the others as it can
+    for (unsigned warp = 0; warp < warps; ++warp) {
+      const unsigned first = 32 * (is_reverse ? warps - 1 - warp : warp);
+      do
+        for (unsigned lane = 0; lane < 32; ++lane) {
+          const unsigned thread = first + (is_reverse ? 31 - lane : lane);
+          if (thread < threads && fibers[thread].state == ready) enter(thread);
+          if (cuda_emulator_message[0]) return launch_failed;
+        }
+      while (release_warps());
     }
-    if (release_warps()) continue;
     unsigned arrived = 0, over = 0, line = 0;
     bool is_one = true;
     for (unsigned thread = 0; thread < threads; ++thread) {

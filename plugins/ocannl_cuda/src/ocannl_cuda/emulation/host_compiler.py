@@ -19,7 +19,7 @@ from pathlib import Path
 from ocannl_core.backend_api import dataclass
 from ocannl_cuda.compiler import RejectedError
 
-HEADER = Path(__file__).parent / "cuda_emulator.hpp"
+HEADERS = tuple(Path(__file__).parent / name for name in ("cuda_emulator.hpp", "ptx_emulator.hpp"))
 VARIABLE = "CUDA_EMULATOR_CXX"
 """The variable with the compiler's command, by default the first of `g++`, `c++`, `clang++`."""
 _CANDIDATES = ("g++", "c++", "clang++")
@@ -34,8 +34,12 @@ _FLAGS = (
     "-fvisibility=hidden",
 )
 _SANITIZED = ("-g", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
-_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)\) )?(\w+)\(')
-_MEETS = re.compile(r"\b__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)\(")
+_KERNEL = re.compile(
+    r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\('
+)
+_MEETS = re.compile(
+    r"\b(?:__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)|multiply_add_\w+|load_matrices_\w+)\("
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class HostCompiler:
 
     @property
     def identity(self) -> str:
-        header = hashlib.sha256(HEADER.read_bytes()).hexdigest()
+        header = hashlib.sha256(b"".join(each.read_bytes() for each in HEADERS)).hexdigest()
         return f"emulator {self.version} {self.command} {self.flags} {header}"
 
     @property
@@ -80,7 +84,8 @@ class HostCompiler:
         with tempfile.TemporaryDirectory(prefix="ocannl-emulator-") as folder:
             source, target = Path(folder) / name, Path(folder) / "code.so"
             source.write_text("\n".join([text, *exports, ""]), encoding="utf-8")
-            command = [*self.command, *self.flags, "-include", str(HEADER), "-x", "c++", name]
+            includes = (each for header in HEADERS for each in ("-include", str(header)))
+            command = [*self.command, *self.flags, *includes, "-x", "c++", name]
             run = subprocess.run(
                 [*command, "-o", target.name], cwd=folder, capture_output=True, text=True
             )

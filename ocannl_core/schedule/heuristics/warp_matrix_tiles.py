@@ -1,0 +1,408 @@
+"""Choose schedules with matrix instructions of a subgroup of threads, a warp.
+
+A sum of products qualifies if each factor has an axis of cells that the other one lacks, and both
+have a reduced axis. A thread block computes a block of rows and columns, each of its warps a part
+of it, and each thread those cells of the sums that the instruction leaves in its registers:
+
+    c[i, j] += a[i, k] * b[k, j]
+
+        -->  split i 128; split i1 64; split i11 16; split i111 8;      i0: grid, i10: warps,
+             split j 128; split j1 32; split j11 8; split j111 2; ...   i110: instructions,
+             tile i1110 j1111 k11; pipeline k0 in 3; ...                i1111: threads of a warp
+
+Blocks of terms of both factors lie in shared memory, those of some steps at a time: while a warp
+multiplies one, others are on their way. The rows of a copy are in the order of memory, so that one
+instruction copies several cells, and have a pitch by which the threads of a warp read from
+different banks.
+
+Sums of narrow floats use the instructions by default: their factors are multiplied exactly, and
+sums round to the narrow format. Sums of float32, with factors in narrower parts, need the setting
+`accumulation = "fast"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from ocannl_core.dtypes import DType, float32
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import IndexVar, as_affine, row_major
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.transforms import (
+    AccumulateAt,
+    MapToBlock,
+    MapToGrid,
+    Order,
+    Pack,
+    Pipeline,
+    Schedule,
+    Split,
+    Stage,
+    TileMatrix,
+    Transform,
+    Unroll,
+)
+from ocannl_core.loopir.nodes import Expr, Gather, Load, Scoped
+from ocannl_core.loopir.traverse import walk
+from ocannl_core.machine_model import (
+    BANK_BYTES,
+    BANKS,
+    BLOCK_TERMS,
+    MAX_STAGES,
+    MIN_BLOCK_TILE,
+    STAGE_ROW_BYTES,
+    WARP_BLOCKS,
+    WARP_REGISTERS,
+)
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.apply.warp_matrix_tiles import staged_expr
+from ocannl_core.schedule.heuristics.cost_model import strides
+from ocannl_core.target import Digit, Fragment, MatrixInstruction, ThreadBlocks
+
+ROW_BYTES = 16
+"""Bytes beside each other that one thread reads for a warp."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOperand:
+    """A factor in shared memory.
+
+    Attributes:
+        position: Its position in the term, from the left.
+        fragment: Its fragment.
+        axes: The axes of the nest that are its rows and columns in shared memory.
+        width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
+        dtype: Its number format.
+    """
+
+    position: int
+    fragment: Fragment
+    axes: tuple[str, str]
+    width: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTile:
+    """The tile of a product that a thread block computes by matrix instructions.
+
+    Attributes:
+        instruction: The instruction.
+        rows: The axis of cells of the first of the operands.
+        columns: The axis of cells of the other one.
+        terms: The reduced axis of both.
+        operands: The operand with the rows and the one with the columns.
+        warps: The warps along rows and columns.
+        tiles: The instructions of a warp along rows and columns.
+        depth: The terms of one stage.
+        stages: The stages in shared memory.
+    """
+
+    instruction: MatrixInstruction
+    rows: str
+    columns: str
+    terms: str
+    operands: tuple[StagedOperand, StagedOperand]
+    warps: tuple[int, int]
+    tiles: tuple[int, int]
+    depth: int
+    stages: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """The rows and columns of a block."""
+        sums = self.instruction.sums
+        (down, across), (high, wide) = self.warps, self.tiles
+        return down * high * sums.rows, across * wide * sums.columns
+
+    def extent(self, axis: str) -> int:
+        """Return the cells or terms of a block along an axis."""
+        height, width = self.cells
+        return {self.rows: height, self.columns: width, self.terms: self.depth}[axis]
+
+    def pitch(self, operand: StagedOperand) -> int:
+        """Return the cells from one row of an operand in shared memory to the next one."""
+        is_across = operand.axes[1] != self.terms
+        return pitch(operand.fragment, operand.dtype, self.extent(operand.axes[1]), is_across)
+
+    @property
+    def stage_bytes(self) -> int:
+        return sum(
+            self.extent(each.axes[0]) * self.pitch(each) * each.dtype.nbytes
+            for each in self.operands
+        )
+
+    @property
+    def registers(self) -> int:
+        """The registers of a thread that hold sums and operands."""
+        (high, wide), parts = self.tiles, self.instruction.parts
+        each = [
+            prod(digit.count for digit in fragment.places) * nbytes // 4
+            for fragment, nbytes in (
+                (self.instruction.sums, 4),
+                (self.instruction.left, self.instruction.dtype.nbytes),
+                (self.instruction.right, self.instruction.dtype.nbytes),
+            )
+        ]
+        return high * wide * each[0] + parts * (high * each[1] + wide * each[2])
+
+    @property
+    def threads(self) -> int:
+        return prod(self.warps) * prod(digit.count for digit in self.instruction.sums.threads)
+
+
+def warp_tiles(
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+) -> Iterator[WarpTile]:
+    """Yield the tiles of a product that fit a device, the largest blocks first."""
+    instruction = _instruction(nest, reduction, blocks)
+    axes = None if instruction is None else _axes(nest, nodes)
+    if instruction is None or axes is None:
+        return
+    row, column, term, at = axes
+    operands = (
+        _staged(nest, reduction, nodes, blocks, at, instruction.left, (row, term)),
+        _staged(nest, reduction, nodes, blocks, 1 - at, instruction.right, (column, term)),
+    )
+    sums, nbytes = instruction.sums, instruction.dtype.nbytes
+    depth = max(instruction.terms, STAGE_ROW_BYTES // nbytes)
+    for warps, (high, wide) in WARP_BLOCKS:
+        tiles = high // sums.rows, wide // sums.columns
+        if not all(tiles):
+            continue
+        names = row.name, column.name, term.name
+        one = WarpTile(instruction, *names, operands, warps, tiles, depth, 1)
+        most = min(MAX_STAGES, blocks.local_bytes // one.stage_bytes)
+        is_small = one.registers + WARP_REGISTERS <= blocks.registers
+        if most < 2 or not is_small or one.threads > blocks.max_threads:
+            continue
+        stages = max(2, min(most, -(-term.extent // depth)))
+        yield WarpTile(instruction, *names, operands, warps, tiles, depth, stages)
+
+
+def find_warp_tile(
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+) -> WarpTile | None:
+    """Return the tile of a product: the largest of which there are enough for all processors, and
+    that is not much larger than the product. None if no instruction computes the product, or if it
+    is too small.
+    """
+    extents = {axis.name: axis.extent for axis in nest.axes}
+    last: WarpTile | None = None
+    for last in warp_tiles(nest, reduction, nodes, blocks):
+        (height, width), rows, columns = last.cells, extents[last.rows], extents[last.columns]
+        if min(rows, columns) < MIN_BLOCK_TILE or extents[last.terms] < BLOCK_TERMS:
+            return None
+        others = prod(
+            axis.extent for axis in nest.cells if axis.name not in (last.rows, last.columns)
+        )
+        count = -(-rows // height) * -(-columns // width) * others
+        if height <= 2 * rows and width <= 2 * columns and count >= blocks.processors:
+            return last
+    return last
+
+
+# ----- products that qualify ----------------------------------------------------------------------
+
+
+def _instruction(
+    nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
+) -> MatrixInstruction | None:
+    """Return the instruction that multiplies the factors of a sum, as far as its rounding is
+    allowed.
+    """
+    if reduction.op is not BinaryOp.ADD or reduction.dtype is not float32:
+        return None
+    if len(reduction.factors) != 2:
+        return None
+    if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
+        return None
+    formats = {staged_expr(factor).dtype for factor in reduction.factors}
+    dtype = formats.pop() if len(formats) == 1 else float32
+    is_allowed = reduction.may_pair or (reduction.is_widened and dtype.is_narrow)
+    return next(
+        (
+            each
+            for each in blocks.matrix_instructions
+            if is_allowed and each.dtype is dtype and _is_regular(each)
+        ),
+        None,
+    )
+
+
+def _is_regular(instruction: MatrixInstruction) -> bool:
+    """Return True if a thread has cells along one leaf of rows and one of columns."""
+    places = instruction.sums.places
+    return [len([d for d in places if d.rows]), len([d for d in places if d.columns])] == [1, 1]
+
+
+def _axes(nest: KernelNest, nodes: NodeInfos) -> tuple[LoopAxis, LoopAxis, LoopAxis, int] | None:
+    """Return the axes of rows, columns and terms, and the factor with the rows."""
+    first, second = nest.factor_variables
+    rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]
+    columns = [axis for axis in nest.cells if axis.var in second and axis.var not in first]
+    terms = [axis for axis in nest.reduced if axis.var in first and axis.var in second]
+    if not rows or not columns or not terms:
+        return None
+    row, column, term = (
+        max(axes, key=lambda axis: (axis.extent, axis.name)) for axes in (rows, columns, terms)
+    )
+    steps = strides(nest.axes, nest.epilogue, nodes)
+    if steps[row.name] == 1 and steps[column.name] != 1:
+        return column, row, term, 1  # neighbouring threads store neighbouring cells
+    return row, column, term, 0
+
+
+# ----- operands in shared memory ------------------------------------------------------------------
+
+
+def _staged(
+    nest: KernelNest,
+    reduction: Reduction,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    position: int,
+    fragment: Fragment,
+    axes: tuple[LoopAxis, LoopAxis],
+) -> StagedOperand:
+    """Return the form of an operand in shared memory.
+
+    Args:
+        nest: The nest.
+        reduction: Its reduction.
+        nodes: Extents and formats of its nodes.
+        blocks: The device.
+        position: The position of the operand in the term.
+        fragment: Its fragment.
+        axes: Its axis of cells, and that of the terms.
+    """
+    cells, terms = axes
+    factor = reduction.factors[position]
+    formats = {staged_expr(each).dtype for each in reduction.factors}
+    expr = staged_expr(factor) if len(formats) == 1 else factor
+    loads = [each for each in walk(expr) if isinstance(each, Load)]
+    steps = strides(nest.axes, loads, nodes)
+    is_across = steps.get(cells.name) == 1 and steps.get(terms.name) != 1
+    outer, inner = (terms, cells) if is_across else (cells, terms)
+    width = _copy_width(expr, nest.axes, inner, nodes, blocks.asynchronous_copies)
+    return StagedOperand(position, fragment, (outer.name, inner.name), width, expr.dtype)
+
+
+def _copy_width(
+    expr: Expr,
+    axes: Sequence[LoopAxis],
+    inner: LoopAxis,
+    nodes: NodeInfos,
+    sizes: Sequence[int],
+) -> int:
+    """Return the neighbouring cells that one instruction copies from memory to shared memory; 0 if
+    none copies them.
+
+    They are aligned in memory if every step along another axis is a multiple of their number.
+    """
+    if not isinstance(expr, Load):
+        return 0
+    terms, offset = as_affine(row_major(expr.indices, nodes[expr.node].buffer_dims))
+    found: dict[IndexVar, int] = {}
+    for coefficient, var in terms:
+        found[var] = found.get(var, 0) + coefficient
+    offset += sum(found.get(axis.var, 0) * axis.start for axis in axes)
+    step = found.pop(inner.var, 0)
+    for nbytes in sorted(sizes, reverse=True):
+        width, rest = divmod(nbytes, expr.dtype.nbytes)
+        if rest or not width:
+            continue
+        if width == 1 or (
+            step == 1 and offset % width == 0 and all(each % width == 0 for each in found.values())
+        ):
+            return width
+    return 0
+
+
+def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
+    """Return the cells from one row of an operand in shared memory to the next one: the fewest by
+    which the fewest threads wait for each other.
+
+    Args:
+        fragment: The fragment that a warp loads.
+        dtype: The number format.
+        cells: The cells of a row.
+        is_across: True if the rows are those of a term, False if they are those of a cell.
+    """
+    unit = ROW_BYTES // dtype.nbytes
+    least = -(-cells // unit) * unit
+    candidates = range(least, least + BANKS * BANK_BYTES // dtype.nbytes, unit)
+    return min(candidates, key=lambda each: conflicts(fragment, dtype, each, is_across))
+
+
+def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> int:
+    """Return the turns that the banks of shared memory take to load one register of a fragment.
+
+    Rows of 16 bytes are loaded together, those of eight threads in a turn, if they run along the
+    terms or cells are so narrow that registers hold two of them; single cells otherwise.
+    """
+    nbytes = dtype.nbytes
+    if nbytes == 2 or not is_across:
+        turns = [[row * pitch * nbytes + at for row in range(8) for at in range(0, ROW_BYTES, 4)]]
+    else:
+        is_left = fragment.threads[0].rows > 0
+        threads = prod(digit.count for digit in fragment.threads)
+        cells = [fragment.cell(thread, 0) for thread in range(threads)]
+        places = [(row, column) if is_left else (column, row) for row, column in cells]
+        turns = [[(term * pitch + cell) * nbytes for cell, term in places]]
+    return max(
+        len({at // BANK_BYTES for at in turn if at // BANK_BYTES % BANKS == bank})
+        for turn in turns
+        for bank in range(BANKS)
+    )
+
+
+# ----- the schedule -------------------------------------------------------------------------------
+
+
+def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
+    """Return the schedule of a product in tiles of warps."""
+    sums = tile.instruction.sums
+    i, j, k = tile.rows, tile.columns, tile.terms
+    splits: list[Transform] = []
+    leaves: dict[Digit, str] = {}
+    for axis, size, warps, digits in (
+        (i, sums.rows, tile.warps[0], [(d.rows, d) for d in sums.digits if d.rows]),
+        (j, sums.columns, tile.warps[1], [(d.columns, d) for d in sums.digits if d.columns]),
+    ):
+        block = tile.extent(axis)
+        splits += [Split(axis, block), Split(f"{axis}1", block // warps), Split(f"{axis}11", size)]
+        name, rest = f"{axis}111", size
+        *before, (_, last) = sorted(digits, key=lambda each: -each[0])
+        for _, digit in before:
+            rest //= digit.count
+            splits.append(Split(name, rest))
+            leaves[digit], name = f"{name}0", f"{name}1"
+        leaves[last] = name
+    splits += [Split(k, tile.depth), Split(f"{k}1", tile.instruction.terms)]
+    batches = [axis.name for axis in nest.cells if axis.name not in (i, j)]
+    reduced = [axis.name for axis in nest.reduced if axis.name != k]
+    grid = (*batches, f"{i}0", f"{j}0")
+    block_axes = (f"{i}10", f"{j}10", *(leaves[digit] for digit in sums.threads))
+    rows, columns = (
+        next(leaves[d] for d in sums.places if bool(d.rows) is is_row) for is_row in (True, False)
+    )
+    steps = (f"{k}10", f"{i}110", f"{j}110")
+    operands = sorted(tile.operands, key=lambda each: each.position)
+    return (
+        *splits,
+        MapToGrid(grid),
+        MapToBlock(block_axes),
+        Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
+        *(Unroll(name) for name in (*steps, rows, columns)),
+        TileMatrix(rows, columns, f"{k}11"),
+        *(
+            Pack(each.position, f"{k}0", (f"{each.axes[0]}1", f"{each.axes[1]}1"))
+            for each in operands
+        ),
+        Pipeline(f"{k}0", tile.stages),
+        *(Stage(each.position, each.width, tile.pitch(each)) for each in operands),
+        AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+    )

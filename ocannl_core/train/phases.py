@@ -1,0 +1,59 @@
+"""The phases of a data parallel step: what the process does, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from ocannl_core import timeline
+from ocannl_core.fast_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a step.
+
+    Attributes:
+        name: Its name, as `slot 3`, `bucket 0: rows` or `update`.
+        start: Its start in seconds, on the clock of `time.perf_counter`.
+        end: Its end.
+    """
+
+    name: str
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+class Phases:
+    """A record of phases, kept only while something reads it.
+
+    Attributes:
+        found: The phases so far; None while nothing reads them.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Phase] | None = None
+
+    def now(self) -> float:
+        return perf_counter()
+
+    def record(self, name: str, start: float, end: float) -> None:
+        """Record a phase between two times."""
+        if self.found is not None:
+            self.found.append(Phase(name, start, end))
+        if timeline.is_on():
+            timeline.record("data parallel", name, start, end)
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Record the time of a `with` statement."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.record(name, start, perf_counter())

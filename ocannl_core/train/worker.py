@@ -1,0 +1,225 @@
+"""One device in a data parallel step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol, SupportsIndex, assert_never
+
+from ocannl_core.host_arrays import Array
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernels.nodes import Plan
+from ocannl_core.runtime.context import Context
+from ocannl_core.runtime.pauses import completion
+from ocannl_core.runtime.routine import Routine
+from ocannl_core.tensor.computation import Computation
+from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.train.phases import Phases
+from ocannl_core.train.slot_code import SLOT, SlotCode
+from ocannl_core.train.slot_tree import Accumulate, Action, Add, Compute, Join, Receive, Store, Work
+
+Slices = Sequence[Callable[[int], Array]]
+"""A function from the number of a slot to its rows, for each input."""
+
+
+class Sender(Protocol):
+    """The messages of a step to other processes, in buckets."""
+
+    def start(self, number: int) -> None:
+        """Send a bucket."""
+        ...
+
+    def progress(self) -> None:
+        """Continue with buckets whose messages have arrived; never waits."""
+        ...
+
+
+class Worker:
+    """One device.
+
+    Args:
+        context: Its context.
+        work: Its slots and sums.
+        others: The devices before it: what they have compiled is linked.
+        inputs: The placeholders of a slot.
+        slot: The static index that gets the number of the slot, or None.
+        phases: Records times.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        work: Work,
+        others: Sequence[Worker],
+        inputs: Sequence[Tensor],
+        slot: StaticIndex | None,
+        phases: Phases,
+    ) -> None:
+        self.context = context
+        self._work = work
+        self._others = tuple(others)
+        self._inputs = tuple(inputs)
+        self._slot = slot
+        self._phases = phases
+        self._routines: dict[object, Routine] = {}
+        self._first: Sequence[Action] = work.actions
+        self._slots = [each.slot for each in work.actions if isinstance(each, Compute)]
+        self._sender: Sender | None = None
+        self._buckets: list[Routine] = []
+        self._unsent: list[int] = []
+        self._sends_now = False
+        self._is_warm = False
+
+    # ----- compilation ----------------------------------------------------------------------------
+
+    def compile(
+        self,
+        code: SlotCode,
+        finish: Computation,
+        joins: Sequence[Join],
+        indices: Sequence[StaticIndex],
+    ) -> None:
+        """Compile the code of the device.
+
+        Args:
+            code: The code of a slot.
+            finish: That of the update.
+            joins: The additions to the sums of other devices.
+            indices: The static indices of the loss.
+        """
+        context = self.context
+        indices = (*indices, *([self._slot] if self._slot is not None else []))
+        self.gradients = self.linked("slot", lambda: code.gradients, indices)
+        self._has_statistics = bool(code.statistics)
+        if self._has_statistics:
+            unset = [each for each in code.statistics.values() if not self.has_value(each)]
+            context.assign(dict.fromkeys(unset, 0))
+            self._keep = self.linked("keep", lambda: code.keep_statistics)
+            self._restore = self.linked("restore", lambda: code.restore_statistics, [SLOT])
+        received = {each.target for each in joins if isinstance(each, Receive)}
+        for number in sorted({0, *received}):
+            context.assign(dict.fromkeys(code.register(number), 0))
+        for action in dict.fromkeys((*self._work.actions, *joins)):
+            if isinstance(action, Store | Accumulate | Add):
+                self.linked(action, partial(code.sums, [action]))
+        self._finish = self.linked("update", lambda: finish)
+
+    def linked(
+        self, key: object, make: Callable[[], Computation], indices: Sequence[StaticIndex] = ()
+    ) -> Routine:
+        """Return code in this context: as another device compiled it, else compiled."""
+        found = next((w._routines[key] for w in self._others if key in w._routines), None)
+        if found is not None:
+            self._routines[key] = self.context.link(found)
+        else:
+            code = make()
+            name = key if isinstance(key, str) else code.name
+            self._routines[key] = self.context.compile(code, bindings=indices, name=name)
+        return self._routines[key]
+
+    @property
+    def plan(self) -> Plan:
+        """The steps of a slot."""
+        return self.gradients.plan
+
+    def order(self, summed: Sequence[Tensor]) -> list[int]:
+        """Return the numbers of tensors in the order in which a slot completes them."""
+        at = completion(self.plan, [{each.node} for each in summed])
+        return sorted(range(len(at)), key=at.__getitem__)
+
+    def send_early(
+        self, code: SlotCode, buckets: Sequence[tuple[int, ...]], sender: Sender
+    ) -> None:
+        """Let the last slot send each bucket as soon as it is complete.
+
+        The actions on registers that follow the last slot are compiled for each bucket by itself.
+
+        Args:
+            code: The code of a slot.
+            buckets: The numbers of the summands of each bucket.
+            sender: The messages to other processes.
+        """
+        first = [*self._first]
+        last: list[Store | Accumulate | Add] = []
+        while not isinstance(action := first.pop(), Compute):
+            last.insert(0, action)
+        for number, bucket in enumerate(buckets):
+            sums = partial(code.sums, last, bucket)
+            self._buckets.append(self.linked(f"last_sums_{number}", sums))
+        self._first, self._sender = first, sender
+        results = [{code.summed[k].node for k in bucket} for bucket in buckets]
+        self.gradients.pause(results, self._between_steps)
+
+    # ----- a step ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Keep the statistics before the step."""
+        if self._has_statistics:
+            self._keep()
+
+    def compute(self, slices: Slices, indices: Mapping[str, SupportsIndex]) -> None:
+        """Compute the slots of the device, and the sums of its spans."""
+        for action in self._first:
+            match action:
+                case Compute(slot):
+                    self._compute(slot, slices, indices)
+                case Store() | Accumulate() | Add():
+                    self.run(action)
+                case _:
+                    assert_never(action)
+        if self._sender is not None:
+            self._compute_and_send(self._sender, slices, indices)
+        self.context.synchronize()
+
+    def _compute(self, slot: int, slices: Slices, indices: Mapping[str, SupportsIndex]) -> None:
+        """Compute the gradients of a slot."""
+        start = self._phases.now()
+        for tensor, rows in zip(self._inputs, slices, strict=True):
+            self.context[tensor] = rows(slot)
+        begin = self._phases.now()
+        self._phases.record(f"slot {slot}: inputs", start, begin)
+        if self._has_statistics:
+            self._restore(slot=slot)
+        given = {} if self._slot is None else {self._slot.name: slot}
+        self.gradients(**indices, **given)
+        self._phases.record(f"slot {slot}", begin, self._phases.now())
+
+    def _compute_and_send(
+        self, sender: Sender, slices: Slices, indices: Mapping[str, SupportsIndex]
+    ) -> None:
+        """Compute the last slot, and send its buckets: those that are complete, between its steps.
+
+        In the first step, the sums have no values to read before the slot is over.
+        """
+        self._unsent = list(range(len(self._buckets)))
+        self._sends_now = self._is_warm
+        self._compute(self._slots[-1], slices, indices)
+        self._sends_now, self._is_warm = False, True
+        for number in list(self._unsent):
+            self._send(sender, number)
+
+    def _between_steps(self, complete: Sequence[int]) -> None:
+        """Send complete buckets, if the slot is the last one."""
+        if self._sends_now and self._sender is not None:
+            for number in complete:
+                self._send(self._sender, number)
+            self._sender.progress()
+
+    def _send(self, sender: Sender, number: int) -> None:
+        self._buckets[number]()
+        self._unsent.remove(number)
+        sender.start(number)
+
+    def run(self, action: Store | Accumulate | Add) -> None:
+        """Run an action on registers."""
+        self._routines[action]()
+
+    def finish(self) -> None:
+        """Set gradients, means and statistics, and update the parameters."""
+        self._finish()
+        self.context.synchronize()
+
+    def has_value(self, tensor: Tensor) -> bool:
+        """Return True if a tensor has a value on the device."""
+        stored = self.context._store.find(tensor.node)
+        return stored is not None and stored.has_value
