@@ -62,6 +62,10 @@ _MOST_TRIED = 8
 """Candidates that are compared exactly in each round, those with the most bytes by cost."""
 _LONGEST_CHAIN = 64
 """Values that are computed again for the sake of one."""
+_TOLERATED = 4
+"""The part of the budget, its fourth, by which repetitions may exceed it here: later fusion of
+their kernels frees about as much, and less if values are computed again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,7 @@ def _with_smaller_iterations(state: _State, budget: int) -> _State:
     live = _live_bytes(state.entries, state.nodes, state.own)
     entries = tuple(
         _smaller(entry, state.nodes, budget - int(here) + entry.inner)
-        if here > budget and entry.inner
+        if here > budget + budget // _TOLERATED and entry.inner
         else entry
         for entry, here in zip(state.entries, live, strict=True)
     )
