@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-emulated demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
+.PHONY: cuda-assembly cuda-emulated cuda-races opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -35,9 +35,24 @@ torture: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_cpu_c.tests.torture $(ARGS)
 
 # The backend tests, compilers for three generations of devices, and faults, on emulated CUDA devices: needs no GPU.
-cuda-emulated: $(VENV)/.for-cuda
+cuda-emulated: $(VENV)/.for-cuda cuda-races
 	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(ARGS)
 	$(BIN)/python -m ocannl_cuda.emulation --sanitize -- $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends -k cuda $(ARGS)
+
+# The conformance suite with a detector of races; each of two processes that finds one fails in all later tests.
+cuda-races: $(VENV)/.for-cuda
+	$(BIN)/python -m ocannl_cuda.emulation --races -- $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends/test_conformance.py -k cuda $(ARGS)
+
+# Compiles the kernels of the benchmarks' networks for three generations of devices; needs none.
+cuda-assembly: $(VENV)/.for-cuda
+	CUDA_ASSEMBLY_ALL=1 $(BIN)/python -m pytest --numprocesses=0 plugins/ocannl_cuda/tests/test_cuda_assembly.py $(ARGS)
+
+# Every test that takes a device, on OpenCL devices; then those of several devices, where PoCL presents the processor twice.
+# Needs no GPU. PoCL compiles for half an hour the first time, and keeps the results.
+opencl: $(VENV)/.for-test
+	$(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal -k opencl $(ARGS)
+	POCL_DEVICES="pthread pthread" $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends tests/train plugins/ocannl_opencl \
+		-k "opencl and (device or copy or copies or merge or context or shard)" $(ARGS)
 
 # Kills processes of training runs at random steps, and resumes each run.
 killed: $(VENV)/.for-test
@@ -83,7 +98,7 @@ $(VENV)/.made:
 # PyCUDA has no wheels; the one built here needs no toolkit, and is kept in the user's cache directory.
 $(VENV)/.for-cuda: $(VENV)/.for-test
 	$(BIN)/python tools/build_pycuda.py --install
-	$(PIP) "nvidia-cuda-nvrtc>=13,<14"
+	$(PIP) "nvidia-cuda-nvrtc>=13,<14" "nvidia-cuda-nvdisasm>=13,<14"
 	touch $@
 
 $(VENV)/.for-%: $(VENV)/.made $(PROJECTS)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from results import LIBRARIES, OWN, WorkloadResult
 
-_SCRIPTS = ("tiny_step.py", "contractions.py", "networks.py", "epochs.py")
+_SCRIPTS = ("calls.py", "tiny_step.py", "contractions.py", "networks.py", "epochs.py")
 _FEATURES = {
     "x86": ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     "arm": ("asimd", "sve", "sve2", "bf16"),

@@ -64,7 +64,7 @@ class WorkloadResult:
     def __str__(self) -> str:
         lines = [f"{self.workload}: ratio to the best peer {self.ratio(OWN):.2f}"]
         for name, seconds in self.least.items():
-            line = f"  {name:<26} {seconds * 1e3:>10.4f} ms, median {self.median[name] * 1e3:.4f}"
+            line = f"  {name:<26} {seconds * 1e3:>10.4g} ms, median {self.median[name] * 1e3:.4g}"
             if self.flops:
                 line += f", {self.flops / seconds / 1e9:.0f} GFLOP/s"
             lines.append(line)

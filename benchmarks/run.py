@@ -8,6 +8,7 @@ from pathlib import Path
 
 BENCHMARKS = (
     "digits_step.py",
+    "calls.py",
     "tiny_step.py",
     "contractions.py",
     "networks.py",

@@ -250,20 +250,33 @@ Fixed, so that bits depend on the extents alone.
 """
 CELLS_OF_BLOCK = 32
 """Results of a reduction that one thread block computes together."""
+MIN_GRID_PARTS = 4
+"""The fewest parts that are worth a second kernel."""
 MIN_GRID_TERMS = 2048
-"""Terms of one of these, at least."""
+"""Terms of a part of a single cell, at least; fewer for more cells."""
+MIN_GRID_CELLS = 8
+"""The cells from which on a part has this fraction of these terms at least."""
 MAX_UNROLLED_SHIFTS = 64
 """Positions of a window whose sums run as kernels one after the other."""
 MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16
 """Terms of a product that are in shared memory at a time."""
-FILL_DIGITS = (8, 2)
-"""Threads along columns are neighbours in groups of these: operands are copied by the digits of a
-thread's number, and the banks of shared memory allow so many along a row.
+ROW_THREADS = 4
+"""The usual numbers of threads that a multiprocessor runs at least, where the shared memory of rows
+limits its blocks.
+"""
+THREAD_DIGITS = (8, 2)
+"""The threads inside of each digit of a thread's number along the rows and columns of a tile, but
+the innermost one. Operands are copied by these digits: they are powers of two, so small that some
+of them together run along any row of an operand, or as far as the banks of shared memory allow.
 """
 THREAD_ROWS = 8
 """Rows and columns of the largest register tile of a thread; smaller ones are halves of it."""
+TILE_RATES = {8: 1.0, 4: 0.9, 2: 0.35}
+"""The rates at which a processor computes register tiles, by their rows and columns, as parts of
+that of the largest: loads of shared memory for each multiply-add limit the smaller ones.
+"""
 
 # ----- matrix instructions of thread blocks -------------------------------------------------------
 # From descriptions of the devices; no schedule with them has been timed.

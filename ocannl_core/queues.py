@@ -115,6 +115,11 @@ class HostQueue:
         else:
             self.submit(event.wait, "an event of another device")
 
+    @property
+    def last(self) -> QueueEvent | None:
+        """The end of the work submitted last; None without any."""
+        return self._last
+
     def synchronize(self) -> None:
         """Return when all work submitted so far is done.
 

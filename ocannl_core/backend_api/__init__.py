@@ -68,7 +68,7 @@ from ocannl_core.kernels.nodes import (
 from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
-from ocannl_core.node import MemoryMode, ModeChoice, NodeInfo, TensorNode
+from ocannl_core.node import Margin, MemoryMode, ModeChoice, NodeInfo, TensorNode
 from ocannl_core.target import (
     BACKEND_API,
     HOST,
@@ -121,6 +121,7 @@ __all__ = [
     "Launcher",
     "LeafStep",
     "LinkError",
+    "Margin",
     "MatrixInstruction",
     "MemoryMode",
     "MemoryPlan",

@@ -2,6 +2,7 @@
 
 ocannl check-backend my_chip              the backend's best device
 ocannl check-backend my_chip:1 -k random  another device, and a part of the suite
+ocannl check-backend my_chip --verbose    with the traceback of each failure
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ def add(subparsers: Subparsers) -> None:
     command.add_argument(
         "--oracle", metavar="NAME", help="the backend to compare with; by default the reference"
     )
+    command.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print the traceback of each failure, and the reason of each refusal",
+    )
     command.set_defaults(run=run)
 
 
@@ -60,10 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     backend, target = select(arguments.backend)
     _, oracle = select(arguments.oracle) if arguments.oracle else reference()
     outcomes = _Outcomes(str(target), str(oracle))
-    _run_suite(outcomes, arguments.k)
+    _run_suite(outcomes, arguments.k, is_verbose=arguments.verbose)
     if not outcomes.counts:
         raise UsageError("The suite has a test that matches.", found=f"-k {arguments.k}")
-    print("\n".join(_lines(backend, target, outcomes)))
+    print("\n".join(_lines(backend, target, outcomes, is_verbose=arguments.verbose)))
     return 1 if outcomes.failures else 0
 
 
@@ -72,12 +79,16 @@ class _Outcomes:
 
     Attributes:
         counts: The number of tests by part and outcome.
-        failures: The name of each test that failed, with the last line of its error.
+        failures: The name of each test that failed, with its error.
+        tracebacks: The name of each test that failed, with its traceback.
+        refusals: The name of each test of an undeclared part that failed, with its error.
     """
 
     def __init__(self, target: str, oracle: str) -> None:
         self.counts: dict[str, Counter[str]] = {}
         self.failures: dict[str, str] = {}
+        self.tracebacks: dict[str, str] = {}
+        self.refusals: dict[str, str] = {}
         self._names = {"target": target, "oracle_target": oracle}
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
@@ -95,13 +106,22 @@ class _Outcomes:
             outcome = "xfailed" if outcome == "skipped" else "xpassed"
         part = dict(report.user_properties).get("part", _LANGUAGE)
         self.counts.setdefault(str(part), Counter())[outcome] += 1
+        name = report.nodeid.rpartition("::")[2]
         if outcome == "failed":
-            crash = getattr(report.longrepr, "reprcrash", None)
-            text = getattr(crash, "message", str(report.longrepr))
-            self.failures[report.nodeid.rpartition("::")[2]] = " ".join(text.split())[:300]
+            self.failures[name] = _error_of(report)
+            self.tracebacks[name] = str(report.longreprtext)
+        elif outcome == "xfailed":
+            self.refusals[name] = _error_of(report)
 
 
-def _run_suite(outcomes: _Outcomes, expression: str | None) -> None:
+def _error_of(report: Any) -> str:
+    """Return the error of a test on one line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = getattr(crash, "message", str(report.longrepr))
+    return " ".join(text.split())[:300]
+
+
+def _run_suite(outcomes: _Outcomes, expression: str | None, *, is_verbose: bool) -> None:
     try:
         import hypothesis  # noqa: F401
         import pytest
@@ -114,7 +134,8 @@ def _run_suite(outcomes: _Outcomes, expression: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder) / "pytest.ini"  # the user's own is not meant for these tests
         configuration.write_text("[pytest]\n")
-        options = ["-q", "--no-header", "--no-summary", "--tb=short", "-p", "no:cacheprovider"]
+        options = ["-q", "--no-header", "--no-summary", "-p", "no:cacheprovider"]
+        options += ["--tb=auto" if is_verbose else "--tb=short"]
         options += ["--import-mode=importlib", "-c", str(configuration), "--rootdir", folder]
         options += ["-k", expression] if expression else []
         before = os.getcwd()
@@ -124,7 +145,9 @@ def _run_suite(outcomes: _Outcomes, expression: str | None) -> None:
             os.chdir(before)
 
 
-def _lines(backend: Backend, target: Target, outcomes: _Outcomes) -> Iterator[str]:
+def _lines(
+    backend: Backend, target: Target, outcomes: _Outcomes, *, is_verbose: bool
+) -> Iterator[str]:
     yield ""
     yield f"{target}: {target.description or 'no description'} ({backend.plugin})"
     rows = [("part", "declared", "found", "tests"), *_rows(target, outcomes)]
@@ -132,19 +155,33 @@ def _lines(backend: Backend, target: Target, outcomes: _Outcomes) -> Iterator[st
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield ("  " + "  ".join(cells)).rstrip()
-    undeclared = [part for part, each in outcomes.counts.items() if each["xpassed"]]
-    if undeclared:
-        yield f"works and is not declared by the Target: {', '.join(undeclared)}"
+    undeclared = {part: each for part, each in outcomes.counts.items() if each["xpassed"]}
+    whole = [part for part, each in undeclared.items() if not each["xfailed"]]
+    if whole:
+        yield f"works and is not declared by the Target: {', '.join(whole)}"
+    partly = [
+        f"{part} ({each['xpassed']} of {each['xpassed'] + each['xfailed']} tests)"
+        for part, each in undeclared.items()
+        if each["xfailed"]
+    ]
+    if partly:
+        yield f"works in part and is not declared by the Target: {', '.join(partly)}"
+    if is_verbose:
+        for name, text in outcomes.refusals.items():
+            yield f"refused {name}: {text}"
     for name, text in outcomes.failures.items():
         yield f"FAILED {name}: {text}"
+        if is_verbose:
+            yield f"{outcomes.tracebacks[name]}\n"
     failed = len(outcomes.failures)
     yield f"failed: {failed}" if failed else "everything that is declared works"
 
 
 def _rows(target: Target, outcomes: _Outcomes) -> Iterator[tuple[str, ...]]:
-    formats = dtypes.ALL if target.formats is None else target.formats
+    every = (*dtypes.ALL, *dtypes.PACKED)
+    formats = every if target.formats is None else target.formats
     declared: dict[str, str] = {_LANGUAGE: "always"}
-    declared |= {str(each): "yes" if each in formats else "no" for each in dtypes.ALL}
+    declared |= {str(each): "yes" if each in formats else "no" for each in every}
     declared |= {each.value: "yes" if each in target.capabilities else "no" for each in Capability}
     for part, is_declared in declared.items():
         counts = outcomes.counts.get(part, Counter())

@@ -2,8 +2,10 @@
 
     ocannl new-backend my_chip                 writes ocannl-my_chip in the working directory
     ocannl new-backend my_chip --into DIR      writes it there
+    ocannl new-backend my_chip --language python    prints another language than C
 
-The backend works as it is written: it compiles C. Its author replaces one part after the other.
+The backend works as it is written: it compiles C, or prints and runs Python with a printer of its
+own. Its author replaces one part after the other.
 """
 
 from __future__ import annotations
@@ -22,11 +24,18 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).parent / "templates"
 _FILES = {
     "pyproject.toml": "pyproject.toml.in",
-    "README.md": "README.md.in",
-    "src/ocannl_@NAME@/__init__.py": "backend.py.in",
     "tests/test_conformance.py": "test_conformance.py.in",
     "tests/test_training.py": "test_training.py.in",
 }
+_FILES_OF = {
+    "c": {"README.md": "README.md.in", "src/ocannl_@NAME@/__init__.py": "backend.py.in"},
+    "python": {
+        "README.md": "README_python.md.in",
+        "src/ocannl_@NAME@/__init__.py": "backend_python.py.in",
+        "src/ocannl_@NAME@/printer.py": "printer.py.in",
+    },
+}
+"""The files that depend on the language of the new backend."""
 
 
 def add(subparsers: Subparsers) -> None:
@@ -34,12 +43,18 @@ def add(subparsers: Subparsers) -> None:
     command = subparsers.add_parser(
         "new-backend",
         help="write an installable backend, with tests, to start from",
-        description="Writes a distribution with a backend that compiles C, and its tests. It works "
-        "as it is; replace one part after the other.",
+        description="Writes a distribution with a backend that compiles C, or prints and runs "
+        "Python, and its tests. It works as it is; replace one part after the other.",
     )
     command.add_argument("name", help="the name of the backend, an identifier in lower case")
     command.add_argument(
         "--into", metavar="DIR", help="the new directory; by default ocannl-NAME, here"
+    )
+    command.add_argument(
+        "--language",
+        choices=tuple(_FILES_OF),
+        default="c",
+        help="c (default) renders C; python has a printer, for languages outside the C family",
     )
     command.set_defaults(run=run)
 
@@ -52,15 +67,20 @@ def run(arguments: argparse.Namespace) -> int:
     """
     name = arguments.name
     folder = Path(arguments.into or f"ocannl-{name}")
-    write_backend(name, folder)
+    write_backend(name, folder, arguments.language)
     print(f"wrote {folder}; next:")
     print(f"  pip install --editable {folder}")
     print(f"  ocannl check-backend {name}")
     return 0
 
 
-def write_backend(name: str, folder: Path) -> None:
+def write_backend(name: str, folder: Path, language: str = "c") -> None:
     """Write the distribution of a new backend into a new directory.
+
+    Args:
+        name: The name of the backend.
+        folder: The directory.
+        language: The language that it generates: c or python.
 
     Raises:
         UsageError: if the name is no identifier, or the directory exists or cannot be made.
@@ -75,7 +95,7 @@ def write_backend(name: str, folder: Path) -> None:
         raise UsageError("The name of a backend is no keyword of Python.", found=repr(name))
     try:
         folder.mkdir(parents=True)
-        for path, template in _FILES.items():
+        for path, template in {**_FILES, **_FILES_OF[language]}.items():
             file = folder / path.replace("@NAME@", name)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(_text(template, name), encoding="utf-8")

@@ -18,11 +18,11 @@ from typing import assert_never
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.compiler_vectorisation import remaining_vectorisation
 from ocannl_core.codegen.compound_assignment import compound_symbol
-from ocannl_core.codegen.device_axes import GROUP_ALIGNMENT, DeviceAxis, device_axes
+from ocannl_core.codegen.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
 from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
-from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
+from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText, group_bytes
 from ocannl_core.codegen.loop_ends import LoopEnds
 from ocannl_core.codegen.loop_partition import partition_loops
 from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
@@ -107,6 +107,8 @@ def render_kernel(
             found="a tree of some hundreds of levels",
             fix="split the computation so that some intermediate results are stored",
         ) from None
+    for declaration in reversed(dialect.group_arrays(kernel.writer.group_arrays)):
+        kernel.writer.insert_first(declaration)
     parameters = kernel.parameters()
     helpers = tuple(sorted(kernel.writer.helpers))
 
@@ -128,7 +130,7 @@ def render_kernel(
         kernel.bounds,
         kernel.vectorisation,
         checks=kernel.checks,
-        group_bytes=kernel.group_bytes,
+        group_bytes=group_bytes(kernel.writer.group_arrays),
     )
 
 
@@ -194,7 +196,6 @@ class _KernelRenderer:
         self._enclosing: list[AxisKind] = []
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
         self._device = device_axes(nest.body, dialect)
-        self.group_bytes = 0
         self._group: set[TensorNode] = set()
         self._limits: list[tuple[AxisIndex, int]] = []
         self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
@@ -329,9 +330,7 @@ class _KernelRenderer:
                     self.writer.line(line)
             case SubgroupReduce():
                 threads, shared = self._device.counts[1], (self._names, self.writer)
-                self.group_bytes += render_subgroup_reduce(
-                    stmt, threads, self._dialect, *shared, self._expressions
-                )
+                render_subgroup_reduce(stmt, threads, self._dialect, *shared, self._expressions)
             case Prefetch(node, indices):
                 self._write_prefetch(node, indices)
             case CallExternal(op):
@@ -523,7 +522,8 @@ class _KernelRenderer:
         render_vector_store(stmt, dtype, self._dialect, self._names, self.writer, self._expressions)
 
     def _write_check(self, stmt: CheckPositions) -> None:
-        render_check(stmt, self._info(stmt.node), self._dialect, self.writer, self._expressions)
+        info, counts = self._info(stmt.node), self._device.counts
+        render_check(stmt, info, counts, self._dialect, self.writer, self._expressions)
         self.checks = True
         self._plain_loops += 1
 
@@ -538,11 +538,9 @@ class _KernelRenderer:
             self._allocate_private(node, info)
             return
         if scope is Scope.GROUP and self._device.counts[1]:
-            self.group_bytes += -(-info.nbytes // GROUP_ALIGNMENT) * GROUP_ALIGNMENT
             self._note_type(info.dtype)
             self._group.add(node)
-            name = self._names.allocate(node)
-            self.writer.insert_first(self._dialect.array(name, info.dtype, info.size, scope))
+            self.writer.group_arrays.append((self._names.allocate(node), info.dtype, info.size))
             return
         self._stack_bytes += info.nbytes
         if self._stack_bytes > self._dialect.stack_limit:

@@ -21,6 +21,7 @@ from ocannl_core.loopir.nodes import (
     AxisKind,
     Barrier,
     Block,
+    CheckPositions,
     Fill,
     For,
     Scatter,
@@ -35,9 +36,8 @@ from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import TensorNode
 
 KINDS = (AxisKind.GRID, AxisKind.BLOCK)
-GROUP_ALIGNMENT = 16
-"""Bytes to which an array that threads share is aligned, at least."""
-
+_CHECK_BLOCKS, _CHECK_THREADS = 16, 128
+"""The launch of a kernel that checks positions, whatever their number."""
 _PRIVATE = frozenset({Scope.KERNEL, Scope.THREAD})
 
 
@@ -81,6 +81,8 @@ def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
             one store.
     """
     axes: IdentityMap[For, DeviceAxis] = IdentityMap()
+    if _is_check(body) and None not in map(dialect.device_index, KINDS):
+        return DeviceAxes(axes, (_CHECK_BLOCKS, _CHECK_THREADS))
     counts = []
     for kind in KINDS:
         number = dialect.device_index(kind)
@@ -92,6 +94,11 @@ def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
     if launched:
         _reject_repeated_writes(body, launched, set())
     return DeviceAxes(axes, (counts[0], counts[1]))
+
+
+def _is_check(body: Block) -> bool:
+    """Return True for the body of a kernel that only checks positions, in any number of threads."""
+    return bool(body.stmts) and all(isinstance(stmt, CheckPositions) for stmt in body.stmts)
 
 
 def _most_iterations(stmt: Stmt, kind: AxisKind) -> int:

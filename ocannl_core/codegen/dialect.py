@@ -284,6 +284,14 @@ class Dialect:
         """Return the declaration of an array that is local to the kernel."""
         return f"_Alignas(64) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
 
+    def group_arrays(self, arrays: Sequence[tuple[str, DType, int]]) -> list[str]:
+        """Return the declarations of the arrays that the threads of a block share.
+
+        Args:
+            arrays: The name, the format and the number of cells of each.
+        """
+        return [self.array(*each, Scope.GROUP) for each in arrays]
+
     def zero_fill(self, cells: str, array: str, size: int) -> str | None:
         """Return a statement that zeroes `size` cells of an array; None if a loop is needed."""
         return f"{call('memset', CExpr(cells), CExpr('0'), CExpr(f'{size} * sizeof *{array}'))};"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
 
+from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass
 
 
@@ -18,6 +20,28 @@ class CompilerVectorisation(Enum):
     FUNCTIONS = "little, beside constants to be kept in registers"
     """The same, and the vector code calls elementary functions."""
     PLAIN = "all"
+
+
+GROUP_ALIGNMENT = 16
+"""Bytes to which an array that threads share is aligned, at least."""
+
+
+def group_offsets(arrays: Sequence[tuple[str, DType, int]]) -> list[int]:
+    """Return the offset in bytes of each array that the threads of a block share, and the end.
+
+    Args:
+        arrays: The name, the format and the number of cells of each.
+    """
+    offsets = [0]
+    for _, dtype, size in arrays:
+        nbytes = max(size, 1) * dtype.nbytes
+        offsets.append(offsets[-1] + -(-nbytes // GROUP_ALIGNMENT) * GROUP_ALIGNMENT)
+    return offsets
+
+
+def group_bytes(arrays: Sequence[tuple[str, DType, int]]) -> int:
+    """Return the bytes of the arrays that the threads of a block share."""
+    return group_offsets(arrays)[-1]
 
 
 @dataclass(frozen=True, slots=True)

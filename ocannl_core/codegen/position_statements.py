@@ -11,7 +11,7 @@ from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import Kind
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import VarIndex
-from ocannl_core.loopir.nodes import Binary, CheckPositions, Scatter
+from ocannl_core.loopir.nodes import AxisKind, Binary, CheckPositions, Scatter
 from ocannl_core.node import NodeInfo
 
 FAILURE_FLAG = "failed"
@@ -37,13 +37,23 @@ def render_scatter(stmt: Scatter, writer: KernelWriter, expressions: Expressions
 def render_check(
     check: CheckPositions,
     info: NodeInfo,
+    counts: tuple[int, int],
     dialect: Dialect,
     writer: KernelWriter,
     expressions: Expressions,
 ) -> None:
     """Write a check, which sets a flag if a position is out of bounds.
 
-    The loop has no exit, so that compilers vectorise it.
+    The loop has no exit, so that compilers vectorise it. Threads of a device share the positions
+    along the longest axis; all that find a failure store the same number.
+
+    Args:
+        check: The check.
+        info: The node with the positions.
+        counts: The number of thread blocks, and of the threads of each; 0 where one thread checks.
+        dialect: The language.
+        writer: The kernel.
+        expressions: The expressions of the kernel.
 
     Raises:
         CodegenError: if kernels of the dialect report no failures.
@@ -77,8 +87,13 @@ def render_check(
     for axis, at_run_time in enumerate(check.extents):
         if at_run_time is not None:
             ends[axis] = str(expressions.positions.index(VarIndex(at_run_time)))
+    blocks, threads = counts
+    shared = names[max(range(len(axes)), key=lambda axis: axes[axis][0])] if threads else ""
     for name, end in zip(names, ends, strict=True):
-        index = dialect.index_type
-        writer.line(f"for ({index} {name} = 0; {name} < {end}; ++{name})")
+        start, step = "0", f"++{name}"
+        if name == shared:
+            block, thread = map(dialect.device_index, (AxisKind.GRID, AxisKind.BLOCK))
+            start, step = f"{block} * {threads} + {thread}", f"{name} += {blocks * threads}"
+        writer.line(f"for ({dialect.index_type} {name} = {start}; {name} < {end}; {step})")
     writer.line(f"  bad |= ({unsigned}){array}[{offset}] >= ({unsigned}){limit}{suffix};")
     writer.line(f"if (bad) *{FAILURE_FLAG} = 1;")

@@ -50,7 +50,8 @@ class SubgroupLoops:
                 for each in stmts:
                     self._find(each, around, dialect)
             case For(kind=AxisKind.TILE) if dialect.matrix_instructions:
-                if any(each.kind is AxisKind.BLOCK for each in around):
+                is_in_block = any(each.kind is AxisKind.BLOCK for each in around)
+                if is_in_block and self._tiles.is_executed(stmt):
                     self._outer[stmt] = around
                     for each in around:
                         self._around[each] = None

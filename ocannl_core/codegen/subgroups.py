@@ -11,14 +11,13 @@ steps are the same, so the results have the same bits.
 
 from __future__ import annotations
 
-from ocannl_core.codegen.device_axes import GROUP_ALIGNMENT
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, Kind, float32
 from ocannl_core.errors import CodegenError
-from ocannl_core.loopir.nodes import Binary, Local, LocalRead, Scope, SubgroupReduce
+from ocannl_core.loopir.nodes import Binary, Local, LocalRead, SubgroupReduce
 
 
 def render_subgroup_reduce(
@@ -28,8 +27,8 @@ def render_subgroup_reduce(
     names: KernelNames,
     writer: KernelWriter,
     expressions: Expressions,
-) -> int:
-    """Write a reduction across threads, and return the bytes of shared memory that it takes.
+) -> None:
+    """Write a reduction across threads.
 
     Raises:
         CodegenError: if the number of threads of a block is no multiple of the lanes, or for
@@ -54,7 +53,7 @@ def render_subgroup_reduce(
         both = Binary(stmt.op, LocalRead(local), LocalRead(other), dtype)
         writer.line(f"{name} = {expressions.value(both)};")
         apart //= 2
-    return exchange.close()
+    exchange.close()
 
 
 class _Exchange:
@@ -81,11 +80,9 @@ class _Exchange:
             return shuffle
         thread = self._dialect.thread_number
         while len(self._arrays) < 2:
-            array = self._names.fresh()
-            self._writer.insert_first(
-                self._dialect.array(array, self._format, self._threads, Scope.GROUP)
-            )
-            self._arrays.append(array)
+            self._arrays.append(self._names.fresh())
+            shared = self._arrays[-1], self._format, self._threads
+            self._writer.group_arrays.append(shared)
         array = self._arrays[self._turn % 2]
         self._turn += 1
         self._writer.line(f"{array}[{thread}] = {name};")
@@ -96,10 +93,7 @@ class _Exchange:
         for line in self._dialect.barrier(inside_block_axis=True):
             self._writer.line(line)
 
-    def close(self) -> int:
-        """Return the bytes of shared memory."""
-        if not self._arrays:
-            return 0
-        self._barrier()
-        nbytes = self._threads * self._format.nbytes
-        return len(self._arrays) * (-(-nbytes // GROUP_ALIGNMENT) * GROUP_ALIGNMENT)
+    def close(self) -> None:
+        """Wait for the last loads, before which no thread may store again."""
+        if self._arrays:
+            self._barrier()

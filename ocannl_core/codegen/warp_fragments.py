@@ -32,7 +32,7 @@ from ocannl_core.dtypes import float32, uint32
 from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import IndexVar
-from ocannl_core.loopir.nodes import AxisKind, Expr, For, Load, Store, Ternary, Unary
+from ocannl_core.loopir.nodes import AxisKind, Block, Expr, For, Load, Store, Ternary, Unary
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import TernaryOp, UnaryOp
 from ocannl_core.target import Digit, Fragment, MatrixInstruction
@@ -59,6 +59,23 @@ class _Operand:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A loop nest over a tile.
+
+    Attributes:
+        instruction: The instruction that executes it.
+        loops: The loops over rows, columns and terms.
+        store: The statement inside of them.
+        factors: The factors of its products.
+    """
+
+    instruction: MatrixInstruction
+    loops: tuple[For, For, For]
+    store: Store
+    factors: tuple[Load, Load]
+
+
 class WarpTiles:
     """Renders tiles of warps.
 
@@ -82,50 +99,57 @@ class WarpTiles:
         self._dialect = dialect
         self._offsets: dict[str, str] = {}
 
+    def is_executed(self, loop: For) -> bool:
+        """Return True if there is an instruction for the shape and the formats of a tile."""
+        return self._match(loop) is not None
+
+    def _match(self, loop: For) -> _Tile | None:
+        """Return the parts of a loop nest over a tile that an instruction executes."""
+        match loop.body.stmts:
+            case (
+                For(kind=AxisKind.TILE, body=Block((For(kind=AxisKind.TILE) as inner,))) as middle,
+            ):
+                loops = loop, middle, inner
+            case _:
+                return None
+        match inner.body.stmts:
+            case (
+                Store(node, indices, Ternary(TernaryOp.FMA, first, second, Load() as own)) as store,
+            ) if (own.node, own.indices, own.dtype) == (node, indices, float32):
+                factors = [_load_of(first), _load_of(second)]
+            case _:
+                return None
+        loads = [each for each in factors if each is not None]
+        extents = [each.stop - each.start for each in loops]
+        if len(loads) < 2 or any(each.start for each in loops):
+            return None
+        for each in self._dialect.matrix_instructions:
+            (high,) = (digit.count for digit in each.sums.places if digit.rows)
+            (wide,) = (digit.count for digit in each.sums.places if digit.columns)
+            is_format = all(load.dtype is each.dtype for load in loads)
+            if is_format and [high, wide, each.terms] == extents:
+                return _Tile(each, loops, store, (loads[0], loads[1]))
+        return None
+
     def render(self, loop: For, around: Sequence[For]) -> None:
-        """Write the instructions of a loop nest over a tile.
+        """Write the instructions of a loop nest over a tile that is executed by one.
 
         Args:
             loop: The outermost loop of the tile.
             around: The loops around it, outermost first.
 
         Raises:
-            CodegenError: for loops that no instruction executes.
+            CodegenError: if the cells of the threads are not those of the instruction.
         """
-        loops, store = _match_nest(loop)
-        match store.value:
-            case Ternary(TernaryOp.FMA, first, second, Load(node, indices), dtype) if (
-                node,
-                indices,
-            ) == (store.node, store.indices) and dtype is float32:
-                factors = [_load_of(first), _load_of(second)]
-            case _:
-                raise _no_instruction("a tile with other statements")
-        instruction = self._instruction(factors, [each.stop - each.start for each in loops])
+        tile = self._match(loop)
+        assert tile is not None
         with self._writer.hoisting():
-            self._write_products(instruction, loops, store, factors, around)
+            self._write_products(tile, around)
 
-    def _instruction(self, factors: Sequence[Load], extents: Sequence[int]) -> MatrixInstruction:
-        for each in self._dialect.matrix_instructions:
-            (high,) = (digit.count for digit in each.sums.places if digit.rows)
-            (wide,) = (digit.count for digit in each.sums.places if digit.columns)
-            is_format = all(load.dtype is each.dtype for load in factors)
-            if is_format and [high, wide, each.terms] == list(extents):
-                return each
-        formats = " and ".join(str(load.dtype) for load in factors)
-        shape = " x ".join(map(str, extents))
-        raise _no_instruction(f"a tile of {shape} cells and terms of {formats}")
-
-    def _write_products(
-        self,
-        instruction: MatrixInstruction,
-        loops: Sequence[For],
-        store: Store,
-        factors: Sequence[Load],
-        around: Sequence[For],
-    ) -> None:
-        row, column, term = (each.var for each in loops)
-        operands = [self._operand(load) for load in factors]
+    def _write_products(self, tile: _Tile, around: Sequence[For]) -> None:
+        instruction = tile.instruction
+        row, column, term = (each.var for each in tile.loops)
+        operands = [self._operand(load) for load in tile.factors]
         operands.sort(key=lambda each: each.steps.get(row, 0) == 0)
         left, right = operands
         if column in left.steps or row in right.steps or row not in left.steps:
@@ -140,14 +164,14 @@ class WarpTiles:
                 raise _no_instruction(
                     "a fragment whose cells are those of other threads",
                 )
-        own = {*(each.var for each in loops), *(var for var, _, _ in lanes)}
+        own = {*(each.var for each in tile.loops), *(var for var, _, _ in lanes)}
         places = (row_step, left.steps.get(term, 0)), (right.steps.get(term, 0), column_step)
         next_column = self._step_to_next(right, left, around)
         registers = (
             self._load(instruction, instruction.left, left, places[0], own, 0),
             self._load(instruction, instruction.right, right, places[1], own, next_column),
         )
-        sums = ", ".join(self._sums(instruction, store, row, column))
+        sums = ", ".join(self._sums(instruction, tile.store, row, column))
         for first, second in _PRODUCTS[instruction.parts]:
             self._write(
                 f"multiply_add_{instruction.name}",
@@ -312,25 +336,13 @@ def _no_instruction(found: str) -> CodegenError:
     return CodegenError("Tiles of warps are those of a matrix instruction.", found=found)
 
 
-def _match_nest(loop: For) -> tuple[list[For], Store]:
-    """Return perfectly nested loops of a tile and the store inside."""
-    loops = [loop]
-    while True:
-        match loops[-1].body.stmts:
-            case (For(kind=AxisKind.TILE, start=0) as inner,):
-                loops.append(inner)
-            case (Store() as store,) if len(loops) == 3:
-                return loops, store
-            case _:
-                raise _no_instruction("loops that are not over rows, columns and terms")
-
-
-def _load_of(factor: Expr) -> Load:
+def _load_of(factor: Expr) -> Load | None:
+    """Return the load of a factor, which may be widened; None if it is computed."""
     match factor:
         case (Load() as load) | Unary(UnaryOp.IDENTITY, Load() as load):
             return load
         case _:
-            raise _no_instruction("a factor that is computed")
+            return None
 
 
 def _lanes(

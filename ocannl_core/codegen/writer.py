@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ocannl_core.codegen.address_strength_reduction import ReducedAddressLoop
 from ocannl_core.codegen.names import KernelNames
+from ocannl_core.dtypes import DType
 from ocannl_core.node import TensorNode
 
 
@@ -21,6 +22,7 @@ class KernelWriter:
         cached: Variables by the expressions whose values they hold here.
         reduced_loop: The innermost loop with strength-reduced addresses around this point.
         is_unrolled: True inside an unrolled loop.
+        group_arrays: The arrays that the threads of a block share: name, format and cells.
     """
 
     def __init__(self, names: KernelNames) -> None:
@@ -29,6 +31,7 @@ class KernelWriter:
         self.cached: dict[str, str] = {}
         self.reduced_loop: ReducedAddressLoop | None = None
         self.is_unrolled = False
+        self.group_arrays: list[tuple[str, DType, int]] = []
         self._pointers: list[dict[tuple[str, str], str]] = [{}]
         self._lines: list[str] = []
         self._depth = 1

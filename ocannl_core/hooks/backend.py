@@ -19,6 +19,7 @@ from ocannl_core.errors import (
     VerifyError,
 )
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.hooks.events import unwatched, watched
 from ocannl_core.hooks.host_staging import stage
 from ocannl_core.hooks.plugins import describe
 from ocannl_core.hooks.results import (
@@ -292,13 +293,12 @@ class Backend:
             name = f"{source.info.nbytes} bytes from {source.target} to {destination.target}"
             with timeline.span("transfer", name):
                 timed: Event | None = self._call(hook, destination=destination, source=source)
+                timed = None if timed is None else self.checked_event(hook, timed)
                 if timed is not None:
-                    self._checked(hook, timed, violation_of_event(timed)).wait()
+                    timed.wait()
                 return timed
         event: Event | None = self._call(hook, destination=destination, source=source)
-        if event is None or type(event) is Done:
-            return event
-        return self._checked(hook, event, violation_of_event(event))
+        return None if event is None else self.checked_event(hook, event)
 
     def synchronize(self, target: Target) -> None:
         """Return when all work of the device has finished."""
@@ -306,6 +306,32 @@ class Backend:
         answer: object = self._call(hook, target=target)
         if answer is not True:
             raise self.fault(hook, f"it must return True, and returned {shown(answer)}")
+
+    def record_event(self, target: Target) -> Event | None:
+        """Return the event after all work submitted to the device so far; None if the backend
+        records no events.
+        """
+        hook = "ocannl_record_event"
+        event: Event | None = self._call(hook, target=target)
+        return None if event is None else self.checked_event(hook, event)
+
+    def wait_event(self, event: Event, target: Target) -> bool:
+        """Let the work submitted to the device from now on begin after an event; return False if
+        the device cannot wait for it, so that the host must.
+        """
+        hook = "ocannl_wait_event"
+        answer: object = self._call(hook, event=unwatched(event), target=target)
+        if answer is not None and answer is not True:
+            raise self.fault(hook, f"it must return True or None, and returned {shown(answer)}")
+        return answer is True
+
+    def checked_event(self, hook: str, event: Event) -> Event:
+        """Return the event that a hook has returned; waiting for it names the plugin in errors."""
+        if type(event) is Done:
+            return event
+        return watched(
+            self._checked(hook, event, violation_of_event(event)), hook, self.raise_fault
+        )
 
     # ----- faults --------------------------------------------------------------------------------
 

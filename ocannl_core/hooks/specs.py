@@ -128,5 +128,24 @@ class TransferHooks(Protocol):
         """
         ...
 
+    @hookspec(firstresult=True)
+    def ocannl_record_event(self, target: Target) -> Event | None:
+        """Return the event after all work submitted to the device so far, without waiting for it.
+
+        Another device, or the host, waits for it before it uses the results. Without this hook, or
+        with None, `ocannl_synchronize` is called in the place of waiting for the event.
+        """
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_wait_event(self, event: Event, target: Target) -> bool | None:
+        """Let the work submitted to the device from now on begin after an event, without waiting
+        for it; return True.
+
+        The event is one that a launcher, `ocannl_transfer` or `ocannl_record_event` of any backend
+        returned. Return None for one that the device cannot wait for: then the host waits.
+        """
+        ...
+
 
 ALL_SPECS: tuple[type, ...] = (DeviceHooks, CodegenHooks, MemoryHooks, TransferHooks)

@@ -34,6 +34,8 @@ from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
 from ocannl_core.machine_model import (
     CELLS_OF_BLOCK,
     MAX_GRID_PARTS,
+    MIN_GRID_CELLS,
+    MIN_GRID_PARTS,
     MIN_GRID_TERMS,
     MIN_PARTIAL_TERMS,
     MIN_SPLIT_TERMS,
@@ -128,8 +130,10 @@ def split_nest_on_blocks(nest: KernelNest) -> SplitNest | None:
     terms = prod(axis.extent for axis in nest.reduced)
     cells = prod(axis.extent for axis in nest.cells)
     longest = max((axis.extent for axis in nest.reduced), default=0)
-    most = min(MAX_GRID_PARTS // max(1, cells // CELLS_OF_BLOCK), terms // MIN_GRID_TERMS, longest)
-    if most < _PARTS[1]:
+    # a block with several cells has enough work with fewer terms of each
+    least = MIN_GRID_TERMS // max(1, min(cells, MIN_GRID_CELLS))
+    most = min(MAX_GRID_PARTS // max(1, cells // CELLS_OF_BLOCK), terms // least, longest)
+    if most < MIN_GRID_PARTS:
         return None
     parts = 1 << (most.bit_length() - 1)
     return _divided(nest, reduction, _cut_axis(nest.reduced, parts), parts)

@@ -144,6 +144,13 @@ def adopt(store: BufferStore, tensor: TensorLike, array: object) -> None:
             where=tensor.describe(),
             fix="ctx[x] = array copies the cells",
         )
+    if not getattr(buffer, "is_aligned", True):
+        raise TransferError(
+            "Adopted memory begins where the device loads vectors.",
+            found=f"a {type(array).__name__} that begins between them, as a part of an array may",
+            where=tensor.describe(),
+            fix="ctx[x] = array copies the cells",
+        )
     tensor.note_host_write()
     stored = store.find(tensor.node)
     info = stored.info if stored is not None else tensor.info

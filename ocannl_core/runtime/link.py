@@ -91,9 +91,10 @@ def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: Buffer
             or reads a node that this context does not store.
     """
     built, name = unlinked.built, unlinked.code.program.name
-    if built.backend is not store.backend or built.target != replace(
-        store.target, device=built.target.device
-    ):
+    own = built.target
+    # the names of devices say nothing about their kind
+    alike = replace(store.target, device=own.device, description=own.description)
+    if built.backend is not store.backend or own != alike:
         raise LinkError(
             "Compiled code is linked on devices of the kind that it was compiled for.",
             found=f"{name} was compiled for {built.target}, and the context is on {store.target}",
@@ -363,30 +364,32 @@ def launcher_of(
 
     launch = observed(launch, built, buffers, find)
     if store.queue is not None:
-        return _queued(launch, store.queue, run)
+        return _queued(launch, store.queue, run, built)
     return launch if store.backend.is_synchronous else _observed(launch, run, built)
 
 
-def _queued(launch: Launcher, queue: HostQueue, run: RunRecord) -> Launcher:
+def _queued(launch: Launcher, queue: HostQueue, run: RunRecord, built: Build) -> Launcher:
     """Return a launcher that submits the work to a queue, and records the event of its end."""
 
+    def work(values: Sequence[int]) -> None:
+        try:
+            launch(values)
+        except (Exception, SystemExit) as error:
+            built.backend.raise_fault(f"the launcher of {built.plan.name}", error)
+
     def submit(values: Sequence[int]) -> None:
-        run.event = queue.submit(partial(launch, tuple(values)), run.routine)
+        run.event = queue.submit(partial(work, tuple(values)), run.routine)
 
     return submit
 
 
 def _observed(launch: Launcher, run: RunRecord, built: Build) -> Launcher:
     """Return a launcher that records the event that the backend's own returns, if any."""
+    hook, checked = f"the launcher of {built.plan.name}", built.backend.checked_event
 
     def start(values: Sequence[int]) -> None:
         event = launch(values)
-        if event is not None and not callable(getattr(event, "wait", None)):
-            raise built.backend.fault(
-                f"the launcher of {built.plan.name}",
-                f"it must return an Event, with a method `wait`, or None, and returned {event!r}",
-            )
-        run.event = event
+        run.event = None if event is None else checked(hook, event)
 
     return start
 

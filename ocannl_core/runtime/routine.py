@@ -325,7 +325,7 @@ class Routine:
         self._run.sizes, self._run.values = sizes, extents
         self._history.ran(self._run, is_repeatable=self._is_repeatable)
         if content is not None:
-            content.has_run(self._run.event)
+            content.has_run(self._run.event, self._store)
         if not self._is_ready:
             for stored in self._written:
                 stored.has_value = True

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from itertools import count
+from typing import TYPE_CHECKING
 
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.garbage import note_memory
@@ -18,7 +19,10 @@ from ocannl_core.queues import HostQueue, QueueEvent
 from ocannl_core.runtime.device import Device, SharedCells
 from ocannl_core.runtime.interfaces import LinkedRoutine, TensorLike
 from ocannl_core.runtime.memory import Entry, MemoryReport, report
-from ocannl_core.target import Buffer, Event
+from ocannl_core.target import Buffer, Event, Target
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
 
 
 @dataclass(slots=True, eq=False)
@@ -272,6 +276,23 @@ def _kind_of(node: TensorNode, tensor: TensorLike | None) -> str:
     return next((kind for kind, holds in kinds.items() if holds), "tensor")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _AllWork:
+    """The end of the work of a device that records no events.
+
+    Attributes:
+        backend: The backend.
+        target: The device.
+    """
+
+    backend: Backend
+    target: Target
+
+    def wait(self) -> None:
+        """Return when all work has finished, also that submitted since."""
+        self.backend.synchronize(self.target)
+
+
 def is_pending(event: Event | None) -> bool:
     """Return True unless the work before an event is certain to be over."""
     return event is not None and not getattr(event, "is_done", False)
@@ -284,7 +305,8 @@ class BufferStore:
         backend: The backend that the memory belongs to.
         target: Its device.
         device: What all contexts on the device share.
-        queue: The queue that its work is submitted to; None if calls do the work themselves.
+        queue: The queue that its work is submitted to; None if the backend runs the work itself.
+        is_synchronous: True if the backend's calls return when their work is finished.
         history: The writes and runs, in order; a lineage shares one.
     """
 
@@ -299,7 +321,7 @@ class BufferStore:
         self.target = device.target
         self.device = device
         self.queue = queue
-        self._is_synchronous = self.backend.is_synchronous
+        self.is_synchronous = self.backend.is_synchronous
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
         self._stored: NodeTable[Stored] = NodeTable()
@@ -328,19 +350,19 @@ class BufferStore:
         event = stored.write_event()
         if event is not None:
             event.wait()
-        elif not self._is_synchronous and stored.last_run() is not None:
+        elif not self.is_synchronous and stored.last_run() is not None:
             self.backend.synchronize(self.target)
 
     def wait_for_others(self, stored: Stored) -> None:
-        """Return when a copy from the host may write the cells of a node: backends that stage such
-        copies order them after earlier work of the device themselves.
+        """Let a copy from the host, which is submitted next, follow the accesses to a node's cells:
+        backends that stage such copies order them after earlier work of the device themselves.
         """
         if not self.backend.stages_uploads:
             self.wait_to_write(stored)
             return
         for event in (stored.copied, *stored.readers):
             if event is not None:
-                event.wait()
+                self.follow(event)
         stored.copied = None
         stored.readers.clear()
 
@@ -352,7 +374,7 @@ class BufferStore:
             else:
                 event.wait()
         stored.readers.clear()
-        if not self._is_synchronous and self.queue is None and (stored.runs or stored.reads):
+        if not self.is_synchronous and self.queue is None and (stored.runs or stored.reads):
             self.backend.synchronize(self.target)
 
     def synchronize(self) -> None:
@@ -362,11 +384,31 @@ class BufferStore:
         self.backend.synchronize(self.target)
 
     def follow(self, event: Event) -> None:
-        """Let work submitted from now on begin after an event."""
+        """Let work submitted from now on begin after an event; wait for it if the device cannot."""
         if self.queue is not None:
             self.queue.wait_for(event)
-        else:
+        elif self.is_synchronous or not self.backend.wait_event(event, self.target):
             event.wait()
+
+    def follow_write(self, stored: Stored, of: BufferStore) -> None:
+        """Let work submitted from now on begin after the last write to a node of a context."""
+        orders_itself = self.queue is None and not self.is_synchronous and of.device is self.device
+        event = stored.copied if orders_itself else of.last_write(stored)
+        if event is not None:
+            self.follow(event)
+
+    def last_write(self, stored: Stored) -> Event | None:
+        """Return the end of the last write to a node, or one after it; None if it is over."""
+        event = stored.write_event()
+        if event is None and (stored.last_run() is not None or self.backend.stages_uploads):
+            return self.submitted()
+        return event
+
+    def submitted(self) -> Event | None:
+        """Return the end of the work submitted to the device so far; None if it is over."""
+        if self.is_synchronous:
+            return None if self.queue is None else self.queue.last
+        return self.backend.record_event(self.target) or _AllWork(self.backend, self.target)
 
     def allocate(self, info: NodeInfo, name: str) -> Buffer:
         """Return new memory for a node, all zero.
@@ -480,14 +522,12 @@ class MergeContent:
 
     def wait_to_read(self, store: BufferStore) -> None:
         """Let the work that a context submits next begin after the writes of the cells."""
-        event = self.cells.write_event()
-        if event is not None:
-            store.follow(event)
-        elif self.streamed_from is not None:
-            self.source.wait_to_read(self.cells)
+        store.follow_write(self.cells, self.source)
 
-    def has_run(self, event: Event | None) -> None:
-        """Record that a routine has read the content, or will have at an event."""
+    def has_run(self, event: Event | None, store: BufferStore) -> None:
+        """Record that a routine of a context has read the content, or will have at an event."""
         self.is_read = True
+        if event is None and self.streamed_from is not None:
+            event = store.submitted()
         if event is not None:
             self.source.history.note_reader(self.cells, event)

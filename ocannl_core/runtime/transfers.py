@@ -100,8 +100,7 @@ def _copy(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> Eve
         values.write(at.backend, into.buffer, values.read(of.backend, source.buffer))
         return Done()
     if at.queue is None:
-        of.wait_to_read(source)
-        at.wait_to_write(into)
+        _order(at, into, of, source)
         return transfer(at.backend, of.backend, into.buffer, source.buffer)
     read, written = source.write_event(), tuple(into.accesses())
     if read is None:
@@ -116,6 +115,22 @@ def _copy(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> Eve
         transfer(at.backend, of.backend, destination, origin).wait()
 
     return at.queue.submit(work, f"copying {source.node.name} from {of.target} to {at.target}")
+
+
+def _order(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> None:
+    """Let the copy that is submitted next begin after the work that it depends on.
+
+    A device orders its own work. It waits for that of others if its backend can let it; else the
+    host waits.
+    """
+    if at.is_synchronous:
+        of.wait_to_read(source)
+        at.wait_to_write(into)
+        return
+    at.follow_write(source, of)
+    for event in _distinct((*into.readers, into.copied)):
+        at.follow(event)
+    into.readers.clear()
 
 
 def _distinct(events: Sequence[Event | None]) -> list[Event]:

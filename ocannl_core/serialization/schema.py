@@ -22,7 +22,7 @@ import builtins
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, lru_cache
@@ -165,7 +165,7 @@ def record_of(kind: type) -> Record | None:
     if hasattr(kind, "__post_init__"):
         return None
     for each in fields(kind):
-        form = form_of(_evaluate(str(each.type), kind.__module__))
+        form = form_of(_annotation(kind, each.name, each.type))
         if form is None or not each.init:
             return None
         found[each.name] = form
@@ -231,7 +231,7 @@ def form_of(annotation: Any) -> Form | None:
         return _plain(annotation)
     forms = [form_of(each) for each in arguments if each is not Ellipsis]
     known = [form for form in forms if form is not None]
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):
         return _unite(known)
     if len(known) < len(forms):
         return None
@@ -315,9 +315,22 @@ def _classes_of(form: Form) -> frozenset[type]:
             assert_never(form)
 
 
+def _annotation(kind: type, field: str, stated: object) -> Any:
+    """Return the type that a field is annotated with; `object` if its names are not defined."""
+    try:
+        if isinstance(stated, str):
+            return _evaluate(stated, kind.__module__)
+        if isinstance(stated, type):  # in a module without `from __future__ import annotations`
+            return stated
+        found = typing.get_type_hints(kind)[field]  # parts of which may be quoted
+        return found if isinstance(found, Hashable) else object
+    except (NameError, AttributeError, SyntaxError, TypeError):  # such as imports for type checkers
+        return object
+
+
 @cache
 def _evaluate(annotation: str, module: str) -> Any:
-    """Return the value of an annotation in our own source code."""
+    """Return the value of an annotation in the source code of a module."""
     names = vars(sys.modules[module])
     if annotation.isidentifier():
         return names[annotation] if annotation in names else getattr(builtins, annotation)

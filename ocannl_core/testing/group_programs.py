@@ -25,6 +25,7 @@ from ocannl_core.loopir.nodes import (
     SetLocal,
     SubgroupReduce,
 )
+from ocannl_core.loopir.parse import parse
 from ocannl_core.ops import BinaryOp
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
@@ -52,7 +53,7 @@ def neighbours_summed_in_steps() -> Example:
     """Barriers inside a serial loop; after n steps, cells are sums weighted by row n of Pascal."""
     draft, g, t, s = Draft("pascal"), fresh_var("g"), fresh_var("t"), fresh_var("s")
     source, result = draft.node("source", int32, 2, 5), draft.node("result", int32, 2, 5)
-    row, total = draft.scratch("row", int32, 6), Local(0, int32)
+    row, total = draft.scratch("row", int32, 10), Local(0, int32)
     summed = Binary(BinaryOp.ADD, draft.load(row, t), draft.load(row, affine([(1, t)], 1)), int32)
     steps = loop(
         s,
@@ -67,7 +68,8 @@ def neighbours_summed_in_steps() -> Example:
         t,
         5,
         draft.store(row, t, value=draft.load(source, g, t)),
-        draft.store(row, 5, value=Const(0, int32)),
+        # beyond the end each thread has a cell of its own
+        draft.store(row, affine([(1, t)], 5), value=Const(0, int32)),
         Barrier(),
         steps,
         draft.store(result, g, t, value=draft.load(row, t)),
@@ -163,10 +165,100 @@ def sums_of_neighbours() -> Example:
     return Example(draft.program(body), {source: cells}, (), {result: np.repeat(4 * pairs, 4, 1)})
 
 
+BLOCKS_COPIED_AHEAD = """
+routine products(a: bfloat16[16, 24], b: bfloat16[24, 8], c: float32[16, 8]):
+    for g in grid(1):
+        group left: bfloat16[2, 16, 24]
+        group right: bfloat16[2, 16, 8]
+        for i in block(8):
+            for j in block(4):
+                thread sums: float32[2, 2]
+                for h in unrolled(2):
+                    for w in unrolled(2):
+                        sums[h, w] = 0.0
+                for x in unrolled(2):
+                    for y in copy(4):
+                        left[0, i + 8*x, 4*j + y] = a[i + 8*x, 4*j + y]
+                    for y in copy(2):
+                        right[0, i + 8*x, 2*j + y] = b[i + 8*x, 2*j + y]
+                barrier(1)
+                for x in unrolled(2):
+                    for y in copy(4):
+                        left[1, i + 8*x, 4*j + y] = where(int32(4*j + y + 16) < int32(24), a[i + 8*x, 4*j + y + 16], 0.0)
+                    for y in copy(2):
+                        right[1, i + 8*x, 2*j + y] = where(int32(i + 8*x + 16) < int32(24), b[i + 8*x + 16, 2*j + y], 0.0)
+                barrier(1)
+                for h in tile(2):
+                    for w in tile(2):
+                        for k in tile(16):
+                            sums[h, w] = fma(float32(left[0, 8*h + i, k]), float32(right[0, k, 2*j + w]), sums[h, w])
+                barrier()
+                for h in tile(2):
+                    for w in tile(2):
+                        for k in tile(16):
+                            sums[h, w] = fma(float32(left[1, 8*h + i, k]), float32(right[1, k, 2*j + w]), sums[h, w])
+                for h in unrolled(2):
+                    for w in unrolled(2):
+                        c[8*h + i, 2*j + w] = sums[h, w]
+"""  # noqa: E501
+
+
+def blocks_copied_ahead() -> Example:
+    """Copies run while a product of earlier ones is added up, in the cells of a matrix instruction
+    of 32 threads; the second block is padded with zeros.
+    """
+    return _product(BLOCKS_COPIED_AHEAD)
+
+
+TILES_OF_FOUR_THREADS = """
+routine products(a: float32[4, 3], b: float32[3, 4], c: float32[4, 4]):
+    for g in grid(1):
+        group left: float32[4, 3]
+        for i in block(2):
+            for j in block(2):
+                thread sums: float32[2, 2]
+                for x in unrolled(2):
+                    for y in copy(3):
+                        left[2*i + x, y] = where(int32(j) < int32(2), a[2*i + x, y], 0.0)
+                barrier()
+                for u in unrolled(1):
+                    for h in tile(2):
+                        for w in tile(2):
+                            sums[h, w] = 0.0
+                    for h in tile(2):
+                        for w in tile(2):
+                            for k in tile(3):
+                                sums[h, w] = fma(left[2*h + i, k], b[k, 2*j + w], sums[h, w])
+                for h in unrolled(2):
+                    for w in unrolled(2):
+                        c[2*h + i, 2*j + w] = sums[h, w]
+"""
+
+
+def tiles_of_four_threads() -> Example:
+    """Tiles and copies that no instruction executes are plain loops."""
+    return _product(TILES_OF_FOUR_THREADS)
+
+
+def _product(text: str) -> Example:
+    """Return the product of two matrices of small integers, which any order adds up exactly."""
+    program = parse(text.strip())
+    a, b, c = program.params
+    numbers = np.random.default_rng(5)
+    left, right = (numbers.integers(-4, 5, program.nodes[each].dims) for each in (a, b))
+    arrays = {
+        node: cells.astype(program.nodes[node].dtype.numpy)
+        for node, cells in ((a, left), (b, right))
+    }
+    return Example(program, arrays, (), {c: (left @ right).astype(np.float32)})
+
+
 WITH_BARRIERS: tuple[Callable[[], Example], ...] = (
     rows_reversed_through_group_memory,
     neighbours_summed_in_steps,
     tile_transposed_by_a_square_of_threads,
     threads_keep_their_own_memory_across_barriers,
     sums_of_neighbours,
+    blocks_copied_ahead,
+    tiles_of_four_threads,
 )

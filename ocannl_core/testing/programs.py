@@ -10,6 +10,7 @@ import numpy as np
 
 from ocannl_core.dtypes import (
     PACKED,
+    DType,
     bfloat16,
     bool_,
     float8_e4m3fn,
@@ -321,14 +322,14 @@ def check_before_a_store() -> tuple[LoopProgram, TensorNode, TensorNode]:
     return draft.program(check, Fill(result, 1.0)), positions, result
 
 
-def packed_cells() -> Example:
+def packed_cells(formats: Sequence[DType] = PACKED) -> Example:
     """Loads of cells of four bits at every place of rows with an odd number of cells."""
     draft = Draft("packed")
     i, j = fresh_var("i"), fresh_var("j")
     arrays: dict[TensorNode, Array] = {}
     expected: dict[TensorNode, Any] = {}
     stores = []
-    for dtype in PACKED:
+    for dtype in formats:
         low = -8 if dtype is int4 else 0
         cells = (np.arange(35) * 3 % 16 + low).reshape(5, 7).astype(dtype.numpy)
         node = draft.node(str(dtype), dtype, 5, 7)
@@ -573,7 +574,6 @@ HAND_MADE: tuple[Callable[[], Example], ...] = (
     gathered_cells_with_margins,
     scattered_cells,
     fills_of_every_format,
-    packed_cells,
     staged_code_of_another_language,
     loops_of_every_kind,
     parallel_iterations_with_variables_of_their_own,

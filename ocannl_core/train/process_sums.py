@@ -209,6 +209,7 @@ class ProcessSums:
         bucket = self._buckets[number]
         if self._states[number] is not State.INCOMPLETE:
             return
+        self._context.synchronize()  # messages read memory, not results of a queue
         for window in bucket.sent:
             window.load()
         self._started[number] = self._phases.now()

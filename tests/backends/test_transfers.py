@@ -136,7 +136,11 @@ def test_code_is_linked_in_a_context_of_another_device_of_its_kind(target: str) 
         def add_to_total() -> None:
             total.assign(total + x * oc.tensor(np.array([1.0, 10.0], np.float32)))
 
-        first, second = oc.Context(name), oc.Context(name, device=1)
+        first = oc.Context(name)
+        devices = [each.device for each in first.backend.targets().targets]
+        if len(devices) < 2:
+            pytest.skip(f"this machine has one device of {name}")
+        second = oc.Context(name, device=devices[-1])
         step = first.compile(add_to_total())
         same = second.link(step)
         for ctx, value in ((first, 1.0), (second, 2.0)):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -47,9 +49,11 @@ def register(**changes: Any) -> None:
     manager.register("mine", module)
 
 
-def check(capsys: pytest.CaptureFixture[str], expression: str) -> tuple[int, list[list[str]], str]:
+def check(
+    capsys: pytest.CaptureFixture[str], expression: str, *options: str
+) -> tuple[int, list[list[str]], str]:
     """Return the exit code of a part of the suite, the rows of the table, and the output."""
-    code = main(["check-backend", "mine", "-k", expression])
+    code = main(["check-backend", "mine", "-k", expression, *options])
     text = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.split("  ") if cell] for line in text.splitlines()]
     return code, rows, text
@@ -76,22 +80,22 @@ def test_a_declared_capability_that_is_missing_fails(capsys: pytest.CaptureFixtu
     register(capabilities=(Capability.BARRIERS,), ocannl_generate=ocannl_generate)
     code, rows, text = check(capsys, "barriers")
     assert code == 1
-    assert ["barriers", "yes", "fails", "4 failed"] in rows
+    assert ["barriers", "yes", "fails", "5 failed"] in rows
     assert "FAILED test_iterations_of_a_group_meet_at_barriers[" in text
     manager.refresh()
     register(ocannl_generate=ocannl_generate)
     code, rows, _ = check(capsys, "barriers")
     assert code == 0
-    assert ["barriers", "no", "refused", "4 refused"] in rows
+    assert ["barriers", "no", "refused", "5 refused"] in rows
 
 
 def raise_without_barriers(kernels: Any) -> None:
     from ocannl_core.errors import CodegenError
-    from ocannl_core.loopir.nodes import Barrier
+    from ocannl_core.loopir.nodes import Barrier, SubgroupReduce
     from ocannl_core.loopir.traverse import statements
 
     for step in kernels.plan().kernels:
-        if any(isinstance(each, Barrier) for each in statements(step.body)):
+        if any(isinstance(each, Barrier | SubgroupReduce) for each in statements(step.body)):
             raise CodegenError("This backend has no barriers.")
 
 
@@ -116,6 +120,50 @@ def test_formats_that_are_not_declared_may_be_missing(capsys: pytest.CaptureFixt
     assert code == 0
     assert ["float64", "no", "refused", "2 refused"] in rows
     assert ["float32", "yes", "works", "2 passed"] in rows
+
+
+def test_an_undeclared_format_that_is_only_copied_works_in_part(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from ocannl_core.dtypes import float32, float64, int32
+
+    def ocannl_generate(kernels: Any) -> Any:
+        if any(info.dtype is float64 for info in kernels.plan().nodes.values()):
+            raise ValueError("no arithmetic in float64")
+        return ocannl_interp.LoopSource(kernels.plan())
+
+    register(formats=(float32, int32), ocannl_generate=ocannl_generate)
+    code, rows, text = check(capsys, "(copying_to or constants) and float or four_bits")
+    assert code == 0
+    assert ["float64", "no", "refused in part", "1 refused, 1 passed, undeclared"] in rows
+    assert ["float16", "no", "works", "2 passed, undeclared"] in rows
+    assert ["int4", "no", "not tried", "1 skipped"] in rows
+    assert "works in part and is not declared by the Target: float64 (1 of 2 tests)\n" in text
+    found = next(line for line in text.splitlines() if line.startswith("works and is not"))
+    assert "float16" in found
+    assert "float64" not in found
+
+
+def test_tracebacks_and_refusals_are_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    def ocannl_generate(kernels: Any) -> Any:
+        raise_without_barriers(kernels)
+        return ocannl_interp.LoopSource(kernels.plan())
+
+    def allocate_nothing(info: Any, target: Any) -> Any:
+        raise ValueError(f"no memory for {info.dtype}")
+
+    register(ocannl_generate=ocannl_generate)
+    assert "refused test" not in check(capsys, "barriers")[2]
+    text = check(capsys, "barriers", "--verbose")[2]
+    assert "refused test_iterations_of_a_group_meet_at_barriers[" in text
+    assert "This backend has no barriers." in text
+    manager.refresh()
+    register(ocannl_allocate=allocate_nothing)
+    name = "test_nodes_without_axes_or_without_cells_can_be_stored"
+    assert "allocate_nothing" not in check(capsys, "without_axes")[2]
+    text = check(capsys, "without_axes", "-v")[2]
+    assert f"FAILED {name}[-()]: " in text
+    assert "in allocate_nothing" in text or 'raise ValueError(f"no memory for' in text
 
 
 def test_a_program_with_a_format_that_the_device_lacks_is_refused() -> None:
@@ -209,6 +257,29 @@ def test_a_new_backend_installs_and_works_before_the_first_edit(tmp_path: Path) 
     assert "not declared" not in checked
     tested = run("pytest", "-q", "-p", "no:cacheprovider", "-k", "training or static")
     assert "2 passed" in tested
+
+
+def test_a_new_printer_works_before_the_first_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "new")
+    assert main(["new-backend", "my_lang", "--language", "python", "--into", folder]) == 0
+    monkeypatch.syspath_prepend(str(tmp_path / "new" / "src"))
+    manager.register("my_lang", importlib.import_module("ocannl_my_lang"))
+    few = "hand_made or external or position or merge or static or bits or barriers or bfloat16"
+    assert main(["check-backend", "my_lang", "-k", f"({few}) and not random"]) == 0
+    checked = capsys.readouterr().out
+    assert checked.endswith("everything that is declared works\n")
+    assert "not declared" not in checked
+    assert re.search(r"barriers +no +refused +\d+ refused\n", checked)
+    with oc.Session():
+        x = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
+        y = oc.relu(x - 2.0)
+        ctx = oc.Context("my_lang")
+        step = ctx.compile(oc.train.forward(y))
+        step()
+        assert ctx[y].tolist() == [[0.0, 0.0], [1.0, 2.0]]
+        assert step.source.startswith("def kernel_0(")
 
 
 @pytest.mark.parametrize("name", ["MyChip", "my-chip", "1st", "class", "", "../up"])

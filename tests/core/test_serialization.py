@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import make_dataclass
 from enum import Enum
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -365,6 +368,54 @@ def test_a_class_that_the_form_does_not_mention_is_not_made() -> None:
     for other in (Const, For, int, tuple[KeptRecord, ...]):
         with pytest.raises(DecodingError):
             decode(content, form_of(other), ())
+
+
+_EVALUATED = """
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ocannl_core.dtypes import DType
+
+@dataclass(frozen=True)
+class Kernel:
+    name: str
+    format: DType
+
+@dataclass(frozen=True)
+class Source:
+    text: str
+    kernels: tuple[Kernel, ...]
+    others: tuple["Kernel", ...]
+    first: "Kernel | None"
+    last: typing.Optional[Kernel]
+    sizes: Mapping[str, int]
+"""
+
+
+@pytest.fixture
+def evaluated() -> Iterator[Any]:
+    """Return a module whose annotations are types, not texts."""
+    module = ModuleType("ocannl_test_evaluated")
+    sys.modules[module.__name__] = module
+    exec(compile(_EVALUATED, module.__name__, "exec", dont_inherit=True), vars(module))
+    yield module
+    del sys.modules[module.__name__]
+
+
+def test_annotations_may_be_types(evaluated: Any) -> None:
+    kernel = evaluated.Kernel("k", float32)
+    source = evaluated.Source("code", (kernel,), (kernel, kernel), None, kernel, {"k": 3})
+    assert copied(source) == source
+    assert copied(evaluated.Source("", (), (), kernel, None, {})).first == kernel
+
+
+def test_a_record_whose_annotation_has_undefined_names_is_no_data(evaluated: Any) -> None:
+    for stated in ("Missing", "Missing[int", "tuple[Missing, ...]", ["Missing"]):
+        names = {"__module__": evaluated.__name__}
+        kind = make_dataclass("Bad", [("field", stated)], frozen=True, namespace=names)
+        with pytest.raises(NotDataError):
+            written(kind(1))
 
 
 @pytest.mark.parametrize("name", ["os.system", "subprocess.Popen", "builtins.eval", "x"])

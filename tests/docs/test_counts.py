@@ -10,14 +10,33 @@ from typing import get_args
 
 import pytest
 
+from ocannl_core import backend_api
+from ocannl_core.backend_api import loops
 from ocannl_core.hooks.plugins import HOOK_NAMES
 from ocannl_core.hooks.specs import ALL_SPECS
-from ocannl_core.loopir.nodes import AxisKind, Expr, Stmt
+from ocannl_core.indexing import LoopVar, StaticIndex
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps
+from ocannl_core.loopir.nodes import AxisKind, Expr, Local, LoopBound, Scope, Stmt
+from ocannl_core.node import Margin, NodeInfo
 from ocannl_core.target import Target
 from ocannl_core.testing.conformance import BackendConformance
 
 ROOT = Path(__file__).resolve().parents[2]
-NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMERALS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +63,45 @@ PRINTER = (ROOT / "docs/howto/write_a_printer.md").read_text(encoding="utf-8")
 def test_the_page_for_printers_has_the_fields_of_every_node(node: type) -> None:
     names = ", ".join(field.name for field in fields(node))
     assert f"| `{node.__name__}({names})` |" in PRINTER
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Local,
+        LoopBound,
+        LoopVar,
+        StaticIndex,
+        NodeInfo,
+        Margin,
+        Plan,
+        Kernel,
+        HostCall,
+        RepeatedSteps,
+    ],
+    ids=lambda part: part.__name__,
+)
+def test_the_page_for_printers_has_the_fields_of_parts(part: type) -> None:
+    names = ", ".join(field.name for field in fields(part))
+    assert f"| `{part.__name__}({names})` |" in PRINTER
+
+
+def test_the_page_for_printers_has_every_scope() -> None:
+    rows = PRINTER.split("| scope | shared by |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `([A-Z]+)` \|", rows, re.MULTILINE) == [scope.name for scope in Scope]
+
+
+def test_all_that_the_page_for_printers_explains_is_in_the_interface() -> None:
+    named = set(re.findall(r"^\| `([A-Z]\w+)\(", PRINTER, re.MULTILINE))
+    assert named <= {*backend_api.__all__, *loops.__all__}
+
+
+def test_the_reference_of_printing_has_the_notation_of_every_node() -> None:
+    page = (ROOT / "docs/reference/printing.md").read_text(encoding="utf-8")
+    rows = page.split("| node | text |")[1].split("\n\n")[0]
+    named = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE)))
+    assert set(named) == {node.__name__ for node in (*get_args(Stmt), *get_args(Expr))}
+    assert all(f"`{scope.value} x: float32[4]`" in rows for scope in Scope)
 
 
 def test_the_page_for_printers_has_every_kind_of_loop() -> None:

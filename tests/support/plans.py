@@ -26,6 +26,7 @@ TARGETS = tuple(
 )
 HAND_MADE = [
     *programs.HAND_MADE,
+    programs.packed_cells,
     *group_programs.WITH_BARRIERS,
     programs.external_call,
     programs.guarded_load,

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ocannl_core as oc
+from ocannl_core import settings
 from ocannl_core.train import windows
 from ocannl_core.train.buckets import buckets_of
 from ocannl_core.train.slot_tree import share
@@ -131,6 +132,12 @@ def test_rows_of_gradients_alone_travel_if_the_state_is_sharded() -> None:
     gradients = 4 * (64 * 5 + 32 * 64 + 2 * 32 + 2)
     assert sent() == sent(shard_state=True)
     assert sent() - 1.5 * gradients in range(100)  # slots 0 to 2 are two spans of the tree
+
+
+def test_queued_work_is_over_before_its_results_travel() -> None:
+    with settings.overrides(asynchronous=True):
+        ranks, models = group(2, adam, shard_state=True)
+        assert train(ranks, models) == trained_alone(adam)
 
 
 # ----- what travels when --------------------------------------------------------------------------

@@ -145,11 +145,14 @@ class _Chooser:
         best: RowGroup | None = None
         while candidate is not None and not any(each.reduces_rows for each in candidate.members):
             members = candidate.members
+            if _is_narrow(members[-1], blocks):
+                break
             nests = [member.nest for member in members]
             rows = prod(axis.extent for axis in members[0].axes)
             if len(members) > 1 and any(nest.reduced for nest in nests):
-                threads = row_threads(nests, rows, self._nodes, blocks)
                 foldable = self._fitting(candidate, rows, blocks.local_bytes // 2)
+                shared = sum(self._nodes[node].nbytes // rows for node in foldable)
+                threads = row_threads(nests, rows, self._nodes, blocks, shared)
                 fusion = RowFusion(members, folded=foldable, threads=threads, blocks=blocks)
                 refined = FusedLoops(fusion, self._nodes).refine()
                 best = self._group(candidate, refined)
@@ -511,3 +514,11 @@ def _stays_in_rows(member: Member, row_dims: Mapping[TensorNode, tuple[int, ...]
     if not member.nest.gathered.isdisjoint(row_dims):
         return False
     return all(row_dims.get(node, dims) == dims for node, dims in member.accessed_row_dims)
+
+
+def _is_narrow(member: Member, blocks: ThreadBlocks) -> bool:
+    """Return True if a row is many short ones, along none of which most threads of a block run."""
+    inside = [
+        axis.extent for axis in member.nest.axes if axis.name not in member.rows and axis.extent > 1
+    ]
+    return len(inside) > 1 and max(inside) < blocks.subgroup

@@ -23,6 +23,7 @@ from ocannl_core.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import Allocate, AxisKind, Barrier, Block, For, LoopBound, Scope, Stmt
 from ocannl_core.loopir.ranges import Range
+from ocannl_core.machine_model import ROW_THREADS
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.thread_blocks import ThreadEmitter
@@ -33,15 +34,23 @@ from ocannl_core.target import ThreadBlocks
 
 
 def row_threads(
-    nests: Sequence[KernelNest], rows: int, nodes: NodeInfos, blocks: ThreadBlocks
+    nests: Sequence[KernelNest],
+    rows: int,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    shared_bytes: int = 0,
 ) -> int:
     """Return the threads that run a row of some nests together: one for each cell or vector.
+
+    Where a row takes so much shared memory that few blocks run at the same time, a block has more
+    threads.
 
     Args:
         nests: The nests.
         rows: The iterations of the axes that they share.
         nodes: Extents and formats.
         blocks: The device.
+        shared_bytes: The shared memory that a row takes.
     """
 
     def length(nest: KernelNest) -> int:
@@ -50,7 +59,11 @@ def row_threads(
 
     longest = max(map(length, nests))
     wanted = 1 << max(0, (longest - 1).bit_length())
-    return min(blocks.threads, max(blocks.subgroup, wanted))
+    together = max(1, blocks.local_bytes // max(1, shared_bytes))
+    usual = blocks.threads
+    while usual * together < ROW_THREADS * blocks.threads and 2 * usual <= blocks.max_threads:
+        usual *= 2
+    return min(usual, max(blocks.subgroup, wanted))
 
 
 def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:

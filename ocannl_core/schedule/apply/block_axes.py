@@ -174,7 +174,7 @@ class BlockAxes:
                 found[axis.var] = affine(terms, offset + axis.start)
         return found
 
-    def complete(self, numbers: Numbers) -> frozenset[str]:
+    def complete(self, numbers: Mapping[str, object]) -> frozenset[str]:
         """Return the axes whose leaves all have numbers."""
         return frozenset(
             name

@@ -76,11 +76,12 @@ def deal_digits(
         few = min(counts[contiguous], max(1, BANKS // (padding * lanes)))
         turns = [(contiguous, few), *turns[1:], turns[0]]
     for name, most in turns:
-        while digits and covered[name] < most:
-            digit, size = digits[-1]
+        for digit, size in digits[::-1]:
             if covered[name] > 1 and covered[name] * size > most:
+                continue
+            if covered[name] >= most:
                 break
-            digits.pop()
+            digits.remove((digit, size))
             terms_of[name] += [(covered[name] * step, var) for step, var in as_affine(digit)[0]]
             covered[name] *= size
     for name in reversed(order):

@@ -160,8 +160,28 @@ class ThreadEmitter:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The serial leaves along which a thread has several cells."""
-        return tuple(name for name in self.axes.serial if not self.axes.tree.is_reduced(name))
+        """The serial leaves along which a thread has several cells at a time."""
+        around = self.around
+        return tuple(
+            name
+            for name in self.axes.serial
+            if not self.axes.tree.is_reduced(name) and name not in around
+        )
+
+    @property
+    def around(self) -> tuple[str, ...]:
+        """The serial leaves whose cells a thread reduces one after the other: those outside of all
+        terms, where threads neither share results nor copy operands together.
+        """
+        has_packs = any(isinstance(each, Pack) for each in self.schedule)
+        if self.nest.reduction is None or has_packs or self.reduced_threads:
+            return ()
+        found: list[str] = []
+        for name in self.axes.serial:
+            if self.axes.tree.is_reduced(name) or name in self.axes.unrolled:
+                break
+            found.append(name)
+        return tuple(found)
 
     @property
     def reduced_threads(self) -> tuple[str, ...]:
@@ -190,8 +210,12 @@ class ThreadEmitter:
         reduction = self.nest.reduction
         if reduction is None:
             stmts = self._loops(self.cells, numbers, self._epilogue({}))
-            return self.axes.guard(self._outer_cells(numbers), numbers, stmts)
-        return self._reduce(reduction, numbers)
+            return self.axes.guard(self._outer_cells, numbers, stmts)
+
+        def reduced(inner: Numbers) -> tuple[Stmt, ...]:
+            return self._reduce(reduction, inner)
+
+        return self.axes.loops(self.around, numbers, reduced)
 
     def _loops(
         self, names: Sequence[str], numbers: Numbers, body: Body, *, is_guarded: bool = True
@@ -212,9 +236,10 @@ class ThreadEmitter:
         self.nodes[node] = NodeInfo(dtype, (lanes,))
         return node
 
-    def _outer_cells(self, numbers: Numbers) -> list[str]:
-        """Return the axes of cells that grid and block determine."""
-        complete = self.axes.complete(numbers)
+    @property
+    def _outer_cells(self) -> list[str]:
+        """The axes of cells that grid and block determine."""
+        complete = self.axes.complete(self.axes.variables)
         return [axis.name for axis in self.nest.cells if axis.name in complete]
 
     def _new_array(self, name: str, dims: tuple[int, ...], scope: Scope) -> TensorNode:
@@ -232,7 +257,7 @@ class ThreadEmitter:
         accumulator = self._accumulator(reduction)
         packs = self._shared_operands(reduction)
         is_shared = bool(self.reduced_threads)
-        outer = self._outer_cells(numbers)
+        outer = self._outer_cells
 
         def clear(inner: Numbers) -> tuple[Stmt, ...]:
             return (accumulator.set(inner, reduction.neutral),)
@@ -278,7 +303,7 @@ class ThreadEmitter:
             return self._epilogue({result: total})(inner)
 
         stmts = self._loops(self.cells, numbers, store)
-        return self.axes.guard(self._outer_cells(numbers), numbers, stmts)
+        return self.axes.guard(self._outer_cells, numbers, stmts)
 
     def _fresh_local(self, reduction: Reduction) -> Local:
         used = [local.id for store in self.nest.epilogue for local in locals_of(store)]
@@ -343,7 +368,8 @@ class ThreadEmitter:
                     return self.axes.loops(before, inner, filled, is_guarded=False)
             return self._loops(names, inner, update, is_guarded=not padded)
 
-        stmts = nested(self.axes.serial, numbers)
+        serial = [name for name in self.axes.serial if name not in self.around]
+        stmts = nested(serial, numbers)
         if padded:
             return stmts
         reduced = [

@@ -40,15 +40,16 @@ from ocannl_core.loopir.nodes import Binary, Gather, Load, Scoped, Store
 from ocannl_core.loopir.traverse import Node, walk
 from ocannl_core.machine_model import (
     BLOCK_TERMS,
-    FILL_DIGITS,
     MIN_BLOCK_TILE,
     MIN_COARSE_CELLS,
     MIN_FUSED_STEPS,
     MIN_THREAD_TERMS,
     MIN_TREE_TERMS,
     THREAD_CELLS,
+    THREAD_DIGITS,
     THREAD_ROWS,
     THREAD_VECTORS,
+    TILE_RATES,
 )
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.vector_accesses import Ranges
@@ -458,20 +459,24 @@ def find_block_tile(
     others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
     threads = _thread_shape(blocks.threads)
     depth = parameters.depth or BLOCK_TERMS
-    for side in (THREAD_ROWS, THREAD_ROWS // 2, THREAD_ROWS // 4):
+    found: dict[int, float] = {}
+    for side, rate in TILE_RATES.items():
         height, width = threads[0] * side, threads[1] * side
         nbytes = (height + width + 2) * depth * reduction.dtype.nbytes
         if 2 * side * side > blocks.registers or nbytes > blocks.local_bytes:
             continue
         tiles = -(-row.extent // height) * -(-column.extent // width) * others
         fits = height <= 2 * row.extent and width <= 2 * column.extent
-        is_least = side == THREAD_ROWS // 4
-        is_chosen = is_least or (fits and tiles >= 2 * blocks.processors)
-        if side == parameters.side or (is_chosen and not parameters.side):
-            return BlockTile(
-                row.name, column.name, term.name, operand, threads, (side, side), depth
-            )
-    return None
+        if fits or side == min(TILE_RATES):
+            # so many processors work, each at the rate of its tile
+            found[side] = rate * min(1.0, tiles / blocks.processors)
+        if side == parameters.side:
+            found = {side: rate}
+            break
+    if not found or (parameters.side and parameters.side not in found):
+        return None
+    side = max(found, key=lambda side: found[side])
+    return BlockTile(row.name, column.name, term.name, operand, threads, (side, side), depth)
 
 
 def _thread_shape(threads: int) -> tuple[int, int]:
@@ -496,29 +501,16 @@ def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Sc
     assert nest.reduction is not None
     lanes = max(1, blocks.vector_bytes // nest.reduction.dtype.nbytes)
     lanes = lanes if column_cells % lanes == 0 else 1
-    splits = [
-        Split(i, rows * row_cells),
-        Split(f"{i}1", row_cells),
-        Split(j, columns * column_cells),
-        Split(f"{j}1", columns * lanes),
-    ]
-    cells, inside = [f"{j}10"], f"{j}11"
-    # the innermost digits of a thread's number, by which operands are copied, are small
-    digits = []
-    for size in (*(size for size in FILL_DIGITS if columns > size and columns % size == 0), 1):
-        if size * lanes > 1:
-            splits.append(Split(inside, size * lanes))
-            digits.append(f"{inside}0")
-            inside = f"{inside}1"
-        else:
-            digits.append(inside)
-    if lanes > 1:
-        cells.append(inside)
+    splits: list[Transform] = [Split(i, rows * row_cells), Split(j, columns * column_cells)]
+    row_digits, own_rows = _split_threads(splits, f"{i}1", rows, THREAD_DIGITS, row_cells)
+    splits.append(Split(f"{j}1", columns * lanes))
+    digits, inside = _split_threads(splits, f"{j}11", columns, THREAD_DIGITS, lanes)
+    cells = [f"{j}10", inside] if lanes > 1 else [f"{j}10"]
     splits.append(Split(k, tile.depth))
     grid = [axis.name for axis in nest.cells if axis.name not in (i, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    inner = (f"{k}0", f"{k}1", f"{i}11", *cells)
-    mapped = (*grid, f"{i}0", f"{j}0"), (f"{i}10", *digits)
+    inner = (f"{k}0", f"{k}1", own_rows, *cells)
+    mapped = (*grid, f"{i}0", f"{j}0"), (*row_digits, *digits)
     operands = {tile.row_operand: i, 1 - tile.row_operand: j}
     return (
         *splits,
@@ -526,9 +518,32 @@ def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Sc
         MapToBlock(mapped[1]),
         Order((*mapped[0], *mapped[1], *reduced, *inner)),
         Unroll(f"{k}1"),
-        Unroll(f"{i}11"),
+        Unroll(own_rows),
         Unroll(f"{j}10"),
         *([Vectorise(cells[-1])] if lanes > 1 else []),
         *(Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
         AccumulateAt((*reduced, f"{k}0")[0], fused(nest, target)),
     )
+
+
+def _split_threads(
+    splits: list[Transform], name: str, threads: int, sizes: Sequence[int], cells: int
+) -> tuple[list[str], str]:
+    """Split an axis into the digits of a thread's number, and the cells of a thread; return the
+    leaves of both.
+
+    Args:
+        splits: Receives the splits.
+        name: The axis.
+        threads: The threads along it.
+        sizes: The threads inside of each digit, outermost first.
+        cells: The neighbouring cells of a thread.
+    """
+    digits: list[str] = []
+    for size in (*(size for size in sizes if threads > size and threads % size == 0), 1):
+        if size * cells == 1:
+            return [*digits, name], name
+        splits.append(Split(name, size * cells))
+        digits.append(f"{name}0")
+        name = f"{name}1"
+    return digits, name

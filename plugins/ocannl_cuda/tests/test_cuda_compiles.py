@@ -24,7 +24,9 @@ from ocannl_cuda.source import CudaSource, generate, unit
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
 """Ampere, Hopper and Blackwell."""
-TARGET = Target("cuda", thread_blocks=ThreadBlocks(1024, 256, 48 << 10, 128, 32, 132))
+TARGET = Target(
+    "cuda", thread_blocks=ThreadBlocks(1024, 256, 227 << 10, 128, 32, 132, 16, has_shuffles=True)
+)
 COMPILER = compilers.search()
 
 pytestmark = pytest.mark.skipif(

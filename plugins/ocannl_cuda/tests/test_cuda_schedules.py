@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +17,10 @@ from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.parse import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from ocannl_cuda.dialect import PREAMBLE
 from ocannl_cuda.source import generate
 from plugins.ocannl_cuda.tests import emulated_plans
+from plugins.ocannl_cuda.tests.emulated import needs_emulation, run
 from plugins.ocannl_cuda.tests.emulated_plans import SMALL, FaultError, planned_for
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs
@@ -240,3 +244,84 @@ def test_sums_have_the_same_bits_on_every_device_with_or_without_shuffles(
             example.program, example.arrays, (), planned_for(SMALL)
         )
         assert cells_there[example.program.params[1]].tobytes() == found.tobytes()
+
+
+# ----- shared memory ------------------------------------------------------------------------------
+
+LONG_ROWS = """\
+routine rows(a: float32[2, 16384], c: float32[2, 16384]):
+    routine powers: float32[2, 16384]
+    routine total: float32[2]
+    total[:] = 0.0
+    for i in range(2):
+        for k in range(16384):
+            powers[i, k] = exp(a[i, k])
+    for i in range(2):
+        for k in range(16384):
+            total[i] += powers[i, k]
+    for i in range(2):
+        for k in range(16384):
+            c[i, k] = powers[i, k] / total[i]"""
+
+
+def test_long_rows_are_in_shared_memory_that_the_launch_states() -> None:
+    blocks = SMALL.thread_blocks
+    assert blocks is not None
+    large = replace(blocks, local_bytes=227 << 10, max_threads=1024, threads=256)
+    target = replace(SMALL, thread_blocks=large)
+    a = cells(float32, 2, 16384)
+    example = program(LONG_ROWS, a=a)
+    plan = planned_for(target)(split_kernels(example.program), target)
+    (kernel,) = generate(KernelStream.of(plan)).kernels
+    assert kernel.group_bytes > 64 << 10
+    assert f"DYNAMIC_SHARED(group_memory, {kernel.group_bytes});" in kernel.text
+    assert kernel.block == (512,)
+    found = emulated_plans.run(example.program, example.arrays, target)
+    powers = np.exp(a.astype(np.float64))
+    np.testing.assert_allclose(
+        found[example.program.params[1]], powers / powers.sum(1, keepdims=True), rtol=1e-4
+    )
+
+
+@needs_emulation
+def test_a_launch_states_the_shared_memory_of_a_kernel(tmp_path: Path) -> None:
+    outcome = run(
+        """
+        import numpy as np
+        import ocannl_core as oc
+
+        x = np.random.default_rng(0).normal(size=(3, 16384)).astype(np.float32)
+        rows = oc.tensor(x, batch_axes=1)
+        ctx = oc.Context("cuda")
+        shares = oc.nn.softmax("...|... => ...|0", rows)
+        routine = ctx.compile(oc.train.forward(shares))
+        routine()
+        powers = np.exp(x - x.max(1, keepdims=True))
+        np.testing.assert_allclose(ctx[shares], powers / powers.sum(1, keepdims=True), rtol=1e-4)
+        print("DYNAMIC_SHARED(group" in routine.source)
+        """,
+        tmp_path,
+    )
+    assert outcome.code == 0, outcome.errors
+    assert outcome.output == "True\n"
+
+
+def test_a_launch_with_too_little_shared_memory_is_an_error() -> None:
+    code = emulated_plans.library(
+        PREAMBLE
+        + """
+extern "C" __global__ void fill(float *y) {
+  DYNAMIC_SHARED(memory, 64);
+  ((float *)memory)[threadIdx.x] = 1;
+  y[threadIdx.x] = ((float *)memory)[threadIdx.x];
+}
+"""
+    )
+    given = (ctypes.c_int64 * 1)(np.zeros(4, np.float32).ctypes.data)
+    one = (ctypes.c_uint * 3)(1, 1, 1)
+    shared = ctypes.c_uint.in_dll(code, "cuda_emulator_shared_bytes")
+    for nbytes, expected in ((64, 0), (32, 719)):
+        shared.value = nbytes
+        assert code.cuda_emulator_run_fill(given, ctypes.c_size_t(8), one, one) == expected
+    message = (ctypes.c_char * 512).in_dll(code, "cuda_emulator_message").value
+    assert message == b"the kernel uses 64 bytes of shared memory, and is launched with 32"

@@ -69,11 +69,11 @@ extern "C" __global__ void __launch_bounds__(4) kernel0(
 def test_a_check_of_positions_sets_a_flag() -> None:
     first, *_ = kernels_of(programs.checked_positions().program).split("\n\n")
     assert first == snapshot("""\
-extern "C" __global__ void __launch_bounds__(1) kernel0(
+extern "C" __global__ void __launch_bounds__(128) kernel0(
     const uint8_t *__restrict__ a0,
     int64_t *__restrict__ failed) {
   uint8_t bad = 0;
-  for (int32_t n0 = 0; n0 < 3; ++n0)
+  for (int32_t n0 = (int32_t)blockIdx.x * 128 + (int32_t)threadIdx.x; n0 < 3; n0 += 2048)
     bad |= (uint8_t)a0[(n0 + 1) * 1] >= (uint8_t)5u;
   if (bad) *failed = 1;
 }\

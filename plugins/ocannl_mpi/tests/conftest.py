@@ -29,14 +29,17 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
         "OCANNL_THREADS": "1",
     }
 
-    def run(count: int, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [str(launcher), "-n", str(count), sys.executable, str(PROGRAMS / program)]
+    def run(
+        count: int, program: str, *arguments: object, emulates_cuda: bool = False, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        emulator = [sys.executable, "-m", "ocannl_cuda.emulation", "--"] if emulates_cuda else []
+        command = [str(launcher), "-n", str(count), *emulator, sys.executable]
         return subprocess.run(
-            [*command, *map(str, arguments)],
+            [*command, str(PROGRAMS / program), *map(str, arguments)],
             capture_output=True,
             text=True,
             timeout=300,
-            env=environment,
+            env=environment | variables,
         )
 
     return run

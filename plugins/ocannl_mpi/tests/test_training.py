@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 REGULARISED = ("--optimizer", "adamw", "--clip", "--regularised")
 
@@ -43,6 +45,20 @@ def test_any_number_of_processes_has_the_bits_of_training_without_mpi(launch: La
     assert len(found) == 4
     for options, results in found.items():
         assert len(results) == 1, options
+
+
+def test_memory_of_cuda_devices_is_staged_or_passed_to_mpi(launch: Launch) -> None:
+    """On emulated devices, whose memory is that of the process."""
+    pytest.importorskip("pycuda", reason="emulated devices need PyCUDA")
+    options = ("--backend", "cuda", "--steps", 2, "--slots", 2, "--optimizer", "adamw")
+    found = []
+    for is_passed, sizes in (("0", "0,2"), ("1", "2")):
+        variables = {"OCANNL_MPI_DEVICE_MEMORY": is_passed}
+        done = launch(2, "groups.py", sizes, *options, emulates_cuda=True, **variables)
+        assert done.returncode == 0, done.stderr
+        found += [line.split(": ")[1] for line in done.stdout.splitlines()]
+    assert len(found) == 3
+    assert len(set(found)) == 1
 
 
 def test_training_resumes_with_other_processes_after_one_was_killed(

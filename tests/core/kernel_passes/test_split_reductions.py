@@ -10,7 +10,11 @@ from hypothesis import HealthCheck, given, settings
 
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernel_passes.split_reductions import SplitNest, split_nest
+from ocannl_core.kernel_passes.split_reductions import (
+    SplitNest,
+    split_nest,
+    split_nest_on_blocks,
+)
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
 from ocannl_core.node import NodeInfo, TensorNode
@@ -102,3 +106,12 @@ def test_partial_reductions_agree_with_the_whole(interpret: Interpret) -> None:
 
     check()
     assert divided_nests > 10
+
+
+def test_sums_over_many_rows_keep_many_thread_blocks_busy() -> None:
+    """Fewer parts for more cells, of which a block computes several; none for few terms."""
+    assert extents(split_nest_on_blocks(column_sums(4096, 512))) == [[16, 512, 256], [512, 16]]
+    assert extents(split_nest_on_blocks(column_sums(1 << 20, 1))) == [[256, 1, 4096], [1, 256]]
+    assert extents(split_nest_on_blocks(column_sums(1024, 32))) == [[4, 32, 256], [32, 4]]
+    assert split_nest_on_blocks(column_sums(128, 512)) is None
+    assert split_nest_on_blocks(column_sums(4096, 4096)) is None

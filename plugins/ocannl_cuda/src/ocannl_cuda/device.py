@@ -209,6 +209,22 @@ class Device:
                 fix="remove the directory `cuda` of the cache, which `ocannl doctor` names",
             ) from error
 
+    def allow_shared_memory(self, function: Any, nbytes: int, where: str) -> None:
+        """Let launches of a kernel state so much shared memory; the context must be current.
+
+        Raises:
+            LinkError: if the device has less.
+        """
+        most = self.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+        try:
+            function.set_attribute(most, nbytes)
+        except self.driver.Error as error:
+            raise LinkError(
+                "The shared memory of a kernel fits into that of a multiprocessor.",
+                found=f"{nbytes} bytes ({error})",
+                where=f"{where} on device {self.ordinal}",
+            ) from error
+
     def host_memory(self, nbytes: int) -> HostMemory:
         """Return page-locked memory of the host, all zero; the context must be current."""
         memory = HostMemory(self, nbytes)

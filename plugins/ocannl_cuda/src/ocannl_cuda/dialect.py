@@ -16,6 +16,7 @@ from ocannl_core.backend_api.c_family import (
     BlockDialect,
     KernelParameter,
     PreludeWords,
+    group_offsets,
 )
 from ocannl_core.backend_api.loops import AxisKind, Scope
 from ocannl_cuda import ptx
@@ -43,7 +44,8 @@ typedef unsigned long long uint64_t;
 #ifndef FP_FAST_FMAF
 #define FP_FAST_FMAF 1
 #endif
-#ifndef CUDA_EMULATOR  // which checks alignments
+#ifndef CUDA_EMULATOR  // which checks sizes and alignments
+#define DYNAMIC_SHARED(name, bytes) extern __shared__ __align__(128) char name[]
 template <class Vector>
 static __device__ __forceinline__ void copy_vector(void *to, const void *from) {
   *(Vector *)to = *(const Vector *)from;
@@ -52,6 +54,8 @@ static __device__ __forceinline__ void copy_vector(void *to, const void *from) {
 """
 """Types and constants that NVRTC has no headers for."""
 
+STATIC_SHARED_BYTES = 48 << 10
+"""The shared memory of a block that a kernel declares; launches state more than that."""
 WARP = 32
 """The threads that exchange values without memory."""
 _VECTORS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short"}
@@ -117,6 +121,16 @@ class Cuda(BlockDialect):
         self, destination: tuple[str, AddressSpace], source: tuple[str, AddressSpace], nbytes: int
     ) -> str:
         return f"copy_vector<{_VECTORS[nbytes]}>({destination[0]}, {source[0]});"
+
+    def group_arrays(self, arrays: Sequence[tuple[str, DType, int]]) -> list[str]:
+        *offsets, nbytes = group_offsets(arrays)
+        if nbytes <= STATIC_SHARED_BYTES:
+            return super().group_arrays(arrays)
+        declared = [f"DYNAMIC_SHARED(group_memory, {nbytes});"]
+        for (name, dtype, _), offset in zip(arrays, offsets, strict=True):
+            pointer = f"{self.storage_type(dtype)} *"
+            declared.append(f"{pointer}const {name} = ({pointer})(group_memory + {offset});")
+        return declared
 
     def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
         shared = "__shared__ " if scope is Scope.GROUP else ""

@@ -11,9 +11,9 @@ LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100
 """The result of a driver that finds no device."""
 
-_ATTRIBUTES = (75, 76, 16, 1, 8, 38)
+_ATTRIBUTES = (75, 76, 16, 1, 97, 38)
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, _MULTIPROCESSOR_COUNT,
-_MAX_THREADS_PER_BLOCK, _MAX_SHARED_MEMORY_PER_BLOCK, _L2_CACHE_SIZE.
+_MAX_THREADS_PER_BLOCK, _MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, _L2_CACHE_SIZE.
 """
 
 _MEANINGS = {
@@ -59,7 +59,7 @@ class DeviceFacts:
         nbytes: The size of its memory.
         processors: The number of its multiprocessors.
         max_threads: The most threads of a block.
-        shared_bytes: The shared memory of a block, without opting in to more.
+        shared_bytes: The shared memory of a block, at most; kernels opt in to more than 48 KiB.
         cache_bytes: The size of its L2 cache.
     """
 

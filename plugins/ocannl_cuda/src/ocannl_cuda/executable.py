@@ -35,7 +35,7 @@ from ocannl_cuda.building import build
 from ocannl_cuda.cache import Cubin
 from ocannl_cuda.compiler import CudaCompiler
 from ocannl_cuda.device import Device, device_of
-from ocannl_cuda.dialect import DIALECT
+from ocannl_cuda.dialect import DIALECT, STATIC_SHARED_BYTES
 from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
 from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
@@ -203,7 +203,12 @@ class _Linker:
         shape = _padded(text.grid), _padded(text.block)
         last = () if flag is None else (flag.address,)
         where = f"kernel {symbol}, {step.title}"
-        launch = KernelLaunch(self._device, function, where, shape, addresses, indices, last)
+        shared = text.group_bytes if text.group_bytes > STATIC_SHARED_BYTES else 0
+        if shared:
+            self._device.allow_shared_memory(function, shared, where)
+        launch = KernelLaunch(
+            self._device, function, where, shape, addresses, indices, last, shared_bytes=shared
+        )
         if launch.is_empty:
             return
         yield launch

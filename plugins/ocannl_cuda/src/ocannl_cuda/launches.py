@@ -28,6 +28,7 @@ class KernelLaunch:
         addresses: Its first parameters.
         indices: The static indices that are its next ones.
         last: The addresses that are its last ones.
+        shared_bytes: The shared memory of a block that the kernel does not declare.
 
     Attributes:
         indices: The same.
@@ -44,6 +45,7 @@ class KernelLaunch:
         "_function",
         "_grid_and_block",
         "_layout",
+        "_shared_bytes",
         "indices",
         "is_empty",
         "where",
@@ -58,11 +60,13 @@ class KernelLaunch:
         addresses: Sequence[int],
         indices: tuple[StaticIndex, ...] = (),
         last: Sequence[int] = (),
+        shared_bytes: int = 0,
     ) -> None:
         self._device = device
         self._function = function
         self.where = where
         self._grid_and_block = shape
+        self._shared_bytes = shared_bytes
         self.indices = indices
         self._layout = struct.Struct(f"={len(indices)}q")
         self._first = _WORD * len(addresses)
@@ -92,9 +96,9 @@ class KernelLaunch:
         """
         grid, block = self._grid_and_block
         device = self._device
-        given = self.packed(values)
+        given, shared = self.packed(values), self._shared_bytes
         try:
-            self._function._launch_kernel(grid, block, given, 0, stream or device.stream)
+            self._function._launch_kernel(grid, block, given, shared, stream or device.stream)
         except device.failures as error:
             raise device.failure(error, self.where) from error
 

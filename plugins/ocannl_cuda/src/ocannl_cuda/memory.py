@@ -18,6 +18,7 @@ from ocannl_core.backend_api import (
 )
 from ocannl_cuda import interop
 from ocannl_cuda.device import Device, device_of
+from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.driver_calls import LEGACY_STREAM
 from ocannl_cuda.foreign_memory import ForeignMemory, describe
 from ocannl_cuda.memory_pool import Allocation
@@ -38,6 +39,11 @@ class CudaBuffer:
     def address(self) -> int:
         """The address on the device of the first cell."""
         return self.memory.address
+
+    @property
+    def is_aligned(self) -> bool:
+        """True if kernels may load and store vectors from the first cell on."""
+        return self.address % DIALECT.vector_bytes == 0
 
     @property
     def is_read_only(self) -> bool:

@@ -16,7 +16,7 @@ _KERNEL = re.compile(r"Compiling entry function '(\w+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
-_OPTION = "--ptxas-options=-v"
+OPTION = "--ptxas-options=-v"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def resources_of(compiler: Nvrtc | Nvcc, text: str, architecture: str) -> dict[s
     Raises:
         RejectedError: if the compiler rejects the text.
     """
-    _, log = compiler.compile_and_report(text, architecture, "kernels.cu", _OPTION)
+    _, log = compiler.compile_and_report(text, architecture, "kernels.cu", OPTION)
     return parse(log)
 
 

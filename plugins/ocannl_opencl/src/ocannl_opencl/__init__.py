@@ -78,3 +78,19 @@ def ocannl_synchronize(target: Target) -> bool:
 
     devices.device_of(target).queue.finish()
     return True
+
+
+@hookimpl
+def ocannl_record_event(target: Target) -> Event:
+    """Return the end of the work submitted to the device so far."""
+    from ocannl_opencl import memory
+
+    return memory.record(target)
+
+
+@hookimpl
+def ocannl_wait_event(event: Event, target: Target) -> bool | None:
+    """Let later work of the device begin after an event of its platform."""
+    from ocannl_opencl import memory
+
+    return memory.wait_for(event, target)

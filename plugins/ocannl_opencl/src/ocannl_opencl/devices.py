@@ -1,4 +1,4 @@
-"""OpenCL devices: their targets, and the context and queue of each."""
+"""OpenCL devices: their targets, and the queue of each; those of one platform share a context."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Device:
 
     Attributes:
         device: The device of PyOpenCL.
-        context: Its context.
+        context: The context of its platform. Devices of one context copy to each other, and wait
+            for each other's events.
         queue: Its queue.
     """
 
@@ -46,7 +47,7 @@ def report() -> TargetReport:
             reason=f"no OpenCL platform can be used: {error}",
             fix="install a driver, or PoCL: pip install 'ocannl-opencl[pocl]'",
         )
-    usable = [device for device in found if _DOUBLES in device.extensions.split()]
+    usable = _usable()
     if not usable:
         names = ", ".join(device.name.strip() for device in found)
         return TargetReport(
@@ -90,12 +91,20 @@ def _target(number: int, device: Any) -> Target:
     )
 
 
+def _usable() -> list[Any]:
+    return [device for device in _all_devices() if _DOUBLES in device.extensions.split()]
+
+
+@cache
+def _context(platform: Any) -> Any:
+    return cl.Context([device for device in _usable() if device.platform == platform])
+
+
 @cache
 def _device(number: int) -> Device:
-    usable = [device for device in _all_devices() if _DOUBLES in device.extensions.split()]
-    device = usable[number]
-    context = cl.Context([device])
-    return Device(device, context, cl.CommandQueue(context))
+    device = _usable()[number]
+    context = _context(device.platform)
+    return Device(device, context, cl.CommandQueue(context, device))
 
 
 def device_of(target: Target) -> Device:

@@ -69,11 +69,12 @@ class OpenCLExecutable:
 
 def _built(source: OpenCLSource, target: Target) -> Any:
     """Return the program of a source, compiled by the driver."""
-    context = device_of(target).context
+    found = device_of(target)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            return cl.Program(context, unit(source.kernels)).build(options=OPTIONS)
+            program = cl.Program(found.context, unit(source.kernels))
+            return program.build(options=OPTIONS, devices=[found.device])
     except cl.RuntimeError as error:
         raise CompileError(
             "The compiler of the OpenCL driver rejects generated code.",
@@ -213,9 +214,18 @@ class _Linker:
             fix="let nothing else write them meanwhile",
         )
 
+    def _reaches(self, buffer: OpenCLBuffer, buffers: Buffers) -> bool:
+        """Return True if kernels can use memory: that of this device, and as a merge buffer, which
+        may be streamed, that of its platform.
+        """
+        if buffer.target == self._target:
+            return True
+        context = device_of(self._target).context
+        return buffers is self._merges and device_of(buffer.target).context == context
+
     def _buffer(self, node: TensorNode, buffers: Buffers, what: str) -> OpenCLBuffer:
         buffer, needed = buffers.get(node), self._source.plan.nodes[node]
-        if not isinstance(buffer, OpenCLBuffer) or buffer.target != self._target:
+        if not isinstance(buffer, OpenCLBuffer) or not self._reaches(buffer, buffers):
             raise LinkError(
                 f"Linking gives a {what} of this device for every node that needs one.",
                 found="none" if buffer is None else f"one of {buffer.target}",

@@ -29,13 +29,42 @@ class OpenCLBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedCopy:
-    """A copy that a queue runs after all work that was submitted before."""
+class QueuedWork:
+    """The end of work that a queue runs after all that was submitted before.
+
+    Attributes:
+        event: The event of PyOpenCL.
+        context: Its context, all of whose devices can wait for it.
+    """
 
     event: Any
+    context: Any
+
+    @property
+    def is_done(self) -> bool:
+        """True if the work is over."""
+        status = self.event.get_info(cl.event_info.COMMAND_EXECUTION_STATUS)
+        return bool(status == cl.command_execution_status.COMPLETE)
 
     def wait(self) -> None:
         self.event.wait()
+
+
+def record(target: Target) -> QueuedWork:
+    """Return the end of the work submitted to a device so far."""
+    device = device_of(target)
+    event = cl.enqueue_marker(device.queue)
+    device.queue.flush()  # other queues may wait for it
+    return QueuedWork(event, device.context)
+
+
+def wait_for(event: object, target: Target) -> bool | None:
+    """Let work submitted to a device from now on begin after an event, if the device can."""
+    device = device_of(target)
+    if not isinstance(event, QueuedWork) or event.context != device.context:
+        return None
+    cl.enqueue_barrier(device.queue, wait_for=[event.event])
+    return True
 
 
 def allocate(info: NodeInfo, target: Target) -> OpenCLBuffer:
@@ -63,16 +92,25 @@ def transfer(destination: Buffer, source: Buffer) -> Event | None:
             if array.size:
                 _read(array, source)
             return Done()
-        case OpenCLBuffer(), OpenCLBuffer() if destination.target == source.target:
-            queue = device_of(source.target).queue
-            size = source.info.nbytes
-            if not size:
-                return Done()
-            return QueuedCopy(
-                cl.enqueue_copy(queue, destination.memory, source.memory, byte_count=size)
-            )
+        case OpenCLBuffer(), OpenCLBuffer():
+            return _between(destination, source)
         case _:
             return None
+
+
+def _between(destination: OpenCLBuffer, source: OpenCLBuffer) -> Event | None:
+    """Submit a copy to the queue of the destination; devices of two platforms share no memory."""
+    device = device_of(destination.target)
+    if device_of(source.target).context != device.context:
+        return None
+    size = source.info.nbytes
+    if not size:
+        return Done()
+    if source.target != destination.target:
+        wait_for(record(source.target), destination.target)
+    copied = cl.enqueue_copy(device.queue, destination.memory, source.memory, byte_count=size)
+    device.queue.flush()
+    return QueuedWork(copied, device.context)
 
 
 def _write(destination: OpenCLBuffer, data: np.ndarray[Any, Any]) -> None:

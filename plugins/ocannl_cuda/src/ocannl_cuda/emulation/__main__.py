@@ -10,7 +10,7 @@ import os
 import sys
 
 from ocannl_core.backend_api import OcannlError
-from ocannl_cuda.emulation import driver
+from ocannl_cuda.emulation import driver, host_compiler
 
 
 def main() -> int:
@@ -22,11 +22,15 @@ def main() -> int:
     parser.add_argument(
         "--sanitize", action="store_true", help="stop at accesses beyond an allocation"
     )
+    parser.add_argument("--races", action="store_true", help="report races of threads")
     parser.add_argument("command", nargs="+", help="the program and its arguments, after `--`")
     arguments = parser.parse_args()
+    if arguments.sanitize and arguments.races:
+        parser.error("--sanitize and --races instrument the same accesses: run the program twice")
     try:
         own = driver.environment(arguments.devices)
         own = driver.with_sanitizer(own) if arguments.sanitize else own
+        own |= {host_compiler.RACES: "1"} if arguments.races else {}
     except OcannlError as error:
         print(error, file=sys.stderr)
         return 1

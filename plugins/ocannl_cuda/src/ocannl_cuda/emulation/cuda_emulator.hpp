@@ -22,6 +22,8 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #define CUDA_EMULATOR_UNCHECKED __attribute__((no_sanitize_address))
+#elif defined(__SANITIZE_THREAD__)
+#define CUDA_EMULATOR_UNCHECKED __attribute__((no_sanitize_thread))
 #else
 #define CUDA_EMULATOR_UNCHECKED
 #endif
@@ -57,6 +59,7 @@ CUDA_EMULATOR_VECTORS(unsigned char, uchar)
 #define __restrict__ __restrict
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
+#define DYNAMIC_SHARED(name, bytes) char *const name = cuda_emulator::dynamic_shared(bytes)
 #define __shared__ static __attribute__((section("cuda_shared"), aligned(16)))
 enum { warpSize = 32 };
 
@@ -67,6 +70,9 @@ extern "C" char __start_cuda_shared[] __attribute__((weak, visibility("hidden"))
 extern "C" char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")));
 extern "C" __attribute__((weak, visibility("default"))) char cuda_emulator_message[512];
 char cuda_emulator_message[512];
+// The dynamic shared memory of the launch; the driver states it.
+extern "C" __attribute__((weak, visibility("default"))) unsigned cuda_emulator_shared_bytes;
+unsigned cuda_emulator_shared_bytes = ~0u;
 
 namespace cuda_emulator {
 
@@ -94,6 +100,7 @@ static unsigned current, threads;
 static void (*body)(void *);
 static void *arguments;
 static bool is_reverse;
+static char *dynamic;
 
 static inline int fail(const char *text, ...) {
   va_list given;
@@ -114,6 +121,17 @@ static void forget_copies(unsigned thread);
 CUDA_EMULATOR_UNCHECKED static void poison_shared() {
   volatile char *cell = __start_cuda_shared;
   for (; cell < __stop_cuda_shared; ++cell) *cell = (char)0xff;
+  free(dynamic);
+  dynamic = nullptr;
+}
+
+// Dynamic shared memory of a block, which begins at a multiple of 128 bytes.
+static char *dynamic_shared(unsigned bytes) {
+  if (cuda_emulator_shared_bytes < bytes)
+    fail("the kernel uses %u bytes of shared memory, and is launched with %u", bytes,
+         cuda_emulator_shared_bytes);
+  if (!dynamic) memset(dynamic = (char *)aligned_alloc(128, (bytes + 127) / 128 * 128), 0xff, bytes);
+  return dynamic;
 }
 
 // ----- fibers ------------------------------------------------------------------------------------
@@ -435,7 +453,7 @@ static inline unsigned ballot(int line, unsigned mask, int predicate) {
 }  // namespace cuda_emulator
 
 #define __syncthreads() cuda_emulator::wait(cuda_emulator::at_block_barrier, __LINE__)
-#define __syncwarp(...) cuda_emulator::wait(cuda_emulator::at_warp_barrier, __LINE__, ##__VA_ARGS__)
+#define __syncwarp(...) cuda_emulator::wait(cuda_emulator::at_warp_barrier, __LINE__ __VA_OPT__(, ) __VA_ARGS__)
 #define __shfl_xor_sync(...) cuda_emulator::shuffle_xor(__LINE__, __VA_ARGS__)
 #define __shfl_down_sync(...) cuda_emulator::shuffle_down(__LINE__, __VA_ARGS__)
 #define __shfl_up_sync(...) cuda_emulator::shuffle_up(__LINE__, __VA_ARGS__)

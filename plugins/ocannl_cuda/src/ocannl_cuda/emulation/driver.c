@@ -43,7 +43,7 @@ typedef struct Work {
   Kind kind;
   char *to, *from;
   size_t size, width;
-  unsigned value, grid[3], block[3];
+  unsigned value, grid[3], block[3], shared;
   struct Function *function;
   Event *event;
   uint64_t number;
@@ -59,7 +59,7 @@ typedef struct Stream {
   int is_invalid;   // a call that a capture does not allow was made
   struct Stream *next;
 } Stream;
-typedef struct Function { Run run; const char *message; char name[256]; } Function;
+typedef struct Function { Run run; const char *message; unsigned *shared, most_shared; char name[256]; } Function;
 typedef struct KernelParams {  // CUDA_KERNEL_NODE_PARAMS_v2
   Function *function;
   unsigned grid[3], block[3], shared;
@@ -130,6 +130,7 @@ static void run_work(Stream *stream, Work *work) {
     case KERNEL:
       if (!context->error) {
         const Function *function = work->function;
+        if (function->shared) *function->shared = work->shared;
         const int code = function->run(work->from, work->size, work->grid, work->block);
         if (code) {
           fprintf(stderr, "emulated device %d, kernel %s: %s\n", context->device, function->name,
@@ -570,11 +571,16 @@ Result cuModuleGetFunction(Function **function, Module *module, const char *name
   if (!found || module->count == 256) return NOT_FOUND;
   Function *made = *function = module->functions[module->count++] = calloc(1, sizeof **function);
   made->run = (Run)found, made->message = dlsym(module->library, "cuda_emulator_message");
+  made->shared = dlsym(module->library, "cuda_emulator_shared_bytes"), made->most_shared = 49152;
   snprintf(made->name, sizeof made->name, "%s", name);
   return OK;
 }
 Result cuFuncGetAttribute(int *value, int attribute, Function *function) { *value = attribute == 0 ? 1024 : 0; return OK; }
-Result cuFuncSetAttribute(Function *function, int attribute, int value) { return attribute == 8 && value > 232448 ? INVALID_VALUE : OK; }
+Result cuFuncSetAttribute(Function *function, int attribute, int value) {
+  if (attribute == 8 && value > 232448) return INVALID_VALUE;
+  if (attribute == 8) function->most_shared = value;
+  return OK;
+}
 Result cuFuncSetCacheConfig(Function *function, int config) { return OK; }
 Result cuFuncSetBlockShape(Function *function, int x, int y, int z) { return OK; }
 static void set_parameters(Work *work, void **extra) {
@@ -596,7 +602,9 @@ Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsi
   if (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z || grid_x > 2147483647u || grid_y > 65535 ||
       grid_z > 65535 || block_x > 1024 || block_y > 1024 || block_z > 64 || (size_t)block_x * block_y * block_z > 1024 || !extra)
     return INVALID_VALUE;
+  if (shared > function->most_shared) return INVALID_VALUE;
   Work *work = submit(stream_of(stream), KERNEL);
+  work->shared = shared;
   memcpy(work->grid, grid, sizeof grid);
   memcpy(work->block, block, sizeof block);
   work->function = function;

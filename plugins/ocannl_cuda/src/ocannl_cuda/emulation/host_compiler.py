@@ -6,6 +6,7 @@ it as a cubin.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import re
@@ -19,15 +20,19 @@ from pathlib import Path
 from ocannl_core.backend_api import dataclass
 from ocannl_cuda.compiler import RejectedError
 
-HEADERS = tuple(Path(__file__).parent / name for name in ("cuda_emulator.hpp", "ptx_emulator.hpp"))
+FOLDER = Path(__file__).parent
+HEADERS = tuple(FOLDER / name for name in ("cuda_emulator.hpp", "ptx_emulator.hpp"))
+RACE_HEADER = FOLDER / "race_detector.hpp"
+RACE_DETECTOR = FOLDER / "race_detector.cpp"
 VARIABLE = "CUDA_EMULATOR_CXX"
 """The variable with the compiler's command, by default the first of `g++`, `c++`, `clang++`."""
+RACES = "CUDA_EMULATOR_RACES"
+"""The variable that is 1 to report races of threads."""
 _CANDIDATES = ("g++", "c++", "clang++")
 _FLAGS = (
     "-std=c++17",
     "-O1",
     "-fPIC",
-    "-shared",
     "-w",
     "-ffp-contract=off",
     "-fwrapv",
@@ -35,7 +40,7 @@ _FLAGS = (
 )
 _SANITIZED = ("-g", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
 _KERNEL = re.compile(
-    r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\('
+    r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\(([^)]*)\)'
 )
 _MEETS = re.compile(
     r"\b(?:__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)|multiply_add_\w+|load_matrices_\w+)\("
@@ -50,11 +55,13 @@ class HostCompiler:
         command: The program and its first arguments.
         flags: The arguments before the files.
         version: Its name and version.
+        finds_races: True if kernels report races of their threads.
     """
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
     version: str
+    finds_races: bool = False
 
     @property
     def name(self) -> str:
@@ -62,8 +69,10 @@ class HostCompiler:
 
     @property
     def identity(self) -> str:
-        header = hashlib.sha256(b"".join(each.read_bytes() for each in HEADERS)).hexdigest()
-        return f"emulator {self.version} {self.command} {self.flags} {header}"
+        races = (RACE_HEADER, RACE_DETECTOR) if self.finds_races else ()
+        files = (*HEADERS, *races)
+        digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+        return f"emulator {self.version} {self.command} {self.flags} {digest}"
 
     @property
     def is_emulator(self) -> bool:
@@ -79,35 +88,70 @@ class HostCompiler:
         meets = str(_MEETS.search(text) is not None).lower()
         exports = [
             f"CUDA_EMULATOR_EXPORT({kernel}, {bounds or 0}, {meets})"
-            for bounds, kernel in _KERNEL.findall(text)
+            for bounds, kernel, _ in _KERNEL.findall(text)
         ]
+        if self.finds_races:
+            exports = [*(_names_of(*found[1:]) for found in _KERNEL.findall(text)), *exports]
         with tempfile.TemporaryDirectory(prefix="ocannl-emulator-") as folder:
             source, target = Path(folder) / name, Path(folder) / "code.so"
             source.write_text("\n".join([text, *exports, ""]), encoding="utf-8")
-            includes = (each for header in HEADERS for each in ("-include", str(header)))
-            command = [*self.command, *self.flags, *includes, "-x", "c++", name]
-            run = subprocess.run(
-                [*command, "-o", target.name], cwd=folder, capture_output=True, text=True
-            )
-            if run.returncode or not target.is_file():
-                raise RejectedError(run.stderr.strip() or f"exit code {run.returncode}")
+            races = [RACE_HEADER] if self.finds_races else []
+            headers = [HEADERS[0], *races, *HEADERS[1:]]
+            includes = (each for header in headers for each in ("-include", str(header)))
+            first = [*self.command, *self.flags, *includes]
+            if self.finds_races:
+                instrumented = ["-g", "-fsanitize=thread"]
+                # linked without the option: the functions that it calls are those of the detector
+                detector = str(_race_detector(self.command))
+                steps = [
+                    [*first, *instrumented, "-x", "c++", "-c", name, "-o", "kernels.o"],
+                    [*self.command, "-shared", "kernels.o", detector, "-o", target.name],
+                ]
+            else:
+                steps = [[*first, "-shared", "-x", "c++", name, "-o", target.name]]
+            for step in steps:
+                run = subprocess.run(step, cwd=folder, capture_output=True, text=True)
+                if run.returncode:
+                    raise RejectedError(run.stderr.strip() or f"exit code {run.returncode}")
             return target.read_bytes()
+
+
+def _names_of(kernel: str, parameters: str) -> str:
+    """Return the definition of the names of a kernel's parameters, pointers with a star."""
+    each = [part.strip() for part in parameters.split(",")]
+    names = ["*" * ("*" in part) + re.split(r"\W+", part)[-1] for part in each if part]
+    return f'static const char cuda_race_names_{kernel}[] = "{",".join(names)}";'
+
+
+@cache
+def _race_detector(command: tuple[str, ...]) -> Path:
+    """Return the compiled detector of races."""
+    folder = Path(tempfile.mkdtemp(prefix="ocannl-races-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = folder / "race_detector.o"
+    flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-w", "-c", str(RACE_DETECTOR)]
+    run = subprocess.run([*command, *flags, "-o", str(made)], capture_output=True, text=True)
+    if run.returncode:
+        raise RejectedError(run.stderr.strip() or f"exit code {run.returncode}")
+    return made
 
 
 def find() -> HostCompiler | str:
     """Return the compiler in use; a sentence if there is none."""
     chosen = os.environ.get(VARIABLE)
     command = shlex.split(chosen) if chosen else [next(filter(shutil.which, _CANDIDATES), "")]
-    return _find(tuple(command))
+    return _find(tuple(command), os.environ.get(RACES) == "1")
 
 
 @cache
-def _find(command: tuple[str, ...]) -> HostCompiler | str:
+def _find(command: tuple[str, ...], finds_races: bool) -> HostCompiler | str:
     if not command[0] or shutil.which(command[0]) is None:
         return f"there is no C++ compiler: {command[0] or ', '.join(_CANDIDATES)}"
     run = subprocess.run([*command, "--version"], capture_output=True, text=True)
     if run.returncode:
         return f"{shlex.join(command)} does not work: {run.stderr.strip()}"
-    is_sanitized = any(each.startswith("-fsanitize=address") for each in command)
+    is_sanitized = not finds_races and any(
+        each.startswith("-fsanitize=address") for each in command
+    )
     flags = (*_FLAGS, *_SANITIZED) if is_sanitized else _FLAGS
-    return HostCompiler(command, flags, run.stdout.splitlines()[0])
+    return HostCompiler(command, flags, run.stdout.splitlines()[0], finds_races)

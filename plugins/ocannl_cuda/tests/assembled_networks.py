@@ -1,0 +1,190 @@
+"""The kernels of the benchmarks' networks on devices of three generations, as tables of assembly."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ocannl_core as oc
+from ocannl_core.kernel_passes.pipeline import plan_kernels
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.target import Target
+from ocannl_cuda import targets
+from ocannl_cuda.assembly import Assembly, assemble
+from ocannl_cuda.driver_probe import DeviceFacts, Found
+from ocannl_cuda.nvcc import Nvcc
+from ocannl_cuda.nvrtc import Nvrtc
+from ocannl_cuda.source import generate, unit
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+DEVICES = {
+    "sm_80": DeviceFacts("A100", (8, 0), 80 << 30, 108, 1024, 163 << 10, 40 << 20),
+    "sm_90a": DeviceFacts("H100", (9, 0), 80 << 30, 132, 1024, 227 << 10, 50 << 20),
+    "sm_120": DeviceFacts("RTX 5090", (12, 0), 32 << 30, 170, 1024, 99 << 10, 96 << 20),
+}
+
+
+def target_for(architecture: str, compiler: Nvrtc | Nvcc) -> Target:
+    """Return a device that this machine need not have."""
+    driver = Found((13, 0), (DEVICES[architecture],))
+    (target,) = targets.report(driver, compiler, pycuda_is_installed=True).targets
+    return target
+
+
+# ----- networks -----------------------------------------------------------------------------------
+
+
+def program_of(code: oc.Computation, *bindings: oc.StaticIndex) -> LoopProgram:
+    return oc.Context("interp").compile(code, bindings=list(bindings))._build.optimised
+
+
+def product(rows: int, terms: int, columns: int, dtype: str = "float32") -> LoopProgram:
+    with oc.Session():
+        a = oc.placeholder("a", batch=[rows], output=[terms], dtype=dtype)
+        b = oc.placeholder("b", batch=[terms], output=[columns], dtype=dtype)
+        return program_of(oc.train.forward(oc.einsum("i|k; k|j => i|j", a, b)))
+
+
+def softmax() -> LoopProgram:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[512], output=[1024])
+        return program_of(oc.train.forward(oc.nn.softmax("...|... => ...|0", x)))
+
+
+def layer_norm() -> LoopProgram:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[512], output=[1024])
+        difference = x - oc.nn.mean("...|... => ...|0", x)
+        variance = oc.nn.mean("...|... => ...|0", difference * difference)
+        scale, shift = (oc.tensor(np.ones(1024, np.float32), label=name) for name in "gb")
+        return program_of(
+            oc.train.forward(scale * (difference * oc.recip_sqrt(variance + 1e-5)) + shift)
+        )
+
+
+def long_sum() -> LoopProgram:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[4096], output=[512])
+        return program_of(oc.train.forward(oc.einsum("b|o => |o", x)))
+
+
+def adam() -> LoopProgram:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[8], output=[512])
+        w = oc.param("w", input=[512], output=[512])
+        loss = oc.einsum("... => 0", w @ x)
+        return program_of(oc.train.Adam(learning_rate=1e-3).minimise(loss))
+
+
+def workloads(name: str) -> Iterator[Any]:
+    """Yield the workloads of a module of the benchmarks."""
+    sys.path.append(str(BENCHMARKS))
+    try:
+        yield from importlib.import_module(f"workloads.{name}").workloads()
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def training_step(name: str) -> LoopProgram:
+    """Return a training step of the benchmarks."""
+    work = next(each for each in workloads("training") if each.name.startswith(name))
+    with oc.Session():
+        batches = work.batches()
+        number = oc.static_index("minibatch", range=len(batches))
+        inputs = oc.tensor(batches, batch_axes=2)[number]
+        classes = work.targets()
+        shares = np.eye(classes.max() + 1, dtype=np.float32)[classes]
+        wanted = oc.tensor(shares, batch_axes=2)[number]
+        parameters = {
+            name: oc.param(name, init=oc.tensor(cells, input_axes=work.input_axes.get(name, 0)))
+            for name, cells in work.parameters().items()
+        }
+        scores = work.own(inputs, **parameters)
+        shifted = scores - oc.stop_gradient(oc.einmax("...|... => ...|0", scores))
+        log_total = oc.log(oc.einsum("...|... => ...|0", oc.exp(shifted)))
+        loss = oc.einsum("...|... => 0", wanted * (log_total - shifted)) / batches.shape[1]
+        update = oc.train.grad_update(loss)
+        update += oc.train.sgd_update(loss, learning_rate=0.1, momentum=0.9)
+        return program_of(update, number)
+
+
+def transformer_block() -> LoopProgram:
+    """Return the benchmarks' block of a transformer with its gradients."""
+    work = next(each for each in workloads("block") if each.gradients)
+    with oc.Session():
+        arguments = {
+            name: oc.tensor(
+                cells,
+                batch_axes=work.batch_axes.get(name, 0),
+                input_axes=work.input_axes.get(name, 0),
+                label=name,
+                requires_grad=True,
+            )
+            for name, cells in work.arrays().items()
+        }
+        loss = oc.einsum("... => 0", work.own(**arguments))
+        return program_of(oc.train.grad_update(loss))
+
+
+FEW: dict[str, Callable[[], LoopProgram]] = {
+    "product 1024": lambda: product(1024, 1024, 1024),
+    "softmax": softmax,
+    "layer norm": layer_norm,
+    "adam": adam,
+}
+ALL = FEW | {
+    "product 100x37x61": lambda: product(100, 37, 61),
+    "product 256": lambda: product(256, 256, 256),
+    "product bfloat16": lambda: product(1024, 1024, 1024, "bfloat16"),
+    "sum over a batch": long_sum,
+    "perceptron": lambda: training_step("perceptron"),
+    "LeNet": lambda: training_step("LeNet"),
+    "transformer block": transformer_block,
+}
+
+
+# ----- tables -------------------------------------------------------------------------------------
+
+
+class Network:
+    """The kernels of a network for a device, compiled.
+
+    Attributes:
+        kernels: The threads of a block and the assembly of each.
+    """
+
+    def __init__(
+        self, program: LoopProgram, architecture: str, compiler: Nvrtc | Nvcc, disassembler: Path
+    ) -> None:
+        source = generate(plan_kernels(program, target_for(architecture, compiler)))
+        found = assemble(compiler, disassembler, unit(source.kernels), architecture)
+        self.kernels: list[tuple[int, Assembly]] = [
+            (each.block[0], found[each.symbol]) for each in source.kernels
+        ]
+
+    def rows(self) -> Iterator[str]:
+        """Yield a row of the table for each kernel."""
+        for number, (threads, each) in enumerate(self.kernels, 1):
+            accesses = (each.accesses(name) for name in ("LDG", "STG", "LDS", "STS"))
+            counts = (each.instructions.get(name, 0) for name in ("SHFL", "BAR"))
+            cells = (
+                number,
+                threads,
+                each.resources.registers,
+                each.resources.shared_bytes,
+                *accesses,
+                *counts,
+                each.matrix_instructions,
+            )
+            yield ROW.format(*cells).rstrip()
+
+
+ROW = "  {:>3} {:>4} {:>4} {:>6}  {:<20} {:<16} {:<16} {:<16} {:>4} {:>4} {:>4}"
+HEAD = ROW.format(
+    "no", "thr", "regs", "shared", "LDG", "STG", "LDS", "STS", "SHFL", "BAR", "MMA"
+).rstrip()

@@ -1,0 +1,118 @@
+"""Gates on compiled kernels: no number of a thread leaves its registers, and loads are wide.
+
+`assembly.txt` is the table of all kernels of the benchmarks' networks; `make cuda-assembly` checks it,
+and `make cuda-assembly ARGS=--inline-snapshot=fix` writes it anew. It holds for one version of the
+compiler. The gates hold for every version.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+from inline_snapshot import external_file
+
+from ocannl_cuda import compilers
+from ocannl_cuda.assembly import find_disassembler, sections
+from ocannl_cuda.compilers import Missing
+from plugins.ocannl_cuda.tests.assembled_networks import ALL, DEVICES, FEW, HEAD, Network
+
+COMPILER = compilers.search()
+DISASSEMBLER = find_disassembler()
+TABLE = Path(__file__).parent / "assembly.txt"
+FAST = "sm_90a"
+MOST_REGISTERS = 128
+"""So that two blocks of 256 threads run at the same time."""
+
+needs_tools = pytest.mark.skipif(
+    isinstance(COMPILER, Missing) or DISASSEMBLER is None,
+    reason="needs a compiler of CUDA C++, and nvdisasm: pip install nvidia-cuda-nvdisasm",
+)
+needs_minutes = pytest.mark.skipif(
+    "CUDA_ASSEMBLY_ALL" not in os.environ, reason="minutes: run by `make cuda-assembly`"
+)
+
+
+@cache
+def assembled(name: str, architecture: str) -> Network:
+    assert not isinstance(COMPILER, Missing)
+    assert DISASSEMBLER is not None
+    return Network(ALL[name](), architecture, COMPILER, DISASSEMBLER)
+
+
+def check(network: Network) -> None:
+    """Assert that all numbers of a thread are in registers, of which enough blocks have some."""
+    for threads, kernel in network.kernels:
+        found = kernel.resources
+        assert (found.spill_bytes, found.stack_bytes, kernel.local_accesses) == (0, 0, 0)
+        assert found.registers <= MOST_REGISTERS
+        assert found.registers * threads <= 65536
+
+
+def widest(network: Network, number: int = 0) -> dict[str, int]:
+    """Return the bits of the widest access by each instruction of a kernel."""
+    widths = network.kernels[number][1].widths
+    return {name: max(bits for each, bits in widths if each == name) for name, _ in widths}
+
+
+@needs_tools
+@pytest.mark.parametrize("name", FEW)
+def test_numbers_of_threads_stay_in_registers(name: str) -> None:
+    check(assembled(name, FAST))
+
+
+@needs_tools
+@pytest.mark.parametrize("name", ["softmax", "layer norm"])
+def test_rows_are_loaded_in_vectors_and_summed_by_shuffles(name: str) -> None:
+    network = assembled(name, FAST)
+    (kernel,) = network.kernels
+    assert widest(network)["LDG"] == widest(network)["STG"] == 128
+    assert kernel[1].instructions["SHFL"] == 10  # five steps of two sums
+    assert kernel[1].instructions["BAR"] <= 5
+
+
+@needs_tools
+def test_an_update_of_an_optimiser_has_vector_accesses_only() -> None:
+    kernels = [each for _, each in assembled("adam", FAST).kernels]
+    (update,) = [each for each in kernels if each.widths.get(("STG", 128), 0) >= 3]
+    assert {bits for name, bits in update.widths if name == "STG"} == {128}
+
+
+@needs_tools
+def test_a_tile_is_loaded_and_stored_in_vectors() -> None:
+    assert widest(assembled("product 1024", FAST)) == {"LDG": 128, "STG": 128, "LDS": 128} | {
+        "STS": widest(assembled("product 1024", FAST))["STS"]
+    }
+
+
+@needs_tools
+@needs_minutes
+@pytest.mark.parametrize("architecture", DEVICES)
+@pytest.mark.parametrize("name", ALL)
+def test_no_kernel_of_a_network_has_numbers_outside_of_registers(
+    name: str, architecture: str
+) -> None:
+    check(assembled(name, architecture))
+
+
+@needs_tools
+@needs_minutes
+def test_the_table_of_kernels_is_up_to_date() -> None:
+    assert not isinstance(COMPILER, Missing)
+    # the version alone: its path is that of this machine
+    rows = [COMPILER.name.partition(" (")[0]]
+    for architecture in DEVICES:
+        for name in ALL:
+            rows += ["", f"{name}, {architecture}", HEAD, *assembled(name, architecture).rows()]
+    text = "\n".join([*rows, ""])
+    known = TABLE.read_text().partition("\n")[0] if TABLE.exists() else rows[0]
+    if known != rows[0]:
+        pytest.skip(f"the table is that of {known}, and this is {rows[0]}")
+    assert text == external_file("assembly.txt")
+
+
+def test_a_listing_has_a_part_for_each_kernel() -> None:
+    listing = "head\n.text.k_1:\n  a\n.text.k_2:\n  b\n"
+    assert sections(listing) == {"k_1": "\n  a\n", "k_2": "\n  b\n"}

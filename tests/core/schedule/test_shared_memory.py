@@ -1,0 +1,84 @@
+"""Accesses of shared memory in tiles have no bank conflicts, counted for every warp."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.kernel_passes.pipeline import nest_plan
+from ocannl_core.kernel_passes.split_kernels import split_kernels
+from ocannl_core.kernels.nest_plan import NestKernel
+from ocannl_core.loopir.parse import parse
+from ocannl_core.schedule.apply import thread_blocks
+from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.heuristics.thread_blocks import BlockParameters, block_schedule
+from ocannl_core.target import Target, ThreadBlocks
+from tests.support.bank_conflicts import BANKS, degree, shared_accesses
+
+SIDES = (8, 4, 2)
+LAYOUTS = tuple((left, right) for left in ("i, k", "k, i") for right in ("k, j", "j, k"))
+
+
+def degrees(
+    layout: tuple[str, str],
+    side: int,
+    vector_bytes: int,
+    extents: tuple[int, int, int],
+    more_padding: int = 0,
+) -> list[int]:
+    """Return the conflicts of each access of shared memory of a product in tiles; the rows of
+    operands that are transposed have so many cells more.
+    """
+    blocks = ThreadBlocks(1024, 256, 64 << 10, 255, 32, 1, vector_bytes, has_shuffles=True)
+    target = Target("large", thread_blocks=blocks, has_fma=True)
+    sizes = dict(zip("ijk", extents, strict=True))
+    shapes = [", ".join(str(sizes[name]) for name in each.split(", ")) for each in layout]
+    program = parse(f"""\
+routine product(a: float32[{shapes[0]}], b: float32[{shapes[1]}], c: float32[{sizes["i"]}, {sizes["j"]}]):
+    for i in range({sizes["i"]}):
+        for j in range({sizes["j"]}):
+            for k in range({sizes["k"]}):
+                c[i, j] += a[{layout[0]}] * b[{layout[1]}]""")
+    plan = nest_plan(split_kernels(program), target)
+    (nest,) = [step.nest for step in plan.steps if isinstance(step, NestKernel)]
+    schedule = block_schedule(nest, plan.nodes, target, BlockParameters(side=side))
+    assert schedule is not None
+    result = apply_schedule(nest, schedule, plan.nodes)
+    nodes = {**plan.nodes, **result.nodes}
+    for node, info in result.nodes.items():
+        *rows, columns = info.dims
+        if columns > BANKS and columns % BANKS == thread_blocks.PADDING_CELLS:
+            nodes[node] = replace(info, dims=(*rows, columns + more_padding))
+    found = [degree(each, nodes) for each in shared_accesses(result.body, nodes)]
+    assert len(found) >= 4  # each operand is stored and loaded
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=" ".join)
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("vector_bytes", [16, 0])
+def test_tiles_have_no_bank_conflicts(
+    layout: tuple[str, str], side: int, vector_bytes: int
+) -> None:
+    found = degrees(layout, side, vector_bytes, (256, 256, 64))
+    assert found == [1] * len(found)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    extents=st.tuples(*[st.sampled_from((48, 64, 68, 100, 130, 256))] * 3),
+    layout=st.sampled_from(LAYOUTS),
+)
+def test_tiles_of_any_extents_have_no_bank_conflicts(
+    extents: tuple[int, int, int], layout: tuple[str, str]
+) -> None:
+    found = degrees(layout, 4, 16, extents)
+    assert found == [1] * len(found)
+
+
+@pytest.mark.parametrize("more", [-4, -3, 12, 28])
+def test_another_padding_is_found_out(more: int) -> None:
+    """Without padding, rows that threads write are in one bank, for example."""
+    assert max(degrees(("i, k", "j, k"), 8, 16, (256, 256, 64), more)) > 1
