@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from enum import Enum
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from numbers import Rational
 from typing import Any
 
@@ -293,6 +293,39 @@ def round_to(value: Number, dtype: DType) -> Number:
             return value
 
 
+@cache
+def rounder(dtype: DType) -> Callable[[Number], Number]:
+    """Return the function of `round_to` for one format, which does not choose among formats."""
+    match dtype.kind:
+        case Kind.FLOAT:
+            if dtype is float32:
+                return _round_single
+            return _nearest_double if dtype is float64 else partial(_round_float, dtype=dtype)
+        case Kind.SIGNED | Kind.UNSIGNED:
+            numbers = range(extremes(dtype)[0], extremes(dtype)[1] + 1)
+
+            def wrap(value: Number) -> int:
+                if type(value) is int and value in numbers:
+                    return value
+                return _wrap_integer(value, dtype)
+
+            return wrap
+        case Kind.BOOL:
+            return lambda value: int(value != 0)
+        case Kind.WORD:
+            return lambda value: value
+
+
+_EXACT = range(-(1 << 53), (1 << 53) + 1)
+"""Integers that are doubles."""
+
+
+def _round_single(value: Number) -> float:
+    if type(value) is float or (type(value) is int and value in _EXACT):
+        return ctypes.c_float(value).value
+    return _round_float(value, float32)
+
+
 def saturate(value: float, dtype: DType) -> float:
     """Return the value in the format; an infinity becomes the extreme of a format without any."""
     if value in (math.inf, -math.inf):
@@ -306,7 +339,7 @@ def saturate(value: float, dtype: DType) -> float:
 def _round_float(value: Number, dtype: DType) -> float:
     if dtype is float64:
         return _nearest_double(value)
-    if not isinstance(value, float):
+    if type(value) is not float:
         value = _odd_double(Fraction(value)) if isinstance(value, Rational) else float(value)
     single = ctypes.c_float(value).value
     if dtype is float32:

@@ -117,6 +117,25 @@ def multiply_add(a: float, b: float, c: float) -> float | Fraction:
     return exact if exact != 0 else a * b + c  # a fraction has no negative zero
 
 
+def multiply_add_singles(a: float, b: float, c: float) -> float:
+    """Return `a * b + c` of numbers of at most 24 bits as a double, rounded to odd when it does not
+    fit: rounding it to single precision gives the number that is nearest to the exact result.
+
+    The product is exact. The error of the sum is computed as by Knuth's TwoSum. Doubles between
+    which an exact result lies have mantissas of different parity.
+    """
+    product = a * b
+    total = product + c
+    part = total - product
+    error = (product - (total - part)) + (c - part)
+    if error == 0 or error != error:  # the error at an infinity is NaN
+        return total
+    fraction, _ = math.frexp(total)
+    if int(fraction * 2.0**53) & 1:
+        return total
+    return math.nextafter(total, math.inf if error > 0 else -math.inf)
+
+
 def floor_divide(a: float, b: float) -> float:
     """Return the quotient rounded down, as NumPy does."""
     if isinstance(a, int) and isinstance(b, int):

@@ -44,22 +44,21 @@ def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
     """
     k0, k1, k2, k3 = key
     schedule = (k0, k1, k2, k3, k0 ^ k1 ^ k2 ^ k3 ^ 0x1BD11BDA)
-    x = [(counter[i] + schedule[i]) & _MASK for i in range(4)]
+    a, b, c, d = (counter[i] + schedule[i] & _MASK for i in range(4))
     for r in range(rounds):
         first, second = _ROTATIONS[r % 8]
-        x[0] = (x[0] + x[1]) & _MASK
-        x[1] = _rotate_left(x[1], first) ^ x[0]
-        x[2] = (x[2] + x[3]) & _MASK
-        x[3] = _rotate_left(x[3], second) ^ x[2]
-        x[1], x[3] = x[3], x[1]
+        a = a + b & _MASK
+        c = c + d & _MASK
+        turned = (b << first | b >> 32 - first) & _MASK ^ a
+        b = (d << second | d >> 32 - second) & _MASK ^ c
+        d = turned
         if r % 4 == 3:
             group = r // 4 + 1
-            for i in range(4):
-                x[i] = (x[i] + schedule[(group + i) % 5]) & _MASK
-            x[3] = (x[3] + group) & _MASK
-    if rounds % 2:  # lanes change places in pairs of rounds
-        x[1], x[3] = x[3], x[1]
-    return (x[0], x[1], x[2], x[3])
+            a = a + schedule[group % 5] & _MASK
+            b = b + schedule[(group + 1) % 5] & _MASK
+            c = c + schedule[(group + 2) % 5] & _MASK
+            d = d + schedule[(group + 3) % 5] + group & _MASK
+    return (a, d, c, b) if rounds % 2 else (a, b, c, d)  # lanes change places in pairs of rounds
 
 
 def word_of(value: Number, dtype: DType = int64) -> Words:
@@ -89,6 +88,8 @@ def number_of(word: Words, dtype: DType = float32) -> Number:
     """
     if dtype is bfloat16:
         return round_to(number_of(word, float32), bfloat16)
+    if dtype is float32:
+        return (word[0] >> 8) * 2.0**-24
     return numbers_of(word, dtype)[0]
 
 

@@ -1,6 +1,7 @@
 """Rounding, bit patterns, and the meaning of primitives on numbers of Python."""
 
-from ocannl_core.dtypes import Kind, Number, bits_of, from_bits, round_to
+from ocannl_core.dtypes import Kind, Number, bits_of, from_bits, round_to, rounder
+from ocannl_core.meanings import multiply_add_singles
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, VectorOp, meaning_in
 from ocannl_core.threefry import Words, number_of, numbers_of, word_of
 
@@ -16,8 +17,10 @@ __all__ = [
     "bits_of",
     "from_bits",
     "meaning_in",
+    "multiply_add_singles",
     "number_of",
     "numbers_of",
     "round_to",
+    "rounder",
     "word_of",
 ]

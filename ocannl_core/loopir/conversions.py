@@ -123,9 +123,9 @@ class Conversions:
 
     def check_magnitude(self, value: float, dtype: DType) -> None:
         """Refuse constants near or beyond the end of a narrow range."""
-        cutoff = settings.current().half_constant_cutoff
         if dtype not in SHORT_RANGE:
             return
+        cutoff = settings.current().half_constant_cutoff
         limit = constant_limit(dtype, cutoff)
         if limit <= abs(value) and not (isinf(value) and dtype.has_infinities):
             raise self.error(

@@ -15,7 +15,7 @@ from ocannl_core.shape.explain import Certainty
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.terms import Row, Shape
 from ocannl_core.shape.unmatched import Remark
-from ocannl_core.tensor.definitions import Applied, Parameter, ancestors
+from ocannl_core.tensor.definitions import Applied, Parameter
 from ocannl_core.tensor.tensor import Tensor
 
 _NOUNS = {
@@ -32,32 +32,53 @@ def report_broadcasts(tensors: Iterable[Tensor]) -> None:
     Raises:
         ShapeError: if the setting `missing_axes` is `error`.
     """
+    learned: dict[Tensor, bool] = {}
     for tensor in tensors:
         definition = tensor.definition
         if isinstance(definition, Applied) and isinstance(definition.logic, Pointwise):
-            for remark in _remarks(tensor, definition):
+            for remark in _remarks(tensor, definition, learned):
                 tensor.session.environment.report(remark)
 
 
-def _remarks(tensor: Tensor, definition: Applied[Tensor]) -> Iterator[Remark]:
+def _remarks(
+    tensor: Tensor, definition: Applied[Tensor], learned: dict[Tensor, bool]
+) -> Iterator[Remark]:
     operands, primitive = definition.operands, definition.operation.primitive
     if len(operands) != 2 or definition.operation.combine is not None:
         return
     if primitive in (BinaryOp.SUB, BinaryOp.MUL):
         for one, other in (operands, operands[::-1]):
-            if _meets_all_pairs(one.shape, other.shape) and _learned(one) != _learned(other):
+            if not _meets_all_pairs(one.shape, other.shape):
+                continue
+            if _is_learned(one, learned) != _is_learned(other, learned):
                 yield _all_pairs(tensor, one, other, primitive)
     for one, other in (operands, operands[::-1]):
-        is_bias = primitive in (BinaryOp.ADD, BinaryOp.SUB) and _learned(other)
+        is_sum = primitive in (BinaryOp.ADD, BinaryOp.SUB)
         # a product with one number, as in weight decay, gives no parameter its size
-        is_cause = not is_bias and one is not other and other.shape.size > 1
-        if is_cause and _grows(one):
+        is_cause = one is not other and other.shape.size > 1
+        if is_cause and _grows(one) and not (is_sum and _is_learned(other, learned)):
             yield _grown(tensor, one, other, primitive)
 
 
-def _learned(tensor: Tensor) -> bool:
-    """Return True if a tensor depends on a parameter, as predictions do and targets do not."""
-    return any(each.is_parameter for each in ancestors([tensor]))
+def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
+    """Return True if a tensor depends on a parameter, as predictions do and targets do not.
+
+    Args:
+        tensor: The tensor.
+        known: The results of earlier calls, and of this one.
+    """
+    seen, pending = {tensor}, [tensor]
+    while pending:
+        each = pending.pop()
+        if each.is_parameter or known.get(each):
+            known[tensor] = True
+            return True
+        for operand in each.operands:
+            if operand not in seen and known.get(operand) is not False:
+                seen.add(operand)
+                pending.append(operand)
+    known.update(dict.fromkeys(seen, False))
+    return False
 
 
 # ----- all pairs of a batch axis and an output axis -----------------------------------------------

@@ -204,3 +204,13 @@ def test_packed_formats_promote_as_those_that_they_are_read_in() -> None:
 def test_everything_but_zero_is_true() -> None:
     truths = [round_to(v, dtypes.bool_) for v in (0, -0.0, 2, -1, 1e-300, math.nan, math.inf)]
     assert truths == [0, 0, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [*dtypes.ALL[:-1], *dtypes.PACKED], ids=str)
+@given(value=doubles | st.integers(-(2**70), 2**70) | st.fractions())
+def test_the_function_that_rounds_to_one_format_rounds_as_the_one_for_all(
+    dtype: DType, value: float | Fraction
+) -> None:
+    rounded = dtypes.rounder(dtype)(value)
+    assert type(rounded) is (float if dtype.is_float else int)
+    assert same(float(rounded), float(round_to(value, dtype)))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ocannl_core import meanings
 from ocannl_core.dtypes import (
     NARROW,
     DType,
@@ -199,6 +200,20 @@ def test_fma_has_one_rounding(a: float, b: float, c: float) -> None:
         assert same(result, round_to(exact, float32))
     else:
         assert same(result, a * b + c)
+
+
+singles = st.floats(width=32)
+
+
+@given(singles, singles, singles, st.integers(-60, 60))
+def test_fma_of_singles_rounds_to_the_single_nearest_to_the_exact_result(
+    a: float, b: float, c: float, exponent: int
+) -> None:
+    with np.errstate(over="ignore"):
+        near = float(np.float32(a * b * 2.0**exponent))
+    for addend in (c, near, -near):  # also one of about the size of the product
+        exact = round_to(meanings.multiply_add(a, b, addend), float32)
+        assert same(round_to(meanings.multiply_add_singles(a, b, addend), float32), exact)
 
 
 def test_fma_in_single_precision_is_not_double_precision_rounded_again() -> None:

@@ -28,7 +28,7 @@ def text_of(page: str) -> str:
 
 
 def test_there_are_hooks() -> None:
-    assert len(HOOKS) == 9
+    assert len(HOOKS) == 11
 
 
 @pytest.mark.parametrize("hook", sorted(HOOKS))

@@ -152,6 +152,19 @@ def test_objects_of_one_processor_are_not_used_for_another(counted):
     assert counted() == 2
 
 
+def test_objects_of_one_version_of_a_compiler_are_not_used_for_another(counted, tmp_path):
+    load([kernel(1.5)])
+    forget()
+    load([kernel(1.5)])
+    assert counted() == 1
+    script = tmp_path / "counting-cc"
+    newer = "-U__GNUC_MINOR__ -D__GNUC_MINOR__=99 -U__VERSION__ -D__VERSION__='\"99.0\"'"
+    script.write_text(script.read_text().replace('exec cc "$@"', f'exec cc "$@" {newer}'))
+    forget()
+    load([kernel(1.5)])
+    assert counted() == 2
+
+
 def macros() -> dict[str, str]:
     found = compiler._macros(("cc",), ())
     assert isinstance(found, dict)

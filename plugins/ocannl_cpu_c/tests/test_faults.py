@@ -390,19 +390,7 @@ def hanging(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_an_interrupt_ends_a_compiler_that_hangs(
-    hanging: Callable[..., Hanging], tmp_path: Path
-) -> None:
-    running = hanging()
-    compilers = running.wait()
-    running.process.send_signal(signal.SIGINT)
-    assert running.finish() == "ready\ninterrupted\n"
-    assert all_end(compilers)
-    assert not list((tmp_path / "cache").rglob("*.tmp"))
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_a_session_goes_on_after_an_interrupt(
+def test_an_interrupt_ends_a_compiler_that_hangs_and_the_session_goes_on(
     hanging: Callable[..., Hanging], tmp_path: Path
 ) -> None:
     running = hanging("stay")
@@ -415,7 +403,15 @@ def test_a_session_goes_on_after_an_interrupt(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("hanging", "by"),
+    [
+        *((name, signal.SIGKILL) for name in HANGS),
+        ("and ignores being told", signal.SIGTERM),
+        ("when it compiles", signal.SIGHUP),
+    ],
+    indirect=["hanging"],
+)
 def test_compilers_end_with_a_process_that_is_killed(
     hanging: Callable[..., Hanging], tmp_path: Path, by: signal.Signals
 ) -> None:

@@ -317,7 +317,8 @@ extern "C" __global__ void fill(float *y) {
 }
 """
     )
-    given = (ctypes.c_int64 * 1)(np.zeros(4, np.float32).ctypes.data)
+    cells_there = np.zeros(4, np.float32)
+    given = (ctypes.c_int64 * 1)(cells_there.ctypes.data)
     one = (ctypes.c_uint * 3)(1, 1, 1)
     shared = ctypes.c_uint.in_dll(code, "cuda_emulator_shared_bytes")
     for nbytes, expected in ((64, 0), (32, 719)):
@@ -325,3 +326,4 @@ extern "C" __global__ void fill(float *y) {
         assert code.cuda_emulator_run_fill(given, ctypes.c_size_t(8), one, one) == expected
     message = (ctypes.c_char * 512).in_dll(code, "cuda_emulator_message").value
     assert message == b"the kernel uses 64 bytes of shared memory, and is launched with 32"
+    assert cells_there.tolist() == [1, 0, 0, 0]

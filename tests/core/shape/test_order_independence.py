@@ -241,7 +241,7 @@ def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
     return [*map(str, views), *map(str, sizes)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_programs(), st.data())
 def test_operations_in_any_order_give_the_same_shapes(
     program: _Program, data: st.DataObject
@@ -251,7 +251,7 @@ def test_operations_in_any_order_give_the_same_shapes(
     assert _outcome(program, steps) == _outcome(program, order)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_requiring(), st.data())
 def test_requirements_in_any_order_give_the_same_shapes(
     program: _Program, data: st.DataObject
@@ -260,7 +260,7 @@ def test_requirements_in_any_order_give_the_same_shapes(
     assert _outcome(program, program.steps) == _outcome(program, order)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_programs(_CROSSING), st.data())
 def test_rows_known_at_opposite_ends_close_equally_in_any_order(
     program: _Program, data: st.DataObject
@@ -407,7 +407,7 @@ def _solution(
     return [str(environment.view(shape)) for shape in [*shapes, *others]]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_constraint_sets(), st.data())
 def test_constraints_in_any_order_have_the_same_solution(
     problem: tuple[list[DimVar], list[RowVar], list[Constraint]], data: st.DataObject

@@ -125,6 +125,15 @@ def test_the_domain_lists_result_axes_in_buffer_order_then_reduced_ones() -> Non
     )
 
 
+def test_equal_operations_have_equal_index_maps_over_variables_of_their_own() -> None:
+    logic, operands = einsum("ij; jk => ik"), [output(2, 3), output(3, 4)]
+    one, other = (project(logic, output(2, 4), operands, ORIGIN) for _ in range(2))
+    assert text(one) == text(other)
+    assert not set(one.extents) & set(other.extents)
+    arrays = [filled(operand) for operand in operands]
+    assert (run(one, arrays) == run(other, arrays)).all()
+
+
 def test_pointwise_operands_of_size_1_are_read_at_0() -> None:
     projections = project(
         Pointwise(), output(2, 3), [output(2, 3), output(1, 3), output(1)], ORIGIN

@@ -33,7 +33,7 @@ from .run import (
     setups_of,
 )
 
-CASES = 18
+CASES = 12
 PARTS = 6
 PLAIN = Setup((("tune", "off"),))
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from ocannl_core.backend_api import VerifyError
 from ocannl_core.backend_api.arithmetic import Number
 from ocannl_core.backend_api.loops import Barrier, Block, For, Staged, Stmt, SubgroupReduce
+from ocannl_interp.python_code import Action, Frame
 
-Frame = list[Any]
-Action = Callable[[Frame], None]
 Meeting = Barrier | SubgroupReduce
 Steps = Callable[[Frame], Iterator[Meeting]]
 """An action that can be paused: yields the statement at which it waits for other iterations."""

@@ -1,9 +1,11 @@
-"""Translation of loop programs to Python closures: the semantics of the loop language.
+"""Translation of loop programs to Python functions: the semantics of the loop language.
 
-Every statement becomes a function of a *frame*, the list of run-time values: index variables,
-scalar variables, and the flat arrays of nodes. A name's position in the list, its slot, is assigned
+A kernel becomes a function of a *frame*, the list of run-time values: index variables, scalar
+variables, and the flat arrays of nodes. A name's position in the list, its slot, is assigned
 during translation, which follows the scopes of the language; the entry of a name outside its scope
-is unreachable.
+is unreachable. Loops, stores and arithmetic are the text of the function; rarer statements are
+closures that it calls. An access is checked when it runs, unless the loops around it keep it inside
+its node.
 
 Iterations of BLOCK loops work on copies of the frame, so variables and THREAD allocations are
 private to each; other memory is shared. Only statements that contain a barrier pause there: the
@@ -24,13 +26,16 @@ from ocannl_core.backend_api import (
     dataclass,
 )
 from ocannl_core.backend_api.arithmetic import (
+    BinaryOp,
     Kind,
     Number,
     TernaryOp,
     from_bits,
     meaning_in,
+    multiply_add_singles,
     numbers_of,
     round_to,
+    rounder,
     word_of,
 )
 from ocannl_core.backend_api.loops import (
@@ -76,8 +81,6 @@ from ocannl_core.backend_api.loops import (
     check_positions,
 )
 from ocannl_interp.groups import (
-    Action,
-    Frame,
     Meeting,
     Steps,
     butterfly,
@@ -87,9 +90,10 @@ from ocannl_interp.groups import (
     paused_loop,
     unpaused,
 )
-from ocannl_interp.memory import interior, poison, reader, undefined
+from ocannl_interp.memory import cell, interior, outside, poison, reader, strides, undefined
+from ocannl_interp.offsets import Terms, offset_of, sum_of
+from ocannl_interp.python_code import Action, Code, Frame, Functions, Value
 
-Value = Callable[[Frame], Number]
 Position = Callable[[Frame], int]
 
 
@@ -105,6 +109,13 @@ Name = TensorNode | MergeOf | Local | IndexVar
 GROUP = 0
 """The slot of the memory that the BLOCK iterations around a statement share."""
 
+_DEEPEST = 16
+"""The loops around a statement in one Python function: Python allows 20."""
+_PLAIN = {BinaryOp.ADD: "+", BinaryOp.SUB: "-", BinaryOp.MUL: "*"}
+"""Primitives that are operators of Python on numbers."""
+_FLOAT_RESULTS = (*_PLAIN, BinaryOp.DIV, BinaryOp.MAX, BinaryOp.MIN)
+"""Primitives with a Python `float` of every two."""
+
 
 class Translator:
     """Translator of the statements of one routine to actions on one kind of frame.
@@ -119,14 +130,23 @@ class Translator:
         self.nodes = nodes
         self.merged: set[TensorNode] = set()
         self.frame_size = 1
+        self._functions = Functions()
         self._scope: dict[Name, int] = {}
+        self._iterations: dict[int, range] = {}
         self._private: tuple[int, ...] = ()
         self._is_in_group = False
 
-    def bind(self, name: Name) -> int:
-        """Return a new slot, to which the name is bound until its scope ends."""
-        self._scope[name] = self._new_slot()
-        return self._scope[name]
+    def bind(self, name: Name, values: range | None = None) -> int:
+        """Return a new slot, to which the name is bound until its scope ends.
+
+        Args:
+            name: The name.
+            values: Integers among which its value always is, if known.
+        """
+        slot = self._scope[name] = self._new_slot()
+        if values:
+            self._iterations[slot] = values
+        return slot
 
     def kernel(self, body: Block, names: Sequence[Name]) -> Action:
         """Return the action of a body in which only these names and its own declarations are
@@ -151,18 +171,45 @@ class Translator:
 
     def action(self, stmt: Stmt) -> Action:
         """Return the action of a statement; barriers outside BLOCK loops have no effect."""
+        return self._functions.action(self._lines(stmt, 1))
+
+    def _lines(self, stmt: Stmt, indent: int) -> list[str]:
+        """Return the text of a statement, indented by so many spaces."""
         match stmt:
             case Block(stmts):
-                return self._block(stmts)
+                outer, private = dict(self._scope), self._private
+                lines = [line for each in stmts for line in self._lines(each, indent)]
+                self._scope, self._private = outer, private
+                return lines
             case For():
-                return self._loop(stmt)
+                return self._loop(stmt, indent)
             case Store(node, indices, value):
-                return self._store(node, self._offset(node, indices), self.value(value))
+                offset, number = self._offset(node, indices), self._value(value)
+                text = f"f[{self._slot(node)}][{offset.text}] = {number.text}"
+            case Fill(node, value):
+                number = self._functions.number(constant(value, self.nodes[node].dtype))
+                text = f"f[{self._slot(node)}][:] = {number.text}"
+            case DeclareLocal(local):
+                text = self._declaration(local)
+            case SetLocal(local, value):
+                text = f"f[{self._slot(local)}] = {self._value(value).text}"
+            case Staged(_, _, body):
+                return self._lines(body, indent)
+            case Barrier() | Prefetch() | Remark():
+                return []
+            case SubgroupReduce():
+                raise no_subgroup(stmt, 1)
+            case _:
+                text = self._functions.result(self._closure(stmt)).text
+        return [" " * indent + text]
+
+    def _closure(
+        self,
+        stmt: StoreVector | Scatter | CheckPositions | Allocate | CallExternal | Repeat,
+    ) -> Action:
+        match stmt:
             case StoreVector():
                 return self._store_vector(stmt)
-            case Fill(node, value):
-                slot, number = self._slot(node), constant(value, self.nodes[node].dtype)
-                return lambda frame: frame[slot].__setitem__(slice(None), number)
             case Scatter():
                 return self._scatter(stmt)
             case CheckPositions(node, extents=extents):
@@ -171,55 +218,37 @@ class Translator:
                 return lambda frame: check_positions(
                     stmt, interior(frame[slot], info), lambda extent: ends[extent](frame)
                 )
-            case DeclareLocal(local):
-                return self._declare(local)
-            case SetLocal(local, value):
-                return self._set(self._slot(local), self.value(value))
             case Allocate():
                 return self._allocate(stmt)
             case CallExternal():
                 return self._call(stmt)
             case Repeat():
                 return self._repeat(stmt)
-            case Staged(_, _, body):
-                return self.action(body)
-            case Barrier() | Prefetch() | Remark():
-                return lambda frame: None
-            case SubgroupReduce():
-                raise no_subgroup(stmt, 1)
             case _:
                 assert_never(stmt)
 
-    def _block(self, stmts: Sequence[Stmt]) -> Action:
-        outer, private = dict(self._scope), self._private
-        actions = [self.action(stmt) for stmt in stmts]
-        self._scope, self._private = outer, private
-
-        def run(frame: Frame) -> None:
-            for action in actions:
-                action(frame)
-
-        return run
-
-    def _loop(self, loop: For) -> Action:
+    def _loop(self, loop: For, indent: int) -> list[str]:
         if loop.kind is AxisKind.BLOCK:
-            return self._group(loop)
+            return [" " * indent + self._functions.result(self._group(loop)).text]
+        if indent > _DEEPEST:
+            return [" " * indent + self._functions.result(self.action(loop)).text]
         outer = self._scope.copy()
         slot, positions = self._positions(loop)
-        body = self.action(loop.body)
+        lines = self._lines(loop.body, indent + 1)
         self._scope = outer
-
-        def run(frame: Frame) -> None:
-            for position in positions(frame):
-                frame[slot] = position
-                body(frame)
-
-        return run
+        if loop.bound is None:
+            values = f"range({loop.start}, {loop.stop})"
+        else:
+            values = self._functions.result(positions).text
+        return [
+            " " * indent + f"for f[{slot}] in {values}:",
+            *(lines or [" " * (indent + 1) + "pass"]),
+        ]
 
     def _positions(self, loop: For) -> tuple[int, Callable[[Frame], range]]:
         """Bind the variable of a loop; return its slot, and the iterations in a frame."""
-        slot = self.bind(loop.var)
         every = range(loop.start, loop.stop)
+        slot = self.bind(loop.var, every)
         if loop.bound is None:
             return slot, lambda frame: every
         extent = self._position(loop.bound.end)
@@ -319,7 +348,7 @@ class Translator:
         outer, infos = self._scope.copy(), self.nodes
         self.nodes = {**infos, **dict(stmt.private)}
         private = [(self.bind(node), info) for node, info in stmt.private]
-        slot = self.bind(stmt.index)
+        slot = self.bind(stmt.index, stmt.iterations)
         body = self.action(stmt.body)
         self._scope, self.nodes = outer, infos
         return repetition(slot, stmt.iterations, private, [body])
@@ -343,34 +372,20 @@ class Translator:
             self._private = (*self._private, slot)
         return lambda frame: frame.__setitem__(slot, undefined(info))
 
-    def _declare(self, local: Local) -> Action:
+    def _declaration(self, local: Local) -> str:
         slot = self._scope.get(local) or self.bind(local)
-        return lambda frame: frame.__setitem__(slot, poison(local.dtype))
-
-    def _set(self, slot: int, value: Value) -> Action:
-        def set_local(frame: Frame) -> None:
-            frame[slot] = value(frame)
-
-        return set_local
-
-    def _store(self, node: TensorNode, offset: Position, value: Value) -> Action:
-        slot = self._slot(node)
-
-        def store(frame: Frame) -> None:
-            frame[slot][offset(frame)] = value(frame)
-
-        return store
+        return f"f[{slot}] = {self._functions.number(poison(local.dtype)).text}"
 
     def _store_vector(self, stmt: StoreVector) -> Action:
         info, slot = self.nodes[stmt.node], self._slot(stmt.node)
         positions = [self._position(index) for index in stmt.indices]
-        strides, word, length = _strides(info), self.value(stmt.arg), stmt.length
+        steps, word, length = strides(info), self.value(stmt.arg), stmt.length
 
         def store(frame: Frame) -> None:
             at = [position(frame) for position in positions]
-            first = sum(map(int.__mul__, at, strides))
+            first = sum(map(int.__mul__, at, steps))
             if not 0 <= first <= info.size - length:
-                raise _outside(stmt.node, at, info, f", where {length} cells are written")
+                raise outside(stmt.node, at, info, f", where {length} cells are written")
             for k, number in enumerate(numbers_of(word(frame), info.dtype)[:length]):
                 frame[slot][first + k] = number
 
@@ -378,8 +393,9 @@ class Translator:
 
     def _scatter(self, stmt: Scatter) -> Action:
         info, slot, axis = self.nodes[stmt.node], self._slot(stmt.node), stmt.axis
-        rest, computed = self._offset(stmt.node, stmt.indices), self.value(stmt.position)
-        extent, stride = info.buffer_dims[axis], _strides(info)[axis]
+        rest = self._functions.value(self._offset(stmt.node, stmt.indices))
+        computed = self.value(stmt.position)
+        extent, stride = info.buffer_dims[axis], strides(info)[axis]
         value = self.value(stmt.value)
 
         def scatter(frame: Frame) -> None:
@@ -403,16 +419,19 @@ class Translator:
 
     # ----- positions -----------------------------------------------------------------------------
 
-    def _position(self, index: AxisIndex) -> Position:
-        """Return the value of an index."""
+    def _terms(self, index: AxisIndex) -> Terms:
+        """Return an index as coefficients with their slots, and the constant."""
         if isinstance(index, ConcatIndex | ComputedIndex):
             kind = "concatenated" if isinstance(index, ConcatIndex) else "computed"
             raise VerifyError(f"Lowering removes {kind} indices.", found=f"{index!r}")
         terms, offset = as_affine(index)
-        slots = [(coefficient, self._slot(var)) for coefficient, var in terms]
-        return lambda frame: offset + sum(c * frame[slot] for c, slot in slots)
+        return [(coefficient, self._slot(var)) for coefficient, var in terms], offset
 
-    def _offset(self, node: TensorNode, indices: Sequence[AxisIndex]) -> Position:
+    def _position(self, index: AxisIndex) -> Position:
+        """Return the value of an index."""
+        return self._functions.value(sum_of(self._terms(index)))
+
+    def _offset(self, node: TensorNode, indices: Sequence[AxisIndex]) -> Code:
         """Return the row-major offset of a cell, which must exist."""
         info = self.nodes[node]
         if len(indices) != len(info.dims):
@@ -420,24 +439,16 @@ class Translator:
                 "An access has an index per axis.",
                 found=f"{len(indices)} indices for {len(info.dims)} axes of {node!r}",
             )
-        positions = [self._position(index) for index in indices]
-        axes = list(zip(positions, info.buffer_dims, _strides(info), strict=True))
-
-        def offset(frame: Frame) -> int:
-            total = 0
-            for position, extent, stride in axes:
-                value = position(frame)
-                if not 0 <= value < extent:
-                    raise _outside(node, [position(frame) for position in positions], info)
-                total += value * stride
-            return total
-
-        return offset
+        terms = [self._terms(index) for index in indices]
+        return offset_of(node, info, terms, self._iterations, self._functions)
 
     # ----- expressions ---------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> Value:
         """Return the value of an expression."""
+        return self._functions.value(self._value(expr))
+
+    def _value(self, expr: Expr) -> Code:
         match expr:
             case Load(node, indices):
                 return self._load(node, self._slot(node), self._offset(node, indices))
@@ -445,41 +456,76 @@ class Translator:
                 self.merged.add(node)
                 return self._load(node, self._slot(MergeOf(node)), self._offset(node, indices))
             case Gather():
-                return self._gather(expr)
+                return self._functions.result(self._gather(expr))
             case LocalRead(local):
-                slot = self._slot(local)
-                return lambda frame: frame[slot]
+                return Code(f"f[{self._slot(local)}]")
             case Scoped(local, body):
-                return self._scoped(local, body)
+                return self._functions.result(self._scoped(local, body))
             case Unary(op, arg, dtype):
-                meaning, a = meaning_in(op, arg.dtype, dtype), self.value(arg)
-                return lambda frame: round_to(meaning(a(frame)), dtype)
+                a, meaning = self._value(arg), meaning_in(op, arg.dtype, dtype)
+                return self._rounded(f"{self._functions.name(meaning)}({a.text})", dtype, a)
             case Binary(op, left, right, dtype):
-                meaning = meaning_in(op, left.dtype, dtype)
-                a, b = self.value(left), self.value(right)
-                return lambda frame: round_to(meaning(a(frame), b(frame)), dtype)
-            case Ternary():
-                return self._ternary(expr)
+                a, b = self._value(left), self._value(right)
+                if op in _PLAIN:
+                    text = f"({a.text} {_PLAIN[op]} {b.text})"
+                else:
+                    meaning = meaning_in(op, left.dtype, dtype)
+                    text = f"{self._functions.name(meaning)}({a.text}, {b.text})"
+                if op in _FLOAT_RESULTS and left.dtype.is_float and right.dtype.is_float:
+                    return self._rounded_float(text, dtype, a, b)
+                return self._rounded(text, dtype, a, b)
+            case Ternary(TernaryOp.WHERE, first, second, third, dtype):
+                # only the chosen operand: the other one may read outside its node
+                test, a, b = self._value(first), self._value(second), self._value(third)
+                text = f"({a.text} if {test.text} != 0 else {b.text})"
+                if second.dtype is third.dtype is dtype:
+                    return self._functions.nested(text, (test, a, b))
+                return self._rounded(text, dtype, test, a, b)
+            case Ternary(op, first, second, third, dtype):
+                a, b, c = self._value(first), self._value(second), self._value(third)
+                operands, fused = f"{a.text}, {b.text}, {c.text}", op is TernaryOp.FMA
+                if fused and all(
+                    map(_fits_single, (first.dtype, second.dtype, third.dtype, dtype))
+                ):
+                    text = f"{self._functions.name(multiply_add_singles)}({operands})"
+                    return self._rounded_float(text, dtype, a, b, c)
+                text = f"{self._functions.name(op.value.meaning)}({operands})"
+                return self._rounded(text, dtype, a, b, c)
             case Const(number, dtype):
-                result = constant(number, dtype)
-                return lambda frame: result
+                return self._functions.number(constant(number, dtype))
             case ConstBits(bits, dtype):
-                result = from_bits(bits & (1 << 64) - 1, dtype)
-                return lambda frame: result
+                return self._functions.number(from_bits(bits & (1 << 64) - 1, dtype))
             case IndexValue(index, dtype):
-                position = self._position(index)
-                return lambda frame: constant(position(frame), dtype)
+                position = sum_of(self._terms(index))
+                if dtype.kind is Kind.WORD:
+                    return Code(f"{self._functions.name(word_of)}({position.text})")
+                return self._rounded(position.text, dtype)
             case _:
                 assert_never(expr)
 
-    def _load(self, node: TensorNode, slot: int, offset: Position) -> Value:
-        read = reader(self.nodes[node].dtype)
-        return lambda frame: read(frame[slot], offset(frame))
+    def _rounded(self, text: str, dtype: DType, *operands: Code) -> Code:
+        """Return a result of any type rounded to a number format."""
+        name = self._functions.name(rounder(dtype))
+        return self._functions.nested(f"{name}({text})", operands)
+
+    def _rounded_float(self, text: str, dtype: DType, *operands: Code) -> Code:
+        """Return a Python `float` rounded to a number format."""
+        if dtype.name == "float32":
+            return self._functions.nested(f"single({text}).value", operands)
+        if dtype.name == "float64":
+            return self._functions.nested(text, operands)
+        return self._rounded(text, dtype, *operands)
+
+    def _load(self, node: TensorNode, slot: int, offset: Code) -> Code:
+        dtype = self.nodes[node].dtype
+        text = cell(dtype, f"f[{slot}]", offset.text)
+        return Code(text or f"{self._functions.name(reader(dtype))}(f[{slot}], {offset.text})")
 
     def _gather(self, expr: Gather) -> Value:
         info, slot, axis = self.nodes[expr.node], self._slot(expr.node), expr.axis
-        rest, computed = self._offset(expr.node, expr.indices), self.value(expr.position)
-        extent, stride = info.buffer_dims[axis], _strides(info)[axis]
+        rest = self._functions.value(self._offset(expr.node, expr.indices))
+        computed = self.value(expr.position)
+        extent, stride = info.buffer_dims[axis], strides(info)[axis]
         read, beyond = reader(info.dtype), constant(expr.beyond, expr.dtype)
 
         def gather(frame: Frame) -> Number:
@@ -494,25 +540,11 @@ class Translator:
         if contains_barrier(body):
             raise VerifyError("A barrier is a statement of a kernel, not part of a value.")
         outer = self._scope.copy()
-        declare, run = self._declare(local), self.action(body)
+        declaration = self._declaration(local)
+        lines = [" " + declaration, *self._lines(body, 1)]
         slot = self._slot(local)
         self._scope = outer
-
-        def scoped(frame: Frame) -> Number:
-            declare(frame)
-            run(frame)
-            return frame[slot]
-
-        return scoped
-
-    def _ternary(self, expr: Ternary) -> Value:
-        meaning, dtype = expr.op.value.meaning, expr.dtype
-        a, b, c = self.value(expr.first), self.value(expr.second), self.value(expr.third)
-        if (
-            expr.op is TernaryOp.WHERE
-        ):  # only the chosen operand: the other one may read outside its node
-            return lambda frame: round_to(b(frame) if a(frame) != 0 else c(frame), dtype)
-        return lambda frame: round_to(meaning(a(frame), b(frame), c(frame)), dtype)
+        return self._functions.action([*lines, f" return f[{slot}]"])
 
 
 def repetition(
@@ -545,19 +577,5 @@ def constant(value: float, dtype: DType) -> Number:
     return round_to(value, dtype)
 
 
-def _strides(info: NodeInfo) -> tuple[int, ...]:
-    """Return the stride of each axis, in cells."""
-    strides = [1]
-    for extent in reversed(info.buffer_dims[1:]):
-        strides.insert(0, strides[0] * extent)
-    return tuple(strides[: len(info.dims)])
-
-
-def _outside(
-    node: TensorNode, positions: Sequence[int], info: NodeInfo, detail: str = ""
-) -> VerifyError:
-    return VerifyError(
-        "Accesses stay inside the node.",
-        found=f"position {list(positions)} of extents {list(info.buffer_dims)}{detail}",
-        where=repr(node),
-    )
+def _fits_single(dtype: DType) -> bool:
+    return dtype.is_float and dtype.significand <= 24

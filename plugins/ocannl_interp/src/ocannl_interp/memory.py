@@ -1,13 +1,23 @@
-"""Memory of the interpreter: NumPy arrays, and reads of their cells."""
+"""Memory of the interpreter: NumPy arrays, their strides, and reads of their cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ocannl_core.backend_api import DType, NodeInfo, Target, bool_, dataclass, float16, int4
+from ocannl_core.backend_api import (
+    DType,
+    NodeInfo,
+    Target,
+    TensorNode,
+    VerifyError,
+    bool_,
+    dataclass,
+    float16,
+    int4,
+)
 from ocannl_core.backend_api.arithmetic import Number
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +51,24 @@ def interior(cells: Array, info: NodeInfo) -> Array:
     return array[tuple(slice(margin.left, margin.left + n) for n, margin in axes)]
 
 
+def strides(info: NodeInfo) -> tuple[int, ...]:
+    """Return the stride of each axis, in cells."""
+    strides = [1]
+    for extent in reversed(info.buffer_dims[1:]):
+        strides.insert(0, strides[0] * extent)
+    return tuple(strides[: len(info.dims)])
+
+
+def outside(
+    node: TensorNode, positions: Sequence[int], info: NodeInfo, detail: str = ""
+) -> VerifyError:
+    return VerifyError(
+        "Accesses stay inside the node.",
+        found=f"position {list(positions)} of extents {list(info.buffer_dims)}{detail}",
+        where=repr(node),
+    )
+
+
 def reader(dtype: DType) -> Callable[[Array, int], Number]:
     """Return a function from the offset of a cell in a flat array to its value in Python."""
     if dtype.is_narrow and dtype is not float16:  # these formats have scalars of their own
@@ -56,6 +84,15 @@ def reader(dtype: DType) -> Callable[[Array, int], Number]:
     if dtype is bool_:  # its scalars are no numbers to `~`
         return lambda cells, offset: int(cells[offset])
     return lambda cells, offset: cells.item(offset)
+
+
+def cell(dtype: DType, cells: str, offset: str) -> str | None:
+    """Return a Python expression for what `reader` reads, or None for a format that needs it."""
+    if dtype.is_narrow and dtype is not float16:
+        return f"float({cells}[{offset}])"
+    if dtype.is_packed:
+        return None
+    return f"int({cells}[{offset}])" if dtype is bool_ else f"{cells}.item({offset})"
 
 
 def poison(dtype: DType) -> Number:

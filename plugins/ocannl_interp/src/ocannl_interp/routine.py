@@ -1,4 +1,4 @@
-"""A whole routine on the interpreter: its source, its closures, and its link to memory."""
+"""A whole routine on the interpreter: its source, its functions, and its link to memory."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from ocannl_core.backend_api.loops import (
     to_text,
     writes,
 )
-from ocannl_interp.groups import Action, Frame
 from ocannl_interp.interpreter import MergeOf, Translator, repetition
 from ocannl_interp.memory import Array, ArrayBuffer, undefined
+from ocannl_interp.python_code import Action, Frame
 
 Buffers = Mapping[TensorNode, Buffer]
 
@@ -84,7 +84,7 @@ def _statements(steps: Sequence[Step], nodes: NodeInfos) -> Iterator[Stmt]:
 
 
 class Interpretation:
-    """A plan as closures, not bound to memory."""
+    """A plan as Python functions, not bound to memory."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -102,7 +102,7 @@ class Interpretation:
             case HostCall(call):
                 return self._translator.kernel(Block((call,)), (*call.inputs, *call.outputs))
             case RepeatedSteps(index, steps=steps, scratch=scratch):
-                slot = self._translator.bind(index)
+                slot = self._translator.bind(index, step.iterations)
                 private = [(self._slots[node], self._plan.nodes[node]) for node in scratch]
                 return repetition(slot, step.iterations, private, list(map(self._action, steps)))
             case _:
