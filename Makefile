@@ -80,6 +80,9 @@ peers: $(VENV)/.for-peers
 judges: $(VENV)/.for-peers
 	$(BIN)/python -m tests.judges.torch_samples $(ARGS)
 	$(BIN)/python -m tests.judges.einsum_samples
+	$(BIN)/python -m tests.judges.einops_samples
+	$(BIN)/python -m tests.judges.modules
+	$(BIN)/python -m tests.judges.optimisers
 
 clean:
 	rm -rf $(VENV) build dist docs/_build .coverage htmlcov

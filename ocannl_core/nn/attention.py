@@ -18,12 +18,22 @@ from ocannl_core.nn.positions import Positions, positions_of, rotary
 from ocannl_core.nn.sizes import last_size
 from ocannl_core.nn.statistics import softmax
 from ocannl_core.origin import caller_location
+from ocannl_core.shape.terms import Size
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.literals import offsets, tensor
+from ocannl_core.tensor.literals import number, offsets, tensor
 from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import Axes, declare, param
-from ocannl_core.tensor.pointwise_operations import equal, less_equal, where
+from ocannl_core.tensor.pointwise_operations import (
+    equal,
+    less,
+    less_equal,
+    logical_and,
+    maximum,
+    minimum,
+    where,
+)
+from ocannl_core.tensor.positions import take
 from ocannl_core.tensor.required_shapes import require_shape
 from ocannl_core.tensor.tensor import Tensor
 
@@ -34,6 +44,9 @@ GROUPED_SCORES = "... s | h g d; ... t | h d => ... s | t -> h g"
 GROUPED_ATTENDED = "... s | t -> h g; ... t | h e => ... s | h g e"
 _EXCLUDED = 1e9
 """Minus the score of a masked position: its weight is 0 beside any other score."""
+
+_SEQUENCE = -3
+"""The axis of positions of keys and values, `...,t|h,d`."""
 
 KeysAndValues = tuple[Tensor, Tensor]
 """The keys and the values of a layer, `...,t|h,d`."""
@@ -105,9 +118,10 @@ def _masked_score(dtype: DType) -> float:
 def multi_head_attention(
     x: Tensor,
     mask: Tensor | None = None,
-    memory: Tensor | None = None,
+    memory: Tensor | KeysAndValues | None = None,
     cache: KeysAndValues | None = None,
     position: Positions | None = None,
+    values: Tensor | None = None,
     *,
     heads: int,
     width: int | None = None,
@@ -131,12 +145,14 @@ def multi_head_attention(
         x: The sequence of the queries.
         mask: Not 0 at allowed pairs of positions, with a shape that broadcasts to `...,s|t->heads`,
             such as that of `causal_mask`.
-        memory: The sequence of the keys and values, `...,t|k`; `x` itself by default.
+        memory: The sequence of the keys and values, `...,t|k`; `x` itself by default. A pair is
+            the keys and values themselves, `...,t|heads,width`, as an earlier call returned them.
         cache: Keys and values of other positions, `...,t|heads,width`. The result is then a pair:
-            the attended values, and the keys and values of `x`. Without a position, `x` is the
-            beginning of a sequence, and the cache is not read.
-        position: The position of `x`, which is one cell of a sequence, if there is a cache; else
-            the positions of its cells, 0, 1, ... by default.
+            the attended values, and the keys and values of the sequence. Without a position, it is
+            the beginning, and the cache is not read.
+        position: The position of the first cell of `x`, or the positions of its cells; 0, 1, ... by
+            default. Beside a cache, that of the first cell.
+        values: The sequence of the values, `...,t|k`; that of the keys by default.
         heads: The number of heads of the queries.
         width: The length of queries, keys and values, for each head; by default that of `x` divided
             by the heads.
@@ -155,21 +171,25 @@ def multi_head_attention(
     source = x if memory is None else memory
     own = [heads, width] if kv_heads is None else [kv_heads, width]
     asked = [heads, width] if kv_heads is None else [kv_heads, groups, width]
-    queries = _projected("q", x, asked, bias)
-    keys = _projected("k", source, own, bias)
-    values = _projected("v", source, own, bias)
-    if rotary_base is not None:
-        queries, keys = (
-            rotary(each, position, base=rotary_base, interleaved=interleaved)
-            for each in (queries, keys)
-        )
-    rows = keys, values
+
+    def turned(cells: Tensor) -> Tensor:
+        if rotary_base is None:
+            return cells
+        return rotary(cells, position, base=rotary_base, interleaved=interleaved)
+
+    queries = turned(_projected("q", x, asked, bias))
+    if isinstance(source, tuple):
+        rows = source
+    else:
+        keys = turned(_projected("k", source, own, bias))
+        rows = keys, _projected("v", source if values is None else values, own, bias)
+    found = rows
     if cache is not None and position is not None:
-        keys, values = (_with_row(*each, position) for each in zip(cache, rows, strict=True))
+        keys, cached = (_with_rows(*each, position) for each in zip(cache, rows, strict=True))
+        found = keys, cached
     attended = attention(
         queries * (1 / math.sqrt(width)),
-        keys,
-        values,
+        *found,
         mask,
         causal=causal,
         position=position,
@@ -198,11 +218,26 @@ def _groups(heads: int, kv_heads: int | None) -> int:
     return heads // shared
 
 
-def _with_row(cached: Tensor, row: Tensor, position: Positions) -> Tensor:
-    """Return cached keys or values with those of one position replaced, to be read in place."""
+def _with_rows(cached: Tensor, rows: Tensor, position: Positions) -> Tensor:
+    """Return cached keys or values with those from a position on replaced, to be read in place."""
     places = require_shape(offsets(dtype=int32, label="cached_positions"), "_|")
-    result: Tensor = where(equal(places, positions_of(position)), row, cached)
-    return result
+    count = _count(rows)
+    first = position if isinstance(position, Tensor) else number(position, dtype=int32)
+    if count == 1:
+        result: Tensor = where(equal(places, first), rows, cached)
+        return result
+    own = places - first
+    chosen = take(rows, minimum(maximum(own, 0), count - 1), axis=_SEQUENCE)
+    is_own = logical_and(less_equal(0, own), less(own, count))
+    merged: Tensor = where(is_own, chosen, cached)
+    return merged
+
+
+def _count(rows: Tensor) -> int:
+    """Return the number of positions of keys or values, 1 where it is not known."""
+    axes = rows.shape.batch.trailing
+    size = axes[-1] if axes else None
+    return size.n if isinstance(size, Size) else 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,28 +247,25 @@ class KeyValueCache:
     Attributes:
         keys: The keys, `layers,...,length|heads,width`.
         values: The values, likewise.
+        memory: The keys and values of the memory, `layers,...,positions|heads,width`, of a decoder
+            that attends to one; else None.
     """
 
     keys: Tensor
     values: Tensor
+    memory: KeysAndValues | None = None
 
     def write(self, rows: KeysAndValues, position: Positions | None) -> None:
         """Record the assignment of keys and values of all layers to their positions.
 
         Args:
-            rows: Keys and values of one position, or of the first positions of the sequence.
-            position: The position of the single row; None for the first positions.
+            rows: Keys and values of neighbouring positions.
+            position: The first of them; None for the beginning of the sequence.
 
         Raises:
             UsageError: outside of recorded code.
         """
-        if sessions.current().recorder is None:
-            raise UsageError(
-                "A cache is written in place, which is recorded code.",
-                found="a model applied to a cache in an expression",
-                where=str(caller_location() or ""),
-                fix="apply it in a function decorated with @oc.cd, and compile that",
-            )
+        _require_recorder()
         if isinstance(position, Tensor):
             raise UsageError(
                 "A cache is written at a position that the call of the routine states.",
@@ -246,7 +278,28 @@ class KeyValueCache:
                 count = row.shape.batch.trailing[-1]
                 cached[..., 0 : getattr(count, "n", None), :, :] = row
             else:
-                cached[..., position : position + 1, :, :] = row
+                cached[..., position : position + _count(row), :, :] = row
+
+    def write_memory(self, rows: KeysAndValues) -> None:
+        """Record the assignment of the keys and values of the memory, of all layers.
+
+        Raises:
+            UsageError: outside of recorded code.
+        """
+        _require_recorder()
+        assert self.memory is not None
+        for cached, row in zip(self.memory, rows, strict=True):
+            cached[:] = row
+
+
+def _require_recorder() -> None:
+    if sessions.current().recorder is None:
+        raise UsageError(
+            "A cache is written in place, which is recorded code.",
+            found="a model applied to a cache in an expression",
+            where=str(caller_location() or ""),
+            fix="apply it in a function decorated with @oc.cd, and compile that",
+        )
 
 
 def key_value_cache(
@@ -256,6 +309,8 @@ def key_value_cache(
     heads: int,
     width: int,
     batch: Axes = (),
+    memory: Any = None,
+    memory_heads: int | None = None,
     dtype: DType | str | None = None,
 ) -> KeyValueCache:
     """Return an empty cache for the keys and values of a decoder.
@@ -266,9 +321,21 @@ def key_value_cache(
         heads: The number of heads of the keys and values.
         width: The length of keys and values, for each head.
         batch: The batch axes of the sequences.
+        memory: The number of positions of the memory, whose keys and values are kept, too; None for
+            a decoder without one.
+        memory_heads: The number of heads of the memory's keys and values, if it is another one:
+            that of the queries.
         dtype: The number format.
     """
     axes = [batch] if isinstance(batch, int) else list(batch)  # type: ignore[arg-type]
-    rows: dict[str, Any] = {"batch": [layers, *axes, length], "output": [heads, width]}
-    keys, values = (declare(name, **rows, input=(), dtype=dtype) for name in ("keys", "values"))
-    return KeyValueCache(keys, values)
+
+    def pair(prefix: str, positions: Any, count: int) -> KeysAndValues:
+        shape: dict[str, Any] = {"batch": [layers, *axes, positions], "output": [count, width]}
+        keys, values = (
+            declare(f"{prefix}{name}", **shape, input=(), dtype=dtype)
+            for name in ("keys", "values")
+        )
+        return keys, values
+
+    kept = None if memory is None else pair("memory_", memory, memory_heads or heads)
+    return KeyValueCache(*pair("", length, heads), kept)

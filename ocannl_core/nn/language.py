@@ -46,8 +46,8 @@ def gpt(
     Args:
         ids: The tokens, integers.
         cache: Keys and values of earlier positions, to which recorded code adds those of the ids.
-        position: The position of the ids, of one position, when decoding from a cache. Without one,
-            the ids are the beginning of the sequence.
+        position: The position of the first id when decoding from a cache. Without one, the ids are
+            the beginning of the sequence.
         vocabulary: The number of tokens.
         layers: The number of layers, which compile like one.
         heads: The number of heads.

@@ -47,7 +47,7 @@ def cross_entropy(
     """Return `-log softmax(scores)` at the true classes.
 
     Shapes: scores `...|classes`; targets `...|`, integers, the numbers of the classes, or
-    `...|classes`, probabilities.
+    `...|classes`, probabilities. An example whose probabilities are 0 has the loss 0.
 
     Args:
         scores: Unnormalised logarithms of probabilities.
@@ -83,11 +83,10 @@ def cross_entropy(
     if has_ids:
         ids = targets if ignore is None else where(equal(targets, ignore), 0, targets)
         chosen = _at_class(ids, shifted)
+        each: Tensor = total - _smoothed(chosen, shifted, smoothing)
     else:
-        chosen = einsum(_EACH, targets * shifted)
-    if smoothing:
-        chosen = (1.0 - smoothing) * chosen + smoothing * mean(_EACH, shifted)
-    each: Tensor = total - chosen
+        logs = shifted - total
+        each = -_smoothed(einsum(_EACH, targets * logs), logs, smoothing)
     if ignore is None:
         return _reduced(each, reduction)
     counts = cast(not_equal(targets, ignore), each.dtype)
@@ -95,6 +94,13 @@ def cross_entropy(
     if reduction != "mean":
         return _reduced(each, reduction)
     result: Tensor = einsum(_ALL, each) / einsum(_ALL, counts)
+    return result
+
+
+def _smoothed(chosen: Tensor, logs: Tensor, smoothing: float) -> Tensor:
+    if not smoothing:
+        return chosen
+    result: Tensor = (1.0 - smoothing) * chosen + smoothing * mean(_EACH, logs)
     return result
 
 

@@ -18,8 +18,8 @@ from ocannl_core.tensor.required_shapes import require_shape
 from ocannl_core.tensor.tensor import Tensor
 
 Positions = Tensor | StaticIndex | int
-"""The position of each cell of a sequence `...,s|`, or one for a sequence of a single cell, which
-may be an argument of the routine's calls.
+"""The position of each cell of a sequence `...,s|`, or that of the first one, which may be an
+argument of the routine's calls.
 """
 
 
@@ -34,10 +34,8 @@ def positions_of(given: Positions | None) -> Tensor:
                 fix='oc.tensor(positions, dtype="int32", batch_axes=1)',
             )
         return given
-    if given is not None:
-        return number(given, dtype=int32)
     counted: Tensor = require_shape(offsets(dtype=int32, label="positions"), "_|")
-    return counted
+    return counted if given is None else counted + number(given, dtype=int32)
 
 
 def sinusoidal_positions(
@@ -89,7 +87,8 @@ def rotary(
 
     Args:
         x: Queries or keys.
-        positions: The positions; 0, 1, ... by default. When decoding, the position of the step.
+        positions: The positions; 0, 1, ... by default. When decoding, the position of the first
+            cell.
         base: The base of the wave lengths.
         interleaved: False for pairs `i` and `i + d / 2`, as in GPT-NeoX and in Llama of Hugging
             Face; True for neighbours `2 i` and `2 i + 1`, as in the paper, GPT-J and Meta's Llama.

@@ -25,6 +25,7 @@ def transformer_layer(
     memory_mask: Tensor | None = None,
     cache: KeysAndValues | None = None,
     position: Positions | None = None,
+    memory_cache: KeysAndValues | None = None,
     *,
     heads: int,
     hidden: int,
@@ -54,7 +55,9 @@ def transformer_layer(
         memory_mask: The mask of the attention to the memory.
         cache: Keys and values of other positions, as for `multi_head_attention`. The result is then
             a pair, with those of `x`.
-        position: The position of `x`, or the positions of its cells.
+        position: The position of the first cell of `x`, or the positions of its cells.
+        memory_cache: Keys and values of the memory, in place of the memory. Beside one, they are
+            not read, and the result ends with those of the memory.
         heads: The number of heads.
         hidden: The hidden width of the perceptron.
         width: The length of queries, keys and values, for each head; by default that of `x` divided
@@ -73,6 +76,7 @@ def transformer_layer(
     attend: dict[str, Any] = {"heads": heads, "bias": bias, "dropout": dropout}
     attend["width"] = last_size(x, "transformer_layer") // heads if width is None else width
     rows: list[KeysAndValues] = []
+    memory_rows: list[KeysAndValues] = []
 
     def to_itself(x: Tensor) -> Tensor:
         block = multi_head_attention(
@@ -91,8 +95,13 @@ def transformer_layer(
 
     def to_memory(x: Tensor) -> Tensor:
         block = multi_head_attention(**attend, label="cross_attention")
-        result: Tensor = block(x, memory_mask, memory)
-        return result
+        if memory is None or memory_cache is None:
+            read = memory_cache if memory is None else memory
+            plain: Tensor = block(x, memory_mask, read)
+            return plain
+        result, found = block(x, memory_mask, memory, memory_cache)
+        memory_rows.append(found)
+        return result  # type: ignore[no-any-return]
 
     def perceptron(x: Tensor) -> Tensor:
         inner = activation(dense(x, output=[hidden], bias=bias, label="linear1"))
@@ -101,14 +110,16 @@ def transformer_layer(
         result: Tensor = dense(drop(inner, rate=dropout), bias=bias, label="linear2")
         return result
 
-    parts = [to_itself, perceptron] if memory is None else [to_itself, to_memory, perceptron]
+    has_memory = memory is not None or memory_cache is not None
+    parts = [to_itself, to_memory, perceptron] if has_memory else [to_itself, perceptron]
     for number, part in enumerate(parts, 1):
         normalise = norm(label=f"norm{number}")
         if norm_first:
             x = with_shape_of(x, x + drop(part(normalise(x)), rate=dropout))
         else:
             x = normalise(with_shape_of(x, x + drop(part(x), rate=dropout)))
-    return x if cache is None else (x, rows[0])
+    kept = rows + memory_rows
+    return (x, *kept) if kept else x
 
 
 @op
@@ -158,9 +169,11 @@ def transformer_decoder(
         memory: The output of an encoder.
         mask: The mask of the attention to itself, in addition to its order.
         memory_mask: The mask of the attention to the memory.
-        cache: Keys and values of earlier positions, to which recorded code adds those of `x`.
-        position: The position of `x`, one cell of the sequence, when decoding from a cache. Without
-            one, `x` is the beginning of the sequence.
+        cache: Keys and values of earlier positions, to which recorded code adds those of `x`. If
+            it has room for a memory, those of the memory are computed where one is given, and read
+            where not.
+        position: The position of the first cell of `x` when decoding from a cache. Without one, `x`
+            is the beginning of the sequence.
         layers: The number of layers, which compile like one.
         final_norm: True to normalise the result.
         keep: The values of each layer that gradients read from memory, as in `oc.scan`.
@@ -168,15 +181,20 @@ def transformer_decoder(
     """
     layer = {"causal": True, **_with_width(x, layer)}
 
-    def step(x: Tensor, cached: KeysAndValues | None = None) -> Any:
-        return transformer_layer(x, mask, memory, memory_mask, cached, position, **layer)
+    def step(x: Tensor, cached: Any = (None, None)) -> Any:
+        own, of_memory = cached
+        block = transformer_layer(**layer)
+        found = block(x, mask, memory, memory_mask, own, position, of_memory)
+        return (found[0], found[1:]) if isinstance(found, tuple) else found
 
     if cache is None:
         x = repeat_layers(step, x, layers=layers, keep=keep)
-    else:
-        each_layer = (cache.keys, cache.values)
-        x, rows = repeat_layers(step, x, each_layer, layers=layers, keep=keep)
-        cache.write(rows, position)
+        return _normalised(x, final_norm, layer)
+    each_layer = ((cache.keys, cache.values), cache.memory)
+    x, rows = repeat_layers(step, x, each_layer, layers=layers, keep=keep)
+    cache.write(rows[0], position)
+    if len(rows) > 1:
+        cache.write_memory(rows[1])
     return _normalised(x, final_norm, layer)
 
 

@@ -12,7 +12,8 @@ its statements read, which lives longer then, or is itself computed again.
 
 The pass frees the most bytes for each operation first, until the nodes that live at the same time
 fit the budget. The measure is the sum, over all statements, of live bytes beyond the budget; so a
-step counts that lowers one of several equal peaks.
+step counts that lowers one of several equal peaks. Values that are private to the iterations of a
+repetition come last: they fit what the nodes around it leave of the budget.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ _MOST_TRIED = 8
 """Candidates that are compared exactly in each round, those with the most bytes by cost."""
 _LONGEST_CHAIN = 64
 """Values that are computed again for the sake of one."""
+_TOLERATED = 4
+"""The part of the budget, its fourth, by which repetitions may exceed it here: later fusion of
+their kernels frees about as much, and less if values are computed again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,21 @@ def recompute_within_budget(program: LoopProgram, budget: int) -> LoopProgram:
     """
     allocations = [s for s in program.body.stmts if isinstance(s, Allocate)]
     first = _first_state(program, allocations)
+    state = _with_smaller_iterations(_within(first, budget), budget)
+    if state is first:
+        return program
+    used = {node for each in state.entries for node in each.reads | each.writes}
+    added = [Allocate(node, Scope.ROUTINE) for node in state.nodes if node not in program.nodes]
+    kept = [each for each in (*allocations, *added) if each.node in used]
+    return replace(
+        program,
+        nodes={n: info for n, info in state.nodes.items() if n in used or n in program.params},
+        body=Block((*kept, *(each.stmt for each in state.entries))),
+    )
+
+
+def _within(first: _State, budget: int) -> _State:
+    """Return a program that computes values again until it fits a budget, as far as possible."""
     state, excess = first, _excess(first, budget)
     refused: set[tuple[TensorNode, ById]] = set()
     while excess > 0:
@@ -146,15 +166,38 @@ def recompute_within_budget(program: LoopProgram, budget: int) -> LoopProgram:
         if found is None:
             break
         state, excess = found, _excess(found, budget)
-    if state is first:
-        return program
-    used = {node for each in state.entries for node in each.reads | each.writes}
-    added = [Allocate(node, Scope.ROUTINE) for node in state.nodes if node not in program.nodes]
-    kept = [each for each in (*allocations, *added) if each.node in used]
-    return replace(
-        program,
-        nodes={n: info for n, info in state.nodes.items() if n in used or n in program.params},
-        body=Block((*kept, *(each.stmt for each in state.entries))),
+    return state
+
+
+def _with_smaller_iterations(state: _State, budget: int) -> _State:
+    """Return a program whose repetitions compute values again where they exceed a budget with what
+    lives around them.
+    """
+    live = _live_bytes(state.entries, state.nodes, state.own)
+    entries = tuple(
+        _smaller(entry, state.nodes, budget - int(here) + entry.inner)
+        if here > budget + budget // _TOLERATED and entry.inner
+        else entry
+        for entry, here in zip(state.entries, live, strict=True)
+    )
+    changed = any(one is not other for one, other in zip(entries, state.entries, strict=True))
+    return replace(state, entries=entries) if changed else state
+
+
+def _smaller(entry: _Entry, nodes: Mapping[TensorNode, NodeInfo], budget: int) -> _Entry:
+    """Return a repetition whose private values fit a budget, as far as possible."""
+    repeat = entry.stmt
+    assert isinstance(repeat, Repeat)
+    private = dict(repeat.private)
+    body = [_entry(each) for each in repeat.body.stmts]
+    first = _state_of(body, {**nodes, **private}, frozenset(private))
+    found = _with_smaller_iterations(_within(first, max(budget, 0)), max(budget, 0))
+    if found is first:
+        return entry
+    used = {node for each in found.entries for node in each.reads | each.writes}
+    kept = tuple((n, info) for n, info in found.nodes.items() if n in found.own and n in used)
+    return _entry(
+        replace(repeat, body=Block(tuple(each.stmt for each in found.entries)), private=kept)
     )
 
 
@@ -167,6 +210,12 @@ def needed_bytes(program: LoopProgram) -> int:
 def _first_state(program: LoopProgram, allocations: Sequence[Allocate]) -> _State:
     entries = [_entry(s) for s in program.body.stmts if not isinstance(s, Allocate)]
     own = frozenset(each.node for each in allocations if each.scope is Scope.ROUTINE)
+    return _state_of(entries, program.nodes, own)
+
+
+def _state_of(
+    entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: frozenset[TensorNode]
+) -> _State:
     written: dict[TensorNode, list[_Entry]] = {}
     for entry in entries:
         for node in entry.writes:
@@ -176,7 +225,7 @@ def _first_state(program: LoopProgram, allocations: Sequence[Allocate]) -> _Stat
         for node, source in written.items()
         if node in own and all(each.is_plain and each.writes == {node} for each in source)
     }
-    return _State(tuple(entries), program.nodes, own, {node: node for node in own}, sources)
+    return _State(tuple(entries), nodes, own, {node: node for node in own}, sources)
 
 
 def _entry(stmt: Stmt) -> _Entry:

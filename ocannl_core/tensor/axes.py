@@ -208,6 +208,14 @@ def axes_of(x: Tensor, name: str) -> Axes:
     return Axes(ranks, sizes, name)
 
 
+def settle_axes(x: Tensor, name: str) -> None:
+    """State the number of axes of a tensor if its operands determine it; uses then add none."""
+    environment = x.session.environment
+    ranks = environment.implied_ranks(x.terms)
+    if ranks is not None:
+        environment.set_ranks(x.terms, ranks, Origin(name, caller_location()))
+
+
 def share_ranks(x: Tensor, other: Tensor) -> None:
     """Give a tensor whose axes follow from its uses the number of axes of another one, if that is
     known, so that axes of an expression of both can be counted.

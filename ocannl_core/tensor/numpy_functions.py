@@ -6,7 +6,7 @@ others are in `foreign_names.FUNCTIONS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from string import ascii_letters
 from typing import Any
 
@@ -314,7 +314,8 @@ def norm(x: Any, ord: Any = None, axis: AxisArgument = None, *, keepdims: bool =
 
 @_counterpart()
 def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
-    """Return the sum of products that a specification of NumPy states.
+    """Return the sum of products that a specification of NumPy states; letters of any alphabet are
+    labels.
 
     Leading axes of the result that are batch axes of an operand are batch axes, others output axes.
     The order of products is a matter of the compiler, whatever `optimize` is.
@@ -373,17 +374,19 @@ def _product(names: Sequence[Sequence[str]], given: Sequence[Tensor], result: Se
 
 
 def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """Return the specification of operands that lists of numbers follow."""
+    """Return the specification of operands that lists of numbers, or of names, follow."""
     operands, lists = arguments[: len(arguments) // 2 * 2 : 2], arguments[1::2]
     result = arguments[-1:] if len(arguments) % 2 else ()
     try:
+        letters = _letters_of({each for axes in lists for each in axes} - {Ellipsis})
         texts = [
-            "".join("..." if each is Ellipsis else ascii_letters[each] for each in axes)
+            "".join("..." if each is Ellipsis else letters[each] for each in axes)
             for axes in (*lists, *result)
         ]
-    except (TypeError, IndexError):
+    except (TypeError, LookupError):
         raise UsageError(
-            "The specification of einsum is a text, or a list of numbers after each operand.",
+            "The specification of einsum is a text, or a list of numbers or of names after each "
+            "operand.",
             found=f"{lists!r}",
             where=str(caller_location() or ""),
             fix='np.einsum("ij,jk->ik", x, y)',
@@ -392,9 +395,26 @@ def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     return (f"{joined}->{texts[-1]}" if result else joined), operands
 
 
+def _letters_of(labels: Collection[Any]) -> Mapping[Any, str]:
+    """Return a letter for each label, in their order.
+
+    Raises:
+        TypeError: if they have no order.
+        LookupError: if there are too many, or one is negative.
+    """
+    ordered = sorted(labels)
+    if any(isinstance(each, int) and each < 0 for each in ordered):
+        raise LookupError
+    return {label: _LETTERS[number] for number, label in enumerate(ordered)}
+
+
+_LETTERS = "".join(filter(str.isalpha, map(chr, range(0x24F))))
+"""Letters in their order, which is that of the axes of a result that is not stated."""
+
+
 def _is_invalid(part: str) -> bool:
     letters = part.replace("...", "", 1)
-    return any(letter not in ascii_letters for letter in letters)
+    return bool(letters) and not letters.isalpha()
 
 
 def _axis_names(part: str, rank: int, wide: int) -> list[str]:

@@ -20,6 +20,7 @@ from ocannl_core.origin import caller_location
 from ocannl_core.shape.logic import ScatterRows, Take, TakeAlong
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
+from ocannl_core.tensor.axes import settle_axes
 from ocannl_core.tensor.call_errors import explained
 from ocannl_core.tensor.operands import as_tensor, session_of, suggest_operand
 from ocannl_core.tensor.operation import Operation, define_operation
@@ -202,7 +203,10 @@ def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tens
             )
     check_integers(ids, operation.name)
     session = session_of((values, ids), operation.name)
-    return as_tensor(values, session), as_tensor(ids, session)
+    made = as_tensor(values, session), as_tensor(ids, session)
+    for each in made:
+        settle_axes(each, operation.name)
+    return made
 
 
 def check_integers(ids: Tensor, name: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -105,6 +105,7 @@ def _padding_with(value: float) -> Operation:
     return define_operation("pad", forward=forward, gradient=gradient, operands=1)
 
 
+_Continuation = Literal["edge", "reflect", "symmetric", "wrap"]
 Widths = int | tuple[int, int] | Sequence[tuple[int, int]]
 """Cells to add on both sides of every axis, before and after every axis, or for each axis."""
 
@@ -128,7 +129,8 @@ def pad(
         x: The tensor.
         widths: The numbers of cells: for both sides, before and after, or a pair for each axis.
         mode: "constant" for cells of a value, "edge" for copies of the last cell, "reflect" for
-            those beside it in reversed order. The latter two need known sizes.
+            those beside it in reversed order, "symmetric" for the same with the last cell itself,
+            "wrap" for cells from the other end. All but the first need known sizes.
         value: The number in the new cells of the mode "constant".
         axis: The axes; all when not given.
     """
@@ -196,9 +198,10 @@ def _pairs(widths: Widths, count: int) -> list[tuple[int, int]]:
 
 def _padded(mode: str, size: int, low: int, high: int) -> Sequence[int]:
     """Return the positions of the cells of a padded axis."""
-    if mode not in ("edge", "reflect"):
+    if mode not in get_args(_Continuation):
+        modes = ", ".join(map(repr, get_args(_Continuation)))
         raise UsageError(
-            'Axes are padded with a constant, by "reflect" or by "edge".',
+            f"Axes are padded with a constant, or continued by one of {modes}.",
             found=f"mode={mode!r}",
             where=str(caller_location() or ""),
             fix='mode="constant", mode="reflect" or mode="edge"',
@@ -209,8 +212,8 @@ def _padded(mode: str, size: int, low: int, high: int) -> Sequence[int]:
             found=f"an axis of size {size} with mode={mode!r}",
             where=str(caller_location() or ""),
         )
-    kind = "edge" if mode == "edge" else "reflect"
-    positions: list[int] = np.pad(np.arange(size), (low, high), mode=kind).tolist()  # type: ignore[call-overload]
+    kind = cast(_Continuation, mode)
+    positions: list[int] = np.pad(np.arange(size), (low, high), mode=kind).tolist()
     return positions
 
 

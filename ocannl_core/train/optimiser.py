@@ -35,6 +35,7 @@ from ocannl_core.tensor.parameters import declare
 from ocannl_core.tensor.pointwise_operations import (
     cast,
     equal,
+    expm1,
     logical_and,
     maximum,
     minimum,
@@ -129,7 +130,8 @@ class Clock:
         """
         key = decay, power, dtype
         if key not in self._corrections:
-            weight = 1.0 - decay ** self.time(dtype)
+            # of digits that cancel in `1 - decay**t`, short formats lose most
+            weight: Any = 1.0 if decay == 0 else -expm1(math.log(decay) * self.time(dtype))
             self._corrections[key] = weight if power == 1 else weight**power
         return self._corrections[key]
 

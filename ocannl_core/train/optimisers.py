@@ -9,9 +9,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any, ClassVar
 
+from ocannl_core.dtypes import float64
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.tensor.contractions import einsum, where
-from ocannl_core.tensor.pointwise_operations import equal, maximum, minimum, sign, sqrt
+from ocannl_core.tensor.pointwise_operations import cast, equal, maximum, minimum, sign, sqrt
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.train.guards import SUM
 from ocannl_core.train.optimiser import Optimiser, Update
@@ -259,12 +260,14 @@ class RAdam(Optimiser):
         mean = update.average("first_moment", update.g, first) / update.correction(first)
         square = update.average("second_moment", update.g * update.g, second)
         limit = 2.0 / (1.0 - second) - 1.0
-        power = second**update.t
-        length = limit - 2.0 * update.t * (power / (1.0 - power))
+        t = cast(update.t, float64)  # large numbers cancel
+        power = second**t
+        length = limit - 2.0 * t * (power / (1.0 - power))
         known = maximum(length, 5.0)
         ratio = (known - 4.0) * (known - 2.0) * limit / (known * (limit - 4.0) * (limit - 2.0))
+        rectified, scale = (cast(each, update.p.dtype) for each in (length > 5.0, sqrt(ratio)))
         root = sqrt(update.correction(second)) / (sqrt(square) + self.eps)
-        return mean * where(length > 5.0, sqrt(ratio) * root, 1.0)
+        return mean * where(rectified, scale * root, 1.0)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -151,6 +151,14 @@ MOVES: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Array]]] = {
         lambda x: oc.pad(x, (1, 5), mode="reflect", axis=(1, 2)),
         lambda a: np.pad(a, ((0, 0), (1, 5), (1, 5)), mode="reflect"),
     ),
+    "pad, symmetric": (
+        lambda x: oc.pad(x, (4, 1), mode="symmetric", axis=-1),
+        lambda a: np.pad(a, ((0, 0), (0, 0), (4, 1)), mode="symmetric"),
+    ),
+    "pad, wrap": (
+        lambda x: oc.pad(x, [(2, 3), (0, 9)], mode="wrap", axis=(1, 2)),
+        lambda a: np.pad(a, ((0, 0), (2, 3), (0, 9)), mode="wrap"),
+    ),
     "repeat": (lambda x: x.repeat(3, 1), lambda a: np.repeat(a, 3, 1)),
     "tile": (lambda x: x.tile((2, 1, 1, 3)), lambda a: np.tile(a, (2, 1, 1, 3))),
     "tril": (lambda x: x.tril(-1), lambda a: np.tril(a, -1)),
@@ -286,7 +294,7 @@ def test_an_axis_of_a_tensor_of_unknown_rank_is_refused() -> None:
         (lambda x: x.roll((1, 2), 0), "shift"),
         (lambda x: oc.pad(x, -1), "widths=-1"),
         (lambda x: oc.pad(x, [(1, 1)]), "for 3 axes"),
-        (lambda x: oc.pad(x, 1, mode="wrap"), "mode='wrap'"),
+        (lambda x: oc.pad(x, 1, mode="mean"), "mode='mean'"),
         (lambda x: x.repeat(-1, 1), "repeats=-1"),
         (lambda x: oc.tril(x.sum(axis=(0, 1))), "1 axes"),
         (lambda x: oc.topk(x, 9), "k=9 of 4"),

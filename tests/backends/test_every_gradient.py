@@ -236,6 +236,7 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "roll": (lambda a: a.roll(1, 1), [cells(2, 3)]),
     "pad": (lambda a: oc.pad(a, 1, value=2.0), [cells(2, 3)]),
     "pad, reflect": (lambda a: oc.pad(a, 1, mode="reflect"), [cells(2, 3)]),
+    "pad, wrap": (lambda a: oc.pad(a, (1, 2), mode="wrap", axis=-1), [cells(2, 3)]),
     "repeat and tile": (lambda a: a.repeat(2, 0).tile((1, 2)), [cells(2, 3)]),
     "tril": (lambda a: a.tril(), [cells(3, 3)]),
     "concat along an axis": (lambda a: oc.concat([a, a * a], axis=1), [cells(2, 3)]),

@@ -44,6 +44,20 @@ def recurrent() -> oc.Tensor:
     return oc.mean(outputs * outputs)
 
 
+def wide_steps() -> oc.Tensor:
+    """Return the loss of a loop whose steps need more memory than their results."""
+    into, out = (oc.param(n, output=[m], input=[k]) for n, m, k in (("u", 64, 4), ("v", 4, 64)))
+
+    def step(h: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
+        for _ in range(3):
+            h = oc.tanh(out @ oc.tanh(into @ (h + x)))
+        return h, h
+
+    xs = oc.tensor(X.reshape(4, 8, 4)[:3], batch_axes=2)
+    outputs, _ = oc.scan(step, 0.0, xs)
+    return oc.mean(outputs * outputs)
+
+
 def gradients(build: Build, backend: str, budget: int | str | None) -> tuple[int, list[Any]]:
     """Return the bytes of the routine's own memory, the loss, and the gradients."""
     with oc.Session(seed=3), oc.settings.overrides(memory_budget=budget):
@@ -58,7 +72,13 @@ def gradients(build: Build, backend: str, budget: int | str | None) -> tuple[int
 
 @pytest.mark.parametrize(
     ("build", "share"),
-    [(deep_perceptron, 0.4), (convolutions, 0.8), (layers, 0.7), (recurrent, 0.8)],
+    [
+        (deep_perceptron, 0.4),
+        (convolutions, 0.8),
+        (layers, 0.7),
+        (recurrent, 0.8),
+        (wide_steps, 0.7),
+    ],
 )
 def test_gradients_fit_a_budget(build: Build, share: float) -> None:
     whole, expected = gradients(build, "cpu_c", None)

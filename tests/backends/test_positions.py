@@ -530,3 +530,22 @@ def test_rows_beyond_the_extent_of_a_call_add_nothing_to_a_gradient(target: str)
     step(n=3)
     assert ctx[table.grad].tolist() == [[1, 1]] * 3
     assert ctx[counted].tolist() == [1, 1, 1]
+
+
+def test_axes_of_cells_at_positions_in_an_expression_are_counted() -> None:
+    """The number of axes of the expression is that of its operands."""
+    with oc.Session():
+        x = oc.tensor(np.arange(24.0).reshape(4, 2, 3), batch_axes=2) + 1.0
+        ids = oc.tensor(np.array([2, 0], np.int32)) + 0
+        along = oc.tensor(np.zeros((4, 2, 1), np.int32), batch_axes=2)
+        results = [
+            oc.take(x, ids, axis=-1)[1],
+            oc.take_along(x, along, axis=-1)[0],
+            oc.take_along(x, along, axis=-1).sum(axis=1),
+        ]
+        ctx = oc.Context("interp")
+        ctx.compile(oc.train.forward(sum(map(oc.sum, results))), keep=results)()
+        cells = np.arange(24.0).reshape(4, 2, 3) + 1.0
+        np.testing.assert_array_equal(ctx[results[0]], cells[1][:, [2, 0]])
+        np.testing.assert_array_equal(ctx[results[1]], cells[0][:, :1])
+        np.testing.assert_array_equal(ctx[results[2]], cells[..., :1].sum(axis=1))

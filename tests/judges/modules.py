@@ -1,6 +1,6 @@
 """Blocks and losses beside PyTorch's modules, on the inputs of its own test suite.
 
-    python -m tests.judges.modules [--backend interp] [--only Conv2d LSTM] [--most 40]
+    python -m tests.judges.modules [--backend interp] [--only Conv2d LSTM] [--most 20]
 
 For every input of `torch.testing._internal.common_modules.module_db`, the module's parameters are
 copied to the block, and the outputs and the gradients of a weighted sum of them are compared in
@@ -20,10 +20,11 @@ import torch
 from torch.testing._internal.common_modules import module_db
 
 import ocannl_core as oc
-from tests.judges import layers, sequences
+from ocannl_core import settings
+from tests.judges import layers, losses, sequences, windows
 from tests.judges.trial import ADAPTERS, Adapter, Missing, Trial
 
-MAPPED = layers, sequences
+MAPPED = layers, losses, sequences, windows
 """The modules whose import registers the adapters."""
 
 
@@ -31,7 +32,7 @@ def compare(trial: Trial, adapted: Adapter, forward: Any, backend: str) -> str:
     """Return the reason for a disagreement, or nothing."""
     expected = trial.module(*forward.args, **forward.kwargs)
     expected = expected[0] if isinstance(expected, tuple) else expected
-    with oc.Session(dtype="float64"):
+    with oc.Session(dtype="float64"), settings.overrides(allow_nan=True):
         result, change = adapted(trial, *forward.args, **forward.kwargs)
         ctx = oc.Context(backend)
         rng = np.random.default_rng(0)
@@ -42,27 +43,29 @@ def compare(trial: Trial, adapted: Adapter, forward: Any, backend: str) -> str:
             "weighting", batch=dims.batch.sizes, output=dims.output.sizes, input=dims.input.sizes
         )
         loss = oc.einsum("...|...->... => 0", result * weighting)
-        grads = [tensor.grad for tensor, theirs, _ in trial.pairs if theirs.requires_grad]
-        step = ctx.compile(oc.train.grad_update(loss), keep=[result, *grads])
+        moved = [tie for tie in trial.ties if tie.theirs[0].requires_grad]
+        step = ctx.compile(
+            oc.train.grad_update(loss), keep=[result, *(tie.tensor.grad for tie in moved)]
+        )
         ctx.init_params(loss)
-        for tensor, theirs, convert in trial.pairs:
-            if tensor.is_parameter:
-                ctx[tensor] = convert(theirs.detach().numpy()).reshape(tensor.info.dims)
+        for tie in trial.ties:
+            if tie.tensor.is_parameter:
+                ctx[tie.tensor] = tie.cells.reshape(tie.tensor.info.dims)
         ctx[weighting] = weights.reshape(weighting.info.dims)
         step()
         ours = ctx[result].reshape(weights.shape)
-        if not np.allclose(ours, change(expected.detach().numpy()), rtol=1e-7, atol=1e-9):
+        wanted = change(expected.detach().numpy())
+        if not np.allclose(ours, wanted, rtol=1e-7, atol=1e-9, equal_nan=True):
             return "another output"
-        wanted = [(t, x, c) for t, x, c in trial.pairs if x.requires_grad]
-        back = torch.tensor(weights)
-        moved = torch.tensor(np.ascontiguousarray(_undo(change, weights, expected)))
-        (expected * (moved if moved.shape == expected.shape else back)).sum().backward()
-        for tensor, theirs, convert in wanted:
-            if theirs.grad is None:
+        back = torch.tensor(np.ascontiguousarray(_undo(change, weights, expected)))
+        (expected * back).sum().backward()
+        for tie in moved:
+            gradient = tie.gradient
+            if gradient is None:
                 continue
-            gradient = convert(theirs.grad.numpy())
-            if not np.allclose(ctx[tensor.grad].reshape(gradient.shape), gradient, 1e-6, 1e-8):
-                return f"another gradient of {tensor.label[0]}"
+            found = ctx[tie.tensor.grad].reshape(gradient.shape)
+            if not np.allclose(found, gradient, rtol=1e-6, atol=1e-8, equal_nan=True):
+                return f"another gradient of {tie.tensor.label[0]}"
     return ""
 
 
@@ -78,7 +81,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="interp")
     parser.add_argument("--only", nargs="*", default=())
-    parser.add_argument("--most", type=int, default=40, help="inputs of each module")
+    parser.add_argument("--most", type=int, default=1000, help="inputs of each module")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -94,13 +97,14 @@ def main() -> int:
         outcomes: Counter[str] = Counter()
         for each in inputs:
             outcome = judge(info, name, each, arguments.backend)
-            kind = "agree" if outcome == "" else outcome.split(":")[0]
+            kind = "differ" if outcome.startswith("differ") else outcome or "agree"
             outcomes[kind] += 1
             if arguments.verbose and kind == "differ":
                 print(f"    {name}: {outcome}")
-        reasons = ", ".join(f"{n} {kind}" for kind, n in outcomes.items() if kind != "agree")
+        reasons = "; ".join(f"{n} {kind}" for kind, n in outcomes.items() if kind != "agree")
         print(f"{name:24} {outcomes['agree']:4} of {len(inputs):4}  {reasons}", flush=True)
-        total.update(outcomes)
+        for kind, n in outcomes.items():
+            total[kind.split(":")[0]] += n
         total["modules"] += outcomes["agree"] == len(inputs)
     print(
         f"{total['agree']} inputs agree in outputs and gradients, {total['differ']} differ, "

@@ -49,7 +49,7 @@ def recurrent(trial: Trial, xs: Any, state: Any = None) -> Any:
     module = trial.module
     name = type(module).__name__
     if getattr(module, "proj_size", 0):
-        raise Missing("proj_size")
+        raise Missing("proj_size: a product with the output of each step, by oc.scan of a cell")
     swap = (lambda c: np.swapaxes(c, 0, 1)) if module.batch_first and xs.ndim == 3 else same
     ours = trial.leaf(xs, convert=swap)
     count = module.num_layers * (2 if module.bidirectional else 1)
@@ -107,7 +107,7 @@ def allowed(mask: Any, padding: Any, heads: int, queries: int) -> oc.Tensor | No
         seen = np.broadcast_to(seen, (queries, kept.shape[-1])) if seen.ndim < 3 else seen
         seen = seen & (kept[..., None, :] if seen.ndim < 4 else kept[..., None, None, :])
     if not seen.any(-1).all():
-        raise Missing("a query without keys")
+        raise Missing("a query without keys, whose result is NaN there")
     if mask is not None and mask.ndim == 3:
         if padding is None or padding.ndim == 1:
             seen = seen if seen.shape[0] > 1 else seen[0]
@@ -115,25 +115,28 @@ def allowed(mask: Any, padding: Any, heads: int, queries: int) -> oc.Tensor | No
     return oc.tensor(seen.astype(np.uint8), batch_axes=seen.ndim - 1, input_axes=1)
 
 
-def tie_attention(trial: Trial, params: Any, module: Any, prefix: str) -> None:
-    """Tie the products of an attention to PyTorch's stacked ones."""
-    heads = module.num_heads
+def tie_attention(trial: Trial, params: Any, modules: list[Any], prefix: str) -> None:
+    """Tie the products of an attention to PyTorch's stacked ones, those of all layers."""
+    heads, width = modules[0].num_heads, modules[0].embed_dim
+    if modules[0].in_proj_weight is None:
+        raise Missing("kdim and vdim: keys and values of other sizes than queries")
+
+    def tie(name: str, theirs: list[Any], change: Any) -> None:
+        if theirs[0] is not None:
+            trial.tie(params[prefix + name], theirs if len(theirs) > 1 else theirs[0], change)
+
     for number, each in enumerate("qkv"):
-        part = slice(number * module.embed_dim, (number + 1) * module.embed_dim)
+        part = slice(number * width, (number + 1) * width)
 
         def change(cells: Any, part: slice = part) -> Any:
             cells = cells[part]
             return cells.reshape(heads, -1, *cells.shape[1:])
 
-        if module.in_proj_weight is None:
-            raise Missing("kdim and vdim")
-        trial.tie(params[f"{prefix}w_{each}"], module.in_proj_weight, change)
-        if module.in_proj_bias is not None:
-            trial.tie(params[f"{prefix}b_{each}"], module.in_proj_bias, change)
+        tie(f"w_{each}", [module.in_proj_weight for module in modules], change)
+        tie(f"b_{each}", [module.in_proj_bias for module in modules], change)
     split = lambda cells: cells.reshape(cells.shape[0], heads, -1)  # noqa: E731
-    trial.tie(params[f"{prefix}w_o"], module.out_proj.weight, split)
-    if module.out_proj.bias is not None:
-        trial.tie(params[f"{prefix}b_o"], module.out_proj.bias)
+    tie("w_o", [module.out_proj.weight for module in modules], split)
+    tie("b_o", [module.out_proj.bias for module in modules], same)
 
 
 def batch_first(module: Any, x: Any) -> Any:
@@ -153,22 +156,23 @@ def attention(
 ) -> Any:
     module = trial.module
     if module.bias_k is not None or module.add_zero_attn:
-        raise Missing("add_bias_kv and add_zero_attn")
-    if k is not v and not torch.equal(k, v):
-        raise Missing("values of another sequence than keys")
+        raise Missing("add_bias_kv, add_zero_attn: a key and a value more; oc.concat adds them")
     change = batch_first(module, q)
-    x, memory = trial.leaf(q, convert=change), trial.leaf(k, convert=change)
+    x, memory, values = (trial.leaf(each, convert=change) for each in (q, k, v))
     mask = allowed(attn_mask, key_padding_mask, module.num_heads, change(q.detach()).shape[-2])
     result = nn.multi_head_attention(
         x,
         mask,
         memory,
+        None,
+        None,
+        values,
         heads=module.num_heads,
         output=[module.embed_dim],
         bias=module.in_proj_bias is not None,
         label="attention",
     )
-    tie_attention(trial, result.params, module, "attention.")
+    tie_attention(trial, result.params, [module], "attention.")
     return result, change
 
 
@@ -184,21 +188,23 @@ def layer_options(layer: Any) -> dict[str, Any]:
     }
 
 
-def tie_layer(trial: Trial, params: Any, layer: Any, prefix: str) -> None:
-    tie_attention(trial, params, layer.self_attn, f"{prefix}attention.")
-    if hasattr(layer, "multihead_attn"):
-        tie_attention(trial, params, layer.multihead_attn, f"{prefix}cross_attention.")
-    for name, module in layer.named_children():
+def tie_layers(trial: Trial, params: Any, layers: list[Any], prefix: str) -> None:
+    """Tie the parameters of equal layers, which have a leading axis if there are several."""
+    tie_attention(trial, params, [layer.self_attn for layer in layers], f"{prefix}attention.")
+    if hasattr(layers[0], "multihead_attn"):
+        memories = [layer.multihead_attn for layer in layers]
+        tie_attention(trial, params, memories, f"{prefix}cross_attention.")
+    for name, _ in layers[0].named_children():
         if name.startswith(("linear", "norm")):
-            for ours, theirs in (
-                ("weight", "weight"),
-                ("bias", "bias"),
-                ("gamma", "weight"),
-                ("beta", "bias"),
-            ):
-                value = getattr(module, theirs)
-                if f"{prefix}{name}.{ours}" in params and value is not None:
-                    trial.tie(params[f"{prefix}{name}.{ours}"], value)
+            tie_parts(trial, params, [getattr(layer, name) for layer in layers], f"{prefix}{name}.")
+
+
+def tie_parts(trial: Trial, params: Any, modules: list[Any], prefix: str) -> None:
+    names = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+    for ours, theirs in names.items():
+        values = [getattr(module, theirs) for module in modules]
+        if f"{prefix}{ours}" in params and values[0] is not None:
+            trial.tie(params[f"{prefix}{ours}"], values if len(values) > 1 else values[0])
 
 
 @adapter("TransformerEncoderLayer")
@@ -217,7 +223,7 @@ def encoder_layer(
     result = nn.transformer_layer(
         trial.leaf(src, convert=change), mask, **layer_options(layer), label="layer"
     )
-    tie_layer(trial, result.params, layer, "layer.")
+    tie_layers(trial, result.params, [layer], "layer.")
     return result, change
 
 
@@ -247,5 +253,66 @@ def decoder_layer(
         **layer_options(layer),
         label="layer",
     )
-    tie_layer(trial, result.params, layer, "layer.")
+    tie_layers(trial, result.params, [layer], "layer.")
+    return result, change
+
+
+@adapter("TransformerEncoder")
+def encoder(
+    trial: Trial,
+    src: Any,
+    mask: Any = None,
+    src_key_padding_mask: Any = None,
+    is_causal: Any = None,
+) -> Any:
+    layers = list(trial.module.layers)
+    change = batch_first(layers[0].self_attn, src)
+    heads, queries = layers[0].self_attn.num_heads, change(src.detach()).shape[-2]
+    result = nn.transformer_encoder(
+        trial.leaf(src, convert=change),
+        allowed(mask, src_key_padding_mask, heads, queries),
+        layers=len(layers),
+        final_norm=trial.module.norm is not None,
+        **layer_options(layers[0]),
+        label="stack",
+    )
+    tie_layers(trial, result.params, layers, "stack.transformer_layer.")
+    return result, change
+
+
+@adapter("Transformer")
+def transformer(
+    trial: Trial,
+    src: Any,
+    tgt: Any,
+    src_mask: Any = None,
+    tgt_mask: Any = None,
+    memory_mask: Any = None,
+    src_key_padding_mask: Any = None,
+    tgt_key_padding_mask: Any = None,
+    memory_key_padding_mask: Any = None,
+    **_: Any,
+) -> Any:
+    module = trial.module
+    first, second = list(module.encoder.layers), list(module.decoder.layers)
+    change = batch_first(module, src)
+    heads = first[0].self_attn.num_heads
+    sizes = [change(each.detach()).shape[-2] for each in (src, tgt)]
+    result = nn.transformer(
+        trial.leaf(src, convert=change),
+        trial.leaf(tgt, convert=change),
+        allowed(src_mask, src_key_padding_mask, heads, sizes[0]),
+        allowed(tgt_mask, tgt_key_padding_mask, heads, sizes[1]),
+        allowed(memory_mask, memory_key_padding_mask, heads, sizes[1]),
+        layers=len(first),
+        decoder_layers=len(second),
+        causal=False,
+        **layer_options(first[0]),
+        label="model",
+    )
+    params = result.params
+    tie_layers(trial, params, first, "model.transformer_encoder.transformer_layer.")
+    tie_layers(trial, params, second, "model.transformer_decoder.transformer_layer.")
+    tie_parts(trial, params, [module.encoder.norm], "model.transformer_encoder.norm.")
+    tie_parts(trial, params, [module.decoder.norm], "model.transformer_decoder.norm.")
     return result, change

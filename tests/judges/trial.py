@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,29 +15,62 @@ class Missing(Exception):
     """An option that blocks do not have."""
 
 
+@dataclass(frozen=True)
+class Tie:
+    """A tensor that stands for tensors of PyTorch's.
+
+    Attributes:
+        tensor: The tensor.
+        theirs: PyTorch's: one, or one for each layer along the leftmost axis.
+        convert: The conversion of the cells of one of them.
+    """
+
+    tensor: oc.Tensor
+    theirs: tuple[Any, ...]
+    convert: Callable[[Any], Any]
+
+    @property
+    def cells(self) -> Any:
+        return self._joined([each.detach().numpy() for each in self.theirs])
+
+    @property
+    def gradient(self) -> Any:
+        """The gradient of PyTorch; None where it has none."""
+        if not all(each.requires_grad and each.grad is not None for each in self.theirs):
+            return None
+        return self._joined([each.grad.numpy() for each in self.theirs])
+
+    def _joined(self, given: list[Any]) -> Any:
+        cells = [self.convert(each) for each in given]
+        return cells[0] if len(cells) == 1 else np.stack(cells)
+
+
 class Trial:
     """One input of a module, and the tensors that stand for PyTorch's.
 
     Attributes:
         module: The module.
-        pairs: Tensors, PyTorch's for them, and the conversion of arrays to the layout of the first.
+        ties: These tensors.
     """
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.pairs: list[tuple[oc.Tensor, Any, Callable[[Any], Any]]] = []
+        self.ties: list[Tie] = []
 
     def leaf(self, x: Any, batch: int | None = None, *, convert: Any = None) -> oc.Tensor:
         """Return an input; all axes but the last are batch axes unless stated."""
-        change = convert or (lambda cells: cells)
+        change = convert or same
         cells = change(x.detach().numpy())
-        if np.isnan(cells).any():
-            raise Missing("data with NaN")
         axes = max(0, cells.ndim - 1) if batch is None else batch
         if not x.is_floating_point():
             return oc.tensor(cells.astype(np.int32), batch_axes=axes, dtype="int32")
+        for tie in self.ties:
+            if tie.theirs[0] is x:
+                return tie.tensor
         made = oc.tensor(cells, batch_axes=axes, requires_grad=True)
-        self.pairs.append((made, x, change))
+        if x.requires_grad:
+            x.retain_grad()
+        self.ties.append(Tie(made, (x,), change))
         return made
 
     def images(self, x: Any, axes: int) -> oc.Tensor:
@@ -45,8 +79,9 @@ class Trial:
         return self.leaf(x, batch, convert=lambda cells: np.moveaxis(cells, batch, -1))
 
     def tie(self, tensor: oc.Tensor, parameter: Any, convert: Any = None) -> None:
-        """State that a parameter has the value of PyTorch's."""
-        self.pairs.append((tensor, parameter, convert or (lambda cells: cells)))
+        """State that a parameter has the value of PyTorch's, or of those of all layers."""
+        theirs = tuple(parameter) if isinstance(parameter, list) else (parameter,)
+        self.ties.append(Tie(tensor, theirs, convert or same))
 
     def tie_by_order(self, result: oc.Tensor, **conversions: Any) -> None:
         """Tie parameters to those of the module of the same name."""

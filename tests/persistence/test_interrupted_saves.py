@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -48,6 +49,55 @@ def test_a_process_killed_at_any_moment_leaves_a_complete_checkpoint(tmp_path: P
         process.stdout.close()
         check(path, last)
     assert len(list(tmp_path.iterdir())) <= 2, "leftovers of several processes"
+
+
+def killed_at(moment: int, path: Path) -> bool:
+    """Save in a child process that ends without notice at a call of the system's functions;
+    return False if the save had fewer calls.
+    """
+    child = os.fork()
+    if child == 0:
+        calls = 0
+
+        def count(frame: object, event: str, function: object) -> None:
+            nonlocal calls
+            is_call = event == "c_call" and getattr(function, "__name__", "") in CALLS
+            calls += is_call
+            if is_call and calls == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        w, ctx = oc.declare("w", output=[2]), oc.Context("interp")
+        ctx[w] = 2.0
+        sys.setprofile(count)
+        oc.save(path, ctx, [w], step=2)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+CALLS = {"open", "flock", "fstat", "truncate", "fchmod", "write", "flush", "fsync", "replace"}
+CALLS |= {"unlink", "close", "__exit__"}
+"""The names of functions and of methods of files that a save calls."""
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_killed_at_every_call_of_a_save_leaves_a_complete_checkpoint(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "m.safetensors"
+    w, ctx = oc.declare("w", output=[2]), oc.Context("interp")
+    ctx[w] = 1.0
+    oc.save(path, ctx, [w], step=1)
+    moment, steps = 1, []
+    while killed_at(moment, path):
+        steps.append(oc.load(path, ctx, [w]).step)
+        assert np.all(ctx[w] == steps[-1])
+        moment += 1
+    assert oc.load(path, ctx, [w]).step == 2
+    assert {1, 2} == set(steps)  # before and after the renaming
+    assert sorted(steps) == steps
+    assert len(steps) > 10
+    assert [each.name for each in tmp_path.iterdir()] == ["m.safetensors"]
 
 
 def test_a_file_that_grows_too_large_leaves_the_old_one(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ocannl_core as oc
 from ocannl_core.target import Target
+from ocannl_core.train import optimisers
 
 TRAINING = Path(__file__).with_name("training.py")
 
@@ -46,6 +49,59 @@ def test_resumed_on_two_threads_has_the_bits_of_uninterrupted_on_one(
     assert len(whole) == 5
     assert not set(first) & set(whole)
     assert run("second", folder, 2) == whole
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.9, "dampening": 0.5},
+    "Adam": {"amsgrad": True, "clip_norm": 0.1},
+    "NAdam": {"skip_nonfinite": True},
+    "Lion": {"accumulate": 2, "average": 0.9},
+    "RMSprop": {"centered": True, "momentum": 0.9},
+}
+"""Settings under which optimisers keep more state; those of the others are the defaults."""
+
+
+@pytest.mark.parametrize("name", optimisers.__all__)
+def test_every_optimiser_resumes_with_the_bits_of_an_uninterrupted_run(
+    name: str, tmp_path: Path
+) -> None:
+    """Batches are shuffled, hidden units dropped; all state is read from the file."""
+    path = tmp_path / "m.safetensors"
+
+    def bits(*, is_resumed: bool) -> tuple[dict[str, bytes], ...]:
+        with oc.Session(seed=4):
+            rng = np.random.default_rng(0)
+            data = rng.standard_normal((6, 3)).astype(np.float32)
+            loader = oc.data.Loader(data, batch=2, shuffle=True, seed=7)
+            x = oc.placeholder("x", batch=[2], output=[3])
+            hidden = oc.nn.dropout(oc.nn.dense(x, output=[4]), rate=0.5)
+            y = oc.nn.dense(hidden, output=[2])
+            loss = oc.mean((y - 1.0) ** 2)
+            opt = getattr(oc.train, name)(
+                learning_rate=oc.train.cosine(0.01, steps=9), **SMALL.get(name, {})
+            )
+            ctx = oc.Context("interp")
+            step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss))
+            if is_resumed:
+                assert oc.load(path, ctx, loss, optimizer=opt, loader=loader).step == 4
+            else:
+                ctx.init_params(loss)
+            kept = {**loss.params, **loss.statistics, **opt.state, **opt.averages}
+            found = []
+            batches = itertools.chain.from_iterable(itertools.repeat(loader))
+            for count, (batch,) in enumerate(itertools.islice(batches, 4 if is_resumed else 8), 1):
+                ctx[x] = batch
+                step()
+                if count == 4:
+                    found.append({key: ctx[tensor].tobytes() for key, tensor in kept.items()})
+                    if not is_resumed:
+                        oc.save(path, ctx, loss, optimizer=opt, loader=loader, step=4)
+            return *found, {key: ctx[tensor].tobytes() for key, tensor in kept.items()}
+
+    half, whole = bits(is_resumed=False)
+    assert len(whole) > 4
+    assert half != whole
+    assert bits(is_resumed=True)[-1] == whole
 
 
 @oc.op

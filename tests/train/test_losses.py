@@ -55,6 +55,14 @@ CASES: dict[str, tuple[Callable[[oc.Tensor], oc.Tensor], Any]] = {
         lambda s: oc.nn.cross_entropy(s, _cells(PARTS)),
         -(PARTS * LOGARITHMS).sum(axis=1).mean(),
     ),
+    "probabilities that do not add up to 1": (
+        lambda s: oc.nn.cross_entropy(s, _cells(PARTS * FLAGS), reduction="none"),
+        -(PARTS * FLAGS * LOGARITHMS).sum(axis=1),
+    ),
+    "smoothed probabilities": (
+        lambda s: oc.nn.cross_entropy(s, _cells(PARTS), smoothing=0.2),
+        -((0.8 * PARTS + 0.04) * LOGARITHMS).sum(axis=1).mean(),
+    ),
     "smoothing": (
         lambda s: oc.nn.cross_entropy(s, _ids(), smoothing=0.2),
         (0.8 * OWN - 0.2 * LOGARITHMS.mean(axis=1)).mean(),

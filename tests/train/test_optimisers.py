@@ -103,6 +103,23 @@ def test_muon_makes_the_steps_of_matrices_orthogonal_and_those_of_vectors_adamw(
         np.testing.assert_allclose(ctx[b], values[1], rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["Adam", "RAdam", "Adamax", "NAdam"])
+def test_corrections_of_the_first_steps_keep_the_digits_of_float32(target: str, name: str) -> None:
+    """`1 - 0.99999**t` has two digits in float32 if it is computed so."""
+    found = []
+    for dtype in ("float32", "float64"):
+        with oc.Session(dtype=dtype):
+            loss, w, _ = _tanh_squares(dtype)
+            optimiser = getattr(oc.train, name)(learning_rate=0.25, betas=(0.9, 0.99999))
+            ctx = oc.Context(target)
+            ctx.init_params(loss)
+            step = ctx.compile(oc.train.grad_update(loss) + optimiser.update(loss))
+            for _ in range(3):
+                step()
+            found.append(np.array(ctx[w]))
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2e-6)
+
+
 def test_twenty_steps_in_float32_stay_within_rounding_of_float64() -> None:
     results = {}
     for dtype in ("float32", "float64"):

@@ -81,6 +81,82 @@ def test_decoding_from_a_cache_gives_the_scores_of_the_whole_sequence(
             )
 
 
+@pytest.mark.parametrize(
+    ("backend", "kind"), [("cpu_c", "gpt"), ("cpu_c", "llama"), ("interp", "interleaved")]
+)
+def test_pieces_of_several_tokens_at_their_positions_give_the_scores_of_the_whole_sequence(
+    backend: str, kind: str
+) -> None:
+    with oc.Session(dtype="float64"), oc.evaluation():
+        model = nn.gpt(**SIZES, **MODELS[kind])
+        whole = model(oc.tensor(IDS, batch_axes=2, dtype="int32"))
+        i = oc.static_index("i", range=5)
+        cache = nn.key_value_cache(
+            layers=2, length=8, heads=LLAMA["kv_heads"] if kind != "gpt" else 4, width=2, batch=2
+        )
+        piece = oc.placeholder("piece", batch=[2, 2], dtype="int32")
+        scores = oc.declare("scores")
+
+        @oc.cd
+        def read_piece() -> None:
+            scores[:] = model(piece, cache, i)
+
+        ctx = oc.Context(backend)
+        run = ctx.compile(oc.train.forward(whole))
+        initialise(ctx, whole)
+        run()
+        step = ctx.compile(read_piece(), bindings=[i])
+        for place in (0, 2, 4):
+            ctx[piece] = IDS[:, place : place + 2]
+            step(i=place)
+            np.testing.assert_allclose(
+                ctx[scores], ctx[whole][:, place : place + 2], rtol=1e-9, atol=1e-11
+            )
+
+
+@pytest.mark.parametrize("backend", ["cpu_c", "interp"])
+def test_a_decoder_reads_the_keys_and_values_of_its_memory_from_the_cache(backend: str) -> None:
+    """The decoding step has no product with the memory."""
+    rng = np.random.default_rng(2)
+    cells, known = rng.normal(size=(2, 5, 4)), rng.normal(size=(2, 7, 4))
+    with oc.Session(dtype="float64"), oc.evaluation():
+        decoder = nn.transformer_decoder(layers=2, heads=2, hidden=6, final_norm=True)
+        memory = oc.placeholder("memory", batch=[2, 7], output=[4])
+        whole = decoder(oc.tensor(cells, batch_axes=2), memory)
+        i = oc.static_index("i", range=8)
+        cache = nn.key_value_cache(layers=2, length=8, heads=2, width=2, batch=2, memory=7)
+        first, token = (
+            oc.placeholder(n, batch=[2, k], output=[4]) for n, k in (("p", 3), ("t", 1))
+        )
+        result, ahead = oc.declare("result"), oc.declare("ahead")
+
+        @oc.cd
+        def read() -> None:
+            ahead[:] = decoder(first, memory, cache=cache)
+
+        @oc.cd
+        def decode() -> None:
+            result[:] = decoder(token, cache=cache, position=i)
+
+        ctx = oc.Context(backend)
+        run = ctx.compile(oc.train.forward(whole))
+        initialise(ctx, whole)
+        ctx[memory] = known
+        run()
+        begin, step = ctx.compile(read()), ctx.compile(decode(), bindings=[i])
+        assert "memory_keys" in str(step.loop_ir)
+        assert memory.node not in step.nodes
+        ctx[first] = cells[:, :3]
+        begin()
+        np.testing.assert_allclose(ctx[ahead], ctx[whole][:, :3], rtol=1e-9, atol=1e-11)
+        for place in (3, 4):
+            ctx[token] = cells[:, place : place + 1]
+            step(i=place)
+            np.testing.assert_allclose(
+                ctx[result][:, 0], ctx[whole][:, place], rtol=1e-9, atol=1e-11
+            )
+
+
 def test_the_cache_is_written_in_place() -> None:
     """The routine has no copy of the cache."""
     with oc.Session(), oc.evaluation():

@@ -354,6 +354,24 @@ def test_functions_of_numpy_have_the_results_of_numpy(case: str) -> None:
     np.testing.assert_allclose(ctx[found], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_letters_of_other_alphabets_and_words_are_labels_of_einsum_of_numpy() -> None:
+    x, y = oc.tensor(A), oc.tensor(B)
+    products: Any = [
+        np.einsum("αβ,βж->жα", x, y),
+        np.einsum("δж,жe", x, y),
+        np.einsum(x, ("row", "between"), y, ("between", "column")),  # type: ignore[call-overload]
+        np.einsum(x, [99, 70], y, [70, 30]),
+    ]
+    ctx = oc.Context("interp")
+    ctx.compile(oc.train.forward(sum(map(oc.sum, products))), keep=products)()
+    for product in products:
+        np.testing.assert_allclose(ctx[product], (A @ B).T, rtol=1e-6)
+    with pytest.raises(oc.UsageError, match="letters for axes"):
+        np.einsum("i1,1k->ik", x, y)
+    with pytest.raises(oc.UsageError, match="list of numbers or of names"):
+        np.einsum(x, ["a", 1], y, [1, "b"])  # type: ignore[call-overload]
+
+
 def test_functions_of_numpy_with_arguments_of_their_own_exist_there() -> None:
     for name in numpy_functions:
         owner: Any = np
