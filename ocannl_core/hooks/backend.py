@@ -101,6 +101,14 @@ class Backend:
         plugin = self.manager.get_plugin(self.name)
         return getattr(plugin, "OCANNL_STAGES_UPLOADS", False) is True
 
+    @property
+    def orders_copies(self) -> bool:
+        """True if a device begins a copy after the earlier work of its own: the plugin has
+        `ocannl_wait_event`, or states that it stages copies from the host.
+        """
+        plugin = self.manager.get_plugin(self.name)
+        return self.stages_uploads or callable(getattr(plugin, "ocannl_wait_event", None))
+
     def lacking(self) -> tuple[str, ...]:
         """Return the hooks that running a program needs and that the plugin does not implement."""
         plugin = self.manager.get_plugin(self.name)

@@ -120,10 +120,10 @@ def _copy(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> Eve
 def _order(at: BufferStore, into: Stored, of: BufferStore, source: Stored) -> None:
     """Let the copy that is submitted next begin after the work that it depends on.
 
-    A device orders its own work. It waits for that of others if its backend can let it; else the
-    host waits.
+    A device of a backend that orders copies begins one after its own work, and waits for that of
+    others if it can; else the host waits.
     """
-    if at.is_synchronous:
+    if at.is_synchronous or not at.backend.orders_copies:
         of.wait_to_read(source)
         at.wait_to_write(into)
         return

@@ -80,13 +80,13 @@ def test_a_declared_capability_that_is_missing_fails(capsys: pytest.CaptureFixtu
     register(capabilities=(Capability.BARRIERS,), ocannl_generate=ocannl_generate)
     code, rows, text = check(capsys, "barriers")
     assert code == 1
-    assert ["barriers", "yes", "fails", "5 failed"] in rows
+    assert ["barriers", "yes", "fails", "7 failed"] in rows
     assert "FAILED test_iterations_of_a_group_meet_at_barriers[" in text
     manager.refresh()
     register(ocannl_generate=ocannl_generate)
     code, rows, _ = check(capsys, "barriers")
     assert code == 0
-    assert ["barriers", "no", "refused", "5 refused"] in rows
+    assert ["barriers", "no", "refused", "7 refused"] in rows
 
 
 def raise_without_barriers(kernels: Any) -> None:

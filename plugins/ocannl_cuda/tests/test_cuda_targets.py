@@ -28,7 +28,7 @@ int cuDeviceGetName(char *name, int length, int device) {
 int cuDeviceTotalMem_v2(unsigned long *size, int device) { *size = 8ul << 30; return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132
-        : attribute == 1 ? 1024 : attribute == 8 ? 49152 : 50 << 20;
+        : attribute == 1 ? 1024 : attribute == 97 ? 49152 : 50 << 20;
     return 0;
 }
 """

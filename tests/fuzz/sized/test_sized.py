@@ -34,7 +34,7 @@ from .run import (
 )
 
 CASES = 12
-PARTS = 6
+PARTS = 3
 PLAIN = Setup((("tune", "off"),))
 
 
