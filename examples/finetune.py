@@ -88,8 +88,8 @@ def train(epochs: int, file: Path, examples: int = 30) -> Result:
     scratch = Network(known, held_out, 2, batch=10).train(4 * epochs, 4e-3)
     second = Network(known, held_out, 2, batch=10)
     oc.load(file, second.ctx, second.body)
-    frozen = second.train(4 * epochs, 5e-3, frozen=["body*"])
-    return Result(accuracy, scratch, frozen, second.train(2 * epochs, 2e-4))
+    frozen = second.train(4 * epochs, 2e-2, frozen=["body*"])
+    return Result(accuracy, scratch, frozen, second.train(2 * epochs, 1e-3))
 
 
 def main(arguments: Sequence[str] | None = None) -> Result:

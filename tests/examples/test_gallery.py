@@ -117,7 +117,7 @@ def test_short_rows_are_sorted(example: Example, monkeypatch: pytest.MonkeyPatch
 
 
 def test_saved_layers_are_trained_again_with_few_images(example: Example, tmp_path: Path) -> None:
-    result = example("finetune").train(8, tmp_path / "digits.safetensors")
+    result = example("finetune").train(3, tmp_path / "digits.safetensors")
     assert result.first > 0.8
     assert result.frozen > 0.7
     assert result.tuned > 0.7
