@@ -217,9 +217,8 @@ routine products(a: float32[4, 3], b: float32[3, 4], c: float32[4, 4]):
         for i in block(2):
             for j in block(2):
                 thread sums: float32[2, 2]
-                for x in unrolled(2):
-                    for y in copy(3):
-                        left[2*i + x, y] = where(int32(j) < int32(2), a[2*i + x, y], 0.0)
+                for y in copy(3):
+                    left[2*i + j, y] = where(int32(j) < int32(2), a[2*i + j, y], 0.0)
                 barrier()
                 for u in unrolled(1):
                     for h in tile(2):
