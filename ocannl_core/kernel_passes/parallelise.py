@@ -163,10 +163,10 @@ def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
     if info.dtype is uint4x32 or not info.buffer_dims:
         return fill
     loops = [(fresh_var("fill"), extent) for extent in info.buffer_dims]
-    indices = tuple(VarIndex(var) if extent > 1 else FixedIndex(0) for var, extent in loops)
+    indices = tuple(VarIndex(var) if extent != 1 else FixedIndex(0) for var, extent in loops)
     body: Stmt = Store(fill.node, indices, Const(fill.value, info.dtype))
     for var, extent in reversed(loops):
-        body = For(var, 0, extent, Block((body,))) if extent > 1 else body
+        body = For(var, 0, extent, Block((body,))) if extent != 1 else body
     return body
 
 

@@ -12,7 +12,11 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex, affine, fresh_var
-from ocannl_core.kernel_passes.parallelise import parallel_iterations, parallelise_step
+from ocannl_core.kernel_passes.parallelise import (
+    parallel_iterations,
+    parallelise_step,
+    top_pieces,
+)
 from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
@@ -318,3 +322,11 @@ def test_iterations_of_scheduled_phases_may_run_in_any_order(interpret: Interpre
 
     check()
     assert parallel > 10
+
+
+def test_the_loops_of_a_fill_of_an_empty_array_have_no_iterations() -> None:
+    pieces = top_pieces(Block((Fill(A, 0.0),)), {A: NodeInfo(float32, (0, 3))})
+    assert pieces is not None
+    (outer,) = pieces
+    assert isinstance(outer, For)
+    assert (outer.start, outer.stop) == (0, 0)
