@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
-from ocannl_core.plot.graph import write_picture
+from ocannl_core.plot.formats import Picture
 from ocannl_core.plot.palette import FAINT, INK, LINES, PAPER
 
 _COLUMNS, _ROWS = 64, 16
@@ -53,8 +52,8 @@ class Curve:
         return ((x, y) for x, y in pairs if math.isfinite(y))
 
 
-@dataclass(frozen=True, slots=True)
-class Curves:
+@dataclass(frozen=True, slots=True, repr=False)
+class Curves(Picture):
     """Curves to show together; `str` draws them with characters, notebooks show a picture.
 
     Attributes:
@@ -72,23 +71,8 @@ class Curves:
     def __str__(self) -> str:
         return "\n".join(_characters(self))
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def svg(self) -> str:
-        """Return a picture."""
         return "\n".join(_svg(self))
-
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file in the format of the ending of its name: `.svg` or `.txt`.
-
-        Raises:
-            UsageError: for another ending.
-        """
-        write_picture(path, {".svg": self.svg, ".txt": self.__str__})
 
 
 def curves(

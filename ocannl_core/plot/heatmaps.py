@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
@@ -14,7 +13,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
-from ocannl_core.plot.graph import write_picture
+from ocannl_core.plot.formats import Picture
 from ocannl_core.plot.palette import FAINT, INK, PAPER, SHADES, SIGNED
 
 _MARKS = " .:-=+*#%@"
@@ -24,8 +23,8 @@ _MOST_LABELS = 32
 """The greatest number of labels along a side of a panel; with more cells, they are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heatmap:
+@dataclass(frozen=True, slots=True, repr=False)
+class Heatmap(Picture):
     """Matrices of the same shape, shaded on one scale; `str` draws them with characters, notebooks
     show a picture.
 
@@ -52,23 +51,8 @@ class Heatmap:
     def __str__(self) -> str:
         return "\n".join(_characters(self))
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def svg(self) -> str:
-        """Return a picture."""
         return "\n".join(_svg(self))
-
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file in the format of the ending of its name: `.svg` or `.txt`.
-
-        Raises:
-            UsageError: for another ending.
-        """
-        write_picture(path, {".svg": self.svg, ".txt": self.__str__})
 
     def shade(self, value: float) -> float:
         """Return the place of a number between `low` and `high`, from 0 to 1; NaN is NaN."""

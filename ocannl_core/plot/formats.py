@@ -1,0 +1,48 @@
+"""Pictures: objects with a text, an SVG file, and files of further formats."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+
+
+class Picture:
+    """A picture; `str` is its form in characters, and notebooks show the SVG file."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def svg(self) -> str:
+        """Return the picture as SVG; its layout needs no other program."""
+
+    def formats(self) -> Mapping[str, Callable[[], str]]:
+        """Return the functions that write the picture, by the endings of file names."""
+        return {".svg": self.svg, ".txt": self.__str__}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file in the format of the ending of its name: `.svg`, `.txt`, and for graphs also
+        `.dot`, `.gv` and `.mmd`.
+
+        Raises:
+            UsageError: for another ending.
+        """
+        found, formats = Path(path), self.formats()
+        if found.suffix not in formats:
+            raise UsageError(
+                f"The ending of a picture's name is one of {', '.join(formats)}.",
+                found=str(found),
+                where=str(caller_location() or ""),
+                fix=str(found.with_suffix(".svg")),
+            )
+        found.write_text(formats[found.suffix]() + "\n", encoding="utf-8")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
