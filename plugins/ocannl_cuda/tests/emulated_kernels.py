@@ -30,8 +30,8 @@ def aligned(cells: Array) -> Array:
 
 
 @cache
-def library(text: str) -> ctypes.CDLL:
-    """Return the kernels of a text as a library; one of many kernels is compiled in less time than
+def load_kernels(text: str) -> ctypes.CDLL:
+    """Compile the kernels of a text and load them; one text of many kernels takes less time than
     many of one.
     """
     compiler = host_compiler.find()
@@ -46,8 +46,8 @@ def launcher(text: str, kernel: str) -> Launch:
     """Return a function that launches a kernel of a text on arrays: extents of the grid and of a
     block, then the arguments.
     """
-    run = getattr(library(text), f"cuda_emulator_run_{kernel}")
-    message = (ctypes.c_char * 512).in_dll(library(text), "cuda_emulator_message")
+    run = getattr(load_kernels(text), f"cuda_emulator_run_{kernel}")
+    message = (ctypes.c_char * 512).in_dll(load_kernels(text), "cuda_emulator_message")
 
     def launch(grid: Sequence[int], block: Sequence[int], *given: Array) -> tuple[int, str]:
         cells = (ctypes.c_int64 * len(given))(*(each.ctypes.data for each in given))

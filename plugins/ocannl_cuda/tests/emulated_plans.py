@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import tempfile
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,13 +14,10 @@ from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.target import Target, ThreadBlocks
 from ocannl_core.testing.subject import Scheduler
-from ocannl_cuda.emulation import host_compiler
-from ocannl_cuda.emulation.host_compiler import HostCompiler
 from ocannl_cuda.source import generate, unit
+from plugins.ocannl_cuda.tests.emulated_kernels import Array, launcher
 
-Array = np.ndarray[Any, Any]
 Arrays = dict[TensorNode, Array]
-FOLDER = tempfile.TemporaryDirectory()
 
 SMALL = Target(
     "cuda",
@@ -52,16 +43,6 @@ def planned_for(target: Target) -> Scheduler:
         return schedule_for(plan, target, finish_for(target)).plan()
 
     return schedule
-
-
-@cache
-def library(text: str) -> ctypes.CDLL:
-    compiler = host_compiler.find()
-    assert isinstance(compiler, HostCompiler)
-    content = compiler.compile(text, "sm_90a", "plan.cu")
-    path = Path(FOLDER.name) / f"{hashlib.sha256(content).hexdigest()}.so"
-    path.write_bytes(content)
-    return ctypes.CDLL(str(path))
 
 
 def memory(info: NodeInfo, cells: Array | None = None, shift: int = 0) -> Array:
@@ -96,7 +77,7 @@ def run(
     """
     plan = planned_for(target)(split_kernels(program), target)
     source = generate(KernelStream.of(plan))
-    code = library(unit(source.kernels))
+    text = unit(source.kernels)
     cells = {
         node: memory(plan.nodes[node], arrays.get(node), shift)
         for node in (*plan.params, *plan.scratch)
@@ -105,13 +86,9 @@ def run(
     for step, symbol in zip(plan.steps, source.launched, strict=True):
         assert isinstance(step, Kernel)
         assert symbol is not None
-        text = kernels[symbol]
-        words = [cells[node].ctypes.data for node in step.arguments]
-        given = (ctypes.c_int64 * len(words))(*words)
-        grid, block = (
-            (ctypes.c_uint * 3)(*(*extents, 1, 1, 1)[:3]) for extents in (text.grid, text.block)
-        )
-        launch = getattr(code, f"cuda_emulator_run_{symbol}")
-        if launch(given, ctypes.c_size_t(8 * len(words)), grid, block):
-            raise FaultError((ctypes.c_char * 512).in_dll(code, "cuda_emulator_message").value)
+        shape = kernels[symbol]
+        given = (cells[node] for node in step.arguments)
+        status, message = launcher(text, symbol)(shape.grid, shape.block, *given)
+        if status:
+            raise FaultError(message)
     return {node: cells[node] for node in program.params}

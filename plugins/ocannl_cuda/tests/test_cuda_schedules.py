@@ -21,6 +21,7 @@ from ocannl_cuda.dialect import PREAMBLE
 from ocannl_cuda.source import generate
 from plugins.ocannl_cuda.tests import emulated_plans
 from plugins.ocannl_cuda.tests.emulated import needs_emulation, run
+from plugins.ocannl_cuda.tests.emulated_kernels import load_kernels
 from plugins.ocannl_cuda.tests.emulated_plans import SMALL, FaultError, planned_for
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs
@@ -307,7 +308,7 @@ def test_a_launch_states_the_shared_memory_of_a_kernel(tmp_path: Path) -> None:
 
 
 def test_a_launch_with_too_little_shared_memory_is_an_error() -> None:
-    code = emulated_plans.library(
+    code = load_kernels(
         PREAMBLE
         + """
 extern "C" __global__ void fill(float *y) {
