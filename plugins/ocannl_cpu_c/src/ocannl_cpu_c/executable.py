@@ -72,8 +72,8 @@ class CExecutable:
         Raises:
             LinkError: if a buffer is missing, belongs to another backend, or does not fit its node.
         """
-        linker = _Linker(self, buffers, merge_buffers or {})
-        return linker.launcher(self.source.steps)
+        (launch,) = self.link_parts(buffers, merge_buffers, [len(self.source.steps)])
+        return launch
 
     def link_parts(
         self, buffers: Buffers, merge_buffers: Buffers | None, ends: Sequence[int]
