@@ -26,6 +26,16 @@ from ocannl_core.persistence.header import LONGEST, Entry, Header, parse_header
 CHECKSUMS = "ocannl.crc32"
 """The key of the metadata with the checksums of entries, as a JSON object."""
 
+_DAMAGES = (
+    ValueError,
+    KeyError,
+    OSError,
+    EOFError,
+    RuntimeError,  # of too deep nesting, unknown compression and encryption, too
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""The errors of reading a damaged header."""
 _NPY_HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -261,10 +271,8 @@ class NumpySource:
                 version = np.lib.format.read_magic(member)
                 shape, is_column_major, dtype = _NPY_HEADERS[version](member)
                 start = member.tell()
-        except (ValueError, KeyError, OSError, EOFError, RecursionError, NotImplementedError) as e:
-            raise self._damaged(f"{type(e).__name__}: {e}", name) from e
-        except (zipfile.BadZipFile, zlib.error, RuntimeError) as e:
-            raise self._damaged(f"{type(e).__name__}: {e}", name) from e
+        except _DAMAGES as error:
+            raise self._damaged(f"{type(error).__name__}: {error}", name) from error
         if dtype.hasobject or any(n < 0 for n in shape):
             raise self._damaged(f"an array of {dtype}, shape {shape}", name)
         return shape, dtype, is_column_major, start
