@@ -1,8 +1,8 @@
 """The interface between data parallel training and other processes.
 
 A process works on consecutive slots of every batch, on one device or several. Then the processes
-exchange sums of spans of slots, and later rows of tensors. What is sent is fixed when the step is
-made: each message is a list of places in memory, which a communicator reads and writes directly.
+exchange sums over spans of slots, and rows of tensors after the additions. The messages are fixed
+when the step is made: lists of memory regions, which a communicator reads and writes directly.
 The additions are code of the step, in one tree, so that the bits do not depend on the number of
 processes.
 """

@@ -4,9 +4,9 @@
     bucket 1              rows of spans -> additions -> rows of sums
     time        ------------------------------------------------------------->
 
-A bucket has some of the summands, those that are complete first in the first one. Its rows leave as
-soon as it is complete, while the device computes the next one. The additions are compiled code over
-the rows of this process: those of spans of its own, and those that have arrived.
+A bucket is a group of summands; buckets are ordered by the time at which their summands are
+complete. The rows of a complete bucket are sent while the device computes the next bucket. The
+additions are compiled code over the rows of this process: its own spans, and the received ones.
 """
 
 from __future__ import annotations

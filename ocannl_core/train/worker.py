@@ -187,9 +187,9 @@ class Worker:
     def _compute_and_send(
         self, sender: Sender, slices: Slices, indices: Mapping[str, SupportsIndex]
     ) -> None:
-        """Compute the last slot, and send its buckets: those that are complete, between its steps.
+        """Compute the last slot, and send each bucket when it is complete.
 
-        In the first step, the sums have no values to read before the slot is over.
+        In the first step buckets are sent after the slot: their sums have no values before it ends.
         """
         self._unsent = list(range(len(self._buckets)))
         self._sends_now = self._is_warm
