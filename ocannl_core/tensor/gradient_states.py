@@ -32,7 +32,7 @@ class GradientStates:
     _zero: set[Tensor] = field(default_factory=set)
     _losses: dict[Tensor, set[Tensor]] = field(default_factory=dict)
 
-    def set(self, gradient: Tensor, *, to_zero: bool = False) -> None:
+    def assign(self, gradient: Tensor, *, to_zero: bool = False) -> None:
         """Record that a gradient is assigned as a whole."""
         self._set.add(gradient)
         self.passed_on.discard(gradient)

@@ -353,7 +353,7 @@ class _AssignmentEmitter:
         self.embedded.add(target)
         self.changed(step.target)
         if (step.reset or step.combine is BinaryOp.SECOND) and not is_part:
-            self.gradients.set(step.target)
+            self.gradients.assign(step.target)
 
     def _reset_part(self, step: Assign, target: TensorNode, projections: Projections) -> None:
         """Set the cells that an assignment to a slice accumulates into to the neutral element."""
@@ -446,7 +446,7 @@ class _AssignmentEmitter:
         self.body.append(Fetch(node, Constant(0.0), gradient.origin))
         self.embedded.add(node)
         self.changed(gradient)
-        self.gradients.set(gradient, to_zero=True)
+        self.gradients.assign(gradient, to_zero=True)
 
     def with_passed_gradients(self, program: AssignProgram) -> AssignProgram:
         """Return the program with the gradients that it has passed on to operands."""
