@@ -15,6 +15,7 @@ from functools import partial
 
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernel_passes.collapse_axes import collapse_axes
 from ocannl_core.kernel_passes.distribute import distribute
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
@@ -116,6 +117,8 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if target is not None and budget is None:
         group = group_rows_on_blocks if on_blocks else group_rows
         passes.append(("group rows", partial(group, target=target)))
+    if on_blocks:
+        passes.append(("collapse axes", collapse_axes))
     passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
     return tuple(NamedNestPass(*each) for each in passes)
 
