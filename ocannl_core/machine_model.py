@@ -258,6 +258,10 @@ MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
 MAX_UNROLLED_SHIFTS = 64
 """Positions of a window whose sums run as kernels one after the other."""
+MAX_GATHERED_STEPS = 1 << 26
+"""Terms of all windows together up to which one kernel that gathers the terms of each cell is
+faster than tiles of products for each position, with a launch of each.
+"""
 MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16

@@ -4,11 +4,11 @@
         for j in range(61):                 -->         y[_, f] = exp(x[_, f])
             y[i, j] = exp(x[i, j])
 
-Rows of 61 cells begin at no multiple of a vector; 2257 cells have vectors, and one end. Two axes are
-one if every index that depends on either of them depends on both as on `61 * i + j`: of one axis of
-a node, or of neighbouring axes of which the inner ones are covered from end to end. The new index
-then counts the cells of all of these axes (`SubAxis`). A node that lacks one of the axes, such as a
-bias, keeps them apart.
+Rows of 61 cells begin at no multiple of a vector; 2257 cells have vectors, and one end. Two axes
+are one if every index that depends on either of them depends on both as on `61 * i + j`: of one
+axis of a node, or of neighbouring axes of which the inner ones are covered from end to end. The new
+index then counts the cells of all of these axes (`SubAxis`). A node that lacks one of the axes,
+such as a bias, keeps them apart.
 
 Cells keep their operations, and terms their order: axes that are reduced are one only if they are
 neighbours.
@@ -35,7 +35,7 @@ from ocannl_core.indexing import (
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, is_independent, with_letters
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.loopir.nodes import Expr, IndexValue, Load, LoadMerge, Store
+from ocannl_core.loopir.nodes import Expr, IndexValue, Load, LoadMerge
 from ocannl_core.loopir.traverse import free_variables, map_expr
 
 

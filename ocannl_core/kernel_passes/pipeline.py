@@ -19,6 +19,7 @@ from ocannl_core.kernel_passes.collapse_axes import collapse_axes
 from ocannl_core.kernel_passes.distribute import distribute
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
+from ocannl_core.kernel_passes.gather_windows import gather_windows
 from ocannl_core.kernel_passes.inline_nodes import (
     forward_stores,
     initialise_reductions,
@@ -98,6 +99,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
         return run if budget is None else within_budget(run, budget)
 
     passes: list[tuple[str, NestPass]] = [
+        *([("gather windows", gather_windows)] if on_blocks else []),
         ("initialise reductions", initialise_reductions),
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
         ("fuse neighbours", fusion(fuse_neighbours)),

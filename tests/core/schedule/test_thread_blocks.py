@@ -138,7 +138,7 @@ routine scale(a: float32[1000, 30], c: float32[1000, 30]):
     for i in range(1000):
         for j in range(30):
             c[i, j] = a[i, j] * a[i, j]"""
-    assert schedules(text) == snapshot(["split i 8; grid i0; block i1 j"])
+    assert schedules(text) == snapshot(["split i 256; grid i0; block i1"])
 
 
 def test_threads_share_a_sum_along_memory() -> None:

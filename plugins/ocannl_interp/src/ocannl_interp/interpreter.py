@@ -78,8 +78,8 @@ from ocannl_core.backend_api.loops import (
     VarIndex,
     affine,
     as_affine,
-    joint_extents,
     check_positions,
+    joint_extents,
 )
 from ocannl_interp.groups import (
     Meeting,
