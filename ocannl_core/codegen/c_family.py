@@ -490,7 +490,7 @@ class _KernelRenderer:
         """Write the body for the iteration that the device runs; idle iterations skip it."""
         start = f"{loop.start} + " if loop.start else ""
         declaration = f"const {self._dialect.index_type} {name} = {start}{axis.index};"
-        head = "" if axis.is_full else f"if ({axis.index} < {loop.stop - loop.start})"
+        head = f"if ({axis.condition})" if axis.condition else ""
         with self.writer.braces(head):
             self.writer.line(declaration)
             self._write_guarded([self._ends.condition(loop.bound)] if loop.bound else [], loop.body)

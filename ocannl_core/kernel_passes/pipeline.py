@@ -26,6 +26,7 @@ from ocannl_core.kernel_passes.inline_nodes import (
     rematerialise,
 )
 from ocannl_core.kernel_passes.memory_budget import within_budget
+from ocannl_core.kernel_passes.merge_launches import merge_launches
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
@@ -177,7 +178,12 @@ def _schedule_steps(
     plan: Plan, target: Target, finish: StepRule, observers: Sequence[PlanObserver]
 ) -> Generator[FinishedStep, None, Plan]:
     nests = nest_plan(plan, target, observers)
-    return (yield from schedule_kernels(nests, rule_for(target), finish))
+    scheduled = schedule_kernels(nests, rule_for(target), finish)
+    if target.thread_blocks is None:
+        return (yield from scheduled)
+    # launches are merged across the whole plan
+    merged = merge_launches(KernelStream(scheduled).plan(), target.thread_blocks)
+    return (yield from rewrite_steps(merged))
 
 
 def plan_kernels(
