@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.identity import IdentityNumbers
+from ocannl_core.identity import IdentityMap, IdentityNumbers
 from ocannl_core.kernels.nest_plan import joint_title
 from ocannl_core.kernels.nodes import (
     Kernel,
@@ -30,6 +30,7 @@ from ocannl_core.kernels.nodes import (
     kernel_of,
     nodes_written,
 )
+from ocannl_core.kernels.regions import Regions, accessed_regions, are_disjoint
 from ocannl_core.loopir.loop_nests import most_iterations
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -62,7 +63,7 @@ def merge_launches(plan: Plan, blocks: ThreadBlocks) -> Plan:
 def _merged(
     steps: Sequence[Step], nodes: NodeInfos, blocks: ThreadBlocks, originals: _Originals
 ) -> tuple[Step, ...]:
-    merger = _Merger(blocks, originals)
+    merger = _Merger(blocks, nodes, originals)
     for step in steps:
         match step:
             case RepeatedSteps(steps=inside):
@@ -105,9 +106,9 @@ class _Launch:
     shared_bytes: int
     nbytes: int
 
-    def is_independent(self, other: _Launch) -> bool:
-        """Return True if neither accesses what the other one writes."""
-        return self.written.isdisjoint(other.accessed) and other.written.isdisjoint(self.accessed)
+    def shared_nodes(self, other: _Launch) -> frozenset[TensorNode]:
+        """Return the nodes that one writes and the other one accesses."""
+        return (self.written & other.accessed) | (other.written & self.accessed)
 
     def joined(self, other: _Launch) -> _Launch:
         """Return the launch of all kernels of both."""
@@ -198,14 +199,33 @@ class _Merger:
 
     Args:
         blocks: The device.
+        nodes: Extents and formats.
         originals: The launches of the plan so far.
     """
 
-    def __init__(self, blocks: ThreadBlocks, originals: _Originals) -> None:
+    def __init__(self, blocks: ThreadBlocks, nodes: NodeInfos, originals: _Originals) -> None:
         self.steps: list[Step] = []
         self._blocks = blocks
+        self._nodes = nodes
         self._originals = originals
+        self._regions: IdentityMap[Kernel, Regions] = IdentityMap()
         self._pending: list[_Launch] = []
+
+    def _is_independent(self, first: _Launch, second: _Launch) -> bool:
+        """Return True if neither accesses a cell that the other one writes."""
+        shared = first.shared_nodes(second)
+        return not shared or all(
+            are_disjoint(a[node], b[node])
+            for a in map(self._regions_of, first.kernels)
+            for b in map(self._regions_of, second.kernels)
+            for node in shared & a.keys() & b.keys()
+        )
+
+    def _regions_of(self, kernel: Kernel) -> Regions:
+        found = self._regions.find(kernel)
+        if found is None:
+            found = self._regions[kernel] = accessed_regions(kernel.body, self._nodes)
+        return found
 
     def add(self, launch: _Launch) -> None:
         """Add a launch, to an earlier one if it can."""
@@ -215,7 +235,7 @@ class _Merger:
             (
                 at
                 for at in range(len(pending) - 1, least - 1, -1)
-                if not launch.is_independent(pending[at])
+                if not self._is_independent(launch, pending[at])
             ),
             least - 1,
         )
@@ -230,7 +250,9 @@ class _Merger:
         for at in range(last, least - 1, -1):
             other = pending[at]
             is_near = at == len(pending) - 1 or other.nbytes <= MAX_MOVED_BYTES
-            is_movable = is_near and all(map(other.is_independent, (*pending[at + 1 :], launch)))
+            is_movable = is_near and all(
+                self._is_independent(other, each) for each in (*pending[at + 1 :], launch)
+            )
             if is_movable and other.fits(launch, self._blocks):
                 del pending[at]
                 pending.append(other.joined(launch))
