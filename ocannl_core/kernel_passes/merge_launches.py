@@ -37,9 +37,11 @@ from ocannl_core.loopir.nodes import (
     AxisKind,
     Barrier,
     Block,
+    CheckPositions,
     For,
     Remark,
     Scope,
+    Staged,
     SubgroupReduce,
 )
 from ocannl_core.loopir.traverse import walk
@@ -173,6 +175,8 @@ def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | None:
     parts = list(walk(kernel.body))
     if any(isinstance(each, For) and each.kind in _OF_TILES for each in parts):
         return None
+    if any(isinstance(each, CheckPositions | Staged) for each in parts):
+        return None  # nothing is written before the check, or accesses are unknown
     grid = sum(most_iterations(stmt, AxisKind.GRID) for stmt in stmts)
     threads = max(1, most_iterations(kernel.body, AxisKind.BLOCK))
     meets = any(isinstance(each, Barrier | SubgroupReduce) for each in parts)

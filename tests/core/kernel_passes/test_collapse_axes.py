@@ -190,7 +190,7 @@ def test_every_access_keeps_its_cells(text: str) -> None:
         dims = nodes[access.node].buffer_dims
         assert access.indices is not None
         limits = joint_extents(access.indices, dims)
-        ranges = {axis.var: axis.extent - 1 for axis in found.axes}
+        ranges: dict[IndexVar, int] = {axis.var: axis.extent - 1 for axis in found.axes}
         for index, limit in zip(access.indices, limits, strict=True):
             assert value_of(index, ranges) < limit
 

@@ -102,7 +102,7 @@ def test_infinite_factors_stay_inside_of_their_windows() -> None:
     program = parse(f"routine test({WINDOWS}")
     a, b, c = program.params
     arrays = {a: np.ones(9), b: np.array([1.0, np.inf, 2.0]), c: np.zeros(11)}
-    found = subject_named("interp").run(program, arrays, {}, scheduled)
+    found = subject_named("interp").run(program, arrays, (), scheduled)
     np.testing.assert_array_equal(found[c], [1, *[np.inf] * 9, 2])
 
 
@@ -143,7 +143,7 @@ def test_sums_over_windows_are_right(text: str, seed: int) -> None:
         for node in program.params
     }
     subject = subject_named("interp")
-    expected = subject.run(program, arrays, {})
-    found = subject.run(program, arrays, {}, scheduled)
+    expected = subject.run(program, arrays)
+    found = subject.run(program, arrays, (), scheduled)
     for node in program.params:
         np.testing.assert_array_equal(found[node], expected[node])

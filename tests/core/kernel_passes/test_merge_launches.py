@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from inline_snapshot import snapshot
 
+import ocannl_core as oc
 from ocannl_core.codegen.device_axes import device_axes
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.dtypes import int32, uint32
@@ -19,7 +20,7 @@ from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.kernels.regions import accessed_regions, are_disjoint
 from ocannl_core.kernels.verify import verify
-from ocannl_core.loopir.nodes import AxisKind, Block, For, Stmt
+from ocannl_core.loopir.nodes import AxisKind, Block, CheckPositions, For, Stmt
 from ocannl_core.loopir.parse import parse
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import accesses_at, walk
@@ -107,6 +108,23 @@ def test_kernels_that_write_other_cells_of_a_node_share_a_launch() -> None:
             c[i + 6, j] = a[j] + 3.0"""
     # the last one overlaps with the second
     assert launches(text) == [["c"], ["c"]]
+
+
+def test_a_check_of_positions_comes_before_later_kernels() -> None:
+    with oc.Session():
+        table = oc.tensor(np.ones((4, 3), np.float32))
+        ids = oc.placeholder("ids", batch=[5], dtype="int32")
+        other = oc.placeholder("other", batch=[5])
+        code = oc.train.forward(oc.exp(oc.take(table, ids, axis=0) * 2.0))
+        code += oc.train.forward(oc.exp(other * 2.0))
+        program = oc.Context("interp").compile(code)._build.optimised
+    plan = scheduled(split_kernels(program), DEVICE)
+    checks = [
+        any(isinstance(each, CheckPositions) for each in walk(step.body))
+        for step in plan.steps
+        if isinstance(step, Kernel)
+    ]
+    assert checks == [True, False]
 
 
 def test_threads_that_meet_share_no_launch_with_larger_blocks() -> None:
