@@ -305,9 +305,10 @@ def _schedule_reduction(
     shared = 1
     if terms >= MIN_TREE_TERMS and not nest.rounds_often:
         most = _power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
-        most = blocks.threads if 2 * most == blocks.threads else most  # a launch of whole blocks
         # along the cells, as many as those leave idle
         count = prod(axis.extent for axis in cells)
+        if count == 1 and 2 * most == blocks.threads:
+            most = blocks.threads  # as many as other kernels, to share a launch with these
         width = max(
             min(blocks.subgroup, _power_above(count)),
             _power_below(min(blocks.threads, count // blocks.processors)),
