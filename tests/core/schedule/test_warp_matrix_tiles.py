@@ -287,28 +287,28 @@ def test_a_pipeline_copies_ahead_of_the_barrier_that_waits() -> None:
         and "sums" not in line
     ]
     assert "\n".join(lines) == snapshot("""\
-for cell in copy(2):
-staged[0, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(2*j1 + cell) < int32(18), a[i1 + 2*j + 4*i, 2*j1 + cell], 0.0)
+for lane in copy(2):
+staged[0, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(2*j1 + lane) < int32(18), a[i1 + 2*j + 4*i, 2*j1 + lane], 0.0)
 barrier(1)
-for cell in copy(2):
-staged[1, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(2*j1 + cell + 4) < int32(18), a[i1 + 2*j + 4*i, 2*j1 + cell + 4], 0.0)
+for lane in copy(2):
+staged[1, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(2*j1 + lane + 4) < int32(18), a[i1 + 2*j + 4*i, 2*j1 + lane + 4], 0.0)
 for k in range(2):
 barrier(1)
-for cell in copy(2):
-staged[2, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(12*k + 2*j1 + cell + 8) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + cell + 8], 0.0)
+for lane in copy(2):
+staged[2, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(12*k + 2*j1 + lane + 8) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + lane + 8], 0.0)
 for i2 in tile(2):
 for j2 in tile(2):
 for k1 in tile(4):
 barrier(1)
-for cell in copy(2):
-staged[0, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(12*k + 2*j1 + cell + 12) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + cell + 12], 0.0)
+for lane in copy(2):
+staged[0, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(12*k + 2*j1 + lane + 12) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + lane + 12], 0.0)
 for i2 in tile(2):
 for j2 in tile(2):
 for k1 in tile(4):
 for once in range(1) while 3*k + once + 2 < 5:
 barrier(1)
-for cell in copy(2):
-staged[1, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(12*k + 2*j1 + cell + 16) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + cell + 16], 0.0)
+for lane in copy(2):
+staged[1, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(12*k + 2*j1 + lane + 16) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + lane + 16], 0.0)
 for i2 in tile(2):
 for j2 in tile(2):
 for k1 in tile(4):\
