@@ -81,7 +81,7 @@ def _together(position: AxisIndex, loops: tuple[For, ...]) -> int:
     terms, offset = as_affine(position)
     steps = {var: step for step, var in terms}
     for loop in reversed(loops):
-        if loop.kind not in (AxisKind.UNROLLED, AxisKind.VECTOR):
+        if loop.kind not in (AxisKind.UNROLLED, AxisKind.VECTOR, AxisKind.COPY):
             continue
         if steps.get(loop.var) == 1 and loop.bound is None:
             extent = loop.stop - loop.start

@@ -204,7 +204,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         return self._staged_factor(reduction, operand).dtype
 
     def _copies(
-        self, reduction: Reduction, stage: int, point: Numbers, step: AxisIndex, left: str = ""
+        self, reduction: Reduction, stage: int, point: Numbers, step: AxisIndex
     ) -> tuple[Stmt, ...]:
         """Return the statements by which the threads of a block copy the operands of a step.
 
@@ -213,13 +213,12 @@ class PipelineEmitter(ThreadEmitter, ABC):
             stage: The stage that receives them.
             point: The numbers of the leaves around.
             step: The number of the step.
-            left: The axis of the terms, if there may be no such step: the stage is zero then.
         """
         inner = {**point, self.pipeline.axis: step}
         return tuple(
             stmt
             for at in sorted(self.staged)
-            for stmt in self._copy(reduction, self.staged[at], stage, inner, left)
+            for stmt in self._copy(reduction, self.staged[at], stage, inner)
         )
 
     def _copy(
@@ -228,7 +227,6 @@ class PipelineEmitter(ThreadEmitter, ABC):
         each: SharedOperand,
         stage: int,
         point: Numbers,
-        left: str,
     ) -> tuple[Stmt, ...]:
         pack, form = each.pack, self._stage(each.pack.operand)
         width = max(1, form.width)
@@ -237,7 +235,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         row = None if order[-1] == pack.axes[-1] else PADDING_CELLS
         dealt = deal_digits(self.axes, order, point, width, row)
         factor = self._staged_factor(reduction, pack.operand)
-        value = self._padded(factor, point, dealt.positions, left)
+        value = self._padded(factor, point, dealt.positions)
         cell = (FixedIndex(stage), *(dealt.positions[name] for name in pack.axes))
         stmts: tuple[Stmt, ...] = (Store(each.node, cell, value),)
         if form.width:
@@ -300,8 +298,8 @@ class PipelineEmitter(ThreadEmitter, ABC):
         if first >= count:
             return ()
         last = first + stages * (-(-count // stages) - 1)
-        left = "" if last < count else self.pipeline.axis[0]
-        return self._copies(reduction, first % stages, point, step, left)
+        copies = self._copies(reduction, first % stages, point, step)
+        return copies if last < count else guarded(LoopBound(step, count), copies)
 
     @abstractmethod
     def _products(

@@ -163,7 +163,8 @@ def find_block_tile(
     if forms:
         own_depth = depth or _stage_depth(tile, term.extent, nbytes)
         stage_bytes = own_depth * sum(each.pitch for each in forms) * nbytes
-        most = min(MAX_STAGES, blocks.local_bytes // stage_bytes // RESIDENT_BLOCKS)
+        fitting = blocks.local_bytes // stage_bytes
+        most = min(fitting, max(2, fitting // RESIDENT_BLOCKS), MAX_STAGES)
         stages = min(most, -(-term.extent // own_depth))
         if stages < 2:
             own_depth, stages, forms = tile.depth, 1, ()

@@ -10,6 +10,7 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernel_passes.pipeline import nest_plan
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest_plan import NestKernel
+from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.parse import parse
 from ocannl_core.schedule.apply import thread_blocks
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
@@ -27,11 +28,13 @@ def degrees(
     vector_bytes: int,
     extents: tuple[int, int, int],
     more_padding: int = 0,
+    copies: tuple[int, ...] = (),
 ) -> list[int]:
     """Return the conflicts of each access of shared memory of a product in tiles; the rows of
     operands that are transposed have so many cells more.
     """
     blocks = ThreadBlocks(1024, 256, 64 << 10, 255, 32, 1, vector_bytes, has_shuffles=True)
+    blocks = replace(blocks, asynchronous_copies=copies)
     target = Target("large", thread_blocks=blocks, has_fma=True)
     sizes = dict(zip("ijk", extents, strict=True))
     shapes = [", ".join(str(sizes[name]) for name in each.split(", ")) for each in layout]
@@ -51,6 +54,7 @@ routine product(a: float32[{shapes[0]}], b: float32[{shapes[1]}], c: float32[{si
         *rows, columns = info.dims
         if columns > BANKS and columns % BANKS == thread_blocks.PADDING_CELLS:
             nodes[node] = replace(info, dims=(*rows, columns + more_padding))
+    assert ("pipeline" in schedule_text(schedule)) == bool(copies)
     found = [degree(each, nodes) for each in shared_accesses(result.body, nodes)]
     assert len(found) >= 4  # each operand is stored and loaded
     return found
@@ -58,11 +62,11 @@ routine product(a: float32[{shapes[0]}], b: float32[{shapes[1]}], c: float32[{si
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=" ".join)
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("vector_bytes", [16, 0])
+@pytest.mark.parametrize(("vector_bytes", "copies"), [(16, ()), (0, ()), (16, (16, 8, 4))])
 def test_tiles_have_no_bank_conflicts(
-    layout: tuple[str, str], side: int, vector_bytes: int
+    layout: tuple[str, str], side: int, vector_bytes: int, copies: tuple[int, ...]
 ) -> None:
-    found = degrees(layout, side, vector_bytes, (256, 256, 64))
+    found = degrees(layout, side, vector_bytes, (256, 256, 64), copies=copies)
     assert found == [1] * len(found)
 
 
@@ -70,11 +74,12 @@ def test_tiles_have_no_bank_conflicts(
 @given(
     extents=st.tuples(*[st.sampled_from((48, 64, 68, 100, 130, 256))] * 3),
     layout=st.sampled_from(LAYOUTS),
+    copies=st.sampled_from(((), (16, 8, 4))),
 )
 def test_tiles_of_any_extents_have_no_bank_conflicts(
-    extents: tuple[int, int, int], layout: tuple[str, str]
+    extents: tuple[int, int, int], layout: tuple[str, str], copies: tuple[int, ...]
 ) -> None:
-    found = degrees(layout, 4, 16, extents)
+    found = degrees(layout, 4, 16, extents, copies=copies)
     assert found == [1] * len(found)
 
 
