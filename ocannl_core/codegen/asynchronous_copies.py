@@ -19,7 +19,7 @@ from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.scalar_replacement import Position
 from ocannl_core.codegen.writer import KernelWriter
-from ocannl_core.indexing import AxisIndex, FixedIndex, IndexVar, affine, as_affine
+from ocannl_core.indexing import AxisIndex, IndexVar, affine, as_affine
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Binary,
@@ -96,7 +96,7 @@ class AsynchronousCopies:
 
     def _address(self, array: str, position: Position) -> str:
         """Return an address as a sum that compilers add up once for all copies of a kernel, then
-        once for all of an iteration, and then with a constant.
+        once for all of an iteration, and then with a constant. The copy begins at its first cell.
         """
         terms, offset = position
         parts: list[list[tuple[int, IndexVar]]] = [[], [], []]
@@ -104,13 +104,12 @@ class AsynchronousCopies:
             kind = self._kinds.get(term[1], AxisKind.UNROLLED)
             if kind in (AxisKind.GRID, AxisKind.BLOCK):
                 parts[0].append(term)
-            else:
+            elif kind is not AxisKind.COPY:
                 parts[1 if kind is AxisKind.SERIAL else 2].append(term)
         address = f"&{self._positions.cell(array, (tuple(parts[0]), 0))}"
         for part, constant in ((parts[1], 0), (parts[2], offset)):
-            rest = affine(part, constant)
-            if rest != FixedIndex(0):
-                address += f" + ({self._positions.index(rest)})"
+            if part or constant:
+                address += f" + {self._positions.index(affine(part, constant))}"
         return address
 
     def _valid(

@@ -42,6 +42,7 @@ from ocannl_core.kernels.transforms import (
     TileMatrix,
     Transform,
     Unroll,
+    Vectorise,
 )
 from ocannl_core.loopir.nodes import Gather, Load, Scoped
 from ocannl_core.loopir.traverse import walk
@@ -389,7 +390,9 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
         MapToGrid(grid),
         MapToBlock(block_axes),
         Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
-        *(Unroll(name) for name in (*steps, rows, columns)),
+        *(Unroll(name) for name in (*steps, rows)),
+        # neighbouring cells of a thread are stored together
+        Unroll(columns) if "0" in columns else Vectorise(columns),
         TileMatrix(rows, columns, f"{k}11"),
         *(
             Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))
