@@ -256,6 +256,12 @@ MIN_GRID_TERMS = 2048
 """Terms of a part of a single cell, at least; fewer for more cells."""
 MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
+GRID_TILE = 64
+"""Rows and columns of the tiles of a product by which the blocks are counted that work on it."""
+MIN_TILE_TERMS = 1024
+"""Terms of a part of a product, at least: a tile of partial results is stored and loaded in less
+time than its operands take.
+"""
 MAX_UNROLLED_SHIFTS = 64
 """Positions of a window whose sums run as kernels one after the other."""
 MIN_BLOCK_TILE = 16

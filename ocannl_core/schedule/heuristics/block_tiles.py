@@ -56,6 +56,7 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.thread_blocks import PADDING_CELLS
 from ocannl_core.schedule.heuristics.copy_width import copy_width
 from ocannl_core.schedule.heuristics.cost_model import strides
+from ocannl_core.schedule.heuristics.product_axes import product_axes
 from ocannl_core.schedule.heuristics.tile_order import TileGrid, supertile_rows
 from ocannl_core.target import Target, ThreadBlocks
 
@@ -129,19 +130,10 @@ def find_block_tile(
         return None
     if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
         return None
-    first, second = nest.factor_variables
-    steps = strides(nest.axes, nest.epilogue, nodes)
-    rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]
-    columns = [axis for axis in nest.cells if axis.var in second and axis.var not in first]
-    terms = [axis for axis in nest.reduced if axis.var in first and axis.var in second]
-    if not rows or not columns or not terms:
+    axes = product_axes(nest, nodes)
+    if axes is None:
         return None
-    row = max(rows, key=lambda axis: (axis.extent, axis.name))
-    column = max(columns, key=lambda axis: (axis.extent, axis.name))
-    term = max(terms, key=lambda axis: (axis.extent, axis.name))
-    operand = 0
-    if steps[row.name] == 1 and steps[column.name] != 1:
-        row, column, operand = column, row, 1  # neighbouring threads store neighbouring cells
+    row, column, term, operand = axes.row, axes.column, axes.term, axes.row_operand
     if min(row.extent, column.extent) < MIN_BLOCK_TILE or term.extent < BLOCK_TERMS:
         return None
     threads = _thread_shape(blocks.threads)

@@ -62,6 +62,7 @@ from ocannl_core.schedule.apply.pipelines import staged_expr
 from ocannl_core.schedule.heuristics.block_tiles import split_tiles
 from ocannl_core.schedule.heuristics.copy_width import copy_width
 from ocannl_core.schedule.heuristics.cost_model import strides
+from ocannl_core.schedule.heuristics.product_axes import product_axes
 from ocannl_core.schedule.heuristics.tile_order import TileGrid, supertile_rows
 from ocannl_core.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
 
@@ -164,10 +165,10 @@ def warp_tiles(
 ) -> Iterator[WarpTile]:
     """Yield the tiles of a product that fit a device, the largest blocks first."""
     instruction = _instruction(nest, reduction, blocks)
-    axes = None if instruction is None else _axes(nest, nodes)
+    axes = None if instruction is None else product_axes(nest, nodes)
     if instruction is None or axes is None:
         return
-    row, column, term, at = axes
+    row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
     operands = (
         _staged(nest, reduction, nodes, blocks, at, instruction.left, (row, term)),
         _staged(nest, reduction, nodes, blocks, 1 - at, instruction.right, (column, term)),
@@ -258,23 +259,6 @@ def _is_regular(instruction: MatrixInstruction) -> bool:
     """Return True if a thread has cells along one leaf of rows and one of columns."""
     places = instruction.sums.places
     return [len([d for d in places if d.rows]), len([d for d in places if d.columns])] == [1, 1]
-
-
-def _axes(nest: KernelNest, nodes: NodeInfos) -> tuple[LoopAxis, LoopAxis, LoopAxis, int] | None:
-    """Return the axes of rows, columns and terms, and the factor with the rows."""
-    first, second = nest.factor_variables
-    rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]
-    columns = [axis for axis in nest.cells if axis.var in second and axis.var not in first]
-    terms = [axis for axis in nest.reduced if axis.var in first and axis.var in second]
-    if not rows or not columns or not terms:
-        return None
-    row, column, term = (
-        max(axes, key=lambda axis: (axis.extent, axis.name)) for axes in (rows, columns, terms)
-    )
-    steps = strides(nest.axes, nest.epilogue, nodes)
-    if steps[row.name] == 1 and steps[column.name] != 1:
-        return column, row, term, 1  # neighbouring threads store neighbouring cells
-    return row, column, term, 0
 
 
 # ----- operands in shared memory ------------------------------------------------------------------

@@ -412,7 +412,7 @@ def nest_body(nest: KernelNest) -> Block:
 
 
 def test_long_sums_of_narrow_numbers_stay_in_registers() -> None:
-    draft, nest = product(512, 4096, 512)
+    draft, nest = product(1024, 4096, 1024)
     program = draft.program(*nest_body(nest).stmts)
     plan = nest_plan(split_kernels(program), device(WIDE))
     assert len(plan.kernels) == 1
