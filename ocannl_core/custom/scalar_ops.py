@@ -21,7 +21,7 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.constraints import Constraint, RowEqual
 from ocannl_core.shape.logic import Pointwise, constraints_of
 from ocannl_core.shape.terms import FreshVariables, Shape
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 
 Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 """As `grad` of an op: from inputs and gradients of outputs to gradients of inputs."""
