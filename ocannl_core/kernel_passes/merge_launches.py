@@ -9,8 +9,9 @@ launch run on blocks of their own, side by side, so that none waits for another 
 over others that neither write what it accesses nor access what it writes. Every statement stays the
 same, and so do all bits.
 
-Kernels are merged if each leaves processors idle, or if none of them needs shared memory, which the
-blocks of one launch all get; and if the threads of their blocks meet at barriers in equal numbers.
+Kernels are merged if each leaves processors idle, or if they need little of the shared memory,
+which the blocks of a launch all get; and if the threads of blocks meet at barriers in equal
+numbers.
 """
 
 from __future__ import annotations
@@ -50,11 +51,10 @@ from ocannl_core.machine_model import (
     MAX_LAUNCH_DISTANCE,
     MAX_LAUNCH_KERNELS,
     MAX_MOVED_BYTES,
+    MERGED_BLOCKS,
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.target import ThreadBlocks
-
-_OF_TILES = frozenset({AxisKind.TILE, AxisKind.COPY})
 
 
 def merge_launches(plan: Plan, blocks: ThreadBlocks) -> Plan:
@@ -133,7 +133,9 @@ class _Launch:
             return False
         if {self.meeting, other.meeting} - {0, joint.threads}:
             return False  # some threads of a block would miss a barrier
-        if not joint.shared_bytes and joint.threads <= 2 * min(self.threads, other.threads):
+        # shared memory limits the blocks that run at the same time
+        is_idle = MERGED_BLOCKS * joint.shared_bytes <= blocks.local_bytes
+        if is_idle and joint.threads <= 2 * min(self.threads, other.threads):
             return True
         return joint.largest <= blocks.processors and 2 * joint.shared_bytes <= blocks.local_bytes
 
@@ -173,8 +175,8 @@ def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | None:
     if not stmts or any(most_iterations(stmt, AxisKind.GRID) < 1 for stmt in stmts):
         return None
     parts = list(walk(kernel.body))
-    if any(isinstance(each, For) and each.kind in _OF_TILES for each in parts):
-        return None
+    if any(isinstance(each, For) and each.kind is AxisKind.TILE for each in parts):
+        return None  # a number of registers for each tile
     if any(isinstance(each, CheckPositions | Staged) for each in parts):
         return None  # nothing is written before the check, or accesses are unknown
     grid = sum(most_iterations(stmt, AxisKind.GRID) for stmt in stmts)

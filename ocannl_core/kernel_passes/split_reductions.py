@@ -144,7 +144,10 @@ def split_nest_on_blocks(nest: KernelNest) -> SplitNest | None:
     if most < MIN_GRID_PARTS:
         return None
     parts = 1 << (most.bit_length() - 1)
-    return _divided(nest, reduction, _cut_axis(nest.reduced, parts), parts)
+    axis = _cut_axis(nest.reduced, parts)
+    # no rest, which would be one more kernel, where a number of parts at least half as large allows
+    even = [each for each in range(parts, parts // 2, -1) if axis.extent % each == 0]
+    return _divided(nest, reduction, axis, even[0] if even else parts)
 
 
 def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:

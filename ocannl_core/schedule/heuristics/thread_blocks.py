@@ -297,7 +297,8 @@ def _schedule_reduction(
         )
         idle = most if is_across else max(1, blocks.threads // width)
         shared = min(most, parameters.sharing or idle)
-    leaves = _deal_reduced(dealing, reduced, shared)
+    lanes = vector_lanes(nest, reduced[0], nodes, blocks) if is_across else 1
+    leaves = _deal_reduced(dealing, reduced, shared, lanes)
     for axis in cells:
         dealing.deal(axis, is_rounded=shared > 1)  # blocks of equal sizes can share a launch
     dealing.block = [*dealing.block, *leaves] if is_across else [*leaves, *dealing.block]
@@ -317,14 +318,28 @@ def _shuffles(
     return [Shuffle(lanes)] if lanes > 1 else []
 
 
-def _deal_reduced(dealing: _Dealing, axes: list[LoopAxis], count: int) -> list[str]:
+def _deal_reduced(dealing: _Dealing, axes: list[LoopAxis], count: int, lanes: int = 1) -> list[str]:
     """Deal reduced axes, innermost first, to so many threads of a block, and return the leaves that
     these run along.
+
+    Args:
+        dealing: The threads.
+        axes: The axes.
+        count: The number of threads.
+        lanes: The neighbouring terms of the first axis that a thread may load at once.
     """
     leaves: list[str] = []
     for axis in axes:
         threads = min(_power_above(axis.extent), count)
         if threads <= 1:
+            continue
+        if axis is axes[0] and lanes > 1 and axis.extent >= lanes * threads:
+            name = axis.name
+            dealing.splits += [Split(name, lanes * threads), Split(f"{name}1", lanes)]
+            dealing.vector = f"{name}11"
+            leaves.insert(0, f"{name}10")
+            count //= threads
+            dealing.threads //= threads
             continue
         if axis.extent != threads:
             dealing.splits.append(Split(axis.name, threads))
