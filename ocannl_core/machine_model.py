@@ -268,6 +268,8 @@ MAX_GATHERED_STEPS = 1 << 26
 """Terms of all windows together up to which one kernel that gathers the terms of each cell is
 faster than tiles of products for each position, with a launch of each.
 """
+MIN_DEALT_SCATTERS = 64
+"""Iterations of a scatter, at least, whose positions are dealt to thread blocks."""
 MERGED_BLOCKS = 8
 """Thread blocks that a processor runs at the same time if they need little shared memory."""
 MAX_LAUNCH_KERNELS = 64

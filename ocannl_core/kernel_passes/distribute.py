@@ -19,6 +19,7 @@ from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import AxisIndex, FixedIndex, IndexVar, affine, fresh_var, substitute
+from ocannl_core.kernel_passes.deal_scatters import deal_scatter
 from ocannl_core.kernel_passes.parallelise import (
     group_independent,
     top_allocations,
@@ -74,7 +75,7 @@ def _distributed(
     if groups is None:
         return None
     bodies = (
-        Block(tuple(stmt for piece in group for stmt in _on_device(piece.stmt, blocks)))
+        Block(tuple(stmt for piece in group for stmt in _on_device(piece.stmt, nodes, blocks)))
         for group in groups
     )
     return tuple(with_own_arguments(replace(kernel, body=body)) for body in bodies)
@@ -93,11 +94,18 @@ class _Axis:
     inside: int
 
 
-def _on_device(stmt: Stmt, blocks: ThreadBlocks) -> tuple[Stmt, ...]:
+def _on_device(stmt: Stmt, nodes: NodeInfos, blocks: ThreadBlocks) -> tuple[Stmt, ...]:
     """Return a statement with its independent loops on axes of the device."""
     loops, inner = perfect_loops(Block((stmt,)))
     found = [loop for loop in loops if _is_independent(loop, loops, inner)]
-    if not found or any(loop.stop <= loop.start for loop in loops):
+    if any(loop.stop <= loop.start for loop in loops):
+        return on_one_thread(Block((stmt,)))
+    serial = [loop for loop in loops if loop not in found]
+    dealt = deal_scatter(inner, serial, found, nodes, blocks)
+    if dealt is not None:
+        part, scatter = dealt
+        found, inner = [part, *found], (scatter,)
+    if not found:
         return on_one_thread(Block((stmt,)))
     body: tuple[Stmt, ...] = inner
     for loop in reversed(loops):
