@@ -94,6 +94,22 @@ def ocannl_synchronize(target: Target) -> bool:
     return True
 
 
+@hookimpl
+def ocannl_record_event(target: Target) -> Event:
+    """Return the point after all work submitted to the device so far."""
+    from ocannl_cuda import memory
+
+    return memory.recorded(target)
+
+
+@hookimpl
+def ocannl_wait_event(event: Event, target: Target) -> bool | None:
+    """Let later work of the device begin after an event of a CUDA device, this one or another."""
+    from ocannl_cuda import memory
+
+    return memory.wait_event(event, target)
+
+
 def _newest_major() -> int | None:
     """Return the newest major version of CUDA that the driver supports; None without a driver."""
     driver = driver_probe.installed()

@@ -23,14 +23,13 @@ from typing import Any, Protocol, Self
 from ocannl_core.backend_api import LinkError, Target
 from ocannl_cuda.cache import Cubin
 from ocannl_cuda.driver_calls import DriverCallError, DriverCalls
+from ocannl_cuda.events import DeviceEvent, EventPool
 from ocannl_cuda.memory_pool import MemoryPool
 from ocannl_cuda.staging import HostMemory, Staging
 from ocannl_cuda.targets import is_emulated
 
 _NON_BLOCKING = 1
 """The flag of streams that do not wait for the legacy default stream."""
-_MOST_EVENTS = 64
-"""The most events that are kept for reuse."""
 _NAMED_RUNS = 8
 """The most routines that the error of a kernel names."""
 
@@ -69,9 +68,9 @@ class Device:
             self.memory = MemoryPool(self, is_exact=is_emulated)
         self.staging = Staging(self)
         self._modules: dict[str, Any] = {}
-        self._events: list[Any] = []
+        self.events = EventPool(self.calls)
         self._owned: weakref.WeakSet[Freed] = weakref.WeakSet()
-        self._held: deque[tuple[Any, object]] = deque()
+        self._held: deque[tuple[DeviceEvent, object]] = deque()
         self._runs: deque[str] = deque(maxlen=_NAMED_RUNS)
         self._peers: dict[int, bool] = {ordinal: True}
         self.is_closed = False
@@ -81,7 +80,7 @@ class Device:
         followed = getattr(self._threads, "stream", 0)
         if followed:
             try:
-                self.calls.let_wait(self.stream.handle, followed)
+                self.let_wait(self.stream.handle, followed)
             except DriverCallError as error:
                 self.driver.Context.pop()
                 raise self.failure(error) from error
@@ -96,7 +95,7 @@ class Device:
         followed = getattr(self._threads, "stream", 0)
         try:
             if followed:
-                self.calls.let_wait(followed, self.stream.handle)
+                self.let_wait(followed, self.stream.handle)
         except DriverCallError as failed:
             if error is None:
                 raise self.failure(failed) from failed
@@ -160,7 +159,7 @@ class Device:
         current.
         """
         try:
-            self.calls.let_wait(stream, self.stream.handle)
+            self.let_wait(stream, self.stream.handle)
         except DriverCallError as error:
             raise self.failure(error, f"the stream {stream:#x}") from error
 
@@ -169,9 +168,22 @@ class Device:
         current.
         """
         try:
-            self.calls.let_wait(self.stream.handle, stream)
+            self.let_wait(self.stream.handle, stream)
         except DriverCallError as error:
             raise self.failure(error, f"the stream {stream:#x}") from error
+
+    def let_wait(self, waiting: int, working: int) -> None:
+        """Let later work of a stream wait for all work so far of one of this device; the context
+        must be current.
+
+        Raises:
+            DriverCallError: if the driver refuses.
+        """
+        event = self.events.recorded(working)
+        try:
+            event.hold_back(waiting)
+        finally:
+            self.events.reuse(event)
 
     def hold(self, thing: object) -> None:
         """Keep an object until the work so far has finished; the context must be current."""
@@ -185,7 +197,7 @@ class Device:
                 event, thing = self._held.popleft()
             except IndexError:  # another thread has taken it
                 return
-            with self, suppress(self.driver.Error):
+            with self.current(), suppress(DriverCallError):
                 if not event.query():
                     self._held.appendleft((event, thing))
                     return
@@ -266,19 +278,21 @@ class Device:
         except DriverCallError as error:
             raise self.failure(error, "a copy between devices") from error
 
-    def event(self) -> Any:
-        """Return an event behind all work so far; the context must be current."""
-        try:
-            event = self._events.pop()
-        except IndexError:
-            event = self.driver.Event(self.driver.event_flags.DISABLE_TIMING)
-        event.record(self.stream)
-        return event
+    def event(self) -> DeviceEvent:
+        """Return an event behind all work so far; the context must be current.
 
-    def reuse_event(self, event: Any) -> None:
-        """Take back an event that nothing waits for any more."""
-        if not self.is_closed and len(self._events) < _MOST_EVENTS:
-            self._events.append(event)
+        Raises:
+            LinkError: if the driver refuses, as after a kernel that failed.
+        """
+        try:
+            return self.events.recorded(self.stream.handle)
+        except DriverCallError as error:
+            raise self.failure(error) from error
+
+    def reuse_event(self, event: DeviceEvent) -> None:
+        """Take back an event that nothing will wait for any more."""
+        if not self.is_closed:
+            self.events.reuse(event)
 
     def close(self) -> None:
         """Finish all work, and release memory, code and context."""
@@ -291,7 +305,8 @@ class Device:
             self._held.clear()
             self.staging.close()
             self.memory.close()
-            self._events.clear()
+            with suppress(DriverCallError):  # a lost context has lost its events, too
+                self.events.close()
             self._modules.clear()
             del self.stream
         self.context.detach()

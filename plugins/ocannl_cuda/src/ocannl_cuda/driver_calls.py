@@ -1,4 +1,4 @@
-"""Functions of the driver that PyCUDA does not wrap: graphs, streams of others, copies of peers.
+"""Functions of the driver that PyCUDA does not wrap: graphs, events of any stream, copies of peers.
 
 They take the handles that PyCUDA's objects state. The structures are those of `cuda.h` of CUDA 12
 and later.
@@ -17,6 +17,8 @@ LEGACY_STREAM = 1
 _RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED: calls of other libraries during a capture are allowed."""
 _DISABLE_TIMING = 2
+_NOT_READY = 600
+"""CUDA_ERROR_NOT_READY: the work before an event has not finished."""
 _PARAMETER_BUFFER, _PARAMETER_SIZE = 1, 2
 """CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE; 0 ends the list."""
 
@@ -43,7 +45,9 @@ class KernelNodeParams(ctypes.Structure):
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy_v2": (c_void_p,),
+    "cuEventQuery": (c_void_p,),
     "cuEventRecord": (c_void_p, c_void_p),
+    "cuEventSynchronize": (c_void_p,),
     "cuGraphDestroy": (c_void_p,),
     "cuGraphExecDestroy": (c_void_p,),
     "cuGraphExecKernelNodeSetParams_v2": (c_void_p, c_void_p, POINTER(KernelNodeParams)),
@@ -78,7 +82,10 @@ class DriverCalls:
             function = getattr(library, name)
             function.argtypes = parameters
             self._functions[name] = function
+        # the functions of every launch, copy and wait
         self._launch = self._functions["cuGraphLaunch"]
+        self._record = self._functions["cuEventRecord"]
+        self._wait = self._functions["cuStreamWaitEvent"]
 
     def call(self, name: str, *arguments: object) -> None:
         """Call a function.
@@ -104,19 +111,40 @@ class DriverCalls:
         self.call("cuStreamGetCtx", stream, byref(context))
         return context.value or 0
 
-    def let_wait(self, waiting: int, working: int) -> None:
-        """Let later work of a stream wait for all work so far of another one.
+    # ----- events -------------------------------------------------------------------------------
 
-        The context of the working stream must be current.
-        """
+    def create_event(self) -> int:
+        """Return an event without times, of the current context."""
         event = c_void_p()
         self.call("cuEventCreate", byref(event), _DISABLE_TIMING)
-        try:
-            self.call("cuEventRecord", event, working)
-            self.call("cuStreamWaitEvent", waiting, event, 0)
-        finally:
-            # the driver keeps it until the work that waits for it has begun
-            self.call("cuEventDestroy_v2", event)
+        return event.value or 0
+
+    def record_event(self, event: int, stream: int) -> None:
+        """Move an event behind all work so far of a stream."""
+        code = self._record(event, stream)
+        if code:
+            raise self._error("cuEventRecord", code)
+
+    def let_stream_wait(self, stream: int, event: int) -> None:
+        """Let later work of a stream wait for an event."""
+        code = self._wait(stream, event, 0)
+        if code:
+            raise self._error("cuStreamWaitEvent", code)
+
+    def wait_for_event(self, event: int) -> None:
+        """Return when the work before an event has finished."""
+        self.call("cuEventSynchronize", event)
+
+    def has_happened(self, event: int) -> bool:
+        """Return True if the work before an event has finished."""
+        code = self._functions["cuEventQuery"](event)
+        if code and code != _NOT_READY:
+            raise self._error("cuEventQuery", code)
+        return not code
+
+    def destroy_event(self, event: int) -> None:
+        """Return an event to the driver."""
+        self.call("cuEventDestroy_v2", event)
 
     # ----- copies -------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@
 //   CUDA_EMULATOR_DEVICES  the number of devices, 1 by default
 //   CUDA_EMULATOR_MEMORY   bytes of each, 4 GiB by default
 //   CUDA_EMULATOR_FAIL     NAME:N lets the Nth call of the function fail, for cuMemAlloc_v2,
-//                          cuMemHostAlloc, cuLaunchKernel, cuModuleLoadDataEx, cuGraphLaunch and
-//                          cuGraphInstantiateWithFlags
+//                          cuMemHostAlloc, cuLaunchKernel, cuModuleLoadDataEx, cuGraphLaunch,
+//                          cuGraphInstantiateWithFlags, cuEventCreate, cuEventRecord, cuStreamWaitEvent
 //   CUDA_LAUNCH_BLOCKING   1 runs each kernel when it is launched
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -37,7 +37,12 @@ enum { MOST_DEVICES = 16, MOST_CONTEXTS = 64 };
 
 typedef struct Context { int device, retained; Result error; } Context;
 typedef struct Block { char *start; size_t size; Context *context; int is_host; struct Block *next; } Block;
-typedef struct Event { struct timespec time; uint64_t recorded; uint64_t reached; struct Stream *stream; Context *context; } Event;
+typedef struct Point {  // what an event has recorded
+  struct timespec time;
+  struct Stream *stream;
+  int is_reached, uses;
+} Point;
+typedef struct Event { Point *point; Context *context; } Event;
 typedef enum { COPY, SNAPSHOT, FILL, KERNEL, RECORD, WAIT } Kind;
 typedef struct Work {
   Kind kind;
@@ -45,7 +50,7 @@ typedef struct Work {
   size_t size, width;
   unsigned value, grid[3], block[3], shared;
   struct Function *function;
-  Event *event;
+  Point *point;
   uint64_t number;
   struct Work *next;
 } Work;
@@ -92,7 +97,8 @@ static void leave(int *held) { pthread_mutex_unlock(&lock); }
 
 static int must_fail(const char *name) {
   static const char *const names[] = {"cuMemAlloc_v2",      "cuMemHostAlloc", "cuLaunchKernel",
-                                      "cuModuleLoadDataEx", "cuGraphLaunch",  "cuGraphInstantiateWithFlags"};
+                                      "cuModuleLoadDataEx", "cuGraphLaunch",  "cuGraphInstantiateWithFlags",
+                                      "cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"};
   enum { COUNT = sizeof names / sizeof *names };
   static int counts[COUNT];
   const char *asked = getenv("CUDA_EMULATOR_FAIL");
@@ -111,6 +117,18 @@ static int must_fail(const char *name) {
 // ----- streams -----------------------------------------------------------------------------------
 
 static void run_stream(Stream *stream);
+
+static Point *use(Point *point) {
+  ++point->uses;
+  return point;
+}
+static void drop_point(Point *point) {
+  if (point && !--point->uses) free(point);
+}
+static void reach(Point *point) {
+  // once it is reached, the stream may be gone
+  while (!point->is_reached && point->stream->first) run_stream(point->stream);
+}
 
 static Stream *stream_of(Stream *given) {
   return given && given != (Stream *)1 && given != (Stream *)2 ? given : &legacy[CURRENT()->device];
@@ -141,13 +159,10 @@ static void run_work(Stream *stream, Work *work) {
       free(work->from);
       break;
     case RECORD:
-      clock_gettime(CLOCK_MONOTONIC, &work->event->time);
-      work->event->reached = work->number;
+      clock_gettime(CLOCK_MONOTONIC, &work->point->time);
+      work->point->is_reached = 1;
       break;
-    case WAIT:
-      while (work->event->reached < work->number && work->event->stream->first)
-        run_stream(work->event->stream);
-      break;
+    case WAIT: reach(work->point); break;
   }
 }
 
@@ -157,6 +172,7 @@ static void run_stream(Stream *stream) {
     stream->first = work->next;
     if (!stream->first) stream->last = NULL;
     run_work(stream, work);
+    drop_point(work->point);
     free(work);
   }
 }
@@ -490,14 +506,14 @@ Result cuStreamQuery(Stream *stream) {
 }
 Result cuStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
   NEED_CONTEXT();
+  if (must_fail("cuStreamWaitEvent")) return OUT_OF_MEMORY;
   if (is_captured(stream_of(stream))) return CAPTURE_UNSUPPORTED;
-  if (!event->recorded) return OK;
-  Work *work = submit(stream_of(stream), WAIT);
-  work->event = event, work->number = event->recorded;
+  if (event->point) submit(stream_of(stream), WAIT)->point = use(event->point);
   return OK;
 }
 Result cuEventCreate(Event **event, unsigned flags) {
   NEED_CONTEXT();
+  if (must_fail("cuEventCreate")) return OUT_OF_MEMORY;
   *event = calloc(1, sizeof **event);
   (*event)->context = CURRENT();
   ++live_events;
@@ -505,33 +521,36 @@ Result cuEventCreate(Event **event, unsigned flags) {
 }
 Result cuEventDestroy_v2(Event *event) {
   GUARD();
-  run_context(event->context);
-  for (Stream *each = streams; each; each = each->next) run_stream(each);
+  drop_point(event->point);  // waits for nothing, as on a device
   free(event);
   --live_events;
   return OK;
 }
 Result cuEventRecord(Event *event, Stream *stream) {
   NEED_CONTEXT();
+  if (must_fail("cuEventRecord")) return OUT_OF_MEMORY;
   if (event->context != stream_of(stream)->context) return INVALID_HANDLE;
   if (is_captured(stream_of(stream))) return CAPTURE_UNSUPPORTED;
-  event->stream = stream_of(stream);
-  Work *work = submit(event->stream, RECORD);
-  work->event = event, work->number = ++event->recorded;
+  drop_point(event->point);  // streams that wait for it keep it
+  event->point = use(calloc(1, sizeof *event->point));
+  event->point->stream = stream_of(stream);
+  submit(stream_of(stream), RECORD)->point = use(event->point);
   return OK;
 }
 Result cuEventSynchronize(Event *event) {
   GUARD();
-  while (event->reached < event->recorded && event->stream->first) run_stream(event->stream);
+  if (!depth) return INVALID_CONTEXT;
+  if (event->point) reach(event->point);
   return event->context->error;
 }
 Result cuEventQuery(Event *event) {
   GUARD();
-  return event->reached < event->recorded ? NOT_READY : event->context->error;
+  return event->point && !event->point->is_reached ? NOT_READY : event->context->error;
 }
 Result cuEventElapsedTime_v2(float *milliseconds, Event *first, Event *last) {
-  if (!first->reached || !last->reached) return INVALID_HANDLE;
-  *milliseconds = (last->time.tv_sec - first->time.tv_sec) * 1e3f + (last->time.tv_nsec - first->time.tv_nsec) * 1e-6f;
+  if (!first->point || !first->point->is_reached || !last->point || !last->point->is_reached) return INVALID_HANDLE;
+  const struct timespec *a = &first->point->time, *b = &last->point->time;
+  *milliseconds = (b->tv_sec - a->tv_sec) * 1e3f + (b->tv_nsec - a->tv_nsec) * 1e-6f;
   return OK;
 }
 Result cuEventElapsedTime(float *milliseconds, Event *first, Event *last) { return cuEventElapsedTime_v2(milliseconds, first, last); }
