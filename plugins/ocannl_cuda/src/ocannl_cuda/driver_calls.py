@@ -7,6 +7,7 @@ and later.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 from typing import Any
 
@@ -16,6 +17,8 @@ LEGACY_STREAM = 1
 """The stream that waits for all streams that are not marked as independent of it."""
 _RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED: calls of other libraries during a capture are allowed."""
+_REPLACE = 1
+"""CU_STREAM_SET_CAPTURE_DEPENDENCIES: those that are given, in place of the last node."""
 _DISABLE_TIMING = 2
 _NOT_READY = 600
 """CUDA_ERROR_NOT_READY: the work before an event has not finished."""
@@ -28,8 +31,13 @@ class DriverCallError(Exception):
 
 
 class KernelNodeParams(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS_v2."""
+    """CUDA_KERNEL_NODE_PARAMS_v2.
 
+    Attributes:
+        kept: The memory of the arguments.
+    """
+
+    kept: object
     _fields_ = (
         ("function", c_void_p),
         ("grid", c_uint * 3),
@@ -40,6 +48,23 @@ class KernelNodeParams(ctypes.Structure):
         ("kernel", c_void_p),
         ("context", c_void_p),
     )
+
+
+def with_arguments(params: KernelNodeParams, given: bytearray) -> KernelNodeParams:
+    """Return the parameters of a launch with arguments in memory that may change afterwards.
+
+    Args:
+        params: The parameters.
+        given: The arguments, packed; the result keeps them alive.
+    """
+    size = c_size_t(len(given))
+    cells = (ctypes.c_char * len(given)).from_buffer(given)
+    params.extra = (c_void_p * 5)(
+        _PARAMETER_BUFFER, ctypes.addressof(cells), _PARAMETER_SIZE, ctypes.addressof(size), None
+    )
+    params.parameters = None
+    params.kept = (cells, size)
+    return params
 
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -66,6 +91,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
         POINTER(c_size_t),
     ),
     "cuStreamGetCtx": (c_void_p, POINTER(c_void_p)),
+    "cuStreamUpdateCaptureDependencies": (c_void_p, POINTER(c_void_p), c_size_t, c_uint),
     "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
 }
 """The parameters of the functions, all of which return a `CUresult`."""
@@ -169,6 +195,16 @@ class DriverCalls:
         """Let a stream record its work in place of running it."""
         self.call("cuStreamBeginCapture_v2", stream, _RELAXED)
 
+    def capture_after(self, stream: int, nodes: Sequence[int]) -> None:
+        """Let the work that a stream records next follow these nodes of its graph, and no others.
+
+        Args:
+            stream: The stream.
+            nodes: The nodes.
+        """
+        given = (c_void_p * len(nodes))(*nodes)
+        self.call("cuStreamUpdateCaptureDependencies", stream, given, len(nodes), _REPLACE)
+
     def last_captured(self, stream: int) -> int:
         """Return the node of the work that a stream has recorded last."""
         status, count = c_int(), c_size_t()
@@ -205,27 +241,14 @@ class DriverCalls:
         self.call("cuGraphKernelNodeGetParams_v2", node, byref(params))
         return params
 
-    def set_arguments(
-        self, ready: int, node: int, params: KernelNodeParams, given: bytes | bytearray
-    ) -> None:
+    def set_params(self, ready: int, node: int, params: KernelNodeParams) -> None:
         """Let later launches of a graph pass other arguments to a kernel.
 
         Args:
             ready: The graph, ready for launches.
             node: The launch of the kernel.
-            params: The parameters of that launch.
-            given: The arguments, packed.
+            params: Its parameters, with the arguments that `with_arguments` has set.
         """
-        size = c_size_t(len(given))
-        buffer = ctypes.create_string_buffer(bytes(given), len(given))
-        extra = (c_void_p * 5)(
-            _PARAMETER_BUFFER,
-            ctypes.addressof(buffer),
-            _PARAMETER_SIZE,
-            ctypes.addressof(size),
-            None,
-        )
-        params.extra, params.parameters = extra, None
         self.call("cuGraphExecKernelNodeSetParams_v2", ready, node, byref(params))
 
     def destroy_graph(self, graph: int, ready: int) -> None:

@@ -51,10 +51,12 @@ typedef struct Work {
   unsigned value, grid[3], block[3], shared;
   struct Function *function;
   Point *point;
+  struct Work **before;  // of a graph: the nodes that it follows
+  size_t befores;
   uint64_t number;
   struct Work *next;
 } Work;
-typedef struct Graph { Work **nodes; size_t count; } Graph;
+typedef struct Graph { Work **nodes, **last; size_t count, lasts; } Graph;  // last: what the next one follows
 typedef struct GraphExec { Graph copy; Context *context; } GraphExec;
 typedef struct Stream {
   Context *context;
@@ -83,7 +85,7 @@ static __thread Context *stack[MOST_CONTEXTS];
 static __thread int depth;
 static Block *blocks;
 static Stream *streams;
-static long live_events, live_modules, live_contexts, live_graphs, launches, graph_launches, copies;
+static long live_events, live_modules, live_contexts, live_graphs, launches, graph_launches, copies, graph_nodes, graph_levels;
 
 #define CURRENT() (depth ? stack[depth - 1] : NULL)
 #define NEED_CONTEXT()                                    \
@@ -195,6 +197,9 @@ static Work *submit(Stream *stream, Kind kind) {
     Graph *graph = stream->captured;
     graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
     graph->nodes[graph->count++] = work;
+    work->before = graph->last, work->befores = graph->lasts;
+    graph->last = malloc(sizeof work), graph->lasts = 1;
+    graph->last[0] = work;
   } else {
     append(stream, work);
   }
@@ -251,9 +256,9 @@ static void report(void) {
   fprintf(file,
           "{\"allocations\": %ld, \"host_allocations\": %ld, \"streams\": %ld, \"events\": %ld, "
           "\"modules\": %ld, \"contexts\": %ld, \"graphs\": %ld, \"launches\": %ld, "
-          "\"graph_launches\": %ld, \"copies\": %ld}\n",
+          "\"graph_launches\": %ld, \"copies\": %ld, \"graph_nodes\": %ld, \"graph_levels\": %ld}\n",
           device_blocks, host_blocks, live_streams, live_events, live_modules,
-          retained + live_contexts, live_graphs, launches, graph_launches, copies);
+          retained + live_contexts, live_graphs, launches, graph_launches, copies, graph_nodes, graph_levels);
   fclose(file);
 }
 
@@ -640,16 +645,18 @@ Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsi
 static Work *duplicate(const Work *work) {
   Work *made = malloc(sizeof *made);
   *made = *work;
-  made->next = NULL;
+  made->next = NULL, made->before = NULL, made->befores = 0;
   if (work->kind == KERNEL && work->size) made->from = memcpy(malloc(work->size), work->from, work->size);
   return made;
 }
 static void free_nodes(Graph *graph) {
   for (size_t k = 0; k < graph->count; ++k) {
     if (graph->nodes[k]->kind == KERNEL) free(graph->nodes[k]->from);
+    free(graph->nodes[k]->before);
     free(graph->nodes[k]);
   }
   free(graph->nodes);
+  free(graph->last);
 }
 Result cuStreamBeginCapture_v2(Stream *stream, int mode) {
   NEED_CONTEXT();
@@ -666,8 +673,21 @@ Result cuStreamGetCaptureInfo_v2(Stream *stream, int *status, uint64_t *id, Grap
   if (!captured) return OK;
   if (id) *id = (uintptr_t)captured;
   if (graph) *graph = captured;
-  *count = captured->count != 0;
-  *dependencies = captured->count ? &captured->nodes[captured->count - 1] : NULL;
+  *count = captured->lasts, *dependencies = captured->last;
+  return OK;
+}
+Result cuStreamUpdateCaptureDependencies(Stream *stream, Work **before, size_t count, unsigned flags) {
+  NEED_CONTEXT();
+  Graph *captured = stream_of(stream)->captured;
+  if (!captured || flags != 1) return INVALID_VALUE;  // 1: in place of the last ones
+  for (size_t k = 0; k < count; ++k) {
+    size_t at = 0;
+    while (at < captured->count && captured->nodes[at] != before[k]) ++at;
+    if (at == captured->count) return INVALID_VALUE;
+  }
+  free(captured->last);
+  captured->last = count ? memcpy(malloc(count * sizeof *before), before, count * sizeof *before) : NULL;
+  captured->lasts = count;
   return OK;
 }
 Result cuStreamEndCapture(Stream *stream, Graph **graph) {
@@ -699,10 +719,26 @@ Result cuGraphInstantiateWithFlags(GraphExec **exec, Graph *graph, unsigned long
   made->context = CURRENT();
   made->copy.count = graph->count;
   made->copy.nodes = calloc(graph->count + 1, sizeof *made->copy.nodes);
-  for (size_t k = 0; k < graph->count; ++k) {
-    made->copy.nodes[k] = duplicate(graph->nodes[k]);
-    made->copy.nodes[k]->number = (uintptr_t)graph->nodes[k];  // the node that calls name
+  uint64_t levels = 0;
+  for (size_t k = 0; k < graph->count; ++k) graph->nodes[k]->number = 0;
+  for (size_t done = 0; done < graph->count; ++done) {
+    // the latest node whose dependences are done: one that states too few of them runs too early
+    size_t next = graph->count;
+    for (int is_ready = 0; !is_ready;) {
+      if (!next--) abort();
+      Work *node = graph->nodes[next];
+      is_ready = !node->number;
+      for (size_t k = 0; k < node->befores && is_ready; ++k) is_ready = node->before[k]->number != 0;
+    }
+    uint64_t level = 0;
+    for (size_t k = 0; k < graph->nodes[next]->befores; ++k)
+      if (graph->nodes[next]->before[k]->number > level) level = graph->nodes[next]->before[k]->number;
+    graph->nodes[next]->number = ++level;
+    if (level > levels) levels = level;
+    made->copy.nodes[done] = duplicate(graph->nodes[next]);
+    made->copy.nodes[done]->number = (uintptr_t)graph->nodes[next];  // the node that calls name
   }
+  graph_nodes += graph->count, graph_levels += levels;
   ++live_graphs;
   return OK;
 }
