@@ -211,10 +211,13 @@ def main() -> int:
     left = [(p, key) for p, key in zip(parts, keys, strict=True) if key not in known]
     print(f"{given.instrument}: {len(parts)} parts, {len(parts) - len(left)} of them known")
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    with given.results.open("a", encoding="utf-8") as file, ThreadPoolExecutor(
-        given.processes
-    ) as pool:
-        for (part, _), result in zip(left, pool.map(lambda e: runner.result(*e), left), strict=True):
+    with (
+        given.results.open("a", encoding="utf-8") as file,
+        ThreadPoolExecutor(given.processes) as pool,
+    ):
+        for (part, _), result in zip(
+            left, pool.map(lambda e: runner.result(*e), left), strict=True
+        ):
             if result is None:
                 continue
             known[result.key] = result

@@ -41,12 +41,14 @@ def merged(total, y):
 def on_two(program: str, folder: Path, **variables: str) -> Outcome:
     # code is read from its file
     (folder / "assignments.py").write_text(f"import ocannl_core as oc\n{ADDED}")
-    start = f"import sys\nsys.path.insert(0, {str(folder)!r})\nfrom assignments import added, merged"
+    start = (
+        f"import sys\nsys.path.insert(0, {str(folder)!r})\nfrom assignments import added, merged"
+    )
     return run(f"{start}\n{PROGRAM}\n{dedent(program)}", folder, devices=2, **variables)
 
 
 def check(outcome: Outcome) -> None:
-    assert not outcome.errors and not outcome.code, outcome.errors
+    assert (outcome.code, outcome.errors) == (0, ""), outcome.errors
     assert left_of(outcome) == NOTHING_LEFT
 
 

@@ -20,6 +20,7 @@ from ocannl_core.backend_api import (
     hookimpl,
 )
 from ocannl_cuda import compilers, driver_probe, targets
+from ocannl_cuda.array_memory import allocator
 from ocannl_cuda.source import CudaSource, generate
 from ocannl_cuda.user_streams import on_stream
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ocannl_cuda.executable import CudaExecutable
     from ocannl_cuda.memory import CudaBuffer
 
-__all__ = ["OCANNL_API", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "on_stream"]
+__all__ = ["OCANNL_API", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "allocator", "on_stream"]
 
 OCANNL_API = (1, 0)
 OCANNL_SOURCE = CudaSource

@@ -68,6 +68,7 @@ def with_arguments(params: KernelNodeParams, given: bytearray) -> KernelNodePara
 
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy_v2": (c_void_p,),
     "cuEventQuery": (c_void_p,),
@@ -130,6 +131,12 @@ class DriverCalls:
         return DriverCallError(f"{name} failed: {meaning} ({code})")
 
     # ----- streams ------------------------------------------------------------------------------
+
+    def current_context(self) -> int:
+        """Return the handle of the context of this thread; 0 for none."""
+        context = c_void_p()
+        self.call("cuCtxGetCurrent", byref(context))
+        return context.value or 0
 
     def context_of(self, stream: int) -> int:
         """Return the handle of the context of a stream."""

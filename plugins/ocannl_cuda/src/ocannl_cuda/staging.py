@@ -186,7 +186,9 @@ class Download:
 
     __slots__ = ("__weakref__", "_block", "_event", "_staging", "cells")
 
-    def __init__(self, staging: Staging, block: HostMemory, cells: Bytes, event: DeviceEvent) -> None:
+    def __init__(
+        self, staging: Staging, block: HostMemory, cells: Bytes, event: DeviceEvent
+    ) -> None:
         self._staging = staging
         self._block = block
         self._event: DeviceEvent | None = event
