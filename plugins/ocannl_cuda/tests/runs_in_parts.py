@@ -1,10 +1,12 @@
-"""The tests of the repository on emulated devices, under an instrument, in parts.
+"""The tests of the repository on CUDA devices, in parts: on emulated ones under an instrument, or on
+real ones.
 
-    python -m plugins.ocannl_cuda.tests.emulated_runs sanitize --seconds 540
-    python -m plugins.ocannl_cuda.tests.emulated_runs races tests/backends/test_scan.py
+    python -m plugins.ocannl_cuda.tests.runs_in_parts sanitize --seconds 540
+    python -m plugins.ocannl_cuda.tests.runs_in_parts races tests/backends/test_scan.py
+    python -m plugins.ocannl_cuda.tests.runs_in_parts device --processes 8
 
-A part is some tests in a process of their own: a race or an access beyond an allocation ends its
-part only. Results are printed as they come and kept in a file, by the content of the repository, so
+A part is some tests in a process of their own: a race, an access beyond an allocation, or a lost
+context ends its part only. Results are printed as they come and kept in a file, by the content of the repository, so
 that the same command goes on where a run has ended. The exit code is 1 if a part has failed, else 3
 if some are left, else 0.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -26,9 +29,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-INSTRUMENTS = {"plain": [], "sanitize": ["--sanitize"], "races": ["--races"]}
-DEFAULT_PATHS = ("tests/backends", "tests/train")
-RESULTS = ROOT / "build" / "emulated-runs.jsonl"
+INSTRUMENTS: dict[str, tuple[list[str] | None, dict[str, str]]] = {
+    "device": (None, {}),
+    "device-graphs": (None, {"OCANNL_CUDA_GRAPHS": "1"}),
+    "emulated": ([], {}),
+    "emulated-graphs": ([], {"OCANNL_CUDA_GRAPHS": "1"}),
+    "sanitize": (["--sanitize"], {}),
+    "races": (["--races"], {}),
+}
+"""Options of the emulation, which `None` leaves out, and environment variables."""
+DEFAULT_PATHS = ("tests/backends",)
+RESULTS = ROOT / "build" / "runs-in-parts.jsonl"
 _TRACKED = (
     "ocannl_core",
     "plugins/ocannl_cuda/src",
@@ -145,12 +156,13 @@ class Runner:
     """
 
     def __init__(self, instrument: str, until: float) -> None:
-        self._prefix = [
-            *("nice", sys.executable, "-m", "ocannl_cuda.emulation", "--devices", "2"),
-            *INSTRUMENTS[instrument],
-            *("--", sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--all-devices"),
-            *("--numprocesses=0", "-q", "--no-header"),
-        ]
+        options, self._variables = INSTRUMENTS[instrument]
+        emulation = [sys.executable, "-m", "ocannl_cuda.emulation", "--devices", "2"]
+        self._prefix = [] if options is None else ["nice", *emulation, *options, "--"]
+        self._prefix += [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+        self._prefix += ["--all-devices", "-q", "--no-header"]
+        if importlib.util.find_spec("xdist") is not None:
+            self._prefix.append("--numprocesses=0")
         self._until = until
 
     def collected(self, paths: Sequence[str], expression: str) -> list[str]:
@@ -189,7 +201,7 @@ class Runner:
             capture_output=True,
             text=True,
             timeout=max(self._until - time.monotonic(), 1),
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1"} | self._variables,
         )
 
 
