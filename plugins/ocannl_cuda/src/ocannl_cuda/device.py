@@ -12,6 +12,7 @@ memory and events themselves.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections import deque
@@ -49,6 +50,10 @@ class Device:
     Args:
         ordinal: Its number among the devices of the driver.
         is_emulated: True for exact allocations, so that a sanitizer sees every overrun.
+
+    Attributes:
+        is_closed: True at the end of the process: nothing is reused.
+        is_left: True in a forked process, which must release nothing.
     """
 
     def __init__(self, ordinal: int, *, is_emulated: bool) -> None:
@@ -74,6 +79,7 @@ class Device:
         self._runs: deque[str] = deque(maxlen=_NAMED_RUNS)
         self._peers: dict[int, bool] = {ordinal: True}
         self.is_closed = False
+        self.is_left = False
 
     def __enter__(self) -> Self:
         self.context.push()
@@ -147,8 +153,18 @@ class Device:
             "Kernels run to their end.",
             found=f"device {self.ordinal}: {error}",
             where=where or f"some kernel{recent} since the last synchronisation",
-            fix="CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails",
+            fix="CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails"
+            + ("; start a new process: the driver refuses all work of this one" * self._is_lost()),
         )
+
+    def _is_lost(self) -> bool:
+        """Return True if the driver refuses all further work in the context of the device."""
+        try:
+            with self.current():
+                self.stream.is_done()
+        except self.driver.Error:
+            return True
+        return False
 
     def note_run(self, routine: str) -> None:
         """Record a routine whose kernels are about to be enqueued, for messages."""
@@ -312,6 +328,22 @@ class Device:
         self.context.detach()
 
 
+class _ForkedContext:
+    """The context of a device in a process that was forked, which cannot use it."""
+
+    def push(self) -> None:
+        raise _after_fork()
+
+
+def _after_fork() -> LinkError:
+    return LinkError(
+        "A process that was forked while CUDA devices were in use makes no use of them.",
+        found=f"process {os.getpid()}, a fork",
+        fix='multiprocessing.get_context("spawn") starts processes anew; or fork before the first '
+        "use of a device",
+    )
+
+
 _devices: dict[int, Device] = {}
 _lock = threading.RLock()
 
@@ -337,6 +369,8 @@ def ordinal_device(ordinal: int) -> Device:
 
 
 def _opened(ordinal: int, is_emulated: bool) -> Device:
+    if _is_forked:
+        raise _after_fork()
     with _lock:
         if ordinal not in _devices:
             try:
@@ -348,6 +382,25 @@ def _opened(ordinal: int, is_emulated: bool) -> Device:
                     fix="`ocannl doctor cuda` checks driver, devices and compiler",
                 ) from error
         return _devices[ordinal]
+
+
+def _leave_to_parent() -> None:
+    """Let a forked process release nothing: memory, streams and code are those of its parent."""
+    global _is_forked, _lock
+    _lock = threading.RLock()  # a thread of the parent may hold the other one
+    _is_forked = _is_forked or bool(_devices)
+    for device in _devices.values():
+        device.is_closed = device.is_left = True
+        device.memory.leave()
+        device.context = _ForkedContext()
+        _kept_of_parent.append(device)
+    _devices.clear()
+
+
+_is_forked = False
+_kept_of_parent: list[Device] = []
+"""Devices that a forked process must not release."""
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @atexit.register

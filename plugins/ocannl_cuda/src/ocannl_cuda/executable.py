@@ -87,7 +87,11 @@ class CudaExecutable:
             LinkError: if a buffer is missing, belongs to another device, or does not fit its node;
                 or if the device has too little memory for the nodes of the routine.
         """
-        return _Linker(self, device_of(self.target), buffers, merge_buffers or {}).launcher()
+        device = device_of(self.target)
+        try:
+            return _Linker(self, device, buffers, merge_buffers or {}).launcher()
+        except device.failures as error:
+            raise device.failure(error, f"linking {self.source.plan.name}") from error
 
 
 class _Linker:

@@ -193,7 +193,7 @@ class Graph:
     def free(self) -> None:
         """Return the graph to the driver, once."""
         device, self._device = self._device, None
-        if device is not None:
+        if device is not None and not device.is_left:
             with device:
                 device.calls.destroy_graph(self._graph, self._ready)
 

@@ -211,9 +211,12 @@ def zeroed(nbytes: int, target: Target) -> Allocation:
     """Return so many bytes of a device, all zero."""
     device = device_of(target)
     with device:
-        memory = device.memory.allocate(nbytes)
-        if nbytes:
-            device.driver.memset_d8_async(memory.address, 0, nbytes, device.stream)
+        try:
+            memory = device.memory.allocate(nbytes)
+            if nbytes:
+                device.driver.memset_d8_async(memory.address, 0, nbytes, device.stream)
+        except device.failures as error:
+            raise device.failure(error) from error
     return memory
 
 
@@ -281,9 +284,12 @@ def _copy(destination: CudaBuffer, source: CudaBuffer) -> Event:
         return Done()
     device = device_of(source.target)
     with device:
-        device.driver.memcpy_dtod_async(
-            destination.address, source.address, source.info.nbytes, device.stream
-        )
+        try:
+            device.driver.memcpy_dtod_async(
+                destination.address, source.address, source.info.nbytes, device.stream
+            )
+        except device.failures as error:
+            raise device.failure(error) from error
         _hold(device, destination, source)
         return Queued(device, (destination, source))
 

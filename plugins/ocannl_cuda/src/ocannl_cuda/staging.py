@@ -30,6 +30,7 @@ class HostDevice(Protocol):
 
     driver: Any
     stream: Any
+    is_left: bool
 
     def __enter__(self) -> object: ...
 
@@ -73,7 +74,7 @@ class HostMemory:
     def free(self) -> None:
         """Return the memory to the driver, once."""
         device, self._device = self._device, None
-        if device is not None:
+        if device is not None and not device.is_left:
             with device:
                 self._memory.free()
 

@@ -219,6 +219,9 @@ static void run_legacy(void) {
     if (each->context == CURRENT() && !(each->flags & 1)) run_stream(each);
 }
 
+// For tests: as after a kernel that has accessed memory that is not there.
+void cuda_emulator_lose_context(int device) { primary[device].error = ILLEGAL_ADDRESS; }
+
 // ----- errors, devices, contexts -----------------------------------------------------------------
 
 Result cuGetErrorString(Result code, const char **text) {
