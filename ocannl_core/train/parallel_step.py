@@ -29,8 +29,8 @@ from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
 from ocannl_core.runtime.context import Context
-from ocannl_core.tensor.computation import Computation, require_tensor
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.computation import Computation, require_tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.buckets import buckets_of
 from ocannl_core.train.communication import Communicator, OneProcess
 from ocannl_core.train.optimiser import Optimiser

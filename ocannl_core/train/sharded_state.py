@@ -15,7 +15,7 @@ import numpy as np
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
 from ocannl_core.runtime.context import Context
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Communicator
 from ocannl_core.train.optimiser import Optimiser
 from ocannl_core.train.process_sums import Rows, all_gather

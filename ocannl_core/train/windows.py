@@ -16,7 +16,7 @@ from ocannl_core.node import NodeInfo
 from ocannl_core.runtime import values
 from ocannl_core.runtime.context import Context
 from ocannl_core.target import Buffer
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Cells
 
 
