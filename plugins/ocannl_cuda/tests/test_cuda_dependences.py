@@ -57,7 +57,7 @@ def test_no_dependence_follows_from_others(given: list[Launch]) -> None:
 
 
 @given(st.lists(st.sets(st.integers(0, 4), max_size=3), max_size=10), st.data())
-def test_launches_over_separate_tensors_follow_only_what_they_need(
+def test_launches_over_separate_tensors_follow_only_those_that_conflict(
     touched: list[set[int]], data: st.DataObject
 ) -> None:
     given = [

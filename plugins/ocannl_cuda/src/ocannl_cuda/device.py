@@ -78,8 +78,8 @@ class Device:
         self._held: deque[tuple[DeviceEvent, object]] = deque()
         self._runs: deque[str] = deque(maxlen=_NAMED_RUNS)
         self._peers: dict[int, bool] = {ordinal: True}
-        self.is_closed = False
-        self.is_left = False
+        self.is_closed: bool = False
+        self.is_left: bool = False
 
     def __enter__(self) -> Self:
         self.context.push()
