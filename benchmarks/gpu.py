@@ -18,24 +18,22 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import select
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
+from gpu_clocks import Clock, CudaClock, CupyClock, HostClock, Run, TorchClock, fastest
+from isolation import run_isolated
 
 import ocannl_core as oc
 from ocannl_core import settings
 
 Array = np.ndarray[Any, Any]
-Run = Callable[[], object]
-_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -139,110 +137,7 @@ def _reference_attention(module: Any, q: Any, k: Any, v: Any) -> Any:
     return exponents / exponents.sum(2, keepdims=True) @ v
 
 
-# ----- clocks -----------------------------------------------------------------------------------
-
-
-class Clock(Protocol):
-    def seconds(self, run: Run, count: int) -> float:
-        """Return the seconds from the start of the first run to the end of the last one."""
-        ...
-
-
-class HostClock:
-    """Seconds on the host, of work that it waits for."""
-
-    def __init__(self, wait: Run) -> None:
-        self._wait = wait
-
-    def seconds(self, run: Run, count: int) -> float:
-        self._wait()
-        start = time.perf_counter()
-        for _ in range(count):
-            run()
-        self._wait()
-        return time.perf_counter() - start
-
-
-class CudaClock:
-    """Seconds between events on the stream of routines."""
-
-    def __init__(self, ordinal: int) -> None:
-        from ocannl_cuda.device import ordinal_device
-
-        self.device: Any = ordinal_device(ordinal)
-
-    def seconds(self, run: Run, count: int) -> float:
-        device = self.device
-        first, last = self._event(), self._event()
-        for _ in range(count):
-            run()
-        with device.current():
-            last.record(device.stream)
-            last.synchronize()
-            return float(first.time_till(last)) * 1e-3
-
-    def _event(self) -> Any:
-        with self.device.current():
-            event = self.device.driver.Event()
-            event.record(self.device.stream)
-        return event
-
-
-class TorchClock:
-    """Seconds between events on the stream of PyTorch."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-
-    def seconds(self, run: Run, count: int) -> float:
-        first, last = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        for _ in range(count):
-            run()
-        last.record()
-        last.synchronize()
-        return float(first.elapsed_time(last)) * 1e-3
-
-
-class CupyClock:
-    """Seconds between events on the present stream of CuPy."""
-
-    def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
-
-    def seconds(self, run: Run, count: int) -> float:
-        first, last = (self._cupy.cuda.Event() for _ in range(2))
-        first.record()
-        for _ in range(count):
-            run()
-        last.record()
-        last.synchronize()
-        return float(self._cupy.cuda.get_elapsed_time(first, last)) * 1e-3
-
-
-def fastest(parties: dict[str, tuple[Run, Clock]], least: float) -> dict[str, float]:
-    """Return the seconds of a run of each party: of its fastest series, which takes the least time
-    at least; the series of all parties alternate.
-    """
-    counts: dict[str, int] = {}
-    for name, (run, clock) in parties.items():
-        try:
-            clock.seconds(run, 2)  # compiles, and captures graphs
-        except Exception as error:
-            if not name:
-                raise
-            print(f"{name} is left out: {type(error).__name__}: {error}"[:200], flush=True)
-            continue
-        counts[name] = 1
-        while clock.seconds(run, counts[name]) < least:
-            counts[name] *= 2
-    found: dict[str, float] = {}
-    for _ in range(_ROUNDS if least else 1):
-        for name in counts:
-            run, clock = parties[name]
-            seconds = clock.seconds(run, counts[name]) / counts[name]
-            found[name] = min(found.get(name, seconds), seconds)
-    return found
+# ----- parties ------------------------------------------------------------------------------------
 
 
 def torch_on_device() -> Any:
@@ -534,44 +429,6 @@ def run_parts(bench: Bench, progress: IO[str], *, small: bool, only: str, skippe
     return failed
 
 
-def run_isolated(arguments: list[str], seconds: float) -> int:
-    """Run parts in a process that is replaced where one takes too long, or ends it.
-
-    Args:
-        arguments: The arguments of the processes.
-        seconds: The most seconds of a part.
-    """
-    skipped = failed = 0
-    while True:
-        reading, writing = os.pipe()
-        more = ["--skip", str(skipped), "--progress", str(writing)]
-        command = [sys.executable, "-u", __file__, *arguments, *more]
-        process = subprocess.Popen(command, pass_fds=(writing,))
-        os.close(writing)
-        began, name, limit = skipped - 1, "the start", time.monotonic() + seconds
-        with open(reading, encoding="utf-8") as progress:
-            while process.poll() is None and time.monotonic() < limit:
-                if select.select([progress], [], [], 0.2)[0]:
-                    line = progress.readline().rstrip("\n")
-                    if not line:  # the process ends
-                        with suppress(subprocess.TimeoutExpired):
-                            process.wait(max(limit - time.monotonic(), 0.1))
-                        break
-                    first, _, name = line.partition(" ")
-                    began, limit = int(first), time.monotonic() + seconds
-        if process.poll() is None:
-            process.kill()
-            print(f"{name}: CUT OFF after {seconds:.0f} s", flush=True)
-        elif process.returncode not in (0, 1):
-            print(f"{name}: ENDED the process with {process.returncode}", flush=True)
-        if process.wait() == 0:
-            return int(failed > 0)
-        failed += 1
-        if began < skipped:  # no part has begun: all are done, or none can
-            return 1
-        skipped = began + 1
-
-
 def main() -> int:
     """Print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -586,7 +443,7 @@ def main() -> int:
     if given.isolate:
         own = ["--backend", given.backend, "--only", given.only]
         own += ["--small"] * given.small + ["--eager"] * given.eager
-        return run_isolated(own, given.isolate)
+        return run_isolated(__file__, own, given.isolate)
     ctx, torch, small = oc.Context(given.backend), torch_on_device(), given.small
     is_cuda = ctx.target.backend == "cuda"
     clock = CudaClock(ctx.target.device) if is_cuda else HostClock(ctx.synchronize)
