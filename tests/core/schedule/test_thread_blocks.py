@@ -185,8 +185,7 @@ routine total(a: float32[1000000], c: float32[1]):
     assert schedules(text) == snapshot(
         [
             "split j 256; grid i; block j1; accumulate over j0",
-            "split i 16; block i1; accumulate over i0",
-            "split i 64; block i1; accumulate over i0",
+            "split i 32; block i1; accumulate over i0",
         ]
     )
 
