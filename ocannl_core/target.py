@@ -126,6 +126,8 @@ class ThreadBlocks:
         matrix_instructions: Products of small matrices, by subgroups.
         asynchronous_copies: The bytes that one instruction may copy to shared memory while the
             thread goes on, each a divisor of the alignment of buffers.
+        has_conditional_barriers: True if the threads of a block may meet at barriers that other
+            blocks of the launch do not come to.
     """
 
     max_threads: int
@@ -138,6 +140,7 @@ class ThreadBlocks:
     has_shuffles: bool = False
     matrix_instructions: tuple[MatrixInstruction, ...] = ()
     asynchronous_copies: tuple[int, ...] = ()
+    has_conditional_barriers: bool = True
 
 
 class Capability(Enum):

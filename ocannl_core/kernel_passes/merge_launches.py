@@ -133,6 +133,8 @@ class _Launch:
             return False
         if {self.meeting, other.meeting} - {0, joint.threads}:
             return False  # some threads of a block would miss a barrier
+        if joint.meeting and not blocks.has_conditional_barriers:
+            return False
         # shared memory limits the blocks that run at the same time
         is_idle = MERGED_BLOCKS * joint.shared_bytes <= blocks.local_bytes
         if is_idle and joint.threads <= 2 * min(self.threads, other.threads):

@@ -49,9 +49,11 @@ class _Numbers:
         return "group" if kind is AxisKind.GRID else "thread"
 
 
-def launches(text: str) -> list[list[str]]:
+def launches(text: str, blocks: ThreadBlocks = BLOCKS) -> list[list[str]]:
     """Return the names of the nodes that each launch writes."""
-    plan = scheduled(split_kernels(parse(f"routine test({text}")), DEVICE)
+    device = replace(DEVICE, thread_blocks=blocks)
+    program = split_kernels(parse(f"routine test({text}"))
+    plan = schedule_for(program, device, finish_for(device)).plan()
     return [
         sorted({each.name for each in step.arguments} & set("cdefg"))
         for step in plan.steps
@@ -135,6 +137,16 @@ def test_threads_that_meet_share_no_launch_with_larger_blocks() -> None:
     for i in range(90):
         d[0] = d[0] + b[i]"""
     assert len(launches(text)) == 2
+
+
+def test_threads_meet_in_a_launch_of_their_own_where_barriers_are_unconditional() -> None:
+    text = """a: float32[90], c: float32[1], d: float32[90]):
+    for i in range(90):
+        c[0] = c[0] + a[i]
+    for i in range(90):
+        d[i] = a[i] + 1.0"""
+    assert launches(text) == [["c", "d"]]
+    assert len(launches(text, replace(BLOCKS, has_conditional_barriers=False))) == 2
 
 
 def test_statements_of_a_launch_run_on_blocks_of_their_own() -> None:

@@ -76,6 +76,9 @@ def _target(number: int, device: Any) -> Target:
         processors=int(device.max_compute_units),
         subgroup=32 if is_gpu else 1,
         vector_bytes=DIALECT.vector_bytes,
+        # compilers for processors turn threads into loops: PoCL 3 loses values where only some
+        # blocks meet
+        has_conditional_barriers=is_gpu,
     )
     return Target(
         BACKEND,
