@@ -256,6 +256,18 @@ MIN_GRID_TERMS = 2048
 """Terms of a part of a single cell, at least; fewer for more cells."""
 MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
+CHAIN_THREADS = 128
+"""The threads of a block that walks along the columns of a chain of online reductions."""
+CHAIN_CELL_REGISTERS = 6
+"""The numbers that such a thread keeps for each of its rows, beside scores and results: statistics,
+their corrections, and operands.
+"""
+WALK_TERMS = 4
+"""The terms of its products that a thread loads from shared memory at once."""
+MAX_IDLE_WALK = 8
+"""A chain is one kernel unless fewer than one processor in so many had a thread block, which would
+walk along more tiles than so many.
+"""
 MAX_UNROLLED_SHIFTS = 64
 """Positions of a window whose sums run as kernels one after the other."""
 MIN_BLOCK_TILE = 16

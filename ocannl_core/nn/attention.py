@@ -96,7 +96,11 @@ def attention(
     if causal:
         key_positions = require_shape(offsets(dtype=int32, label="key_positions"), "|_->")
         allowed = less_equal(key_positions, positions_of(position))
-        mask = allowed if mask is None else where(mask, allowed, 0.0)
+        if mask is None and position is None:
+            # every query has a key at its position or before, whose score is a number
+            scores = where(allowed, scores, -math.inf)
+        else:
+            mask = allowed if mask is None else where(mask, allowed, 0.0)
     if mask is not None:
         scores = where(mask, scores, _masked_score(scores.dtype))
     weights = softmax(OVER_KEYS, scores)
