@@ -258,10 +258,10 @@ MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
 CHAIN_THREADS = 128
 """The threads of a block that walks along the columns of a chain of online reductions."""
-CHAIN_CELL_REGISTERS = 6
-"""The numbers that such a thread keeps for each of its rows, beside scores and results: statistics,
-their corrections, and operands.
-"""
+CHAIN_ROW_REGISTERS = 3
+"""The statistics that such a thread keeps for each of its rows."""
+CHAIN_REGISTERS = 20
+"""The registers that it needs for addresses and for statistics while they change."""
 WALK_TERMS = 4
 """The terms of its products that a thread loads from shared memory at once."""
 MAX_IDLE_WALK = 8

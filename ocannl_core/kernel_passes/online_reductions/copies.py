@@ -115,7 +115,9 @@ class TileCopies:
     vector_bytes: int
     new_array: NewArray
 
-    def fill(self, node: TensorNode, info: NodeInfo, factor: Expr, rows: Side, columns: Side) -> tuple[Stmt, ...]:
+    def fill(
+        self, node: TensorNode, info: NodeInfo, factor: Expr, rows: Side, columns: Side
+    ) -> tuple[Stmt, ...]:
         """Return the copy of a factor to an array, of which the columns are contiguous."""
         lane = fresh_var("lane")
         lanes = self._lanes(factor, rows, columns, lane)
@@ -129,8 +131,10 @@ class TileCopies:
             columns.axis.var: columns.position(column),
         }
         value, indices = substitute_in_expr(factor, values), (row, column)
-        last = affine(inside, lanes * offset + lanes - 1)
-        ends = [end for end in (rows.end(row), columns.end(last)) if end is not None]
+        end = columns.end(first)
+        if lanes > 1 and end is not None:  # of whole vectors
+            end = LoopBound(along, columns.axis.extent // lanes)
+        ends = [each for each in (rows.end(row), end) if each is not None]
         if lanes > 1:
             stmts = self._vectors(node, info, value, indices, lane, lanes, ends)
         else:

@@ -85,7 +85,9 @@ _DIGIT = 4
 """The threads inside of the digits of a thread's number along the columns: copies use the digits."""
 
 
-def _loop(name: str, extent: int, body: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+def _loop(
+    name: str, extent: int, body: Callable[[AxisIndex], tuple[Stmt, ...]]
+) -> tuple[Stmt, ...]:
     """Return statements for each of some cells, written out."""
     if extent == 1:
         return body(FixedIndex(0))
@@ -127,7 +129,9 @@ class ChainEmitter:
 
     # ----- arrays -----------------------------------------------------------------------------
 
-    def _array(self, name: str, dtype: DType, *dims: int, scope: Scope = Scope.THREAD) -> TensorNode:
+    def _array(
+        self, name: str, dtype: DType, *dims: int, scope: Scope = Scope.THREAD
+    ) -> TensorNode:
         node = TensorNode(len(self.nodes), (name,))
         self.nodes[node] = NodeInfo(dtype, dims)
         (self._shared if scope is Scope.GROUP else self._private).append(node)
@@ -164,9 +168,7 @@ class ChainEmitter:
         batch = [(axis, fresh_var(axis.var.hint)) for axis in chain.batch]
         tile_of_rows = fresh_var(chain.rows.var.hint)
         count = -(-chain.rows.extent // tile.block_rows)
-        first_row = (
-            affine([(tile.block_rows, tile_of_rows)]) if count > 1 else FixedIndex(0)
-        )
+        first_row = affine([(tile.block_rows, tile_of_rows)]) if count > 1 else FixedIndex(0)
         rows = Side(
             chain.rows,
             first_row,
@@ -183,7 +185,9 @@ class ChainEmitter:
         for var, extent in reversed(digits):
             stmts = (For(var, 0, extent, Block(stmts), AxisKind.BLOCK),)
         stmts = (*(Allocate(node, Scope.GROUP) for node in self._shared), *stmts)
-        grid = [(v, axis.extent, axis.bound_at(VarIndex(v))) for axis, v in batch if axis.extent > 1]
+        grid = [
+            (v, axis.extent, axis.bound_at(VarIndex(v))) for axis, v in batch if axis.extent > 1
+        ]
         grid += [(tile_of_rows, count, None)] if count > 1 or not grid else []
         for var, extent, end in reversed(grid):
             stmts = (For(var, 0, extent, Block(stmts), AxisKind.GRID, bound=end),)
@@ -262,9 +266,7 @@ class _Thread:
             else make("kept", chain.score.dtype, tile.rows, tile.columns)
         )
         results = make("results", weighted.result.dtype, tile.rows, tile.cells)
-        totals = {
-            each.result: make("total", each.result.dtype, tile.rows) for each in chain.totals
-        }
+        totals = {each.result: make("total", each.result.dtype, tile.rows) for each in chain.totals}
         statistics = _Statistics(self, kept, results, totals)
         copies = TileCopies(
             self.digits,
@@ -381,9 +383,7 @@ class _Thread:
         body = Block(_loop("column", stride, add))
         return (For(step, 0, tile.block_columns // stride, body),)
 
-    def _cells(
-        self, body: Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
-    ) -> tuple[Stmt, ...]:
+    def _cells(self, body: Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
         """Return statements for each cell of a row that a thread has."""
         lanes = self.tile.lanes
         return _loop(
@@ -399,18 +399,14 @@ class _Thread:
             found[self.chain.columns.var] = columns.position(self._own_column(y))
         return found
 
-    def is_inside(
-        self, columns: Side, x: AxisIndex, y: AxisIndex, needed: Expr
-    ) -> Expr | None:
+    def is_inside(self, columns: Side, x: AxisIndex, y: AxisIndex, needed: Expr) -> Expr | None:
         """Return the condition that a column, and a row where it is needed, is inside."""
         found = columns.is_inside(self._own_column(y))
         known = self.emitter.known
         loads = any(isinstance(each, Load) and each.node in known for each in walk(needed))
         return both(found, self.rows.is_inside(self._own_row(x))) if loads else found
 
-    def _keep(
-        self, scores: TensorNode, kept: TensorNode, columns: Side
-    ) -> tuple[Stmt, ...]:
+    def _keep(self, scores: TensorNode, kept: TensorNode, columns: Side) -> tuple[Stmt, ...]:
         """Return the value of each score that the chain keeps, from the sums of products."""
         chain, emitter = self.chain, self.emitter
         is_limited = chain.limit is not None
@@ -445,7 +441,7 @@ class _Thread:
             lane = fresh_var("lane")
             inner: AxisIndex = VarIndex(lane) if lanes > 1 else FixedIndex(0)
             cell = self._own_cell(z, inner)
-            last = self._own_cell(z, FixedIndex(lanes - 1))
+            vector = _joined((1, self.column), (tile.threads[1], z))
             values = {**self.values(None, x, x), chain.cells.var: cell}
             own = emitter._read(results, x, _joined((lanes, z), (1, inner)))
             result = statistics.finished(chain.weighted, own, empty, x)
@@ -467,9 +463,9 @@ class _Thread:
                 stmts = list(
                     vector_iterations(places, lane, lanes, tuple(stmts), nodes, emitter._vector)
                 )
-            bound = chain.cells.bound_at(last)
+            bound = chain.cells.bound_at(vector)  # of single cells
             if bound is None and tile.block_cells > full:
-                bound = LoopBound(last, full)
+                bound = LoopBound(vector, full // lanes)
             return guarded(bound, tuple(stmts))
 
         def row(x: AxisIndex) -> tuple[Stmt, ...]:
@@ -556,9 +552,7 @@ class _Statistics:
             if self.shift is not None:
                 stmts.append(self._set(self.shift, 0.0, x))
             stmts += [self._set(node, 0.0, x) for node in self.totals.values()]
-            stmts += _loop(
-                "z", tile.cells, lambda z: (self._set(self.results, 0.0, x, z),)
-            )
+            stmts += _loop("z", tile.cells, lambda z: (self._set(self.results, 0.0, x, z),))
             return tuple(stmts)
 
         return _loop("x", tile.rows, row)
@@ -613,9 +607,7 @@ class _Statistics:
         for y in range(1, tile.columns):
             own = emitter._read(self.kept, x, FixedIndex(y))
             stmts.append(SetLocal(local, Binary(BinaryOp.MAX, LocalRead(local), own, dtype)))
-        stmts.append(
-            SubgroupReduce(local, LocalRead(local), BinaryOp.MAX, tile.threads[1])
-        )
+        stmts.append(SubgroupReduce(local, LocalRead(local), BinaryOp.MAX, tile.threads[1]))
         old = emitter._read(limit, x)
         stmts += [
             DeclareLocal(before),
@@ -633,9 +625,7 @@ class _Statistics:
         wide = chain.weighted.result.dtype
         old, new = self._local(shift_dtype := self._shift.dtype), self._local(shift_dtype)
         least = Const(_LEAST, before.dtype)
-        value = substitute_in_expr(
-            self.resolved(self._shift, x), self.thread.values(None, x, x)
-        )
+        value = substitute_in_expr(self.resolved(self._shift, x), self.thread.values(None, x, x))
         is_empty = Binary(BinaryOp.EQ, emitter._read(self.limit, x), least, before.dtype)
         was_empty = Binary(BinaryOp.EQ, LocalRead(before), least, before.dtype)
         factor = self._local(wide)
@@ -660,9 +650,7 @@ class _Statistics:
                 node = self.totals[each.result]
                 stmts.append(self._scaled(node, factor, x))
         if chain.weighted.shift is not None:
-            stmts += _loop(
-                "z", tile.cells, lambda z: (self._scaled(self.results, factor, x, z),)
-            )
+            stmts += _loop("z", tile.cells, lambda z: (self._scaled(self.results, factor, x, z),))
         return stmts
 
     def _scaled(self, node: TensorNode, factor: Local, *indices: AxisIndex) -> Store:

@@ -12,7 +12,14 @@ from ocannl_core.kernel_passes.online_reductions.producers import inline_produce
 from ocannl_core.kernel_passes.online_reductions.tile_sizes import choose_tile
 from ocannl_core.kernel_passes.online_reductions.trace import ChainTrace, NoChainError
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, joint_title, mentioned, written
+from ocannl_core.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestStep,
+    joint_title,
+    mentioned,
+    written,
+)
 from ocannl_core.kernels.nodes import Kernel, NodeInfos, kernel_of
 from ocannl_core.loopir.nodes import Load, Store
 from ocannl_core.loopir.ranges import Range, index_range
@@ -66,9 +73,7 @@ def _find(plan: NestPlan, start: int) -> _Found | None:
     return None
 
 
-def _follow(
-    plan: NestPlan, start: int, first: KernelNest, trace: ChainTrace
-) -> _Found | None:
+def _follow(plan: NestPlan, start: int, first: KernelNest, trace: ChainTrace) -> _Found | None:
     members, nests = [start], [first]
     for at in range(start + 1, min(start + _MOST_STEPS, len(plan.steps))):
         step = plan.steps[at]
@@ -130,9 +135,7 @@ def _may_run_last(plan: NestPlan, found: _Found) -> bool:
         elif first < at < last and not reads.isdisjoint(written(step)):
             return False
     outputs = {store.node for store in found.chain.epilogue}
-    return all(
-        outputs.isdisjoint(_read(nest)) for nest in found.nests[:-1]
-    )
+    return all(outputs.isdisjoint(_read(nest)) for nest in found.nests[:-1])
 
 
 def _read(nest: KernelNest) -> frozenset[TensorNode]:

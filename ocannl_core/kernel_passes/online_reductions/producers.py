@@ -48,9 +48,7 @@ def inline_producers(
     return chain, tuple(removed)
 
 
-def _producer(
-    plan: NestPlan, node: TensorNode, members: Sequence[int]
-) -> tuple[int, Store] | None:
+def _producer(plan: NestPlan, node: TensorNode, members: Sequence[int]) -> tuple[int, Store] | None:
     """Return the step that alone computes a node for a chain, cell by cell, and its store."""
     if node not in plan.scratch:
         return None

@@ -49,9 +49,9 @@ def last_tile(chain: Chain, columns: Side, rows: Side) -> LoopBound | None:
 def _difference(condition: Expr) -> AxisIndex | None:
     """Return a position that is below 1 where a comparison of positions holds."""
     match condition:
-        case Binary(
-            BinaryOp.LE | BinaryOp.LT as op, IndexValue(left), IndexValue(right)
-        ) if variables(left) and variables(right):
+        case Binary(BinaryOp.LE | BinaryOp.LT as op, IndexValue(left), IndexValue(right)) if (
+            variables(left) and variables(right)
+        ):
             terms, offset = as_affine(left)
             others, start = as_affine(right)
             negated = [(-step, var) for step, var in others]

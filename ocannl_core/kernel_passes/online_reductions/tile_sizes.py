@@ -12,12 +12,14 @@ from ocannl_core.kernels.transforms import FuseRows, Schedule, WalkTiles
 from ocannl_core.loopir.nodes import Load
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.machine_model import (
-    CHAIN_CELL_REGISTERS,
+    CHAIN_REGISTERS,
+    CHAIN_ROW_REGISTERS,
     CHAIN_THREADS,
     MAX_IDLE_WALK,
     WALK_TERMS,
 )
 from ocannl_core.schedule.heuristics.thread_blocks import fused
+from ocannl_core.schedule.heuristics.warp_matrix_tiles import find_warp_tile
 from ocannl_core.target import Target, ThreadBlocks
 
 _ROWS, _COLUMNS = (8, 4, 2, 1), (4, 2, 1)
@@ -81,7 +83,9 @@ def choose_tile(
     """
     blocks = target.thread_blocks
     assert blocks is not None
-    across = 16 if blocks.subgroup >= 16 else 8
+    across = min(16 if blocks.subgroup >= 16 else 8, _power_below(blocks.max_threads))
+    if blocks.has_shuffles:
+        across = min(across, _power_below(blocks.subgroup))
     down = max(1, _power_below(min(blocks.threads, CHAIN_THREADS)) // across)
     while down > 1 and down >= 2 * chain.rows.extent:
         down //= 2
@@ -89,6 +93,10 @@ def choose_tile(
     lanes = _lanes(chain, nodes, blocks, width)
     width = -(-width // lanes) * lanes
     batch = prod(axis.extent for axis in chain.batch)
+    reduction = product.reduction
+    assert reduction is not None
+    if find_warp_tile(product, reduction, nodes, blocks) is not None:
+        return None  # faster apart, on matrix instructions
     found: dict[ChainTile, float] = {}
     for rows in _ROWS:
         for columns in _COLUMNS:
@@ -103,9 +111,10 @@ def choose_tile(
             )
             is_narrow = rows == _ROWS[-1] or tile.block_rows < 2 * chain.rows.extent
             is_short = columns == _COLUMNS[-1] or tile.block_columns < 2 * chain.columns.extent
-            registers = rows * (columns + width + CHAIN_CELL_REGISTERS) + columns + width
-            size = product.reduction.dtype.nbytes if product.reduction is not None else 4
-            if registers * max(1, size // 4) > blocks.registers or not (is_narrow and is_short):
+            registers = _registers(rows, columns, width)
+            if registers * max(1, reduction.dtype.nbytes // 4) > blocks.registers or not (
+                is_narrow and is_short
+            ):
                 continue
             if shared_bytes(chain, tile) > blocks.local_bytes // 2:
                 continue
@@ -122,6 +131,12 @@ def choose_tile(
     return tile
 
 
+def _registers(rows: int, columns: int, cells: int) -> int:
+    """Return the registers of a thread: its scores, results, statistics and operands."""
+    operands = WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
+    return rows * (columns + cells + CHAIN_ROW_REGISTERS) + operands + CHAIN_REGISTERS
+
+
 def _lanes(chain: Chain, nodes: NodeInfos, blocks: ThreadBlocks, width: int) -> int:
     """Return the neighbouring cells of a row that a thread stores at once."""
     sizes = [nodes[store.node].dtype.nbytes for store in chain.epilogue]
@@ -131,8 +146,10 @@ def _lanes(chain: Chain, nodes: NodeInfos, blocks: ThreadBlocks, width: int) -> 
         for each in walk(store.value)
         if isinstance(each, Load)
     ]
-    lanes = blocks.vector_bytes // max(sizes)
-    return lanes if lanes > 1 and width >= lanes and chain.cells.extent % lanes == 0 else 1
+    lanes = max(1, blocks.vector_bytes // max(sizes))
+    if chain.cells.bound is not None or chain.cells.extent % lanes:
+        return 1
+    return lanes if lanes > 1 and width >= lanes else 1
 
 
 def shared_bytes(chain: Chain, tile: ChainTile) -> int:

@@ -17,7 +17,12 @@ from ocannl_core.dtypes import float32
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex
 from ocannl_core.kernel_passes.online_reductions.chain import Chain, Limit, Product, Sum
-from ocannl_core.kernel_passes.online_reductions.terms import Columns, factors_of, joined, online_sum
+from ocannl_core.kernel_passes.online_reductions.terms import (
+    Columns,
+    factors_of,
+    joined,
+    online_sum,
+)
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.loopir.nodes import (
     Expr,
@@ -255,9 +260,7 @@ class ChainTrace:
 
     # ----- cells ------------------------------------------------------------------------------
 
-    def _match(
-        self, nest: KernelNest
-    ) -> tuple[dict[IndexVar, AxisIndex], list[LoopAxis]]:
+    def _match(self, nest: KernelNest) -> tuple[dict[IndexVar, AxisIndex], list[LoopAxis]]:
         """Return the values of the variables of a nest, and its axes that are none of the chain."""
         axes, own = self._axes, {axis.var: axis for axis in nest.axes}
         values: dict[IndexVar, AxisIndex] = {}
