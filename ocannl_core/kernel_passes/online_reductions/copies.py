@@ -6,9 +6,9 @@ memory is aligned; the digits that are left run along its rows, and loops along 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from ocannl_core.dtypes import DType, int32, int64
+from ocannl_core.dtypes import int32, int64
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
@@ -21,6 +21,7 @@ from ocannl_core.indexing import (
     row_major,
     variables,
 )
+from ocannl_core.kernel_passes.online_reductions.terms import where
 from ocannl_core.kernels.nest import LoopAxis
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.loopir.nodes import (
@@ -40,7 +41,6 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import substitute_in_expr, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.kernel_passes.online_reductions.terms import where
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
 
@@ -226,7 +226,7 @@ class TileCopies:
             terms: list[tuple[int, IndexVar]] = []
             covered = 1
             for digit in left[::-1]:
-                if covered * digit[1] <= extent or (covered == 1 and 1 < extent):
+                if covered * digit[1] <= extent or (covered == 1 and extent > 1):
                     terms.append((covered, digit[0]))
                     covered *= digit[1]
                     left.remove(digit)

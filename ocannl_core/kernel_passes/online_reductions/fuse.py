@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import IndexVar, VarIndex
+from ocannl_core.indexing import IndexVar
 from ocannl_core.kernel_passes.online_reductions.chain import Chain
-from ocannl_core.kernel_passes.online_reductions.emit import ChainEmitter
+from ocannl_core.kernel_passes.online_reductions.emit import emit_chain
 from ocannl_core.kernel_passes.online_reductions.producers import inline_producers
 from ocannl_core.kernel_passes.online_reductions.tile_sizes import choose_tile
 from ocannl_core.kernel_passes.online_reductions.trace import ChainTrace, NoChainError
@@ -130,9 +128,9 @@ def _may_run_last(plan: NestPlan, found: _Found) -> bool:
     for at, step in enumerate(plan.steps):
         if at in found.members:
             reads |= mentioned(step)
-        elif not inner.isdisjoint(mentioned(step)):
-            return False
-        elif first < at < last and not reads.isdisjoint(written(step)):
+        elif not inner.isdisjoint(mentioned(step)) or (
+            first < at < last and not reads.isdisjoint(written(step))
+        ):
             return False
     outputs = {store.node for store in found.chain.epilogue}
     return all(outputs.isdisjoint(_read(nest)) for nest in found.nests[:-1])
@@ -146,13 +144,12 @@ def _read(nest: KernelNest) -> frozenset[TensorNode]:
 def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
     """Return a plan with a chain as one kernel; None if its tiles do not fit."""
     chain, removed = inline_producers(plan, found.chain, found.members)
-    tile = choose_tile(chain, found.nests[0], plan.nodes, target)
+    tile = choose_tile(chain, (found.nests[0], found.nests[-1]), plan.nodes, target)
     if tile is None:
         return None
-    emitter = ChainEmitter.of(chain, tile, plan.nodes)
-    body = emitter.body()
+    emitted = emit_chain(chain, tile, plan.nodes)
     titles = joint_title(plan.steps[at].title for at in sorted((*removed, *found.members)))
-    kernel = replace(kernel_of(body, titles), schedule=tile.schedule(chain))
+    kernel = replace(kernel_of(emitted.body, titles), schedule=tile.schedule(chain))
     gone = {*removed, *found.members}
     steps: list[NestStep] = []
     for at, step in enumerate(plan.steps):
@@ -160,4 +157,4 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
             steps.append(kernel)
         elif at not in gone:
             steps.append(step)
-    return replace(plan.with_steps(steps), nodes={**plan.nodes, **emitter.nodes})
+    return replace(plan.with_steps(steps), nodes={**plan.nodes, **emitted.nodes})

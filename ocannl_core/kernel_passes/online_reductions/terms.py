@@ -5,9 +5,9 @@ from __future__ import annotations
 from ocannl_core.dtypes import DType, Kind
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import LoopVar
+from ocannl_core.kernel_passes.online_reductions.chain import Limit, Sum
 from ocannl_core.loopir.nodes import Binary, Const, Expr, Local, LocalRead, Ternary, Unary
 from ocannl_core.loopir.traverse import free_variables, locals_of, map_expr
-from ocannl_core.kernel_passes.online_reductions.chain import Limit, Sum
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
 _EXPONENTIALS = (UnaryOp.EXP, UnaryOp.EXP2)

@@ -44,6 +44,7 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.apply.warp_matrix_tiles import staged_expr
 
 
 class NoChainError(Exception):
@@ -247,7 +248,12 @@ class ChainTrace:
 
     def _check(self, chain: Chain) -> None:
         """Check that no term needs a score that is not kept."""
-        for each in (*chain.totals, chain.weighted):
+        sums = (*chain.totals, chain.weighted)
+        shifts = {each.shift for each in sums if each.shift is not None}
+        exponentials = {staged_expr(e.exponential) for e in sums if e.exponential is not None}
+        if len(shifts) > 1 or len(exponentials) > 1:
+            raise NoChainError
+        for each in sums:
             kept = map_expr(each.term, lambda e: _KEPT if e == chain.score else e)
             if self.parts.result in locals_of(kept):
                 raise NoChainError

@@ -142,7 +142,7 @@ MASKS = {
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("is_sanitised", [False, True])
 def test_scores_of_minus_infinity_have_no_weight(name: str, is_sanitised: bool) -> None:
-    """Where all scores of a row are, softmax has weights 0, and the plain quotient is no number."""
+    """A row of nothing else has weights 0 by softmax; the plain quotient is no number there."""
     random = np.random.default_rng(0)
     x, y = (random.normal(size=(n, 4)).astype(np.float32) for n in (6, 20))
     keeps = np.fromfunction(MASKS[name], (6, 20), dtype=int)
