@@ -262,6 +262,12 @@ CHAIN_ROW_REGISTERS = 3
 """The statistics that such a thread keeps for each of its rows."""
 CHAIN_REGISTERS = 20
 """The registers that it needs for addresses and for statistics while they change."""
+SCORE_OPERATIONS = 10
+"""Operations of a thread for each score of a chain, beside products."""
+ROW_OPERATIONS = 30
+"""Operations of a thread for each of its rows and each tile of columns: the greatest score, and
+corrections.
+"""
 WALK_TERMS = 4
 """The terms of its products that a thread loads from shared memory at once."""
 MAX_IDLE_WALK = 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ocannl_core import settings
+from ocannl_core.dtypes import float32
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import IndexVar
 from ocannl_core.kernel_passes.online_reductions.chain import Chain
@@ -19,10 +21,11 @@ from ocannl_core.kernels.nest_plan import (
     written,
 )
 from ocannl_core.kernels.nodes import Kernel, NodeInfos, kernel_of
-from ocannl_core.loopir.nodes import Load, Store
+from ocannl_core.loopir.nodes import Load, LocalRead, Store, Unary
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import nodes_of, walk
 from ocannl_core.node import TensorNode
+from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
 
 _MOST_STEPS = 24
@@ -96,9 +99,33 @@ def _nest(step: NestStep, nodes: NodeInfos) -> KernelNest | None:
             return nest
         case Kernel(body, schedule=()):
             found = kernel_nest(body, is_speculative=True)
-            return found if found is not None and _is_inside(found, nodes) else None
+            return _with_flags(found) if found is not None and _is_inside(found, nodes) else None
         case _:
             return None
+
+
+def _with_flags(nest: KernelNest) -> KernelNest:
+    """Return a nest whose sum may use the instructions that other sums may use.
+
+    Sums in kernels that are no nests have been widened as well, as the rounding of their results
+    shows.
+    """
+    reduction = nest.reduction
+    if reduction is None or reduction.op is not BinaryOp.ADD:
+        return nest
+    total = LocalRead(reduction.result)
+    parts = [part for store in nest.epilogue for part in walk(store)]
+    rounded = [
+        part
+        for part in parts
+        if isinstance(part, Unary) and part.arg == total and part.dtype.is_narrow
+    ]
+    is_widened = bool(rounded) and parts.count(total) == len(rounded)
+    may_pair = settings.current().accumulation == "fast"
+    changed = replace(
+        reduction, is_widened=reduction.dtype is float32 and is_widened, may_pair=may_pair
+    )
+    return replace(nest, reduction=changed)
 
 
 def _is_inside(nest: KernelNest, nodes: NodeInfos) -> bool:

@@ -11,6 +11,7 @@ from ocannl_core.kernel_passes.online_reductions.terms import (
     as_format,
     exponential_of,
     replaced,
+    replaced_score,
     where,
 )
 from ocannl_core.kernel_passes.online_reductions.thread import Arrays, ChainThread, unrolled
@@ -221,7 +222,7 @@ class RunningStatistics:
     def _term(self, each: Sum, columns: Side, x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> Expr:
         """Return the term of a sum at one column."""
         chain, arrays = self.chain, self.arrays
-        term = replaced(each.term, chain.score, self.thread.score(self.kept, x, y, lane))
+        term = replaced_score(each.term, chain.score, self.thread.score(self.kept, x, y, lane))
         if each.shift is not None and self.shift is not None:
             term = replaced(term, each.shift, arrays.read(self.shift, x))
         inside = self.thread.is_inside(columns, x, y, lane, each.term)

@@ -3,8 +3,8 @@
     score[q, t] = where(t <= q, ..., -inf)
 
 Where no row of a tile has a column of another tile before its end, all of those scores are minus
-infinity, so that no limit, sum or result would change. Rows are sorted, so the tiles that are needed
-are the first ones.
+infinity, so that no limit, sum or result would change. Rows are in order, so the tiles that are
+needed are the first ones.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from ocannl_core.kernel_passes.online_reductions.chain import Limit, Sum
 from ocannl_core.loopir.nodes import Binary, Const, Expr, Local, LocalRead, Ternary, Unary
 from ocannl_core.loopir.traverse import free_variables, locals_of, map_expr
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.schedule.apply.warp_matrix_tiles import staged_expr
 
 _EXPONENTIALS = (UnaryOp.EXP, UnaryOp.EXP2)
 
@@ -109,8 +110,7 @@ def online_sum(
         shift = _shift(dependent[0], limit, columns)
         if shift is None:
             return None
-        at_limit = LocalRead(limit.result)
-        exponential = map_expr(dependent[0], lambda e: at_limit if e == limit.term else e)
+        exponential = replaced_score(dependent[0], limit.term, LocalRead(limit.result))
     return Sum(
         result,
         joined(running, divisors, dtype),
@@ -134,8 +134,8 @@ def _shift(factor: Expr, limit: Limit, columns: Columns) -> Expr | None:
             pass
         case _:
             return None
-    known = columns.statistics(shift) == {limit.result} and not columns.varies(shift)
-    return shift if first == limit.term and known and limit.result.dtype is first.dtype else None
+    is_known = columns.statistics(shift) == {limit.result} and not columns.varies(shift)
+    return shift if is_known and first in (limit.term, staged_expr(limit.term)) else None
 
 
 def exponential_of(op: Expr, difference: Expr) -> Expr:
@@ -149,6 +149,12 @@ def exponential_of(op: Expr, difference: Expr) -> Expr:
 def replaced(expr: Expr, old: Expr | None, new: Expr) -> Expr:
     """Return an expression with a part of it replaced wherever it occurs."""
     return expr if old is None else map_expr(expr, lambda e: new if e == old else e)
+
+
+def replaced_score(expr: Expr, score: Expr, value: Expr) -> Expr:
+    """Return an expression with a score replaced, also where it is not widened."""
+    narrow = staged_expr(score)
+    return replaced(replaced(expr, score, value), narrow, as_format(value, narrow.dtype))
 
 
 def where(condition: Expr, value: Expr, other: Expr) -> Expr:

@@ -17,6 +17,8 @@ from ocannl_core.machine_model import (
     CHAIN_ROW_REGISTERS,
     CHAIN_THREADS,
     MAX_IDLE_WALK,
+    ROW_OPERATIONS,
+    SCORE_OPERATIONS,
     WALK_TERMS,
 )
 from ocannl_core.schedule.apply.warp_matrix_tiles import staged_expr
@@ -190,9 +192,7 @@ def choose_tile(
     for tile in tiles:
         if shared_bytes(chain, tile) <= blocks.local_bytes // 2:
             count = -(-chain.rows.extent // tile.block_rows) * batch
-            rows, columns, cells = tile.rows, tile.columns, tile.cells
-            loads = (rows + columns) / (rows * columns) + (rows + cells) / (rows * cells)
-            found[tile] = min(1.0, count / blocks.processors) / loads
+            found[tile] = min(1.0, count / blocks.processors) / _operations(chain, tile)
     if not found:
         return None
     tile = max(found, key=lambda each: found[each])
@@ -201,6 +201,19 @@ def choose_tile(
     if is_idle and chain.columns.extent > MAX_IDLE_WALK * tile.block_columns:
         return None
     return tile
+
+
+def _operations(chain: Chain, tile: ChainTile) -> float:
+    """Return the instructions of a thread for each of its scores, with the loads of operands from
+    shared memory, one for each word.
+    """
+    terms, cells = chain.product.terms.extent, chain.cells.extent
+    statistics = SCORE_OPERATIONS + (tile.cells + ROW_OPERATIONS) / tile.columns
+    if tile.instruction is not None:
+        products = (terms + cells) / (tile.instruction.terms * WALK_TERMS)
+        return statistics + products * (1 + 1 / tile.rows) * tile.instruction.parts**2
+    loads = 1 / tile.rows + 1 / tile.columns, 1 / tile.rows + 1 / tile.cells
+    return statistics + terms * (1 + loads[0]) + cells * (1 + loads[1])
 
 
 def _number_tiles(
@@ -322,9 +335,10 @@ def _instruction_tiles(
             registers = rows * (own + cells + CHAIN_ROW_REGISTERS)
             registers += CHAIN_REGISTERS + instruction.parts * _FRAGMENT_REGISTERS
             is_filled = tiles == 1 or tile.block_rows < 2 * chain.rows.extent
-            if registers <= blocks.registers and is_filled:
+            is_short = columns == _TILE_COLUMNS[-1] or tile.block_columns < 2 * chain.columns.extent
+            if registers <= blocks.registers and is_filled and is_short:
                 yield tile
 
 
-_FRAGMENT_REGISTERS = 12
+_FRAGMENT_REGISTERS = 24
 """The registers of the factors of an instruction, with those that are loaded beside them."""

@@ -22,6 +22,7 @@ from ocannl_core.kernel_passes.online_reductions.terms import (
     factors_of,
     joined,
     online_sum,
+    replaced_score,
 )
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.loopir.nodes import (
@@ -254,7 +255,7 @@ class ChainTrace:
         if len(shifts) > 1 or len(exponentials) > 1:
             raise NoChainError
         for each in sums:
-            kept = map_expr(each.term, lambda e: _KEPT if e == chain.score else e)
+            kept = replaced_score(each.term, chain.score, _KEPT)
             if self.parts.result in locals_of(kept):
                 raise NoChainError
             if each.shift is not None and chain.limit is not None:
