@@ -288,10 +288,14 @@ class ChainTrace:
             raise NoChainError
         for var, index in values.items():
             assert isinstance(index, VarIndex)
+            assert isinstance(index.var, LoopVar)
+            assert isinstance(var, LoopVar)
             if own[var].domain != axes[index.var].domain:
                 raise NoChainError
         free = [axis for axis in nest.axes if axis.var not in values and axis.extent > 1]
-        fixed = {axis.var: FixedIndex(0) for axis in nest.axes if axis.extent == 1}
+        fixed: dict[IndexVar, AxisIndex] = {
+            axis.var: FixedIndex(0) for axis in nest.axes if axis.extent == 1
+        }
         return {**fixed, **values}, free
 
     def _resolved(self, expr: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:

@@ -120,7 +120,7 @@ def test_fast_sums_of_float32_use_matrix_instructions() -> None:
     assert "TILE" not in str(only_kernel(sizes, LARGE, causal=True).body)
 
 
-def test_no_thread_reads_what_another_one_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_have_no_races(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_EMULATOR_RACES", "1")
     check(Sizes(1, 40, 70, 1, 8, 8), LARGE, causal=True)
     with overrides(accumulation="fast"):

@@ -218,6 +218,25 @@ def test_weights_that_are_kept_are_stored(is_kept: bool) -> None:
     assert len(walks(planned(program))) == (not is_kept)
 
 
+ROWS = {
+    "softmax": lambda x: oc.softmax(x),
+    "log-softmax": lambda x: oc.log_softmax(x),
+    "sum of exponentials": lambda x: oc.logsumexp(x, axis=-1),
+    "layer norm": lambda x: oc.nn.layer_norm(x),
+    "RMS norm": lambda x: oc.nn.rms_norm(x),
+}
+
+
+@pytest.mark.parametrize("extents", [(16, 64), (3, 4096)])
+@pytest.mark.parametrize("name", ROWS)
+def test_functions_of_rows_are_one_kernel(name: str, extents: tuple[int, int]) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[extents[0]], output=[extents[1]])
+        y = ROWS[name](x)
+        program = oc.Context("interp").compile(oc.train.forward(y))._build.optimised
+    assert len(planned(program).steps) == 1
+
+
 def test_the_notation_of_walks_is_complete() -> None:
     text = "rows i k j by 64 on 128; walk m by 32"
     assert schedule_text(parse_schedule(text)) == text
