@@ -9,7 +9,7 @@ from ocannl_core.kernel_passes.online_reductions.chain import Limit, Sum
 from ocannl_core.loopir.nodes import Binary, Const, Expr, Local, LocalRead, Ternary, Unary
 from ocannl_core.loopir.traverse import free_variables, locals_of, map_expr
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.apply.warp_matrix_tiles import staged_expr
+from ocannl_core.schedule.apply.pipelines import staged_expr
 
 _EXPONENTIALS = (UnaryOp.EXP, UnaryOp.EXP2)
 

@@ -45,7 +45,7 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.apply.warp_matrix_tiles import staged_expr
+from ocannl_core.schedule.apply.pipelines import staged_expr
 
 
 class NoChainError(Exception):

@@ -172,7 +172,7 @@ routine product(a: float32[512, 256], b: float32[256, 512], c: float32[512, 512]
                 c[i, j] += a[i, k] * b[k, j]"""
     assert schedules(text) == snapshot(
         [
-            "split i 64; split j 64; split i1 32; split i11 8; split i111 4; split j1 16; split j11 8; split j111 2; split k 16; grid i0 j0; block i10 i110 i1110 j110 j1110 j1111; order i0 j0 i10 i110 i1110 j110 j1110 j1111 k0 k1 i1111 j10; unroll k1; unroll i1111; unroll j10; pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused"
+            "split i 64; split j 64; split i1 16; split i11 8; split i111 4; split j1 16; split j11 8; split j111 2; split k 16; grid i0 j0; block i10 j110 i110 i1110 j1110 j1111; order i0 j0 i10 j110 i110 i1110 j1110 j1111 k0 k1 i1111 j10; unroll k1; unroll i1111; unroll j10; pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused"
         ]
     )
 
