@@ -22,7 +22,7 @@ from ocannl_core.machine_model import (
     WALK_TERMS,
 )
 from ocannl_core.schedule.apply.pipelines import staged_expr
-from ocannl_core.schedule.heuristics.thread_blocks import fused
+from ocannl_core.schedule.heuristics.block_tiles import fused
 from ocannl_core.schedule.heuristics.warp_matrix_tiles import find_warp_tile, matrix_instruction
 from ocannl_core.target import Digit, MatrixInstruction, Target, ThreadBlocks
 
