@@ -264,10 +264,12 @@ class WalkTiles:
     Attributes:
         axis: The axis.
         size: So many of its iterations are a tile.
+        on_tiles: True if matrix instructions multiply.
     """
 
     axis: str
     size: int
+    on_tiles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,8 +371,8 @@ def _text(transform: Transform) -> str:
             options += f" in {groups}" if groups > 1 else ""
             options += f" on {threads}" if threads else ""
             return f"rows {' '.join(axes)}{options}{' along' if is_along else ''}"
-        case WalkTiles(axis, size):
-            return f"walk {axis} by {size}"
+        case WalkTiles(axis, size, on_tiles):
+            return f"walk {axis} by {size}{' on tiles' if on_tiles else ''}"
         case FoldStorage(written):
             return f"fold {written}"
         case Inline(written):
@@ -397,7 +399,7 @@ _FORMS = tuple(
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
         r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
         r"(?P<flag> along)?",
-        rf"(?P<verb>walk) (?P<axis>{_AXIS}) by (?P<size>[1-9]\d*)",
+        rf"(?P<verb>walk) (?P<axis>{_AXIS}) by (?P<size>[1-9]\d*)(?P<flag> on tiles)?",
         r"(?P<verb>shuffle) (?P<size>[1-9]\d*)",
         r"(?P<verb>fold|inline|stream) (?P<written>\d+)",
     )
@@ -464,7 +466,7 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             counts = int(parts["size"] or 1), int(parts["groups"] or 1)
             return FuseRows(axes, *counts, flag, int(parts["threads"] or 0))
         case "walk":
-            return WalkTiles(axis, int(parts["size"] or 0))
+            return WalkTiles(axis, int(parts["size"] or 0), flag)
         case "fold":
             return FoldStorage(int(parts["written"] or 0))
         case "inline":

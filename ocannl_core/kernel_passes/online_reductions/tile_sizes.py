@@ -92,7 +92,8 @@ class ChainTile:
         """Return the schedule that the kernel of a chain states: that of its first nest."""
         axes = tuple(axis.name for axis in (*chain.batch, chain.rows))
         rows = FuseRows(axes, self.block_rows, threads=prod(self.threads))
-        return rows, WalkTiles(chain.columns.name, self.block_columns)
+        on_tiles = self.instruction is not None
+        return rows, WalkTiles(chain.columns.name, self.block_columns, on_tiles)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,8 @@ def walks(plan: Plan) -> list[Kernel]:
 
 
 def tiles_of(kernel: Kernel, keys: int) -> int:
-    (walk,) = (each for each in kernel.schedule if isinstance(each, WalkTiles))
-    return -(-keys // walk.size)
+    (walking,) = (each for each in kernel.schedule if isinstance(each, WalkTiles))
+    return -(-keys // walking.size)
 
 
 def check(sizes: Sizes, blocks: ThreadBlocks, *, causal: bool, seed: int = 0) -> None:
@@ -238,5 +238,5 @@ def test_functions_of_rows_are_one_kernel(name: str, extents: tuple[int, int]) -
 
 
 def test_the_notation_of_walks_is_complete() -> None:
-    text = "rows i k j by 64 on 128; walk m by 32"
-    assert schedule_text(parse_schedule(text)) == text
+    for text in ("rows i k j by 64 on 128; walk m by 32", "walk m by 64 on tiles"):
+        assert schedule_text(parse_schedule(text)) == text
