@@ -72,6 +72,7 @@ from ocannl_core.node import Margin, MemoryMode, ModeChoice, NodeInfo, TensorNod
 from ocannl_core.target import (
     BACKEND_API,
     HOST,
+    AsynchronousProduct,
     Buffer,
     Capability,
     Digit,
@@ -97,6 +98,7 @@ __all__ = [
     "BACKEND_API",
     "HOST",
     "Allocation",
+    "AsynchronousProduct",
     "Buffer",
     "CallExternal",
     "Capability",

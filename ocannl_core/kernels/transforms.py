@@ -21,6 +21,14 @@ On one with matrix instructions, tiles are those of a subgroup of threads, and c
     tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1;
     pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused
 
+On one with asynchronous products a warp of its own copies the operands, and fills a ring of stages:
+
+    split i 128; split i1 64; split i11 16; split i111 8; split j 256; split j1 8; split j11 2;
+    split k 256; split k1 64; grid i0 j0; block i10 i110 i1111 j110;
+    order i0 j0 i10 i110 i1111 j110 k0 k10 j10 i1110 j111 k11; unroll j10; unroll i1110;
+    unroll j111; tile i1110 j111 k11; pack 0 inside k10 as i1 k11; pack 1 inside k10 as k11 j1;
+    ring k10; accumulate over k0 fused
+
 Nests that run together, row by row, have one schedule: that of each nest begins with the axes whose
 loops they share, and the transforms of the nodes that they write come last.
 
@@ -210,6 +218,19 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Ring:
+    """Each iteration of an axis has a stage of its own in shared memory, with the operands that are
+    packed inside of it. One thread copies all of a stage, which a copy engine may do in its place;
+    the threads of a block multiply it tile by tile.
+
+    Attributes:
+        axis: The axis, a reduced one.
+    """
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
 class AccumulateAt:
     """A reduction collects in registers while the axis `over` and all inside it run.
 
@@ -298,6 +319,7 @@ Transform = (
     | Pack
     | Pipeline
     | Stage
+    | Ring
     | AccumulateAt
     | FuseRows
     | FoldStorage
@@ -341,6 +363,8 @@ def _text(transform: Transform) -> str:
             return f"pipeline {axis} in {stages}"
         case Stage(operand, width, pitch):
             return f"stage {operand}{f' by {width}' if width else ''} pitch {pitch}"
+        case Ring(axis):
+            return f"ring {axis}"
         case AccumulateAt(over, fused, prefetch):
             options = f"{' fused' if fused else ''}{' prefetch' if prefetch else ''}"
             return f"accumulate over {over}{options}"
@@ -365,7 +389,7 @@ _FORMS = tuple(
     for form in (
         rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
         rf"(?P<verb>order|grid|block) (?P<axes>{_AXIS}( {_AXIS})*)",
-        rf"(?P<verb>unroll|vectorise|pair|parallelise) (?P<axis>{_AXIS})",
+        rf"(?P<verb>unroll|vectorise|pair|parallelise|ring) (?P<axis>{_AXIS})",
         rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
@@ -398,7 +422,7 @@ def _transform(text: str) -> Transform:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
         "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, "
-        "block, shuffle, pack, pipeline, stage, accumulate, rows, fold, inline and stream.",
+        "block, shuffle, pack, pipeline, stage, ring, accumulate, rows, fold, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -434,6 +458,8 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
         case "pipeline":
             return Pipeline(axis, int(parts["size"] or 0))
+        case "ring":
+            return Ring(axis)
         case "stage":
             size, pitch = (int(parts[name] or 0) for name in ("size", "pitch"))
             return Stage(int(parts["operand"] or 0), size, pitch)

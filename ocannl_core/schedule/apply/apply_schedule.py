@@ -79,6 +79,7 @@ from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_orde
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.thread_blocks import apply_block_schedule, is_for_blocks
+from ocannl_core.schedule.apply.asynchronous_products import apply_ring_schedule, is_for_ring
 from ocannl_core.schedule.apply.warp_matrix_tiles import apply_warp_schedule, is_for_warps
 
 
@@ -99,6 +100,8 @@ def apply_schedule(
     Raises:
         UsageError: for a schedule that does not fit the nest.
     """
+    if is_for_ring(schedule):
+        return apply_ring_schedule(nest, schedule)
     if is_for_warps(schedule):
         return apply_warp_schedule(nest, schedule)
     if is_for_blocks(schedule):

@@ -158,7 +158,7 @@ def warp_tiles(
 ) -> Iterator[WarpTile]:
     """Yield the tiles of a product that fit a device, the largest blocks first."""
     instruction = _instruction(nest, reduction, blocks)
-    axes = None if instruction is None else _axes(nest, nodes)
+    axes = None if instruction is None else product_axes(nest, nodes)
     if instruction is None or axes is None:
         return
     row, column, term, at = axes
@@ -238,7 +238,7 @@ def _is_regular(instruction: MatrixInstruction) -> bool:
     return [len([d for d in places if d.rows]), len([d for d in places if d.columns])] == [1, 1]
 
 
-def _axes(nest: KernelNest, nodes: NodeInfos) -> tuple[LoopAxis, LoopAxis, LoopAxis, int] | None:
+def product_axes(nest: KernelNest, nodes: NodeInfos) -> tuple[LoopAxis, LoopAxis, LoopAxis, int] | None:
     """Return the axes of rows, columns and terms, and the factor with the rows."""
     first, second = nest.factor_variables
     rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]
