@@ -29,6 +29,7 @@ class KernelLaunch:
         indices: The static indices that are its next ones.
         last: The addresses that are its last ones.
         shared_bytes: The shared memory of a block that the kernel does not declare.
+        maps: The tensor maps that are its parameters before the addresses.
 
     Attributes:
         indices: The same.
@@ -61,6 +62,7 @@ class KernelLaunch:
         indices: tuple[StaticIndex, ...] = (),
         last: Sequence[int] = (),
         shared_bytes: int = 0,
+        maps: Sequence[bytes] = (),
     ) -> None:
         self._device = device
         self._function = function
@@ -69,10 +71,11 @@ class KernelLaunch:
         self._shared_bytes = shared_bytes
         self.indices = indices
         self._layout = struct.Struct(f"={len(indices)}q")
-        self._first = _WORD * len(addresses)
+        before = b"".join(maps)
+        self._first = len(before) + _WORD * len(addresses)
         zeros = (0,) * len(indices)
         layout = f"={len(addresses)}Q{len(indices)}q{len(last)}Q"
-        self._cells = bytearray(struct.pack(layout, *addresses, *zeros, *last))
+        self._cells = bytearray(before + struct.pack(layout, *addresses, *zeros, *last))
         self._constant = bytes(self._cells)
         self.is_empty = 0 in (*shape[0], *shape[1])
         device.own(self)

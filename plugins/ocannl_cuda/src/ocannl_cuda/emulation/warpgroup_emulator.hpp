@@ -27,8 +27,7 @@ enum : unsigned {
   most_barriers = 64,
   most_boxes = 512,
   most_products = 64,
-  dynamic_base = 0x480,  // no multiple of 1024, as on a device
-  static_base = 0x20000,
+  shared_base = 0x480,  // no multiple of 1024, as on a device
   row_bytes = 128,
   group_threads = 128,
 };
@@ -41,7 +40,7 @@ struct Phases {
   bool is_published;
 };
 struct Box {
-  const TensorMap *map;
+  TensorMap map;  // a copy: that of the thread is gone when it has ended
   uint32_t to, bytes;
   Phases *barrier;
   int32_t from[5];
@@ -74,15 +73,13 @@ static void forget_phases() {
   memset(is_fenced, 0, sizeof is_fenced);
 }
 
+// A kernel has its shared memory in one piece.
+static inline char *shared_start() { return dynamic ? dynamic : __start_cuda_shared; }
 static inline uint32_t address_of(const void *place) {
-  const char *const at = (const char *)place;
-  if (at >= __start_cuda_shared && at < __stop_cuda_shared)
-    return static_base + (uint32_t)(at - __start_cuda_shared);
-  return dynamic_base + (uint32_t)(at - dynamic);
+  return shared_base + (uint32_t)((const char *)place - shared_start());
 }
 static inline char *place_of(uint32_t address) {
-  return address >= static_base ? __start_cuda_shared + (address - static_base)
-                                : dynamic + (address - dynamic_base);
+  return shared_start() + (address - shared_base);
 }
 // The chunks of 16 bytes of eight rows are exchanged.
 static inline uint32_t exchanged(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
@@ -187,7 +184,7 @@ static inline void copy_box(uint32_t to, const TensorMap &map, uint32_t barrier,
   if (box_count == most_boxes) fail("more than %u copies are under way", (unsigned)most_boxes);
   if (cuda_emulator_message[0]) return;
   Box &box = boxes[box_count++];
-  box = {&map, to, bytes, own, {}, line};
+  box = {map, to, bytes, own, {}, line};
   memcpy(box.from, from, rank * sizeof *from);
 }
 // Copies the box that was started first; cells beyond the array are zero.
@@ -196,7 +193,7 @@ CUDA_EMULATOR_ORDERED static bool complete_copy() {
   const Box box = boxes[0];
   for (unsigned k = 1; k < box_count; ++k) boxes[k - 1] = boxes[k];
   --box_count;
-  const TensorMap &map = *box.map;
+  const TensorMap &map = box.map;
   uint32_t at[5] = {};
   for (uint32_t offset = 0; offset < box.bytes; offset += map.cell_bytes) {
     bool is_inside = true;
