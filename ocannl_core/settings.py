@@ -98,8 +98,8 @@ class Settings:
     asynchronous_products: bool = _setting(
         False,
         formats.BOOLEAN,
-        "whether products of matrices of 16-bit floats run asynchronously on devices that can, from "
-        "operands that a copy engine fetches: correct on emulated devices, not yet run on real ones",
+        "whether products of matrices of 16-bit floats run asynchronously on devices that can, "
+        "from operands that a copy engine fetches; tested on emulated devices only",
     )
     dump_dir: str | None = _setting(
         None,

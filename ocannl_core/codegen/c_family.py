@@ -22,19 +22,19 @@ from ocannl_core.codegen.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
 from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
-from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText, TensorMap, group_bytes
+from ocannl_core.codegen.kernel_text import (
+    CompilerVectorisation,
+    KernelText,
+    group_bytes,
+)
 from ocannl_core.codegen.loop_ends import LoopEnds
 from ocannl_core.codegen.loop_partition import partition_loops
 from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
 from ocannl_core.codegen.memset import MemsetRenderer
 from ocannl_core.codegen.names import KernelNames
-from ocannl_core.codegen.position_statements import (
-    FAILURE_FLAG,
-    render_check,
-    render_prefetch,
-    render_scatter,
-)
+from ocannl_core.codegen.position_statements import FAILURE_FLAG, render_check, render_scatter
 from ocannl_core.codegen.precedence import CExpr
+from ocannl_core.codegen.prefetches import render_prefetch
 from ocannl_core.codegen.scalar_replacement import assign_registers
 from ocannl_core.codegen.staged_code import staged_text
 from ocannl_core.codegen.subgroup_loops import SubgroupLoops
@@ -124,7 +124,7 @@ def render_kernel(
 
     content = "\n".join(
         [dialect.language, dialect.definitions(helpers), str(kernel.launch), text("kernel")]
-        + [str(each) for each in kernel.tensor_maps]
+        + [str(each) for each in kernel.subgroups.products.tensor_maps]
     )
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
     return KernelText(
@@ -137,7 +137,7 @@ def render_kernel(
         kernel.vectorisation,
         checks=kernel.checks,
         group_bytes=group_bytes(kernel.writer.group_arrays),
-        tensor_maps=kernel.tensor_maps,
+        tensor_maps=kernel.subgroups.products.tensor_maps,
     )
 
 
@@ -183,7 +183,7 @@ class _KernelRenderer:
         self._tiles = TileLoops(
             self._names, self._info, self.writer, self._expressions, self._note_written
         )
-        self._subgroups = SubgroupLoops(
+        self.subgroups = SubgroupLoops(
             nest, self._names, self.writer, self._expressions.positions, dialect
         )
         shared = dialect, self._names, self._info, self.writer, self._expressions
@@ -202,7 +202,7 @@ class _KernelRenderer:
         self._vector_loops = 0
         self._enclosing: list[AxisKind] = []
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
-        self._device = device_axes(nest.body, self._subgroups.dialect)
+        self._device = device_axes(nest.body, self.subgroups.dialect)
         self._group: set[TensorNode] = set()
         self._limits: list[tuple[AxisIndex, int]] = []
         self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
@@ -227,13 +227,9 @@ class _KernelRenderer:
         return tuple(self._info(node).nbytes for node in self._private)
 
     @property
-    def tensor_maps(self) -> tuple[TensorMap, ...]:
-        return self._subgroups.products.tensor_maps
-
-    @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the number of thread blocks, and of the threads of each."""
-        return self._subgroups.launch(self._device.launch)
+        return self.subgroups.launch(self._device.launch)
 
     def parameters(self) -> list[KernelParameter]:
         """Return the parameters of the kernel; they are complete once the body is rendered."""
@@ -258,7 +254,7 @@ class _KernelRenderer:
             indices.append(KernelParameter(FAILURE_FLAG, int64, is_written=True))
         if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
-        return self._subgroups.parameters() + arrays + indices
+        return self.subgroups.parameters() + arrays + indices
 
     def _info(self, node: TensorNode) -> NodeInfo:
         if node not in self._nodes:
@@ -292,7 +288,7 @@ class _KernelRenderer:
     def write_body(self) -> None:
         """Write the statements of all threads."""
         body, blocks = self._nest.body, self._device.counts[0]
-        if not self._subgroups.products.write(body, blocks, self.write_block):
+        if not self.subgroups.products.write(body, blocks, self.write_block):
             self.write_block(body)
 
     def write_block(self, block: Block) -> None:
@@ -313,7 +309,7 @@ class _KernelRenderer:
                 self._write_statement(stmt)
 
     def _write_statement(self, stmt: Stmt) -> None:
-        if self._subgroups.products.skips(stmt):
+        if self.subgroups.products.skips(stmt):
             return
         if not isinstance(stmt, Block | For | Store | Prefetch | Remark):
             self.writer.forget()
@@ -343,17 +339,16 @@ class _KernelRenderer:
             case Allocate(node, scope):
                 self._allocate(node, scope)
             case Barrier(pending):
-                self._subgroups.await_copies(pending)
+                self.subgroups.await_copies(pending)
                 inside = AxisKind.BLOCK in self._enclosing
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
             case SubgroupReduce():
                 threads, shared = self._device.counts[1], (self._names, self.writer)
                 render_subgroup_reduce(stmt, threads, self._dialect, *shared, self._expressions)
-            case Prefetch(node) if node in self._nest.arguments:
-                render_prefetch(stmt, self._dialect, self.writer, self._expressions)
-            case Prefetch():  # arrays of the kernel are in the cache
-                return
+            case Prefetch(node):
+                if node in self._nest.arguments:  # the others are in the cache
+                    render_prefetch(stmt, self._dialect, self.writer, self._expressions)
             case CallExternal(op):
                 raise CodegenError(
                     "External calls run between kernels, never inside one.", found=op.name
@@ -400,7 +395,7 @@ class _KernelRenderer:
                     with self._names.bind(loop.var, value):
                         self.write_block(loop.body)
             return
-        if is_whole and self._subgroups.render(loop):
+        if is_whole and self.subgroups.render(loop):
             return
         partition = self._partitions.find(loop)
         if extent == 1 and (axis is None or axis.is_full):
@@ -428,7 +423,7 @@ class _KernelRenderer:
     def _uses_registers(self, loop: For) -> bool:
         """Return True if a loop uses an array in registers."""
         if not self._names.registers and not self._names.tiles:
-            return self._subgroups.is_around_tile(loop)
+            return self.subgroups.is_around_tile(loop)
         mentioned = self._mentioned.find(loop)
         if mentioned is None:
             mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))
@@ -546,8 +541,7 @@ class _KernelRenderer:
                 found=f"{node.name} allocated inside a kernel",
             )
         if self._partitions and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
-            # private to each thread; all its allocations share it
-            name = self._names.allocate_private(node)
+            name = self._names.allocate_private(node)  # all its allocations share it
             self._private[node] = KernelParameter(name, info.dtype, is_written=True)
             return
         if scope is Scope.GROUP and self._device.counts[1]:

@@ -265,7 +265,9 @@ class Dialect:
         Raises:
             CodegenError: if blocks are not persistent.
         """
-        raise CodegenError(f"Blocks of {self.language} are not persistent.", found=f"{blocks} blocks")
+        raise CodegenError(
+            f"Blocks of {self.language} are not persistent.", found=f"{blocks} blocks"
+        )
 
     def matrix_descriptor(self, product: AsynchronousProduct, *, is_across: bool) -> int:
         """Return the descriptor of a factor in shared memory, but for its address.

@@ -1,4 +1,4 @@
-"""Rendering of stores to computed positions, of checks of positions, and of prefetches."""
+"""Rendering of stores to computed positions, and of checks of positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import Kind
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import VarIndex
-from ocannl_core.loopir.nodes import AxisKind, Binary, CheckPositions, Prefetch, Scatter
+from ocannl_core.loopir.nodes import AxisKind, Binary, CheckPositions, Scatter
 from ocannl_core.node import NodeInfo
 
 FAILURE_FLAG = "failed"
@@ -32,15 +32,6 @@ def render_scatter(stmt: Scatter, writer: KernelWriter, expressions: Expressions
             writer.line(f"{found.cell} {symbol}= {expressions.value(stmt.value.right)};")
         else:
             writer.line(f"{found.cell} = {expressions.storage_value(stmt.value)};")
-
-
-def render_prefetch(
-    stmt: Prefetch, dialect: Dialect, writer: KernelWriter, expressions: Expressions
-) -> None:
-    """Write the prefetch of a cache line, whose address may exceed the bounds of its array."""
-    line = dialect.prefetch(expressions.cell(stmt.node, stmt.indices))
-    if line is not None:
-        writer.line(line)
 
 
 def render_check(

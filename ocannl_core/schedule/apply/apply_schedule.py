@@ -66,6 +66,7 @@ from ocannl_core.schedule.apply.accumulators import (
     has_expensive_epilogue,
     has_long_epilogue,
 )
+from ocannl_core.schedule.apply.asynchronous_products import apply_ring_schedule, is_for_ring
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.loop_ends import (
     WHOLE_KINDS,
@@ -79,7 +80,6 @@ from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_orde
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.thread_blocks import apply_block_schedule, is_for_blocks
-from ocannl_core.schedule.apply.asynchronous_products import apply_ring_schedule, is_for_ring
 from ocannl_core.schedule.apply.warp_matrix_tiles import apply_warp_schedule, is_for_warps
 
 

@@ -119,8 +119,14 @@ class RingEmitter(ThreadEmitter):
         rings = [each.axis for each in self.schedule if isinstance(each, Ring)]
         is_around = len(rings) == 1 and rings[0] in serial and rings[0][1:] == "10"
         rules = [
-            ("Stages of a ring have products of two factors, in a format that is not narrow.", is_product),
-            ("A schedule has one ring, along the stages of blocks of terms, such as k10.", is_around),
+            (
+                "Stages of a ring have products of two factors, in a format that is not narrow.",
+                is_product,
+            ),
+            (
+                "A schedule has one ring, along the stages of blocks of terms, such as k10.",
+                is_around,
+            ),
         ]
         if not all(is_kept for _, is_kept in rules):
             return rules
@@ -143,7 +149,10 @@ class RingEmitter(ThreadEmitter):
                 and all(each.inside == self.ring and len(each.axes) == 2 for each in packs),
             ),
             ("A ring has two stages or more.", self.axes.extent(self.ring) > 1),
-            ("Axes of the product have no ends at run time.", not any(each.bound for each in self.nest.axes)),
+            (
+                "Axes of the product have no ends at run time.",
+                not any(each.bound for each in self.nest.axes),
+            ),
             ("Threads of a block share no result of a tile.", not self.reduced_threads),
         ]
 
@@ -179,9 +188,7 @@ class RingEmitter(ThreadEmitter):
             stmts = (For(var, 0, self.axes.extent(name), Block(stmts), AxisKind.COPY),)
         return stmts
 
-    def _inside(
-        self, factor: Expr, numbers: Numbers, positions: Mapping[str, AxisIndex]
-    ) -> Expr:
+    def _inside(self, factor: Expr, numbers: Numbers, positions: Mapping[str, AxisIndex]) -> Expr:
         """Return a factor at positions of a stage, zero beyond the axes of the stage: these are
         stated even if no stage exceeds them, for they are those of the array that is copied.
         """

@@ -159,7 +159,7 @@ def _contiguous_axis(
     found: dict[IndexVar, int] = {}
     for distance, var in distances:
         found[var] = found.get(var, 0) + distance
-    axes = {axis.var: axis for axis in nest.axes}
+    axes: dict[IndexVar, LoopAxis] = {axis.var: axis for axis in nest.axes}
     if not found.keys() <= axes.keys() or len(found) > MAX_BOX_AXES:
         return None
     offset += sum(distance * axes[var].start for var, distance in found.items())
@@ -200,7 +200,9 @@ def schedule_ring_tile(nest: KernelNest, tile: RingTile) -> Schedule:
     ]
     block = (f"{own}10", f"{own}110", f"{own}1111", f"{j}110")
     cells = (f"{j}10", f"{own}1110", f"{j}111")
-    staged = dict(zip((position for position, _ in tile.operands), (f"{own}1", f"{j}1"), strict=True))
+    staged = dict(
+        zip((position for position, _ in tile.operands), (f"{own}1", f"{j}1"), strict=True)
+    )
     packs = [
         Pack(position, f"{k}10", (staged[position], f"{k}11"))
         if contiguous == k

@@ -238,7 +238,9 @@ def _is_regular(instruction: MatrixInstruction) -> bool:
     return [len([d for d in places if d.rows]), len([d for d in places if d.columns])] == [1, 1]
 
 
-def product_axes(nest: KernelNest, nodes: NodeInfos) -> tuple[LoopAxis, LoopAxis, LoopAxis, int] | None:
+def product_axes(
+    nest: KernelNest, nodes: NodeInfos
+) -> tuple[LoopAxis, LoopAxis, LoopAxis, int] | None:
     """Return the axes of rows, columns and terms, and the factor with the rows."""
     first, second = nest.factor_variables
     rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]

@@ -109,7 +109,9 @@ class Cuda(BlockDialect):
         return "#pragma unroll" if kind in (AxisKind.UNROLLED, AxisKind.VECTOR) else ""
 
     def device_index(self, kind: AxisKind) -> str:
-        return f"({self.index_type})" + (self.block_number if kind is AxisKind.GRID else "threadIdx.x")
+        return f"({self.index_type})" + (
+            self.block_number if kind is AxisKind.GRID else "threadIdx.x"
+        )
 
     def for_persistent_blocks(self) -> Dialect:
         return _PERSISTENT_WIDE if self.index_type == "int64_t" else _PERSISTENT

@@ -7,7 +7,17 @@ and later.
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_ulonglong, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_int,
+    c_size_t,
+    c_uint,
+    c_uint32,
+    c_uint64,
+    c_ulonglong,
+    c_void_p,
+)
 from typing import Any
 
 from ocannl_cuda.driver_probe import LIBRARY

@@ -213,7 +213,15 @@ class _Linker:
         if shared:
             self._device.allow_shared_memory(function, shared, where)
         launch = KernelLaunch(
-            self._device, function, where, shape, addresses, indices, last, shared_bytes=shared, maps=maps
+            self._device,
+            function,
+            where,
+            shape,
+            addresses,
+            indices,
+            last,
+            shared_bytes=shared,
+            maps=maps,
         )
         if launch.is_empty:
             return

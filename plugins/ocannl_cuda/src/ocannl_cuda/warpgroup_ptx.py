@@ -32,7 +32,8 @@ def functions() -> dict[str, str]:
             "  return (uint32_t)__cvta_generic_to_shared(place);\n}"
         ),
         "described": (
-            "static __device__ __forceinline__ uint64_t described(uint64_t form, uint32_t address) {\n"
+            "static __device__ __forceinline__ uint64_t described("
+            "uint64_t form, uint32_t address) {\n"
             f"  return form | (address & {ADDRESS_MASK:#x}u) >> {ADDRESS_SHIFT};\n}}"
         ),
         "start_phases": _function(
@@ -62,11 +63,6 @@ def functions() -> dict[str, str]:
             '    "again:\\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n"',
             '    " @!done bra again;\\n}" :: "r"(barrier), "r"(parity) : "memory");',
         ),
-        "start_products": _function(
-            "start_products",
-            "",
-            'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',
-        ),
         "commit_products": _function(
             "commit_products",
             "",
@@ -87,7 +83,9 @@ def functions() -> dict[str, str]:
         found[f"copy_box_{rank}"] = _copy_box(rank)
     for each in ASYNCHRONOUS:
         for columns in each.columns:
-            found[f"await_products_{columns}"] = _await_products(columns)
+            for verb, instruction in (("start", "fence"), ("await", "wait_group")):
+                name = f"{verb}_products_{columns}"
+                found[name] = _ordering(name, instruction, columns)
             for left in FORMS:
                 for right in FORMS:
                     name = f"multiply_async_{each.name}_{columns}_{left}_{right}"
@@ -121,20 +119,22 @@ def _sums(count: int) -> str:
     return ", ".join(f'"+f"(sums[{at}])' for at in range(count))
 
 
-def _await_products(columns: int) -> str:
-    """Return the function that waits for all products: no number of theirs is read before it."""
+def _ordering(name: str, instruction: str, columns: int) -> str:
+    """Return the function for an instruction before or after all products.
+
+    It states the sums as its own: no number of theirs is written or read on the other side of it.
+    """
     count = columns // 2
+    operand = " 0" if instruction == "wait_group" else ""
     return _function(
-        f"await_products_{columns}",
+        name,
         f"float (&sums)[{count}]",
-        'asm volatile("wgmma.wait_group.sync.aligned 0;"',
+        f'asm volatile("wgmma.{instruction}.sync.aligned{operand};"',
         f'    : {_sums(count)} :: "memory");',
     )
 
 
-def _multiply(
-    name: str, product: AsynchronousProduct, columns: int, left: str, right: str
-) -> str:
+def _multiply(name: str, product: AsynchronousProduct, columns: int, left: str, right: str) -> str:
     """Return the function for one product of rows of a warpgroup with columns.
 
     It takes the descriptors of the factors.

@@ -315,7 +315,6 @@ static inline void arrive_expecting(uint32_t barrier, uint32_t bytes, CUDA_EMULA
 static inline void await_phase(uint32_t barrier, uint32_t parity, CUDA_EMULATOR_LINE) {
   cuda_emulator::await_phase(barrier, parity, line);
 }
-static inline void start_products() { cuda_emulator::is_fenced[cuda_emulator::current] = true; }
 static inline void commit_products() { ++cuda_emulator::product_group[cuda_emulator::current]; }
 static inline void give_registers(CUDA_EMULATOR_LINE) { cuda_emulator::set_registers(40, false, line); }
 static inline void take_registers(CUDA_EMULATOR_LINE) { cuda_emulator::set_registers(232, true, line); }
@@ -346,6 +345,9 @@ CUDA_EMULATOR_BOX(5, (int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4
 #define CUDA_EMULATOR_COLUMNS(columns)                                          \
   CUDA_EMULATOR_FORMS(bf16, bfloat16_half, columns)                             \
   CUDA_EMULATOR_FORMS(f16, float16_half, columns)                               \
+  static inline void start_products_##columns(float (&sums)[columns / 2]) {     \
+    cuda_emulator::is_fenced[cuda_emulator::current] = true;                    \
+  }                                                                             \
   static inline void await_products_##columns(float (&sums)[columns / 2]) {     \
     cuda_emulator::await_products(sums);                                        \
   }
