@@ -33,7 +33,7 @@ from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.pipeline import core_passes
 from ocannl_core.runtime import link
 from ocannl_core.runtime.store import BufferStore
-from ocannl_core.tensor.definitions import Applied, ancestors
+from ocannl_core.tensor.graph.definitions import Applied, ancestors
 
 
 class Stopwatch:

@@ -125,7 +125,7 @@ def _watch_own_stages(stages: Stages) -> None:
     from ocannl_core.kernels.stream import KernelStream
     from ocannl_core.passes import pipeline
     from ocannl_core.runtime import context, link
-    from ocannl_core.tensor.computation import Computation
+    from ocannl_core.tensor.computations.computation import Computation
 
     stages.watch(manager, "select", "device and compiler")
     stages.watch(Computation, "resolve", "shapes and assignments")

@@ -10,8 +10,8 @@ import inspect
 from pathlib import Path
 
 from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Primitive, TernaryOp, UnaryOp
-from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.operators import primitive_operations
+from ocannl_core.tensor.operations.operators import primitive_operations
+from ocannl_core.tensor.primitives.operation import Operation
 
 PAGE = Path(__file__).parent / "reference" / "primitives.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"

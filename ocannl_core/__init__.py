@@ -55,8 +55,24 @@ from ocannl_core.errors import (
     VerifyError,
 )
 from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.shape.terms import Size
-from ocannl_core.tensor.activations import (
+from ocannl_core.shape.language.terms import Size
+from ocannl_core.tensor.computations.computation import Computation, unchanged_roots
+from ocannl_core.tensor.computations.precision_report import precision_report
+from ocannl_core.tensor.computations.recording import cd, section
+from ocannl_core.tensor.graph.assignment import neutral
+from ocannl_core.tensor.graph.session import Session, reset
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.foreign_modules import missing_name
+from ocannl_core.tensor.models.evaluation import evaluation
+from ocannl_core.tensor.models.network_blocks import Block, op
+from ocannl_core.tensor.models.parameters import (
+    declare,
+    param,
+    placeholder,
+    static_extent,
+    static_index,
+)
+from ocannl_core.tensor.operations.activations import (
     clip,
     elu,
     gelu,
@@ -80,9 +96,7 @@ from ocannl_core.tensor.activations import (
     softsign,
     square,
 )
-from ocannl_core.tensor.assignment import neutral
-from ocannl_core.tensor.computation import Computation, unchanged_roots
-from ocannl_core.tensor.contractions import (
+from ocannl_core.tensor.operations.contractions import (
     einmax,
     einsum,
     fma,
@@ -93,15 +107,12 @@ from ocannl_core.tensor.contractions import (
     tropical,
     where,
 )
-from ocannl_core.tensor.dimension import Dimension, dim
-from ocannl_core.tensor.evaluation import evaluation
-from ocannl_core.tensor.foreign_modules import missing_name
-from ocannl_core.tensor.gradients import gradients
-from ocannl_core.tensor.joining import (
+from ocannl_core.tensor.operations.gradients import gradients
+from ocannl_core.tensor.operations.joining import (
     concat,
     stack,
 )
-from ocannl_core.tensor.literals import (
+from ocannl_core.tensor.operations.literals import (
     arange,
     batch,
     from_function,
@@ -110,10 +121,62 @@ from ocannl_core.tensor.literals import (
     offsets,
     tensor,
 )
-from ocannl_core.tensor.network_blocks import Block, op
-from ocannl_core.tensor.operation import Operation, define_operation
-from ocannl_core.tensor.parameters import declare, param, placeholder, static_extent, static_index
-from ocannl_core.tensor.pointwise_operations import (
+from ocannl_core.tensor.operations.position_writes import put, put_along
+from ocannl_core.tensor.operations.positions import scatter_add, take, take_along
+from ocannl_core.tensor.operations.powers import power
+from ocannl_core.tensor.operations.random import (
+    kaiming,
+    normal,
+    random_words,
+    threefry4x32,
+    uniform,
+    uniform_of,
+    word,
+    xavier,
+)
+from ocannl_core.tensor.operations.rearrangement import (
+    broadcast_to,
+    expand_dims,
+    flatten,
+    moveaxis,
+    permute,
+    reshape,
+    squeeze,
+    swapaxes,
+)
+from ocannl_core.tensor.operations.reductions import (
+    all,
+    any,
+    argmax,
+    argmin,
+    log_softmax,
+    logsumexp,
+    max,
+    mean,
+    min,
+    norm,
+    prod,
+    softmax,
+    std,
+    sum,
+    var,
+)
+from ocannl_core.tensor.operations.repetition import (
+    flip,
+    one_hot,
+    pad,
+    repeat,
+    roll,
+    tile,
+    tril,
+    triu,
+)
+from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
+from ocannl_core.tensor.operations.sampling import categorical
+from ocannl_core.tensor.operations.scan import scan
+from ocannl_core.tensor.primitives.dimension import Dimension, dim
+from ocannl_core.tensor.primitives.operation import Operation, define_operation
+from ocannl_core.tensor.primitives.pointwise_operations import (
     abs,
     acos,
     add,
@@ -170,63 +233,6 @@ from ocannl_core.tensor.pointwise_operations import (
     tanh,
     trunc,
 )
-from ocannl_core.tensor.position_writes import put, put_along
-from ocannl_core.tensor.positions import scatter_add, take, take_along
-from ocannl_core.tensor.powers import power
-from ocannl_core.tensor.precision_report import precision_report
-from ocannl_core.tensor.random import (
-    kaiming,
-    normal,
-    random_words,
-    threefry4x32,
-    uniform,
-    uniform_of,
-    word,
-    xavier,
-)
-from ocannl_core.tensor.rearrangement import (
-    broadcast_to,
-    expand_dims,
-    flatten,
-    moveaxis,
-    permute,
-    reshape,
-    squeeze,
-    swapaxes,
-)
-from ocannl_core.tensor.recording import cd, section
-from ocannl_core.tensor.reductions import (
-    all,
-    any,
-    argmax,
-    argmin,
-    log_softmax,
-    logsumexp,
-    max,
-    mean,
-    min,
-    norm,
-    prod,
-    softmax,
-    std,
-    sum,
-    var,
-)
-from ocannl_core.tensor.repetition import (
-    flip,
-    one_hot,
-    pad,
-    repeat,
-    roll,
-    tile,
-    tril,
-    triu,
-)
-from ocannl_core.tensor.required_shapes import require_shape, require_shapes
-from ocannl_core.tensor.sampling import categorical
-from ocannl_core.tensor.scan import scan
-from ocannl_core.tensor.session import Session, reset
-from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.version import __version__ as __version__
 
 if TYPE_CHECKING:

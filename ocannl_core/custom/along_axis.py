@@ -14,9 +14,9 @@ from ocannl_core import dtypes
 from ocannl_core.custom.op import NoNativeCode, Op
 from ocannl_core.custom.protocols import Array
 from ocannl_core.dtypes import DType
-from ocannl_core.tensor.axes import Axes, axes_of, operand, write_shape
-from ocannl_core.tensor.rearrangement import flatten
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.axes import Axes, axes_of, operand, write_shape
+from ocannl_core.tensor.operations.rearrangement import flatten
 
 _TYPES = {
     dtypes.float32: "float",

@@ -18,18 +18,24 @@ from ocannl_core.custom.variables import TensorType, as_variables
 from ocannl_core.dtypes import DType, round_to
 from ocannl_core.errors import OcannlError, UsageError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.shape.logic import Pointwise
-from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.definitions import Applied, Filled, ancestors
-from ocannl_core.tensor.formulas import COTANGENT, Application, Formula, Variable, as_slots
-from ocannl_core.tensor.gradients import gradients
-from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.parameters import placeholder
-from ocannl_core.tensor.pointwise_operations import identity
-from ocannl_core.tensor.precision import Why
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.specifications import composite_operation
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.tensor.derivatives.formulas import (
+    COTANGENT,
+    Application,
+    Formula,
+    Variable,
+    as_slots,
+)
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import Applied, Filled, ancestors
+from ocannl_core.tensor.graph.precision import Why
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import placeholder
+from ocannl_core.tensor.operations.gradients import gradients
+from ocannl_core.tensor.primitives.operation import Operation
+from ocannl_core.tensor.primitives.pointwise_operations import identity
+from ocannl_core.tensor.primitives.specifications import composite_operation
 
 _MOST_NODES = 1000
 """Nodes of a formula, shared parts counted as often as they occur."""

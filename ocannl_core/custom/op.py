@@ -16,20 +16,20 @@ from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import OpError, SpecError, UsageError
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import Location, Origin, caller_location
-from ocannl_core.shape.constraints import Constraint
-from ocannl_core.shape.statement import Statement, parse_statement, statement_constraints
-from ocannl_core.shape.terms import FreshVariables, Shape
+from ocannl_core.shape.language.constraints import Constraint
+from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
+from ocannl_core.shape.language.terms import FreshVariables, Shape
 from ocannl_core.target import NativeCode
-from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.definitions import (
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import (
     Backward,
     Declared,
     Parameter,
     ResultOf,
 )
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.specifications import describe_operands
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.specifications import describe_operands
 
 _caller: ContextVar[Location | None] = ContextVar("ocannl_op_caller", default=None)
 

@@ -16,7 +16,7 @@ from ocannl_core.errors import OcannlError, OpError, TransferError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.host_arrays import refuse_mask
 from ocannl_core.target import NativeCode
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 
 Cells = list[list[Any]]
 """The storage of outputs that are Python objects."""

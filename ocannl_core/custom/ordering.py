@@ -13,15 +13,15 @@ from ocannl_core.custom.protocols import Array, Storage
 from ocannl_core.dtypes import DType, int32
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor import pointwise_operations as pointwise
-from ocannl_core.tensor.activations import isnan
-from ocannl_core.tensor.axes import axes_of, operand, write_shape
-from ocannl_core.tensor.call_errors import explained
-from ocannl_core.tensor.operands import as_tensor
-from ocannl_core.tensor.operator_bindings import functions
-from ocannl_core.tensor.precision import reduced_format
-from ocannl_core.tensor.rearrangement import move, sized_axes_of
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.operator_bindings import functions
+from ocannl_core.tensor.graph.precision import reduced_format
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import explained
+from ocannl_core.tensor.operations.activations import isnan
+from ocannl_core.tensor.operations.axes import axes_of, operand, write_shape
+from ocannl_core.tensor.operations.rearrangement import move, sized_axes_of
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
+from ocannl_core.tensor.primitives.operands import as_tensor
 
 _BLOCK = 64
 """The cells that `topk` compares with the last of the first cells before it looks at each."""

@@ -10,7 +10,7 @@ import numpy as np
 from ocannl_core.custom.variables import ObjectResult
 from ocannl_core.origin import Origin
 from ocannl_core.target import NativeCode
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 

@@ -18,11 +18,11 @@ import numpy as np
 from ocannl_core.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.custom.op import Apply
 from ocannl_core.custom.protocols import Array, Storage
-from ocannl_core.tensor import pointwise_operations as pointwise
-from ocannl_core.tensor.call_errors import explained
-from ocannl_core.tensor.operator_bindings import functions
-from ocannl_core.tensor.precision import reduced_format
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.operator_bindings import functions
+from ocannl_core.tensor.graph.precision import reduced_format
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import explained
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 
 class _Directed(AlongAxis):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ocannl_core.custom.protocols import OpInterface
 from ocannl_core.custom.variables import ObjectType, TensorType
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 
 Problem = tuple[str, str, str]
 """The rule, the violation, and the fix."""

@@ -12,13 +12,13 @@ from ocannl_core.dtypes import DType, dtype_of, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.terms import Shape, closed_shape
-from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.literals import tensor as literal
-from ocannl_core.tensor.operands import constant
-from ocannl_core.tensor.pointwise_operations import cast
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.shape.language.terms import Shape, closed_shape
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.literals import tensor as literal
+from ocannl_core.tensor.primitives.operands import constant
+from ocannl_core.tensor.primitives.pointwise_operations import cast
 
 
 @dataclass(frozen=True, slots=True)

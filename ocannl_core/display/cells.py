@@ -11,8 +11,8 @@ from ocannl_core.errors import LinkError, UsageError
 from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.computation import Computation, forward, gradient_update
-from ocannl_core.tensor.definitions import (
+from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
+from ocannl_core.tensor.graph.definitions import (
     Applied,
     Filled,
     Literal,
@@ -20,8 +20,8 @@ from ocannl_core.tensor.definitions import (
     ResultOfLoop,
     ancestors,
 )
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
-from ocannl_core.tensor.definitions import (
+from ocannl_core.shape.language.terms import Dim, Row, RowKind, Shape, Size
+from ocannl_core.tensor.graph.definitions import (
     LITERAL,
     Applied,
     CarriedValue,
@@ -18,7 +18,7 @@ from ocannl_core.tensor.definitions import (
     ResultOf,
     ResultOfLoop,
 )
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 
 
 def tensor_name(tensor: Tensor) -> str:

@@ -24,10 +24,10 @@ from ocannl_core.identity import ById
 from ocannl_core.indexing import traversals
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
-from ocannl_core.tensor.computation import forward
-from ocannl_core.tensor.definitions import ancestors
-from ocannl_core.tensor.parameter_set import ParameterScope
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.computation import forward
+from ocannl_core.tensor.graph.definitions import ancestors
+from ocannl_core.tensor.graph.parameter_set import ParameterScope
+from ocannl_core.tensor.graph.tensor import Tensor
 
 _OPERATIONS: Mapping[Op, int] = {
     UnaryOp.IDENTITY: 0,

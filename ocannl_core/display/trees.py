@@ -13,8 +13,8 @@ from ocannl_core.display.descriptions import operation_text, shape_text, tensor_
 from ocannl_core.display.numerals import summary
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.tensor.definitions import Filled, ancestors
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.definitions import Filled, ancestors
+from ocannl_core.tensor.graph.tensor import Tensor
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context

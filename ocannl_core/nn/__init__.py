@@ -48,7 +48,7 @@ from ocannl_core.nn.transformers import (
     transformer_encoder,
     transformer_layer,
 )
-from ocannl_core.tensor.foreign_modules import missing_name
+from ocannl_core.tensor.messages.foreign_modules import missing_name
 
 __all__ = [
     "Generator",

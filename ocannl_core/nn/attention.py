@@ -18,13 +18,16 @@ from ocannl_core.nn.positions import Positions, positions_of, rotary
 from ocannl_core.nn.sizes import last_size
 from ocannl_core.nn.statistics import softmax
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.terms import Size
-from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.literals import number, offsets, tensor
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.parameters import Axes, declare, param
-from ocannl_core.tensor.pointwise_operations import (
+from ocannl_core.shape.language.terms import Size
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.models.parameters import Axes, declare, param
+from ocannl_core.tensor.operations.contractions import einsum
+from ocannl_core.tensor.operations.literals import number, offsets, tensor
+from ocannl_core.tensor.operations.positions import take
+from ocannl_core.tensor.operations.required_shapes import require_shape
+from ocannl_core.tensor.primitives.pointwise_operations import (
     equal,
     less,
     less_equal,
@@ -33,9 +36,6 @@ from ocannl_core.tensor.pointwise_operations import (
     minimum,
     where,
 )
-from ocannl_core.tensor.positions import take
-from ocannl_core.tensor.required_shapes import require_shape
-from ocannl_core.tensor.tensor import Tensor
 
 SCORES = "... s | h d; ... t | h d => ... s | t -> h"
 OVER_KEYS = "... s | t -> ... => ... s | 0 -> ..."

@@ -8,10 +8,10 @@ from contextvars import ContextVar
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.definitions import Loop
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import Loop
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.contractions import einsum
 
 
 class _Collection:

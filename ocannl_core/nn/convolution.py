@@ -11,15 +11,15 @@ import numpy as np
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.axes import apply, axes_of, write_shape
-from ocannl_core.tensor.contractions import einmax, einsum
-from ocannl_core.tensor.literals import tensor
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise_operations import add, identity, mul
-from ocannl_core.tensor.rearrangement import reshape, sized_axes_of
-from ocannl_core.tensor.repetition import select
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.models.parameters import param
+from ocannl_core.tensor.operations.axes import apply, axes_of, write_shape
+from ocannl_core.tensor.operations.contractions import einmax, einsum
+from ocannl_core.tensor.operations.literals import tensor
+from ocannl_core.tensor.operations.rearrangement import reshape, sized_axes_of
+from ocannl_core.tensor.operations.repetition import select
+from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul
 
 Pair = int | tuple[int, int]
 """One number for height and width, or one for each."""

@@ -7,16 +7,16 @@ from numbers import Real
 from ocannl_core.dtypes import float32, int64
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.axes import share_ranks
-from ocannl_core.tensor.computation import require_tensor
-from ocannl_core.tensor.contractions import where
-from ocannl_core.tensor.definitions import Effect
-from ocannl_core.tensor.evaluation import is_evaluating
-from ocannl_core.tensor.parameters import session_statistic
-from ocannl_core.tensor.random import Counter, uniform
-from ocannl_core.tensor.recording import cd
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.computation import require_tensor
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import Effect
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.evaluation import is_evaluating
+from ocannl_core.tensor.models.parameters import session_statistic
+from ocannl_core.tensor.operations.axes import share_ranks
+from ocannl_core.tensor.operations.contractions import where
+from ocannl_core.tensor.operations.random import Counter, uniform
 
 
 def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> Tensor:

@@ -6,11 +6,11 @@ from typing import Any
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.positions import take
-from ocannl_core.tensor.required_shapes import require_shape
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.models.parameters import param
+from ocannl_core.tensor.operations.positions import take
+from ocannl_core.tensor.operations.required_shapes import require_shape
 
 
 @op

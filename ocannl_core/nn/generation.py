@@ -11,15 +11,15 @@ from ocannl_core.dtypes import int32, int64
 from ocannl_core.errors import UsageError
 from ocannl_core.nn.attention import KeyValueCache, key_value_cache
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.evaluation import evaluation
-from ocannl_core.tensor.literals import number
-from ocannl_core.tensor.network_blocks import Block
-from ocannl_core.tensor.parameters import declare, placeholder, static_index
-from ocannl_core.tensor.pointwise_operations import where
-from ocannl_core.tensor.recording import cd
-from ocannl_core.tensor.required_shapes import require_shape
-from ocannl_core.tensor.sampling import categorical
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.evaluation import evaluation
+from ocannl_core.tensor.models.network_blocks import Block
+from ocannl_core.tensor.models.parameters import declare, placeholder, static_index
+from ocannl_core.tensor.operations.literals import number
+from ocannl_core.tensor.operations.required_shapes import require_shape
+from ocannl_core.tensor.operations.sampling import categorical
+from ocannl_core.tensor.primitives.pointwise_operations import where
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context

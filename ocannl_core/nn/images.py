@@ -9,9 +9,9 @@ from ocannl_core.nn.normalization import batch_norm
 from ocannl_core.nn.perceptron import dense
 from ocannl_core.nn.sizes import last_size
 from ocannl_core.nn.statistics import mean
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.pointwise_operations import relu
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.primitives.pointwise_operations import relu
 
 
 def global_avg_pool(x: Tensor, *, axes: int = 2) -> Tensor:

@@ -10,11 +10,11 @@ from ocannl_core.nn.embedding import embedding
 from ocannl_core.nn.perceptron import dense
 from ocannl_core.nn.positions import Positions, learned_positions
 from ocannl_core.nn.transformers import transformer_decoder
-from ocannl_core.tensor.activations import gelu
-from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.random import normal
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.operations.activations import gelu
+from ocannl_core.tensor.operations.contractions import einsum
+from ocannl_core.tensor.operations.random import normal
 
 
 @op

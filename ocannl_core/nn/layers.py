@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ocannl_core.nn.attention_weights import add_weights, weights_of_a_layer
-from ocannl_core.tensor.scan import run_steps
+from ocannl_core.tensor.operations.scan import run_steps
 
 
 def repeat_layers(

@@ -12,11 +12,14 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.nn.statistics import mean
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.activations import softplus
-from ocannl_core.tensor.computation import require_tensor
-from ocannl_core.tensor.contractions import einmax, einsum, where
-from ocannl_core.tensor.literals import offsets
-from ocannl_core.tensor.pointwise_operations import (
+from ocannl_core.tensor.computations.computation import require_tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.activations import softplus
+from ocannl_core.tensor.operations.contractions import einmax, einsum, where
+from ocannl_core.tensor.operations.literals import offsets
+from ocannl_core.tensor.operations.positions import checked, second
+from ocannl_core.tensor.operations.reductions import argmax
+from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
     equal,
     exp,
@@ -26,9 +29,6 @@ from ocannl_core.tensor.pointwise_operations import (
     not_equal,
     stop_gradient,
 )
-from ocannl_core.tensor.positions import checked, second
-from ocannl_core.tensor.reductions import argmax
-from ocannl_core.tensor.tensor import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
 

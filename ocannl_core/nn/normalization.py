@@ -8,16 +8,16 @@ from ocannl_core.dtypes import int32
 from ocannl_core.errors import UsageError
 from ocannl_core.nn.statistics import OVER_OUTPUTS, mean, mean_and_correction
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.contractions import where
-from ocannl_core.tensor.definitions import Effect
-from ocannl_core.tensor.evaluation import is_evaluating
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.parameters import param, statistic
-from ocannl_core.tensor.pointwise_operations import add, identity, mul, recip_sqrt, sub
-from ocannl_core.tensor.rearrangement import sized_axes_of
-from ocannl_core.tensor.recording import cd
-from ocannl_core.tensor.required_shapes import require_shapes
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.graph.definitions import Effect
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.evaluation import is_evaluating
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.models.parameters import param, statistic
+from ocannl_core.tensor.operations.contractions import where
+from ocannl_core.tensor.operations.rearrangement import sized_axes_of
+from ocannl_core.tensor.operations.required_shapes import require_shapes
+from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul, recip_sqrt, sub
 
 
 @op

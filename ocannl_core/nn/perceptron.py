@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise_operations import relu
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.models.parameters import param
+from ocannl_core.tensor.primitives.pointwise_operations import relu
 
 
 @op

@@ -10,12 +10,12 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.nn.embedding import embedding
 from ocannl_core.nn.sizes import last_size, with_shape_of
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.contractions import concat, einsum, interleave
-from ocannl_core.tensor.literals import number, offsets
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.pointwise_operations import cast, cos, exp, sin
-from ocannl_core.tensor.required_shapes import require_shape
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.operations.contractions import concat, einsum, interleave
+from ocannl_core.tensor.operations.literals import number, offsets
+from ocannl_core.tensor.operations.required_shapes import require_shape
+from ocannl_core.tensor.primitives.pointwise_operations import cast, cos, exp, sin
 
 Positions = Tensor | StaticIndex | int
 """The position of each cell of a sequence `...,s|`, or that of the first one, which may be an

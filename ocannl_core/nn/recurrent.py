@@ -8,14 +8,14 @@ from typing import Any
 from ocannl_core.errors import UsageError
 from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.activations import sigmoid
-from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.joining import concat
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise_operations import tanh
-from ocannl_core.tensor.scan import scan
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.models.parameters import param
+from ocannl_core.tensor.operations.activations import sigmoid
+from ocannl_core.tensor.operations.contractions import einsum
+from ocannl_core.tensor.operations.joining import concat
+from ocannl_core.tensor.operations.scan import scan
+from ocannl_core.tensor.primitives.pointwise_operations import tanh
 
 Step = Callable[[Any, Tensor], tuple[Any, Tensor]]
 """A step from the state and the projected input to the next state and the output."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.operands import as_tensor
-from ocannl_core.tensor.reductions import constant_of_count, count_terms, softmax_along
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.contractions import einsum
+from ocannl_core.tensor.operations.reductions import constant_of_count, count_terms, softmax_along
+from ocannl_core.tensor.primitives.operands import as_tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
 """Over all output axes, one number for each position of the batch."""

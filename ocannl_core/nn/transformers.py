@@ -12,9 +12,9 @@ from ocannl_core.nn.normalization import layer_norm
 from ocannl_core.nn.perceptron import dense
 from ocannl_core.nn.positions import Positions
 from ocannl_core.nn.sizes import last_size, with_shape_of
-from ocannl_core.tensor.network_blocks import op
-from ocannl_core.tensor.pointwise_operations import relu
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.primitives.pointwise_operations import relu
 
 
 @op

@@ -20,7 +20,7 @@ from ocannl_core.persistence.header import Entry, header_bytes, layout
 from ocannl_core.persistence.new_file import replaced_file
 from ocannl_core.persistence.sources import CHECKSUMS, checksum
 from ocannl_core.persistence.subjects import HasState, Named, Resumable, Subject, named_tensors
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.version import __version__
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.network_blocks import Block
-from ocannl_core.tensor.parameter_set import Parameters
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.parameter_set import Parameters
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import Block
 
 Subject = Tensor | Block[Any] | Mapping[str, Tensor] | Sequence[Tensor]
 """The tensors to save or load: the parameters and statistics of a tensor or of a block, tensors by

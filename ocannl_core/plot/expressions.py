@@ -11,8 +11,8 @@ from ocannl_core.errors import ShapeError
 from ocannl_core.identity import ById
 from ocannl_core.plot.graph import Graph
 from ocannl_core.plot.nodes import GraphEdge, GraphNode, Group, Kind
-from ocannl_core.tensor.computation import forward
-from ocannl_core.tensor.definitions import (
+from ocannl_core.tensor.computations.computation import forward
+from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
     Filled,
@@ -21,7 +21,7 @@ from ocannl_core.tensor.definitions import (
     ResultOf,
     ancestors,
 )
-from ocannl_core.tensor.tensor import ScopeOfTensors, Tensor
+from ocannl_core.tensor.graph.tensor import ScopeOfTensors, Tensor
 
 _Chain = tuple[ScopeOfTensors, ...]
 """Applications of blocks, outermost first."""

@@ -10,7 +10,7 @@ from ocannl_core.plot.expressions import expression_graph
 from ocannl_core.plot.graph import Graph
 from ocannl_core.plot.kernels import kernel_graph
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 
 
 def graph(subject: Tensor | Routine, *, depth: int | None = None) -> Graph:

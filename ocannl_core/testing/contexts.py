@@ -16,11 +16,11 @@ from ocannl_core import settings
 from ocannl_core.dtypes import int32
 from ocannl_core.runtime.context import Context
 from ocannl_core.target import Capability
-from ocannl_core.tensor.computation import forward
-from ocannl_core.tensor.parameters import placeholder
-from ocannl_core.tensor.recording import cd
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.computation import forward
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import placeholder
 from ocannl_core.testing.compare import Array
 
 _CELLS = 1 << 12

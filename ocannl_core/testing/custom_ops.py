@@ -22,14 +22,14 @@ from ocannl_core.errors import CodegenError, MissingGradientError, OcannlError, 
 from ocannl_core.hooks import manager
 from ocannl_core.origin import caller_location
 from ocannl_core.runtime.context import Context
-from ocannl_core.shape.terms import Shape
-from ocannl_core.tensor.computation import Computation, forward, gradient_update
-from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.literals import tensor as literal
-from ocannl_core.tensor.parameters import param, placeholder
-from ocannl_core.tensor.pointwise_operations import add, mul
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import param, placeholder
+from ocannl_core.tensor.operations.contractions import einsum
+from ocannl_core.tensor.operations.literals import tensor as literal
+from ocannl_core.tensor.primitives.pointwise_operations import add, mul
 from ocannl_core.testing.compare import Array, Tolerance, difference
 
 _STEPS = {"float64": (1e-5, 1e-6), "float32": (1e-2, 2e-2)}

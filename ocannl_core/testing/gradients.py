@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.runtime.context import Context
-from ocannl_core.tensor.computation import forward, gradient_update
-from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.literals import tensor
-from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.computation import forward, gradient_update
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import param
+from ocannl_core.tensor.operations.contractions import einsum
+from ocannl_core.tensor.operations.literals import tensor
 
 Array = np.ndarray[Any, Any]
 Point = Array | tuple[Array, int]

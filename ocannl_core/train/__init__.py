@@ -5,9 +5,9 @@ a loop over batches.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core.tensor.computation import forward
-from ocannl_core.tensor.computation import gradient_update as grad_update
-from ocannl_core.tensor.foreign_modules import missing_name
+from ocannl_core.tensor.computations.computation import forward
+from ocannl_core.tensor.computations.computation import gradient_update as grad_update
+from ocannl_core.tensor.messages.foreign_modules import missing_name
 from ocannl_core.train.guards import DynamicScale, ZScore
 from ocannl_core.train.optimiser import Optimiser, Update
 from ocannl_core.train.optimisers import (

@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 from ocannl_core.dtypes import DType, float32, int32
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.tensor.contractions import einsum, where
-from ocannl_core.tensor.literals import arange
-from ocannl_core.tensor.pointwise_operations import (
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.contractions import einsum, where
+from ocannl_core.tensor.operations.literals import arange
+from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
     equal,
     exp2,
@@ -17,7 +18,6 @@ from ocannl_core.tensor.pointwise_operations import (
     logical_or,
     sqrt,
 )
-from ocannl_core.tensor.tensor import Tensor
 
 SUM = "...|...->... => 0"
 """The sum of all cells."""

@@ -12,12 +12,12 @@ from ocannl_core.dtypes import float32, float64, int32
 from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.contractions import where
-from ocannl_core.tensor.literals import arange
-from ocannl_core.tensor.parameters import declare
-from ocannl_core.tensor.pointwise_operations import cast, equal, less
-from ocannl_core.tensor.recording import cd
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import declare
+from ocannl_core.tensor.operations.contractions import where
+from ocannl_core.tensor.operations.literals import arange
+from ocannl_core.tensor.primitives.pointwise_operations import cast, equal, less
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context

@@ -29,10 +29,16 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.identity import ById
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.computation import Computation, require_tensor, statistics_update
-from ocannl_core.tensor.contractions import einsum, where
-from ocannl_core.tensor.parameters import declare
-from ocannl_core.tensor.pointwise_operations import (
+from ocannl_core.tensor.computations.computation import (
+    Computation,
+    require_tensor,
+    statistics_update,
+)
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import declare
+from ocannl_core.tensor.operations.contractions import einsum, where
+from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
     equal,
     expm1,
@@ -41,8 +47,6 @@ from ocannl_core.tensor.pointwise_operations import (
     minimum,
     sqrt,
 )
-from ocannl_core.tensor.recording import cd
-from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.train.guards import SUM, DynamicScale, ZScore
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.shard import Shard

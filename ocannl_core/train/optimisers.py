@@ -11,9 +11,16 @@ from typing import Any, ClassVar
 
 from ocannl_core.dtypes import float64
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.tensor.contractions import einsum, where
-from ocannl_core.tensor.pointwise_operations import cast, equal, maximum, minimum, sign, sqrt
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.contractions import einsum, where
+from ocannl_core.tensor.primitives.pointwise_operations import (
+    cast,
+    equal,
+    maximum,
+    minimum,
+    sign,
+    sqrt,
+)
 from ocannl_core.train.guards import SUM
 from ocannl_core.train.optimiser import Optimiser, Update
 

@@ -20,8 +20,8 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.tensor.computation import Computation
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.computation import Computation
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Cells, Communicator, Exchange, Parcel
 from ocannl_core.train.phases import Phases
 from ocannl_core.train.slot_code import SlotCode, Term

@@ -22,11 +22,11 @@ from typing import Any
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.pointwise_operations import cos as cos_of_tensor
-from ocannl_core.tensor.pointwise_operations import exp2, sqrt, where
-from ocannl_core.tensor.pointwise_operations import maximum as maximum_of_tensors
-from ocannl_core.tensor.pointwise_operations import minimum as minimum_of_tensors
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.pointwise_operations import cos as cos_of_tensor
+from ocannl_core.tensor.primitives.pointwise_operations import exp2, sqrt, where
+from ocannl_core.tensor.primitives.pointwise_operations import maximum as maximum_of_tensors
+from ocannl_core.tensor.primitives.pointwise_operations import minimum as minimum_of_tensors
 
 __all__ = [
     "Schedule",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ocannl_core.errors import UsageError
-from ocannl_core.tensor.computation import require_tensor
-from ocannl_core.tensor.parameters import declare
-from ocannl_core.tensor.recording import cd
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.computation import require_tensor
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import declare
 
 
 @cd

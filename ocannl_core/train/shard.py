@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.slot_tree import share
 
 

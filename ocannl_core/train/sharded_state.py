@@ -15,7 +15,7 @@ import numpy as np
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
 from ocannl_core.runtime.context import Context
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.communication import Communicator
 from ocannl_core.train.optimiser import Optimiser
 from ocannl_core.train.process_sums import Rows, all_gather
@@ -129,7 +129,7 @@ class ShardedState:
     def _value(self, path: str) -> Array:
         """Return the cells of a tensor of the state; zeros before the first update."""
         own = self._optimizer.state[path]
-        stored = self._context._store.find(own.node)
+        stored = self._context.store.find(own.node)
         if stored is not None and stored.has_value:
             return self._context[own]
         return np.zeros(own.info.dims, own.dtype.numpy)

@@ -15,12 +15,12 @@ from typing import Any, assert_never
 
 from ocannl_core.dtypes import DType, float32, int64, promote
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.tensor.computation import Computation, forward, gradient_update
-from ocannl_core.tensor.literals import number
-from ocannl_core.tensor.parameters import declare, is_shared_by_models
-from ocannl_core.tensor.pointwise_operations import cast
-from ocannl_core.tensor.recording import cd
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
+from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.parameters import declare, is_shared_by_models
+from ocannl_core.tensor.operations.literals import number
+from ocannl_core.tensor.primitives.pointwise_operations import cast
 from ocannl_core.train.communication import Summand
 from ocannl_core.train.shard import Shard
 from ocannl_core.train.slot_tree import Accumulate, Add, Span, Store, TreeSum

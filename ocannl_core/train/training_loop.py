@@ -21,7 +21,7 @@ from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
 from ocannl_core.persistence.save import save
 from ocannl_core.persistence.subjects import HasState, Subject
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.loss_log import LossLog
 from ocannl_core.train.parallel_step import DataParallel
 

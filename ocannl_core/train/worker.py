@@ -12,8 +12,8 @@ from ocannl_core.kernels.nodes import Plan
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.pauses import completion
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.tensor.computation import Computation
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.computations.computation import Computation
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.train.phases import Phases
 from ocannl_core.train.slot_code import SLOT, SlotCode
 from ocannl_core.train.slot_tree import Accumulate, Action, Add, Compute, Join, Receive, Store, Work
@@ -221,5 +221,5 @@ class Worker:
 
     def has_value(self, tensor: Tensor) -> bool:
         """Return True if a tensor has a value on the device."""
-        stored = self.context._store.find(tensor.node)
+        stored = self.context.store.find(tensor.node)
         return stored is not None and stored.has_value

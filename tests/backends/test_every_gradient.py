@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.ops import HASHES, LOGICAL, PRIMITIVES, BinaryOp, UnaryOp
-from ocannl_core.tensor.definitions import Applied, ancestors
-from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.operators import primitive_operations
-from ocannl_core.tensor.pointwise_operations import power_primitive
+from ocannl_core.tensor.graph.definitions import Applied, ancestors
+from ocannl_core.tensor.operations.operators import primitive_operations
+from ocannl_core.tensor.primitives.operation import Operation
+from ocannl_core.tensor.primitives.pointwise_operations import power_primitive
 from ocannl_core.testing.gradients import Point, check_gradients
 
 POINTWISE = {

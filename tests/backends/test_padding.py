@@ -7,7 +7,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.indexing import Margin
-from ocannl_core.tensor.computation_steps import Forward
+from ocannl_core.tensor.computations.computation_steps import Forward
 
 SUM = "i=+k; k => i"
 CELLS = np.array([1.0, 2.0, 3.0], np.float32)

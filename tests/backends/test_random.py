@@ -19,7 +19,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import dtypes, settings
 from ocannl_core.dtypes import DType
-from ocannl_core.tensor.definitions import ancestors
+from ocannl_core.tensor.graph.definitions import ancestors
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
 

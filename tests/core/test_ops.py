@@ -35,7 +35,7 @@ from ocannl_core.ops import (
     arity,
     neutral,
 )
-from ocannl_core.tensor.operators import primitive_operations
+from ocannl_core.tensor.operations.operators import primitive_operations
 from ocannl_core.testing.primitives import special_values
 
 NAN, INF = math.nan, math.inf

@@ -11,9 +11,9 @@ from typing import Any
 from ocannl_core.custom.op import Apply, Op
 from ocannl_core.custom.protocols import Aliases, Storage
 from ocannl_core.runtime.context import Context
-from ocannl_core.tensor.contractions import einsum
-from ocannl_core.tensor.literals import tensor
-from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.contractions import einsum
+from ocannl_core.tensor.operations.literals import tensor
 from ocannl_core.testing.compare import Array
 from ocannl_core.train import forward
 

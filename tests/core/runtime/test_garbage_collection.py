@@ -14,7 +14,7 @@ import ocannl_core as oc
 from ocannl_core import garbage
 from ocannl_core.custom import Apply, Op
 from ocannl_core.node import NodeTable, TensorNode
-from ocannl_core.tensor.definitions import Literal
+from ocannl_core.tensor.graph.definitions import Literal
 
 Array = np.ndarray[Any, Any]
 

@@ -11,7 +11,7 @@ import ocannl_core as oc
 from ocannl_core.assign.nodes import Accumulate, Merge
 from ocannl_core.assign.traverse import leaves
 from ocannl_core.ops import UnaryOp
-from ocannl_core.tensor.operators import primitive_operations
+from ocannl_core.tensor.operations.operators import primitive_operations
 
 
 def computed(tensor: oc.Tensor) -> np.ndarray[Any, Any]:

@@ -8,7 +8,7 @@ import ocannl_core as oc
 from ocannl_core.indexing import FixedIndex, as_affine
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.origin import Origin
-from ocannl_core.tensor.index_maps import index_maps
+from ocannl_core.tensor.graph.index_maps import index_maps
 
 HERE = Origin("mul")
 

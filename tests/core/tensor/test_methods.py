@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
-from ocannl_core.tensor.methods import TensorMethods
-from ocannl_core.tensor.operator_bindings import functions, numpy_functions
+from ocannl_core.tensor.graph.definitions import Applied
+from ocannl_core.tensor.graph.methods import TensorMethods
+from ocannl_core.tensor.graph.operator_bindings import functions, numpy_functions
+from ocannl_core.tensor.messages.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
 
 
 def operation_of(x: oc.Tensor) -> str:

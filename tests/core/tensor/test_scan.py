@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core.errors import OcannlError, ShapeError, UsageError
-from ocannl_core.tensor.structures import aligned, difference, leaves_of, with_leaves
+from ocannl_core.tensor.graph.structures import aligned, difference, leaves_of, with_leaves
 
 ONES = np.ones(3, np.float32)
 

@@ -1,0 +1,1 @@
+"""Recorded code with open shapes, and its resolution into assignments."""

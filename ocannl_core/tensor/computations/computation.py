@@ -1,0 +1,413 @@
+"""Computations: recorded code with open shapes, resolved into assignments."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.assign.printer import to_text
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.node import TensorNode
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.origin import caller_depth, caller_location
+from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.tensor.computations.computation_steps import (
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    UpdateGradients,
+    ZeroGradients,
+    effects_of,
+)
+from ocannl_core.tensor.computations.external_calls import backpropagation_tensors
+from ocannl_core.tensor.computations.resolve import ResolvedComputation, mentioned_tensors, resolve
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import (
+    Applied,
+    GradientOf,
+    Literal,
+    Parameter,
+    Placeholder,
+    ResultOf,
+    ResultOfLoop,
+    ancestors,
+)
+from ocannl_core.tensor.graph.parameter_set import Parameters
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.operands import check_recorded_here
+
+
+@dataclass(frozen=True, eq=False)
+class Computation:
+    """Code to compile: steps over tensors in program order. `+` puts one computation after another.
+
+    Shapes close, and index maps are derived, when the computation is resolved: at
+    `Context.compile`, or earlier through `resolve`.
+
+    Attributes:
+        steps: The steps.
+        results: Tensors that stay readable by default.
+        name: A name for printed code and files.
+        temporaries: Tensors local to this computation; an assignment that copies one may compute it
+            in place.
+        declared: Tensors declared in the code itself; one that is written before it is read needs
+            no memory between calls.
+    """
+
+    steps: tuple[Step, ...]
+    results: frozenset[Tensor] = frozenset()
+    name: str = "routine"
+    temporaries: frozenset[Tensor] = frozenset()
+    declared: frozenset[Tensor] = frozenset()
+    _cache: list[ResolvedComputation] = field(default_factory=list, compare=False, repr=False)
+
+    def __add__(self, other: Computation) -> Computation:
+        if not isinstance(other, Computation):
+            return NotImplemented
+        name = self.name if self.name == other.name else f"{self.name}_{other.name}"
+        return Computation(
+            self.steps + other.steps,
+            self.results | other.results,
+            name,
+            self.temporaries | other.temporaries,
+            self.declared | other.declared,
+        )
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise UsageError(
+            "Code is compiled by a context, whose routine runs it.",
+            found=f"{self!r} called like a function",
+            where=str(caller_location() or ""),
+            fix="step = oc.Context().compile(code), then step()",
+        )
+
+    def resolve(self) -> AssignProgram:
+        """Return the computation as assignments over closed shapes, for a context to compile.
+
+        Code recorded later reads the tensors computed here instead of computing them again. Warn
+        about code without assignments.
+
+        Raises:
+            ShapeError: if the shapes contradict each other, or leave a parameter's size open.
+        """
+        if not self.steps:
+            warnings.warn(
+                f"the code {self.name} assigns nothing. Assignments are written c[:] = e or c += e "
+                "inside the function; called inside another recorded function, it becomes a part "
+                "of that one's code",
+                stacklevel=caller_depth(),
+            )
+        program = self._resolution().program
+        for tensor in mentioned_tensors(self.steps):
+            consumed = tensor.session.consumed
+            if tensor not in self.temporaries and tensor not in consumed:
+                consumed[tensor] = f"the computation {self.name}"
+        return program
+
+    def keep_less(self, excess: int) -> bool:
+        """Let loops keep values for gradients that take fewer bytes, by `excess`; the others are
+        computed again. Return False if they keep nothing but their carries.
+        """
+        found = self._resolution().kept_bytes
+        if found:
+            left = max(0, found - excess)
+            self._cache[:] = [
+                resolve(self.steps, self.results, self.name, self.temporaries, self.declared, left)
+            ]
+        return bool(found)
+
+    def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
+        """Return the host's arrays behind the literal nodes that the computation reads."""
+        tensors = self._resolution().tensors
+        return {node: t.literal for node, t in tensors.items() if t.literal is not None}
+
+    @property
+    def params(self) -> Parameters[Tensor]:
+        """The parameters of the code, oldest first, with their names."""
+        return Parameters(t for t in mentioned_tensors(self.steps) if t.is_parameter)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        """Return the parameters of the code, and those that their initialisers need, oldest
+        first.
+        """
+        found = {each for parameter in self.params for each in parameter.parameters()}
+        return tuple(sorted(found, key=lambda parameter: parameter.id))
+
+    def __repr__(self) -> str:
+        return f"<computation {self.name}: {len(self.steps)} steps>"
+
+    def tensors(self) -> Mapping[TensorNode, Tensor]:
+        """Return the tensor behind each node of the resolved program, except for intermediate
+        nodes.
+        """
+        return self._resolution().tensors
+
+    def _resolution(self) -> ResolvedComputation:
+        if not self._cache:
+            self._cache.append(
+                resolve(self.steps, self.results, self.name, self.temporaries, self.declared)
+            )
+        return self._cache[0]
+
+    def __str__(self) -> str:
+        return to_text(self._resolution().program)
+
+
+def _make_computation(
+    session: sessions.Session, steps: tuple[Step, ...], results: frozenset[Tensor], name: str
+) -> Computation:
+    """Return steps as a computation; while code is recorded, splice them into it instead."""
+    if session.recorder is not None:
+        session.recorder.splice(steps, results)
+        return Computation((), frozenset(), name)
+    return Computation(steps, results, name)
+
+
+def require_tensor(value: object, call: str) -> None:
+    """Raise UsageError unless the subject of a call for code is a tensor."""
+    if isinstance(value, Tensor):
+        return
+    raise UsageError(
+        "Code computes tensors, one for each call.",
+        found=f"{value!r} in {call}(...)",
+        where=str(caller_location() or ""),
+        fix=f"{call}(y), where y is a tensor, such as the result of a block",
+    )
+
+
+def forward(tensor: Tensor, name: str = "forward") -> Computation:
+    """Return the code that computes a tensor from parameters, placeholders and literals.
+
+    Called while code is recorded, it adds that code there.
+
+    Raises:
+        UsageError: if the argument is no tensor.
+    """
+    require_tensor(tensor, "oc.train.forward")
+    return _make_computation(tensor.session, (forward_step(tensor),), frozenset({tensor}), name)
+
+
+def forward_step(tensor: Tensor) -> Forward:
+    """Return the forward code of a tensor and of all its dependencies."""
+    recorder = tensor.session.recorder
+    check_recorded_here([tensor], None if recorder is None else recorder.recording)
+    return Forward(tuple(ancestors([tensor])))
+
+
+def zero_gradients(tensor: Tensor) -> Computation:
+    """Return the code that sets the gradients of a tensor and of all its dependencies to 0."""
+    _require_gradient(tensor)
+    return _make_computation(
+        tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads"
+    )
+
+
+def backpropagate(tensor: Tensor) -> Computation:
+    """Return the code that adds to the gradients of a tensor's dependencies."""
+    _require_gradient(tensor)
+    return _make_computation(
+        tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop"
+    )
+
+
+def _gradients(tensor: Tensor) -> frozenset[Tensor]:
+    """Return the gradients of the leaves: literals, parameters and placeholders."""
+    leaves = (
+        t
+        for t in ancestors([tensor])
+        if isinstance(t.definition, Literal | Parameter | Placeholder)
+    )
+    return frozenset(leaf.grad for leaf in leaves if leaf.grad is not None)
+
+
+def _require_gradient(tensor: Tensor) -> None:
+    """Raise UsageError unless a tensor has a gradient."""
+    _refuse_stopped_gradient(tensor)
+    if tensor.grad is not None:
+        return
+    if any(isinstance(t.definition, GradientOf) for t in ancestors([tensor])):
+        raise UsageError(
+            "There are no second derivatives: backpropagation is code, not tensors, and has no "
+            "gradient.",
+            found=f"{tensor!r} is computed from a gradient",
+            where=str(tensor.origin),
+            fix="write the first derivative as an expression of its own, and differentiate that",
+        )
+    raise UsageError(
+        "Gradients are computed of a tensor that depends on parameters, or on other tensors with "
+        "requires_grad=True.",
+        found=f"{tensor!r} depends on none",
+        where=str(tensor.origin),
+        fix='make trainable tensors with oc.param("w"); give requires_grad=True to inputs '
+        "whose gradients are wanted",
+    )
+
+
+def _refuse_stopped_gradient(loss: Tensor) -> None:
+    """Raise UsageError if a loss depends on parameters, but no gradient flows to any of them.
+
+    The message names the operations that stop it.
+    """
+    if loss.grad is not None:
+        return
+    graph = ancestors([loss])
+    if not any(tensor.is_parameter for tensor in graph):
+        return
+    stops = [
+        tensor
+        for tensor in graph
+        if isinstance(tensor.definition, Applied | ResultOf | ResultOfLoop)
+        and tensor.grad is None
+        and any(operand.grad is not None for operand in tensor.operands)
+    ]
+    if not stops:
+        raise UsageError(
+            "Gradients are computed of a tensor that depends on parameters that are trained.",
+            found=f"{loss!r} depends only on parameters made with requires_grad=False",
+            where=str(loss.origin),
+            fix="leave out requires_grad=False where a parameter is to be trained",
+        )
+    raise UsageError(
+        "Gradients flow from a loss to its parameters only through operations that have one.",
+        found="\n".join(f"{tensor!r} passes no gradient on to its operands" for tensor in stops),
+        where="\n".join(str(tensor.origin) for tensor in stops),
+        fix="keep oc.stop_gradient, comparisons and roundings out of the only way from the loss "
+        "to the parameters",
+    )
+
+
+# ----- code that is consumed once -----------------------------------------------------------------
+
+
+def consume_forward(tensor: Tensor) -> Computation:
+    """Return a tensor's forward code, once.
+
+    Raises:
+        UsageError: if some of it is contained in a computation already.
+    """
+    step = forward_step(tensor)
+    consumed = tensor.session.consumed
+    own = [t for t in step.tensors if isinstance(t.definition, Applied | ResultOf | ResultOfLoop)]
+    taken = [each for each in own if each in consumed]
+    if taken:
+        raise UsageError(
+            "Forward code is consumed once.",
+            found="\n".join(f"{each.describe()}: in {consumed[each]}" for each in taken),
+            where=str(caller_location() or ""),
+            fix=f"run that computation and read the tensor, or compute it again: "
+            f"oc.train.forward({tensor.node.name})",
+        )
+    line = f"the code consumed at {caller_location()}"
+    for each in own:
+        consumed[each] = line
+    return _make_computation(tensor.session, (step,), frozenset({tensor}), "forward")
+
+
+def consume_backprop(tensor: Tensor) -> Computation:
+    """Return a tensor's code for backpropagation, once.
+
+    Raises:
+        UsageError: if it was consumed before.
+    """
+    _require_gradient(tensor)
+    before = tensor.session.backpropagated
+    taken = [
+        t
+        for t in ancestors([tensor])
+        if t in before and isinstance(t.definition, Applied | ResultOf | ResultOfLoop)
+    ]
+    if taken:
+        raise UsageError(
+            "Code for backpropagation is consumed once.",
+            found="\n".join(f"{each.describe()}: {before[each]}" for each in taken),
+            where=str(caller_location() or ""),
+            fix=f"include it wherever it is needed: {tensor.node.name}.backprop()",
+        )
+    line = f"consumed at {caller_location()}"
+    for each in ancestors([tensor]):
+        before[each] = line
+    return backpropagate(tensor)
+
+
+# ----- training and initialisation ----------------------------------------------------------------
+
+
+def gradient_update(loss: Tensor) -> Computation:
+    """Return the code that computes a tensor and the gradients of the sum of its cells in all its
+    dependencies.
+
+    Forward code, gradients to zero, the tensor's own gradient to one, backpropagation. Called while
+    code is recorded, it adds that code there.
+
+    In one computation, the gradients of several losses add up until code reads a gradient or
+    assigns a parameter: `grad_update(a) + grad_update(b)` computes those of `a + b`.
+
+    Raises:
+        UsageError: if the tensor depends on no parameter, or is computed from gradients.
+    """
+    require_tensor(loss, "oc.train.grad_update")
+    _require_gradient(loss)
+    backpropagation_tensors(loss)  # report operations without a gradient here, not at compilation
+    return _make_computation(
+        loss.session, (UpdateGradients((loss,)),), _gradients(loss) | {loss}, "grad_update"
+    )
+
+
+def statistics_update(loss: Tensor) -> Computation:
+    """Return the code that follows backpropagation from a tensor, which `gradient_update` contains:
+    running statistics move, and the step of dropout is counted. Called while code is recorded, it
+    adds that code there.
+    """
+    steps = effects_of((loss,))
+    return _make_computation(loss.session, steps, frozenset(), "statistics")
+
+
+def initialize(parameter: Tensor) -> Computation:
+    """Return the code that computes a parameter's first value from its initialiser."""
+    assert isinstance(parameter.definition, Parameter)
+    initializer = parameter.definition.initializer
+    environment = parameter.session.environment
+    parameter.settle()
+    initializer.adopt(parameter.dtype)
+    what = f"the shape of {parameter.node.name}"
+    environment.close(
+        [parameter.terms], subject=what
+    )  # sizes follow from uses; the initialiser fills them
+    environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
+    copy = Assign(
+        parameter,
+        BinaryOp.SECOND,
+        False,
+        UnaryOp.IDENTITY,
+        (initializer,),
+        Pointwise(),
+        parameter.origin,
+    )
+    steps = (forward_step(initializer), copy)
+    return Computation(steps, frozenset({parameter}), f"init_{parameter.node.name}")
+
+
+@contextmanager
+def unchanged_roots() -> Iterator[None]:
+    """Build and resolve code without consuming the code of its tensors.
+
+        with oc.unchanged_roots():
+            a + b                            # only relates the shapes of a and b
+
+    Recorded code embeds the code of a tensor unless a computation compiled earlier contains it;
+    code compiled or consumed inside does not count.
+    """
+    session = sessions.current()
+    consumed, backpropagated = session.consumed.copy(), session.backpropagated.copy()
+    try:
+        yield
+    finally:
+        session.consumed, session.backpropagated = consumed, backpropagated

@@ -1,0 +1,184 @@
+"""Steps of recorded code, with open shapes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.origin import Origin
+from ocannl_core.shape.translation.logic import Logic, Pointwise
+from ocannl_core.tensor.graph.definitions import GradientOf, ResultOf, ancestors
+from ocannl_core.tensor.graph.index_maps import IndexMaps
+from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
+
+Argument = Tensor | MergeBuffer | float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assign:
+    """`target = target combine op(*args)`, with stated index maps, or those that follow from a
+    logic once shapes are closed.
+    """
+
+    target: Tensor
+    combine: BinaryOp
+    reset: bool
+    op: Op
+    args: tuple[Argument, ...]
+    logic: Logic | IndexMaps
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """The forward code of tensors, oldest first.
+
+    Attributes:
+        tensors: The tensors.
+        is_written_here: True for expressions of recorded code, which are computed at this place;
+            others are computed unless they are up to date.
+    """
+
+    tensors: tuple[Tensor, ...]
+    is_written_here: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZeroGradients:
+    """Set the gradients of tensors and of all their dependencies to zero.
+
+    Attributes:
+        roots: The tensors.
+        keeps_sums: True to keep gradients of parameters and data with contributions of earlier
+            losses, as long as no gradient has been read, and no parameter assigned, since.
+    """
+
+    roots: tuple[Tensor, ...]
+    keeps_sums: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backpropagate:
+    """Accumulate gradients from tensors, with their own gradients set, into all their
+    dependencies.
+    """
+
+    roots: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UpdateGradients:
+    """Compute tensors, and the gradients of the sum of all their cells in their dependencies."""
+
+    losses: tuple[Tensor, ...]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The expansion into steps."""
+        counts = Counter(self.losses)
+        losses = tuple(counts)
+        seeds = [_seed(each, count) for each, count in counts.items()]
+        return (
+            Titled("forward", (Forward(tuple(ancestors(list(losses)))),)),
+            Titled("zero gradients", (ZeroGradients(losses, keeps_sums=True),)),
+            Titled("backpropagate", (*seeds, Backpropagate(losses))),
+            *effects_of(losses),
+        )
+
+
+def effects_of(losses: tuple[Tensor, ...]) -> tuple[Step, ...]:
+    """Return the steps that follow backpropagation from losses, once each."""
+    found = dict.fromkeys(each for t in ancestors(list(losses)) for each in t.effects)
+    steps = tuple(step for effect in found for step in effect.steps)
+    return (Titled("statistics", steps),) if steps else ()
+
+
+def _seed(loss: Tensor, count: int) -> Assign:
+    """Return the assignment of the derivative of a sum by one term, to the term's gradient."""
+    assert loss.grad is not None
+    second, identity = BinaryOp.SECOND, UnaryOp.IDENTITY
+    return Assign(loss.grad, second, False, identity, (float(count),), Pointwise(), loss.origin)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Titled:
+    """Steps under a title."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+
+Step = Assign | Forward | ZeroGradients | Backpropagate | UpdateGradients | Titled
+
+
+def expand_updates(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the steps with gradient updates expanded. Updates without an assignment in between are
+    merged: backpropagation runs once, from all their losses.
+    """
+    found: list[Step] = []
+    for step in _merge_updates(steps):
+        match step:
+            case UpdateGradients():
+                found += step.steps
+            case Titled(title, inner):
+                found.append(Titled(title, expand_updates(inner)))
+            case _:
+                found.append(step)
+    return tuple(found)
+
+
+def _merge_updates(steps: tuple[Step, ...]) -> list[Step]:
+    found: list[Step] = []
+    last: int | None = None
+    """The position of the gradient update that the next one may be merged with."""
+    for step in steps:
+        match step:
+            case UpdateGradients(losses):
+                before = found[last] if last is not None else None
+                if last is not None and isinstance(before, UpdateGradients):
+                    found[last] = UpdateGradients((*before.losses, *losses))
+                    continue
+                last = len(found)
+            case Forward(tensors) if not any(map(depends_on_gradients, tensors)):
+                pass
+            case _:
+                last = None
+        found.append(step)
+    return found
+
+
+def is_gradient(tensor: Tensor) -> bool:
+    """Return True if backpropagation computes a tensor."""
+    return isinstance(tensor.definition, GradientOf)
+
+
+def depends_on_gradients(tensor: Tensor) -> bool:
+    """Return True if computing a tensor reads a gradient, or changes another tensor."""
+    definition = tensor.definition
+    changes = isinstance(definition, ResultOf) and definition.application.changes_state
+    return changes or any(map(is_gradient, tensor.operands))
+
+
+def computed_tensors(step: Step) -> Iterator[Tensor]:
+    """Yield the tensors whose forward code a step contains."""
+    match step:
+        case Forward(tensors):
+            yield from tensors
+        case Titled(_, inner):
+            for each in inner:
+                yield from computed_tensors(each)
+        case UpdateGradients(losses):
+            yield from ancestors(list(losses))
+        case Assign() | ZeroGradients() | Backpropagate():
+            pass
+
+
+def operand_tensors(step: Assign) -> list[Tensor]:
+    """Return the tensors that an assignment reads."""
+    return [
+        arg.tensor if isinstance(arg, MergeBuffer) else arg
+        for arg in step.args
+        if isinstance(arg, Tensor | MergeBuffer)
+    ]

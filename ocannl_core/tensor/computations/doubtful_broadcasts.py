@@ -1,0 +1,149 @@
+"""Warnings about broadcasts that are probably mistakes, of computations with closed shapes.
+
+Two kinds pass silently otherwise, as in NumPy. A difference or product of a prediction, `8|1`, and
+a target whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. A parameter
+that starts as one number, without stated sizes, has as many numbers as the tensor that it scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from ocannl_core.ops import BinaryOp
+from ocannl_core.shape.language.terms import Row, Shape
+from ocannl_core.shape.solving.explain import Certainty
+from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.shape.translation.unmatched import Remark
+from ocannl_core.tensor.graph.definitions import Applied, Declared, GradientOf, Parameter, ancestors
+from ocannl_core.tensor.graph.tensor import Tensor
+
+_NOUNS = {
+    BinaryOp.ADD: "a sum",
+    BinaryOp.SUB: "a difference",
+    BinaryOp.MUL: "a product",
+    BinaryOp.DIV: "a quotient",
+}
+
+
+def report_broadcasts(tensors: Iterable[Tensor]) -> None:
+    """Warn about doubtful operands of tensors, or refuse them, as the settings say.
+
+    Raises:
+        ShapeError: if the setting `missing_axes` is `error`.
+    """
+    learned: dict[Tensor, bool] = {}
+    for tensor in tensors:
+        definition = tensor.definition
+        if isinstance(definition, Applied) and isinstance(definition.logic, Pointwise):
+            for remark in _remarks(tensor, definition, learned):
+                tensor.session.environment.report(remark)
+
+
+def _remarks(
+    tensor: Tensor, definition: Applied[Tensor], learned: dict[Tensor, bool]
+) -> Iterator[Remark]:
+    operands, primitive = definition.operands, definition.operation.primitive
+    if len(operands) != 2 or definition.operation.combine is not None:
+        return
+    if primitive in (BinaryOp.SUB, BinaryOp.MUL):
+        for one, other in (operands, operands[::-1]):
+            if not _meets_all_pairs(one.shape, other.shape):
+                continue
+            if _is_learned(one, learned) != _is_learned(other, learned):
+                yield _all_pairs(tensor, one, other, primitive)
+    for one, other in (operands, operands[::-1]):
+        is_sum = primitive in (BinaryOp.ADD, BinaryOp.SUB)
+        # a product with one number, as in weight decay, gives no parameter its size
+        is_cause = one is not other and other.shape.size > 1
+        if not is_cause or not _grows(one) or _is_update(other):
+            continue
+        if not (is_sum and _is_learned(other, learned)):
+            yield _grown(tensor, one, other, primitive)
+
+
+def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
+    """Return True if a tensor depends on a parameter, as predictions do and targets do not.
+
+    Args:
+        tensor: The tensor.
+        known: The results of earlier calls, and of this one.
+    """
+    seen, pending = {tensor}, [tensor]
+    while pending:
+        each = pending.pop()
+        if each.is_parameter or known.get(each):
+            known[tensor] = True
+            return True
+        for operand in each.operands:
+            if operand not in seen and known.get(operand) is not False:
+                seen.add(operand)
+                pending.append(operand)
+    known.update(dict.fromkeys(seen, False))
+    return False
+
+
+def _is_update(tensor: Tensor) -> bool:
+    """Return True if a tensor depends on gradients or memory, as the change of a parameter by an
+    optimiser does: its shape is that of the parameter.
+    """
+    return any(isinstance(each.definition, Declared | GradientOf) for each in ancestors([tensor]))
+
+
+# ----- all pairs of a batch axis and an output axis -----------------------------------------------
+
+
+def _meets_all_pairs(one: Shape, other: Shape) -> bool:
+    """Return True if one shape has a single batch axis, and the other an output axis as long."""
+    (along_batch, elsewhere), (along_output, rest) = _split(one, "batch"), _split(other, "output")
+    return not elsewhere and not rest and along_batch == along_output and len(along_batch) == 1
+
+
+def _split(shape: Shape, kind: str) -> tuple[list[int], list[int]]:
+    """Return the sizes above 1 of a row, and those of the other rows."""
+    found: tuple[list[int], list[int]] = ([], [])
+    for each, row in shape.rows():
+        found[each.value != kind].extend(n for n in row.sizes if n != 1)
+    return found
+
+
+def _all_pairs(tensor: Tensor, one: Tensor, other: Tensor, primitive: BinaryOp) -> Remark:
+    name, operation = ("difference", "sub") if primitive is BinaryOp.SUB else ("product", "mul")
+    return Remark(
+        "A prediction and its target have their numbers along the same axes.",
+        f"the {name} of {one.describe()} of shape {one.shape} and {other.describe()} of shape "
+        f"{other.shape} has shape {tensor.shape}: all pairs of a batch axis and an output axis",
+        "give both the batch axis, with oc.tensor(array, batch_axes=1) or "
+        "oc.placeholder(name, batch=[...]); where all pairs are meant, name the axes, as in "
+        f'oc.{operation}(a, b, logic="b|0; o => b|o")',
+        tensor.origin,
+    )
+
+
+# ----- parameters that start as one number --------------------------------------------------------
+
+
+def _grows(parameter: Tensor) -> bool:
+    """Return True if no statement, but a guess, gave a parameter of one number more than that."""
+    definition = parameter.definition
+    is_unstated = isinstance(definition, Parameter) and definition.is_unstated_number
+    if not is_unstated or parameter.shape.size <= 1:
+        return False
+    report = parameter.session.environment.explain(parameter.terms)
+    return any(each.certainty is Certainty.GUESSED and _cells(each.row) > 1 for each in report.rows)
+
+
+def _cells(row: Row) -> int:
+    return prod(row.sizes)
+
+
+def _grown(tensor: Tensor, parameter: Tensor, other: Tensor, primitive: object) -> Remark:
+    known = _NOUNS.get(primitive) if isinstance(primitive, BinaryOp) else None
+    noun = known or tensor.origin.operation
+    return Remark(
+        "A parameter that starts as one number has one number, or the sizes that are stated.",
+        f"{parameter.describe()} has shape {parameter.shape}, from {noun} with {other.describe()} "
+        f"of shape {other.shape}",
+        "state its axes: output=[] for one number, output=[...] for those of its uses",
+        tensor.origin,
+    )

@@ -1,0 +1,166 @@
+"""Code of user-written operations inside a computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from ocannl_core.assign.calls import LiveNodes, bufferise_calls
+from ocannl_core.assign.nodes import Accumulate, Assignment, AssignProgram, Operand, Scalar
+from ocannl_core.indexing import Projections
+from ocannl_core.node import TensorNode
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.shape.language.terms import broadcast_shape, closed_shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.tensor.graph.definitions import (
+    CarriedValue,
+    Declared,
+    Literal,
+    OpApplication,
+    Parameter,
+    Placeholder,
+    ResultOf,
+    ResultOfLoop,
+    ancestors,
+)
+from ocannl_core.tensor.graph.tensor import Tensor
+
+_KEPT = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
+"""Definitions of tensors whose cells exist before code runs, and must exist after it."""
+
+
+def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors and the other results of the operations and loops that compute them."""
+    found = dict.fromkeys(tensors)
+    for tensor in tensors:
+        match tensor.definition:
+            case ResultOf(application):
+                found.update(dict.fromkeys(application.results))
+            case ResultOfLoop(loop):
+                found.update(dict.fromkeys(loop.results))
+            case _:
+                pass
+    return list(found)
+
+
+def with_steps(tensors: Iterable[Tensor]) -> set[Tensor]:
+    """Return the tensors and those that the steps of the loops among them compute."""
+    found = set(tensors)
+    pending = [t.definition.loop for t in found if isinstance(t.definition, ResultOfLoop)]
+    seen = set(pending)
+    while pending:
+        loop = pending.pop()
+        every = {*loop.body, *loop.results, *loop.before, *loop.inputs}
+        found |= every
+        inner = {t.definition.loop for t in every if isinstance(t.definition, ResultOfLoop)}
+        pending += inner - seen
+        seen |= inner
+    return found
+
+
+def backpropagation_tensors(root: Tensor) -> set[Tensor]:
+    """Return every tensor whose shape backpropagation from a tensor needs."""
+    found = with_steps(ancestors([root]))
+    for tensor in list(found):
+        if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
+            found.update(with_siblings(tensor.definition.application.backward().code))
+    return found
+
+
+class CallEmitter(Protocol):
+    """The code that calls are emitted to."""
+
+    body: list[Assignment]
+    embedded: set[TensorNode]
+    tensors: dict[TensorNode, Tensor]
+
+    def node_of(self, tensor: Tensor) -> TensorNode: ...
+
+    def constant_result(self, tensor: Tensor) -> None: ...
+
+    def forward(self, tensor: Tensor) -> None: ...
+
+    def changed(self, tensor: Tensor) -> None: ...
+
+    def operand(self, argument: Tensor | float) -> Operand: ...
+
+
+class ExternalCalls:
+    """Emitter of calls of user-written operations, for one computation."""
+
+    def __init__(self, emitter: CallEmitter) -> None:
+        self._emitter = emitter
+        self._applied: set[OpApplication[Tensor]] = set()
+        self._passed: set[OpApplication[Tensor]] = set()
+        self._updates: dict[Tensor, TensorNode] = {}
+
+    def node_of(self, tensor: Tensor) -> TensorNode:
+        """Return a tensor's node; an update of another tensor has a node of its own until
+        `settle_calls`.
+        """
+        if tensor.memory is tensor:
+            return tensor.node
+        return self._updates.setdefault(tensor, TensorNode(tensor.id, tensor.label))
+
+    def forward(self, application: OpApplication[Tensor]) -> None:
+        """Emit the call that computes all outputs of an application, once."""
+        if application in self._applied:
+            return
+        self._applied.add(application)
+        emitter = self._emitter
+        for tensor in application.inputs:
+            emitter.constant_result(tensor)
+        emitter.body.append(application.call(emitter.node_of))
+        emitter.embedded.update(map(emitter.node_of, application.results))
+
+    def forget(self, application: OpApplication[Tensor]) -> None:
+        """Emit a call again at its next use: in another step of a loop its inputs differ."""
+        self._applied.discard(application)
+        self._passed.discard(application)
+
+    def begin_backpropagation(self) -> None:
+        """Start a backpropagation, in which every application passes its gradients on again."""
+        self._passed = set()
+
+    def backpropagate(self, application: OpApplication[Tensor]) -> None:
+        """Emit the contributions of the outputs' gradients to those of the inputs."""
+        if application in self._passed:
+            return
+        self._passed.add(application)
+        backward = application.backward()
+        for tensor in backward.renewed:
+            self._emitter.embedded.discard(tensor.node)
+            if isinstance(tensor.definition, ResultOf):
+                self._applied.discard(tensor.definition.application)
+        for tensor in backward.code:
+            if not isinstance(tensor.definition, CarriedValue):  # which the step has assigned
+                self._emitter.forward(tensor)
+        for tensor, value in backward.contributions:
+            if tensor.grad is not None:
+                self._add_gradient(tensor.grad, value)
+
+    def _add_gradient(self, gradient: Tensor, value: Tensor | float) -> None:
+        """Emit the accumulation of a value, summed over axes that the gradient lacks."""
+        given = closed_shape() if isinstance(value, float) else value.shape
+        common = broadcast_shape(gradient.shape, given)
+        found = project(Pointwise(), common, [gradient.shape, given], gradient.origin)
+        operand = self._emitter.operand(value)
+        index, dims = ((), ()) if isinstance(operand, Scalar) else (found.rhs[1], found.rhs_dims[1])
+        target = self._emitter.node_of(gradient)
+        projections = Projections(found.domain, found.rhs[0], (index,), found.rhs_dims[0], (dims,))
+        identity, add = UnaryOp.IDENTITY, BinaryOp.ADD
+        self._emitter.body.append(
+            Accumulate(target, add, False, identity, (operand,), projections, gradient.origin)
+        )
+        self._emitter.embedded.add(target)
+        self._emitter.changed(gradient)
+
+    def settle_calls(self, program: AssignProgram) -> AssignProgram:
+        """Return the program with calls at valid places, over the memory that they share."""
+        definitions = {node: t.definition for node, t in self._emitter.tensors.items()}
+        persistent = {
+            node for node, each in definitions.items() if isinstance(each, Parameter | Declared)
+        }
+        kept = {n: _KEPT[type(each)] for n, each in definitions.items() if type(each) in _KEPT}
+        return bufferise_calls(program, LiveNodes(persistent, kept))

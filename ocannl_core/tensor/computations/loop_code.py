@@ -1,0 +1,561 @@
+"""Code of loops inside a computation.
+
+A loop becomes a repetition of the code of one step; its gradient becomes a reversed one, whose
+steps compute what the gradient code reads, or load what the forward steps have kept of it:
+
+    c = initial                                 d = gradient of final
+    repeat t in range(count):                   repeat t in range(count) reversed:
+        before = c                                  before = kept[t]
+        after, item = body(before, xs[t])           the body again, as far as it is not kept
+        stacked[t] = item                           gradient of item += gradient of stacked[t]
+        c = after                                   gradient of after += d
+        kept[t] = before                            backpropagation through the body
+    final = c                                       d = gradient of before
+                                                gradient of initial += d
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import field
+from math import prod
+from typing import Protocol
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    Assignment,
+    Cells,
+    Fetch,
+    Operand,
+    Repeat,
+    Scalar,
+)
+from ocannl_core.assign.rewrite import map_leaves, rename_nodes, substitute_indices
+from ocannl_core.assign.traverse import Leaf, leaves, reads, targets
+from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    IndexMap,
+    IndexVar,
+    Projections,
+    StaticIndex,
+    VarIndex,
+    fresh_var,
+)
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.origin import Origin
+from ocannl_core.shape.language.terms import Shape, broadcast_shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.tensor.computations.external_calls import ExternalCalls, with_siblings
+from ocannl_core.tensor.computations.gradient_states import GradientStates
+from ocannl_core.tensor.graph.definitions import Loop, ResultOf, ResultOfLoop
+from ocannl_core.tensor.graph.tensor import Tensor
+
+
+class LoopEmitter(Protocol):
+    """The code that loops are emitted to."""
+
+    body: list[Assignment]
+    nodes: dict[TensorNode, NodeInfo]
+    tensors: dict[TensorNode, Tensor]
+    embedded: set[TensorNode]
+    calls: ExternalCalls
+    gradients: GradientStates
+
+    def node_of(self, tensor: Tensor) -> TensorNode: ...
+
+    def constant_result(self, tensor: Tensor) -> None: ...
+
+    def forward(self, tensor: Tensor, *, anew: bool = False) -> None: ...
+
+    def backpropagate(self, tensor: Tensor) -> None: ...
+
+    def operand(self, argument: Tensor | float) -> Operand: ...
+
+    def fetch_zero(self, gradient: Tensor) -> None: ...
+
+    def changed(self, tensor: Tensor) -> None: ...
+
+    def last_change(self, tensors: Sequence[Tensor]) -> int: ...
+
+
+@dataclass(slots=True)
+class _ForwardLoop:
+    """The forward code of a loop.
+
+    Attributes:
+        index: The static index of its repetition.
+        count: The number of steps.
+        names: The nodes of the repetition for those of the tensors of a step.
+        reduced: The nodes of tensors of a step that take more than pointwise operations.
+        since: The time at which it was emitted.
+        kept: The values of all steps, for nodes of a step.
+    """
+
+    index: StaticIndex
+    count: int
+    names: Mapping[TensorNode, TensorNode]
+    reduced: frozenset[TensorNode]
+    since: int
+    kept: dict[TensorNode, TensorNode] = field(default_factory=dict)
+
+
+class LoopCode:
+    """Emitter of loops, for one computation.
+
+    Args:
+        emitter: The code.
+        room: The bytes that values of steps may take that are kept for gradients, beside the
+            carries; None for no limit.
+
+    Attributes:
+        kept_bytes: The bytes that they take.
+    """
+
+    def __init__(self, emitter: LoopEmitter, room: int | None = None) -> None:
+        self._emitter = emitter
+        self._room = room
+        self.kept_bytes = 0
+        self._emitted: dict[Loop[Tensor], _ForwardLoop] = {}
+        self._passed: set[Loop[Tensor]] = set()
+        self._graph: set[Tensor] = set()
+        """The tensors of the current backpropagation."""
+        self._stores: dict[StaticIndex, list[Assignment]] = {}
+        """The stores of kept values, by the repetition whose steps make them."""
+
+    def begin_backpropagation(self, graph: Iterable[Tensor]) -> None:
+        """Start a backpropagation through tensors, in which every loop passes its gradients on
+        again.
+        """
+        self._passed = set()
+        self._graph = set(graph)
+
+    def with_kept_values(self, body: Iterable[Assignment]) -> Iterator[Assignment]:
+        """Yield assignments with the stores of the values that gradients read later."""
+
+        def stored(leaf: Leaf) -> tuple[Leaf]:
+            if not isinstance(leaf, Repeat):
+                return (leaf,)
+            inside = tuple(map_leaves(leaf.body, stored))
+            return (replace(leaf, body=(*inside, *self._stores.pop(leaf.index, ()))),)
+
+        return map_leaves(body, stored) if self._stores else iter(body)
+
+    # ----- forward --------------------------------------------------------------------------------
+
+    def forward(self, loop: Loop[Tensor]) -> None:
+        """Emit a loop, unless its results are up to date."""
+        before = self._emitted.get(loop)
+        if before is None or self._emitter.last_change(loop.inputs) > before.since:
+            self._emitted[loop] = self._forward(loop)
+
+    def _forward(self, loop: Loop[Tensor]) -> _ForwardLoop:
+        emitter, count = self._emitter, steps_of(loop)
+        _check_formats(loop)
+        for initial, final in zip(loop.initial, loop.final, strict=True):
+            self._assign(emitter.node_of(final), final.shape, initial, loop.origin)
+        outside = self._outside(loop)
+        with_step = _Step(self, loop)
+        for before, final in zip(loop.before, loop.final, strict=True):
+            self._copy(before, Cells(emitter.node_of(final)), loop.origin)
+        self._body(loop)
+        position = (VarIndex(loop.index),)
+        for item, stacked in zip(loop.items, loop.stacked, strict=True):
+            emitter.constant_result(item)
+            source, cells = emitter.operand(item), _info(item)
+            target = emitter.node_of(stacked)
+            self._emitter.body.append(
+                _copy(target, source, cells, count, target_at=position, origin=loop.origin)
+            )
+        for after, final in zip(loop.after, loop.final, strict=True):
+            self._assign(emitter.node_of(final), final.shape, after, loop.origin)
+        reduced = frozenset(
+            node for each in leaves(emitter.body) if _reduces(each) for node in targets(each)
+        )
+        index, names = with_step.finish(outside, count, loop.is_reversed)
+        for result in loop.results:
+            emitter.embedded.add(emitter.node_of(result))
+            emitter.changed(result)
+        return _ForwardLoop(index, count, names, reduced, emitter.last_change(loop.results))
+
+    def _body(self, loop: Loop[Tensor]) -> None:
+        """Emit the tensors of a step."""
+        emitter = self._emitter
+        for tensor in loop.body:
+            match tensor.definition:
+                case ResultOfLoop(inner):
+                    self.forward(inner)
+                case ResultOf(application):
+                    emitter.calls.forward(application)
+                case _:
+                    emitter.forward(tensor, anew=True)
+
+    def _outside(self, loop: Loop[Tensor]) -> list[TensorNode]:
+        """Return the nodes from outside that a step accesses."""
+        around = (*loop.inputs, *loop.results)
+        grads = [each.grad for each in around if each.grad is not None]
+        return [self._emitter.calls.node_of(each) for each in (*around, *grads)]
+
+    # ----- backward -------------------------------------------------------------------------------
+
+    def backpropagate(self, loop: Loop[Tensor], result: Tensor) -> None:
+        """Emit the contributions of the results' gradients to those of the inputs, once all are
+        complete: at the oldest result, as gradients of gradients add younger ones to a loop.
+        """
+        is_last = not any(each.id < result.id for each in loop.results if each in self._graph)
+        if loop in self._passed or not is_last:
+            return
+        self._passed.add(loop)
+        for result in loop.results:
+            if result.grad is not None:
+                self._emitter.gradients.pass_on(result)
+        if loop not in self._emitted:
+            self._emitted[loop] = self._forward(loop)
+        self._backward(loop, self._emitted[loop])
+
+    def _backward(self, loop: Loop[Tensor], forward: _ForwardLoop) -> None:
+        emitter = self._emitter
+        carried = [
+            (initial, before, after, _node(before, "carried"), final.grad)
+            for initial, before, after, final in zip(
+                loop.initial, loop.before, loop.after, loop.final, strict=True
+            )
+            if before.grad is not None and final.grad is not None
+        ]
+        for _, before, _, node, gradient in carried:
+            emitter.nodes[node] = _info(before)
+            emitter.embedded.add(node)
+            source = Cells(emitter.node_of(gradient))
+            self._emitter.body.append(_copy(node, source, _info(before), origin=loop.origin))
+        outside = [*(node for *_, node, _ in carried), *self._outside(loop)]
+        with_step = _Step(self, loop)
+        self._body(loop)
+        recomputed, emitter.body = emitter.body, []
+        for tensor in (*loop.before, *with_siblings(loop.body)):
+            if tensor.grad is not None:
+                emitter.fetch_zero(tensor.grad)
+        position = (VarIndex(loop.index),)
+        for item, stacked in zip(loop.items, loop.stacked, strict=True):
+            if item.grad is not None and stacked.grad is not None:
+                source = Cells(emitter.node_of(stacked.grad))
+                target, cells = emitter.node_of(item.grad), _info(item)
+                add = BinaryOp.ADD
+                self._emitter.body.append(
+                    _copy(target, source, cells, forward.count, source_at=position, combine=add)
+                )
+                emitter.embedded.add(target)
+                emitter.changed(item.grad)
+        for _, _, after, node, _ in carried:
+            self._add(after, node, after.shape)
+        self._graph.update(loop.body)
+        for tensor in reversed(loop.body):
+            emitter.backpropagate(tensor)
+        for _, before, _, node, _ in carried:
+            assert before.grad is not None
+            source = Cells(emitter.node_of(before.grad))
+            self._emitter.body.append(_copy(node, source, _info(before), origin=loop.origin))
+        # the loops inside keep values for their gradients, which are complete here
+        recomputed = list(self.with_kept_values(recomputed))
+        emitter.body[:0] = self._without_kept(loop, forward, recomputed, emitter.body)
+        with_step.finish(outside, forward.count, not loop.is_reversed)
+        for initial, before, _, node, _ in carried:
+            self._add(initial, node, before.shape)
+
+    def _without_kept(
+        self,
+        loop: Loop[Tensor],
+        forward: _ForwardLoop,
+        recomputed: Sequence[Assignment],
+        gradient: Sequence[Assignment],
+    ) -> list[Assignment]:
+        """Return the code of a step as far as gradient code needs it and the forward steps have
+        not kept its values; first the loads of those that they have kept.
+        """
+        own = {node for each in leaves(recomputed) for node in targets(each)}
+        own.update(map(self._emitter.node_of, loop.before))
+        needed = {node for each in leaves(gradient) for node in reads(each) if node in own}
+
+        def reading(keeps: AbstractSet[TensorNode]) -> tuple[list[Assignment], set[TensorNode]]:
+            """Return the code to run again, last first, and the nodes that are read."""
+            wanted, again = set(needed), list[Assignment]()
+            for each in reversed(list(leaves(recomputed))):
+                if any(node in wanted and node not in keeps for node in targets(each)):
+                    again.append(each)
+                    wanted.update(node for node in reads(each) if node in own)
+            return again, wanted
+
+        keeps = self._kept_nodes(loop, forward)
+        code, wanted = reading(keeps)
+        always = set(map(self._emitter.node_of, loop.before))
+        chosen = [node for node in wanted & keeps if node not in always]
+        if self._room is not None:
+            keeps = always | self._within(self._room, chosen, recomputed, forward)
+            code, wanted = reading(keeps)
+        infos = self._emitter.nodes
+        kept = forward.count * sum(infos[node].nbytes for node in chosen if node in keeps)
+        self.kept_bytes += kept
+        self._room = None if self._room is None else self._room - kept
+        position = (VarIndex(loop.index),)
+        loads: list[Assignment] = []
+        for node in sorted(wanted & keeps, key=lambda n: n.id):
+            cells, count = self._emitter.nodes[node], forward.count
+            source = Cells(self._keep(node, forward))
+            loads.append(_copy(node, source, cells, count, source_at=position, origin=loop.origin))
+        return [*loads, *reversed(code)]
+
+    def _within(
+        self,
+        room: int,
+        nodes: Sequence[TensorNode],
+        recomputed: Sequence[Assignment],
+        forward: _ForwardLoop,
+    ) -> set[TensorNode]:
+        """Return the nodes to keep for all steps in a number of bytes: those that take the most
+        operations for each byte.
+        """
+        infos = self._emitter.nodes
+        costs: dict[TensorNode, float] = {}
+        for each in leaves(recomputed):
+            if isinstance(each, Accumulate):
+                operations = prod(n for _, n in each.projections.domain)
+                costs[each.target] = costs.get(each.target, 0) + operations
+        found: set[TensorNode] = set()
+        for node in sorted(nodes, key=lambda n: (-costs.get(n, 0) / infos[n].nbytes, n.id)):
+            nbytes = forward.count * infos[node].nbytes
+            if nbytes <= room:
+                found.add(node)
+                room -= nbytes
+        return found
+
+    def _kept_nodes(self, loop: Loop[Tensor], forward: _ForwardLoop) -> set[TensorNode]:
+        """Return the nodes of a step whose values the forward steps keep if they are needed."""
+        node_of = self._emitter.node_of
+        found, entries = set(map(node_of, loop.before)), set(loop.entries)
+        for tensor in loop.body:
+            node = node_of(tensor)
+            if isinstance(tensor.definition, ResultOfLoop) or node not in forward.names:
+                continue
+            match loop.keep:
+                case "reductions" if node in forward.reduced:
+                    found.add(node)
+                case "all" if tensor not in entries:
+                    found.add(node)
+                case _:
+                    pass
+        return found
+
+    def _keep(self, node: TensorNode, forward: _ForwardLoop) -> TensorNode:
+        """Return the node with the values of all forward steps of a node of a step."""
+        emitter = self._emitter
+        if node not in forward.kept:
+            info = emitter.nodes[node]
+            stack = TensorNode(node.id, (*node.label, "steps"))
+            emitter.nodes[stack] = _stacked(info, forward.count)
+            emitter.embedded.add(stack)
+            forward.kept[node] = stack
+            position, source = (VarIndex(forward.index),), Cells(forward.names[node])
+            store = _copy(stack, source, info, forward.count, target_at=position)
+            self._stores.setdefault(forward.index, []).append(store)
+        return forward.kept[node]
+
+    # ----- assignments ----------------------------------------------------------------------------
+
+    def _copy(self, target: Tensor, source: Operand, origin: Origin) -> None:
+        node = self._emitter.node_of(target)
+        self._emitter.body.append(_copy(node, source, _info(target), origin=origin))
+        self._emitter.embedded.add(node)
+
+    def _assign(self, target: TensorNode, shape: Shape, value: Tensor, origin: Origin) -> None:
+        """Emit the assignment of a value, broadcast to the shape of the target."""
+        operand = self._emitter.operand(value)
+        found = project(Pointwise(), shape, [value.shape], origin)
+        if isinstance(operand, Scalar):
+            found = replace(found, rhs=((),), rhs_dims=((),))
+        second, identity = BinaryOp.SECOND, UnaryOp.IDENTITY
+        self._emitter.body.append(
+            Accumulate(target, second, False, identity, (operand,), found, origin)
+        )
+
+    def _add(self, tensor: Tensor, value: TensorNode, shape: Shape) -> None:
+        """Emit the addition of a value to the gradient of a tensor, summed over axes that it
+        lacks.
+        """
+        if tensor.grad is None:
+            return
+        common = broadcast_shape(tensor.shape, shape)
+        found = project(Pointwise(), common, [tensor.shape, shape], tensor.origin)
+        target = self._emitter.node_of(tensor.grad)
+        lhs, rhs = found.rhs
+        lhs_dims, rhs_dims = found.rhs_dims
+        projections = Projections(found.domain, lhs, (rhs,), lhs_dims, (rhs_dims,))
+        add, identity, args = BinaryOp.ADD, UnaryOp.IDENTITY, (Cells(value),)
+        self._emitter.body.append(
+            Accumulate(target, add, False, identity, args, projections, tensor.origin)
+        )
+        self._emitter.embedded.add(target)
+        self._emitter.changed(tensor.grad)
+
+
+class _Step:
+    """The code of one step while it is emitted; its assignments are apart from those around.
+
+    Args:
+        code: The loops of the computation.
+        loop: The loop.
+    """
+
+    def __init__(self, code: LoopCode, loop: Loop[Tensor]) -> None:
+        self._code = code
+        self._loop = loop
+        self._emitter = code._emitter
+        self._around = self._emitter.body
+        self._emitter.body = []
+        self._forget()
+
+    def finish(
+        self, outside: Iterable[TensorNode], count: int, is_reversed: bool
+    ) -> tuple[StaticIndex, Mapping[TensorNode, TensorNode]]:
+        """Emit the repetition of the step; return its index, and its names for nodes of the step.
+
+        Every repetition has nodes of its own: those of a step have no value outside.
+        """
+        emitter, loop = self._emitter, self._loop
+        index = StaticIndex(loop.index.name, count)
+        shared = frozenset(outside)
+        written = dict.fromkeys(n for each in leaves(emitter.body) for n in targets(each))
+        names: dict[TensorNode, TensorNode] = {}
+        for node in written:
+            if node not in shared:
+                names[node] = _renamed(node, names)
+                emitter.nodes[names[node]] = emitter.nodes.pop(node)
+                emitter.embedded.discard(node)
+                emitter.embedded.add(names[node])
+                emitter.tensors.pop(node, None)
+        values: dict[IndexVar, AxisIndex] = {loop.index: VarIndex(index)}
+
+        def placed(leaf: Leaf) -> tuple[Leaf]:
+            found = rename_nodes(leaf, lambda node: names.get(node, node))
+            return (substitute_indices(found, values),)
+
+        body = tuple(map_leaves(emitter.body, placed))
+        emitter.body = self._around
+        private = frozenset(names.values())
+        emitter.body.append(Repeat(index, count, is_reversed, body, private, loop.origin))
+        self._forget()
+        return index, names
+
+    def _forget(self) -> None:
+        """Emit loops and calls of the body again at their next use."""
+        for tensor in self._loop.body:
+            match tensor.definition:
+                case ResultOfLoop(inner):
+                    self._code._emitted.pop(inner, None)
+                    self._code._passed.discard(inner)
+                case ResultOf(application):
+                    self._emitter.calls.forget(application)
+                case _:
+                    pass
+
+
+def steps_of(loop: Loop[Tensor]) -> int:
+    """Return the number of steps of a loop; shapes are closed."""
+    if loop.length is not None:
+        return loop.length
+    shape = loop.over[0].shape
+    if shape.extents and shape.extents[0] is not None:
+        raise ShapeError(
+            "The number of steps of a loop is constant: the code of its gradient keeps values of "
+            "all steps.",
+            found=f"the time axis of xs has the extent {shape.extents[0]}, given at each call",
+            where=str(loop.origin),
+            fix="give the time axis a constant size, and mask the steps beyond the extent",
+        )
+    return shape.dims[0]
+
+
+def _check_formats(loop: Loop[Tensor]) -> None:
+    """Raise UsageError if the carry that a step returns has another format than it receives."""
+    for before, after in zip(loop.before, loop.after, strict=True):
+        if before.dtype is not after.dtype and after.free_number is None:
+            raise changed_format(loop, before, after)
+
+
+def changed_format(loop: Loop[Tensor], before: Tensor, after: Tensor) -> UsageError:
+    """Return the error about a carry whose format a step changes."""
+    return UsageError(
+        "The carry of a loop has one number format for all steps.",
+        found=f"{before.label[0]} in {before.dtype}, and {after!r} in {after.dtype} after a step",
+        where=f"{after.origin}\n{loop.origin}",
+        fix=f'convert the new value, oc.cast(x, "{before.dtype}"), or begin with a carry in '
+        f"{after.dtype}",
+    )
+
+
+def _reduces(assignment: Leaf) -> bool:
+    """Return True for code that takes more than pointwise operations."""
+    match assignment:
+        case Accumulate(combine=combine):
+            return combine is not BinaryOp.SECOND
+        case Fetch() | Repeat():
+            return False
+        case _:
+            return True
+
+
+def _info(tensor: Tensor) -> NodeInfo:
+    return NodeInfo(tensor.dtype, tensor.shape.dims, extents=tensor.shape.extents)
+
+
+def _stacked(info: NodeInfo, count: int) -> NodeInfo:
+    """Return the format and the axes of the values of all steps."""
+    extents = (None, *info.extents) if info.extents else ()
+    return NodeInfo(info.dtype, (count, *info.dims), extents=extents)
+
+
+def _node(tensor: Tensor, suffix: str) -> TensorNode:
+    return TensorNode(tensor.id, (*tensor.label, suffix, "grad"))
+
+
+def _renamed(node: TensorNode, names: Mapping[TensorNode, TensorNode]) -> TensorNode:
+    value = node.gradient_of
+    return TensorNode(node.id, node.label, None if value is None else names.get(value, value))
+
+
+def _copy(
+    target: TensorNode,
+    source: Operand,
+    cells: NodeInfo,
+    count: int = 0,
+    *,
+    target_at: IndexMap = (),
+    source_at: IndexMap = (),
+    combine: BinaryOp = BinaryOp.SECOND,
+    origin: Origin | None = None,
+) -> Accumulate:
+    """Return the assignment of one node to another of the same extents.
+
+    Args:
+        target: The node assigned.
+        source: The value.
+        cells: The axes that both have.
+        count: The extent of the time axis of the one that has one.
+        target_at: The position of the target on its time axis; `()` for one without.
+        source_at: Likewise of the source.
+        combine: The accumulation.
+        origin: The operation.
+    """
+    dims = cells.dims
+    sizes = cells.extents or (None,) * len(dims)
+    domain = tuple((fresh_var(size=size), n) for n, size in zip(dims, sizes, strict=True))
+    cell: IndexMap = tuple(VarIndex(var) for var, _ in domain)
+    steps = (count,)
+    lhs, lhs_dims = (*target_at, *cell), (*steps[: len(target_at)], *dims)
+    rhs, rhs_dims = (*source_at, *cell), (*steps[: len(source_at)], *dims)
+    if isinstance(source, Scalar):
+        rhs, rhs_dims = (), ()
+    projections = Projections(domain, lhs, (rhs,), lhs_dims, (rhs_dims,))
+    return Accumulate(target, combine, False, UnaryOp.IDENTITY, (source,), projections, origin)

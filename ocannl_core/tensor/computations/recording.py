@@ -1,0 +1,589 @@
+"""Recording: a function decorated with `@cd` records assignments instead of computing them.
+
+Operators create tensors as elsewhere, without gradients. A tensor of recorded code is computed at
+the place of its expression if it is used, so later writes to its operands do not change it. A
+tensor that one assignment merely copies is computed by that assignment (see `copy_elimination`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import field
+from numbers import Real
+from types import TracebackType
+from typing import ParamSpec
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.origin import Origin, caller_location, returns_of
+from ocannl_core.shape.language.subscripts import Keys
+from ocannl_core.shape.translation.logic import (
+    Compose,
+    ComposeAccumulate,
+    Logic,
+    PlaceRows,
+    Pointwise,
+    SliceUpdate,
+)
+from ocannl_core.tensor.computations.computation import Computation
+from ocannl_core.tensor.computations.computation_steps import (
+    Argument,
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    Titled,
+    UpdateGradients,
+    ZeroGradients,
+    computed_tensors,
+    operand_tensors,
+)
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import (
+    Applied,
+    Declared,
+    Filled,
+    GradientOf,
+    Recording,
+    ResultOf,
+    ResultOfLoop,
+    ancestors,
+    has_name,
+)
+from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.index_maps import IndexMaps
+from ocannl_core.tensor.graph.precision import is_reduction, operand_precisions, result_precision
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
+from ocannl_core.tensor.primitives.operands import as_tensor, check_recorded_here, note_accesses
+from ocannl_core.tensor.primitives.operation import Operation
+from ocannl_core.tensor.primitives.pointwise_operations import identity
+from ocannl_core.tensor.primitives.specifications import describe_operands
+
+P = ParamSpec("P")
+
+
+class RecordedPrimitive(Expression):
+    """A primitive with a logic of its own; the assignment of it states the reduction.
+
+    Attributes:
+        operation: The operation of the primitive.
+        operands: The tensors, merge buffers and numbers.
+        logic: The correspondence of axes.
+        writes: The number of assignments and splices recorded before it.
+        recording: The recorded code that it belongs to.
+    """
+
+    __slots__ = ("logic", "operands", "operation", "recording", "writes")
+
+    def __init__(
+        self,
+        operation: Operation,
+        operands: tuple[Argument, ...],
+        logic: Logic | IndexMaps,
+        writes: int,
+        recording: Recording,
+    ) -> None:
+        self.operation = operation
+        self.operands = operands
+        self.logic = logic
+        self.writes = writes
+        self.recording = recording
+
+    def __repr__(self) -> str:
+        return f"{self.operation.describe(self.logic)} of {', '.join(map(repr, self.operands))}"
+
+
+@dataclass(slots=True)
+class _Section:
+    """Entries under a title."""
+
+    title: str
+    entries: list[_Entry] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceUpdate:
+    """An in-place operation on a part of a tensor, before Python assigns its result.
+
+    Attributes:
+        part: The slice, or the rows selected by positions.
+        combine: The primitive of the operator.
+        value: The operator's right-hand side.
+        writes: The number of assignments and splices recorded before it.
+    """
+
+    part: Tensor
+    combine: BinaryOp
+    value: object
+    writes: int
+
+
+_Entry = Tensor | _Section | Step
+"""An entry of recorded code: a new tensor, a section, an assignment or other code."""
+
+
+class CodeRecorder:
+    """The code of one recorded function so far."""
+
+    def __init__(self, session: Session, recording: Recording) -> None:
+        self.session = session
+        self.recording = recording
+        self.results: set[Tensor] = set()
+        self._entries: list[list[_Entry]] = [[]]
+        self._made: set[Tensor] = set()
+        self._declared: set[Tensor] = set()
+        self._named: set[Tensor] = set()
+        self._writes: dict[Tensor, int] = {}
+        """The time of the last assignment to each tensor, counted in assignments and splices."""
+        self._spliced = 0
+        self._now = 0
+        self._updates: dict[Tensor, InPlaceUpdate] = {}
+
+    # ----- interface for operators ----------------------------------------------------------------
+
+    def add_tensor(self, tensor: Tensor, *, is_named: bool) -> None:
+        """Record a tensor created by an operator at this place."""
+        tensor.recording = self.recording
+        self._entries[-1].append(tensor)
+        self._made.add(tensor)
+        if is_named:
+            self._named.add(tensor)
+
+    def add_declaration(self, tensor: Tensor) -> None:
+        """Record a tensor declared here: it is kept only if it is read before it is written."""
+        self._declared.add(tensor)
+
+    def splice(self, steps: tuple[Step, ...], results: frozenset[Tensor]) -> None:
+        """Record steps built elsewhere, such as the forward code of a tensor."""
+        self._entries[-1] += steps
+        self.results |= results
+        self._now += 1
+        self._spliced = self._now
+
+    def record_primitive(
+        self, operation: Operation, operands: tuple[Argument, ...], logic: Logic | IndexMaps
+    ) -> RecordedPrimitive:
+        """Return a primitive with a logic of its own, for an assignment to reduce."""
+        return RecordedPrimitive(operation, operands, logic, self._now, self.recording)
+
+    def note_update(self, result: Tensor, part: Tensor, combine: BinaryOp, value: object) -> None:
+        """Note that an in-place operator made a tensor from a part of another one.
+
+        In `c[2:5] += e` and `c[ids] += e`, Python assigns the tensor to the part next, and that
+        assignment accumulates in place.
+        """
+        self._updates[result] = InPlaceUpdate(part, combine, value, self._now)
+
+    def update_of(self, result: object) -> InPlaceUpdate | None:
+        """Return the update that computed a tensor, if nothing was recorded since, or None."""
+        update = self._updates.get(result) if isinstance(result, Tensor) else None
+        return update if update is not None and update.writes == self._now else None
+
+    def assign(
+        self,
+        target: Tensor,
+        value: object,
+        combine: BinaryOp,
+        *,
+        reset: bool,
+        keys: Keys = (),
+    ) -> None:
+        """Record an assignment to a tensor, or to the cells that keys address."""
+        self._check_target(target)
+        origin = _assignment_origin(target, "a slice of " if keys else "")
+        if isinstance(value, Tensor) and combine is BinaryOp.SECOND and keys:
+            value, combine = self._in_place(target, value, keys)
+        if isinstance(value, RecordedPrimitive):
+            step = self._reduction(target, value, combine, reset, origin)
+        else:
+            argument = self._settle(target, value, reset)
+            step = Assign(
+                target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
+            )
+        self._add_step(_at_keys(step, keys) if keys else step)
+
+    def assign_rows(
+        self, target: Tensor, positions: Tensor, axis: int, value: object, combine: BinaryOp
+    ) -> None:
+        """Record an assignment at computed positions along an axis."""
+        self._check_target(target)
+        argument = (
+            as_tensor(value, self.session, target.dtype) if isinstance(value, Real) else value
+        )
+        if not isinstance(argument, Tensor):
+            raise UsageError(
+                "An assignment at positions takes a tensor or a number.",
+                found=repr(value),
+                where=str(caller_location() or ""),
+                fix="compute it first: t = oc.identity(...), then c[ids] = t",
+            )
+        if argument is target:
+            argument = identity(argument)
+        args, logic = (argument, positions), PlaceRows(axis)
+        origin = _assignment_origin(target)
+        self._add_step(Assign(target, combine, False, BinaryOp.FIRST, args, logic, origin))
+
+    # ----- inside ---------------------------------------------------------------------------------
+
+    def _check_target(self, target: Tensor) -> None:
+        if not target.is_assignable:
+            raise UsageError(
+                "Declared tensors, parameters, placeholders and gradients can be assigned to.",
+                found=repr(target),
+                where=str(caller_location() or ""),
+                fix='declare a tensor to write to: c = oc.declare("c")',
+            )
+        if target.session is not self.session:
+            raise UsageError(
+                "Tensors of different sessions do not mix.",
+                found=f"{target!r} of another session assigned to",
+                where=str(caller_location() or ""),
+                fix="build both inside one `with oc.Session():`, or without any",
+            )
+
+    def _add_step(self, step: Assign) -> None:
+        target, origin = step.target, step.origin
+        operands = operand_tensors(step)
+        self._label(target, operands)
+        check_recorded_here(operands, self.recording)
+        if not isinstance(step.logic, IndexMaps):
+            with describe_operands(operands, target):
+                self.session.environment.relate(
+                    step.logic, target.terms, [operand.terms for operand in operands], origin
+                )
+            note_accesses(step.logic, target, operands, origin)
+        self._note_formats(step, operands)
+        self._entries[-1].append(step)
+        self._now += 1
+        self._writes[target] = self._now
+        if not isinstance(target.definition, Declared):
+            self.results.add(target)
+
+    def _in_place(self, target: Tensor, value: Tensor, keys: Keys) -> tuple[object, BinaryOp]:
+        """Return the right-hand side and the accumulation of `c[keys] += e`, of which Python passes
+        the value that `c[keys] + e` would have.
+        """
+        update = self.update_of(value)
+        if update is not None:
+            source, own = update.part.sliced_from or (None, ())
+            if source is target and own == keys:
+                return update.value, update.combine
+        return value, BinaryOp.SECOND
+
+    def _settle(self, target: Tensor, value: object, reset: bool) -> Argument:
+        """Return the argument of an assignment. A reset must not clear cells that are still to be
+        read.
+        """
+        if isinstance(value, Tensor):
+            copied: Tensor = identity(value) if reset and value is target else value
+            return copied
+        if isinstance(value, MergeBuffer):
+            return value
+        if isinstance(value, Real):
+            return float(value)
+        raise UsageError(
+            "Assignments take tensors, merge buffers and numbers.",
+            found=repr(value),
+            where=str(caller_location() or ""),
+            fix="a tensor that needs no gradient has None as its .grad: assign gradients of "
+            "parameters and of tensors that depend on them"
+            if value is None
+            else "wrap arrays and lists with oc.tensor(...)",
+        )
+
+    def _reduction(
+        self,
+        target: Tensor,
+        value: RecordedPrimitive,
+        combine: BinaryOp,
+        reset: bool,
+        origin: Origin,
+    ) -> Assign:
+        """Return the assignment of a primitive, which reduces as it accumulates."""
+        tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
+        last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
+        is_stale = max(last) > value.writes
+        rearranges = reset or not isinstance(value.logic, Pointwise)
+        if is_stale or value.recording is not self.recording:
+            raise UsageError(
+                "An operation whose reduction an assignment states is read by that assignment.",
+                found=f"{value!r}, of which an operand has been written since"
+                if is_stale
+                else f"{value!r}, written in {value.recording}",
+                where=str(origin),
+                fix="write it in the assignment itself",
+            )
+        if rearranges and any(tensor is target for tensor in tensors):
+            raise UsageError(
+                "An assignment that states how axes are rearranged or reduced reads other tensors "
+                "than it writes.",
+                found=f"{value!r}",
+                where=str(origin),
+                fix="assign to another tensor, or compute it apart: c[:] = oc.einsum(spec, c)",
+            )
+        if combine is BinaryOp.SECOND and isinstance(value.logic, Compose | ComposeAccumulate):
+            raise UsageError(
+                "A logic of its own leaves the reduction to the assignment, which must state one.",
+                found=f"c[:] = {value!r}",
+                where=str(origin),
+                fix="write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum",
+            )
+        primitive = value.operation.primitive
+        assert primitive is not None
+        return Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
+
+    def _note_formats(self, step: Assign, operands: list[Tensor]) -> None:
+        """Give a declared tensor without a stated format the number format of the value assigned to
+        it.
+        """
+        values = operands[:1] if isinstance(step.logic, PlaceRows) else operands
+        found = result_precision(
+            step.op,
+            operand_precisions(step.op, values),
+            self.session.default_dtype,
+            is_reduction=is_reduction(step.combine, step.logic),
+        )
+        step.target.precision.check_computable(step.origin)
+        is_declared = isinstance(step.target.definition, Declared)
+        step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
+        for operand in operands:
+            operand.note_use(step.origin)
+
+    def _label(self, target: Tensor, operands: Sequence[Tensor]) -> None:
+        """Complete the label of a declared tensor with that of the first value assigned to it."""
+        if not isinstance(target.definition, Declared) or len(target.label) > 1:
+            return
+        pending = list(operands)
+        seen: set[Tensor] = set()
+        for source in pending:  # grows while it is walked: nearest first
+            if isinstance(source.definition, GradientOf):
+                source = source.definition.tensor
+            if has_name(source.definition, source.label) and source is not target:
+                is_declared = isinstance(source.definition, Declared)
+                target.relabel((*target.label, *source.label[1 if is_declared else 0 :]))
+                return
+            if source in self._made and source not in seen:
+                seen.add(source)
+                pending += source.operands
+
+    # ----- sections and the end -------------------------------------------------------------------
+
+    def open_section(self, title: str) -> None:
+        section = _Section(title)
+        self._entries[-1].append(section)
+        self._entries.append(section.entries)
+
+    def close_section(self) -> None:
+        self._entries.pop()
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Drop the entries recorded inside when it raises."""
+        entries = self._entries[-1]
+        length = len(entries)
+        try:
+            yield
+        except BaseException:
+            del entries[length:]
+            raise
+
+    def finish(self, name: str) -> Computation:
+        """Return the recorded computation: assignments, and the code of the tensors that they
+        need.
+        """
+        used = list(_read_tensors(self._entries[0]))
+        updates = [t for t in self._made if _changes_state(t)]
+        used += updates
+        needed = set(ancestors(used)) if used else set()
+        steps = _StepBuilder(self.session, self._made, needed)
+        return Computation(
+            steps.of(self._entries[0]),
+            frozenset(self.results),
+            name,
+            frozenset(self._made - self._named) - frozenset(updates),
+            frozenset(self._declared),
+        )
+
+
+@dataclass(slots=True)
+class _StepBuilder:
+    """Conversion of entries to steps: tensors of the recording at their place, others before their
+    first use.
+    """
+
+    session: Session
+    made: set[Tensor]
+    needed: set[Tensor]
+    written: set[Tensor] = field(default_factory=set)
+
+    def of(self, entries: Sequence[_Entry]) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        for entry in entries:
+            match entry:
+                case Tensor():
+                    if entry in self.needed:
+                        steps += self.outside(entry.operands)
+                        steps.append(Forward((entry,), is_written_here=True))
+                case Assign():
+                    steps += self.outside(operand_tensors(entry))
+                    steps.append(entry)
+                case _Section(title, inner):
+                    steps.append(Titled(title, self.of(inner)))
+                case _:
+                    self.written.update(computed_tensors(entry))
+                    steps.append(entry)
+        return tuple(steps)
+
+    def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
+        """Return the forward code of tensors from outside that no computation contains yet; fills,
+        which read nothing, are repeated wherever they are used.
+        """
+        fresh: set[Tensor] = set()
+        pending = list(tensors)
+        while pending:
+            tensor = pending.pop()
+            is_contained = tensor in self.made or tensor in self.written or tensor in fresh
+            match tensor.definition:
+                case Applied() | ResultOf() | ResultOfLoop():
+                    if not is_contained and tensor not in self.session.consumed:
+                        fresh.add(tensor)
+                        pending += tensor.operands
+                case Filled() if not is_contained:
+                    fresh.add(tensor)
+                case _:
+                    pass
+        self.written.update(fresh)
+        return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
+
+
+def _assignment_origin(target: Tensor, part: str = "") -> Origin:
+    return Origin(f"assignment to {part}{target.label[0]}", caller_location())
+
+
+def _at_keys(step: Assign, keys: Keys) -> Assign:
+    """Return the assignment to the cells that keys address, in place of all cells."""
+    if isinstance(step.logic, IndexMaps):
+        raise UsageError(
+            "Stated projections address the cells of the whole target.",
+            found=f"projections={step.logic.text!r} for a slice",
+            where=str(step.origin),
+            fix="write the positions of the slice into the projections, and assign to c[:]",
+        )
+    return replace(step, logic=SliceUpdate(keys, step.logic))
+
+
+def _changes_state(tensor: Tensor) -> bool:
+    definition = tensor.definition
+    return isinstance(definition, ResultOf) and definition.application.changes_state
+
+
+def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
+    """Yield the tensors that assignments and other code read."""
+    for entry in entries:
+        match entry:
+            case Assign():
+                yield from operand_tensors(entry)
+            case Forward(tensors):
+                yield from tensors
+            case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
+                yield from roots
+            case _Section(_, inner) | Titled(_, inner):
+                yield from _read_tensors(inner)
+            case Tensor():
+                pass
+
+
+def cd(function: Callable[P, None]) -> Callable[P, Computation]:
+    """Turn a function that assigns to tensors into one that returns the recorded computation.
+
+        @oc.cd
+        def sgd_step(p, *, learning_rate):
+            p -= learning_rate * p.grad
+
+    The function runs once, at the call: Python's control flow determines the recorded code. Called
+    inside another recorded function, its assignments become a section there, under its name and
+    that of its first tensor.
+
+    Raises:
+        UsageError: if the function returns something.
+    """
+
+    @functools.wraps(function)
+    def recorded(*args: P.args, **kwargs: P.kwargs) -> Computation:
+        session = sessions.current()
+        if session.loop is not None:
+            raise UsageError(
+                "A step of a loop computes tensors and assigns none.",
+                found=f"code of {function.__name__} in the body of {session.loop.name}",
+                where=str(caller_location() or ""),
+                fix="return the new value as the carry, or as a value of the step",
+            )
+        if isinstance(session.recorder, CodeRecorder):
+            about = [arg for arg in args if isinstance(arg, Tensor)][:1]
+            with session.recorder.all_or_nothing(), section(function.__name__, *about):
+                _run(function, *args, **kwargs)
+            return Computation((), frozenset(), function.__name__)
+        recorder = CodeRecorder(session, Recording(function.__name__, caller_location()))
+        session.recorder = recorder
+        try:
+            _run(function, *args, **kwargs)
+        finally:
+            session.recorder = None
+        return recorder.finish(function.__name__)
+
+    return recorded
+
+
+def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    result = function(*args, **kwargs)
+    if result is not None:
+        raise UsageError(
+            "A function decorated with @oc.cd returns nothing: its assignments are the result.",
+            found=f"{function.__name__} returned {result!r}",
+            where="\n".join(map(str, returns_of(function))) or str(caller_location() or ""),
+            fix="assign to a tensor that the caller passes in",
+        )
+
+
+class section:
+    """A title, in printed code, for the assignments recorded inside `with oc.section("title"):`.
+
+    The title can have several parts; a tensor among them stands for its name.
+    """
+
+    def __init__(self, *title: str | Tensor) -> None:
+        if not title:
+            raise UsageError(
+                "A section has a title.",
+                found="oc.section()",
+                where=str(caller_location() or ""),
+                fix='with oc.section("update of", p):',
+            )
+        self._title = " ".join(
+            "_".join(part.label) if isinstance(part, Tensor) else str(part) for part in title
+        )
+        self._recorder: CodeRecorder | None = None
+
+    def __enter__(self) -> None:
+        recorder = sessions.current().recorder
+        if not isinstance(recorder, CodeRecorder):
+            raise UsageError(
+                "Sections divide recorded code.",
+                found=f"oc.section({self._title!r}) outside a function decorated with @oc.cd",
+                where=str(caller_location() or ""),
+            )
+        self._recorder = recorder
+        recorder.open_section(self._title)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._recorder is not None:
+            self._recorder.close_section()

@@ -1,0 +1,534 @@
+"""Resolution of recorded steps: close shapes, then emit assignments with concrete index maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TypeGuard, assert_never
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    Assignment,
+    AssignProgram,
+    Cells,
+    Constant,
+    Fetch,
+    Merge,
+    Operand,
+    Scalar,
+    Section,
+)
+from ocannl_core.assign.traverse import dead_on_entry
+from ocannl_core.dtypes import saturate
+from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    ComputedIndex,
+    IndexMap,
+    Projections,
+    variables,
+)
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, UnaryOp, neutral
+from ocannl_core.origin import Origin
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.logic import Adjoint, SliceUpdate
+from ocannl_core.tensor.computations.computation_steps import (
+    Argument,
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    Titled,
+    UpdateGradients,
+    ZeroGradients,
+    depends_on_gradients,
+    expand_updates,
+    is_gradient,
+)
+from ocannl_core.tensor.computations.copy_elimination import eliminate_copies
+from ocannl_core.tensor.computations.doubtful_broadcasts import report_broadcasts
+from ocannl_core.tensor.computations.external_calls import (
+    ExternalCalls,
+    backpropagation_tensors,
+    with_siblings,
+    with_steps,
+)
+from ocannl_core.tensor.computations.gradient_states import GradientStates
+from ocannl_core.tensor.computations.loop_code import LoopCode
+from ocannl_core.tensor.computations.slot_code import SlotCode, check_margins
+from ocannl_core.tensor.graph.definitions import (
+    Applied,
+    CarriedValue,
+    Declared,
+    Filled,
+    GradientOf,
+    Literal,
+    Parameter,
+    Placeholder,
+    ResultOf,
+    ResultOfLoop,
+    ancestors,
+)
+from ocannl_core.tensor.graph.index_maps import IndexMaps
+from ocannl_core.tensor.graph.margins import has_margins, node_info
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.slots import slot_names
+from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
+from ocannl_core.tensor.primitives.dimension import Dimension
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResolvedComputation:
+    """A computation with closed shapes.
+
+    Attributes:
+        program: The assignments.
+        tensors: The tensors behind the program's nodes.
+        kept_bytes: The bytes of values of steps that loops keep for gradients, beside the carries.
+    """
+
+    program: AssignProgram
+    tensors: Mapping[TensorNode, Tensor]
+    kept_bytes: int = 0
+
+
+def resolve(
+    steps: tuple[Step, ...],
+    results: frozenset[Tensor],
+    name: str,
+    temporaries: frozenset[Tensor],
+    declared: frozenset[Tensor],
+    kept_bytes: int | None = None,
+) -> ResolvedComputation:
+    """Return steps as assignments over closed shapes.
+
+    Args:
+        steps: The steps.
+        results: Tensors that stay readable.
+        name: The name of the code.
+        temporaries: Tensors local to the code.
+        declared: Tensors declared in the code.
+        kept_bytes: The bytes that loops may keep for gradients beside their carries; None for no
+            limit.
+    """
+    tensors = mentioned_tensors(steps)
+    by_session: dict[Session, list[Tensor]] = {}
+    for tensor in sorted(tensors, key=lambda t: t.id):
+        by_session.setdefault(tensor.session, []).append(tensor)
+    if len(by_session) > 1:
+        raise UsageError(
+            "A computation belongs to one session.", found=f"tensors of {len(by_session)} sessions"
+        )
+    for session, members in by_session.items():
+        captured = [
+            tensor.reference
+            for tensor in members
+            if isinstance(tensor, Dimension) and tensor.is_captured
+        ]
+        for tensor in members:
+            tensor.relate_words()
+        shapes = [shape for tensor in members for shape in _shapes_of(tensor)]
+        session.environment.close(shapes, captured, f"the code {name}")
+        for tensor in members:
+            tensor.settle()
+        report_broadcasts(members)
+    steps = eliminate_copies(expand_updates(steps), temporaries)
+    emitter = _AssignmentEmitter(differentiated_tensors(steps), kept_bytes)
+    for step in steps:
+        emitter.step(step)
+    for tensor in results:
+        emitter.constant_result(tensor)
+    program = AssignProgram(
+        tuple(emitter.loops.with_kept_values(emitter.body)),
+        emitter.nodes,
+        frozenset(emitter.embedded),
+        frozenset(emitter.initially_zero(declared)),
+        frozenset(emitter.node_of(tensor) for tensor in results),
+        name,
+    )
+    program = emitter.with_passed_gradients(emitter.calls.settle_calls(program))
+    tensors_of = {n: t for n, t in emitter.tensors.items() if n in program.nodes}
+    return ResolvedComputation(program, tensors_of, emitter.loops.kept_bytes)
+
+
+def _shapes_of(tensor: Tensor) -> Iterator[Shape]:
+    """Yield the shapes that the code of a tensor needs."""
+    yield tensor.terms
+    if isinstance(tensor.definition, Applied) and isinstance(tensor.definition.logic, Adjoint):
+        yield from tensor.definition.logic.shapes
+
+
+def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
+    """Return every tensor whose shape the steps need."""
+    found: set[Tensor] = set()
+    for step in steps:
+        match step:
+            case Assign(target=target, args=args):
+                found.add(target)
+                found.update(_tensor_of(arg) for arg in args if not isinstance(arg, float))
+            case Forward(tensors):
+                found |= with_steps(with_siblings(tensors))
+                found.update(operand for tensor in tensors for operand in tensor.operands)
+            case ZeroGradients(roots):
+                found.update(with_siblings(ancestors(list(roots))))
+            case Backpropagate(roots):
+                found.update(*map(backpropagation_tensors, roots))
+            case UpdateGradients():
+                found |= mentioned_tensors(step.steps)
+            case Titled(_, inner):
+                found |= mentioned_tensors(inner)
+            case _:
+                assert_never(step)
+    return found
+
+
+def _tensor_of(argument: Tensor | MergeBuffer) -> Tensor:
+    return argument.tensor if isinstance(argument, MergeBuffer) else argument
+
+
+def differentiated_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
+    """Return the tensors whose gradients the steps pass on to operands."""
+    found: set[Tensor] = set()
+    for step in steps:
+        match step:
+            case Backpropagate(roots) | UpdateGradients(roots):
+                found.update(t for t in ancestors(list(roots)) if t.grad is not None)
+            case Titled(_, inner):
+                found |= differentiated_tensors(inner)
+            case Assign() | Forward() | ZeroGradients():
+                pass
+            case _:
+                assert_never(step)
+    return found
+
+
+class _AssignmentEmitter:
+    """Emitter of the assignments of one computation.
+
+    Args:
+        differentiated: The tensors whose gradients the computation passes on to operands.
+        kept_bytes: The bytes that loops may keep for gradients; None for no limit.
+    """
+
+    def __init__(
+        self,
+        differentiated: AbstractSet[Tensor] = frozenset(),
+        kept_bytes: int | None = None,
+    ) -> None:
+        self._differentiated = differentiated
+        self._selections: dict[Tensor, tuple[TensorNode, int]] = {}
+        """The positions of selected cells, and the time of their search."""
+        self.body: list[Assignment] = []
+        self.nodes: dict[TensorNode, NodeInfo] = {}
+        self.embedded: set[TensorNode] = set()
+        self.fresh: set[TensorNode] = set()
+        self.tensors: dict[TensorNode, Tensor] = {}
+        self._changes: dict[Tensor, int] = {}
+        """The time of the last change of each tensor, counted in changes of any tensor."""
+        self._now = 0
+        self.gradients = GradientStates()
+        self.calls = ExternalCalls(self)
+        self.loops = LoopCode(self, kept_bytes)
+
+    def node_of(self, tensor: Tensor) -> TensorNode:
+        """Return a tensor's node, and list it among the program's nodes."""
+        node = self.calls.node_of(tensor)
+        if node not in self.nodes:
+            margins = tensor.layout.margins
+            self.nodes[node] = node_info(
+                tensor.dtype,
+                tensor.shape,
+                margins,
+                tensor.describe,
+                is_parameter=tensor.is_parameter,
+            )
+            self.tensors[node] = tensor
+            if isinstance(tensor.definition, Declared):
+                self.fresh.add(node)
+        return node
+
+    def initially_zero(self, declared: AbstractSet[Tensor]) -> set[TensorNode]:
+        """Return the declared nodes that the program keeps between runs, and that it may read
+        before it writes them: not the statistics that it reads only.
+
+        Args:
+            declared: The tensors declared in the code itself.
+        """
+        dead = dead_on_entry(self.body, {tensor.node for tensor in declared})
+        return {
+            node
+            for node in self.fresh - dead
+            if node in self.embedded or not self.tensors[node].is_statistic
+        }
+
+    # ----- steps ----------------------------------------------------------------------------------
+
+    def step(self, step: Step) -> None:
+        match step:
+            case Assign():
+                self.assign(step)
+            case Forward(tensors, is_written_here):
+                for tensor in tensors:
+                    self.forward(tensor, anew=is_written_here)
+            case ZeroGradients(roots, keeps_sums):
+                cleared = dict.fromkeys(with_siblings(ancestors(list(roots))))
+                for tensor in cleared:
+                    if tensor.grad is None or (keeps_sums and self.gradients.is_sum(tensor.grad)):
+                        continue
+                    self.gradients.clear(tensor, cleared.keys(), roots)
+                    self.fetch_zero(tensor.grad)
+            case Backpropagate(roots):
+                self.calls.begin_backpropagation()
+                graph = ancestors(list(roots))
+                self.loops.begin_backpropagation(graph)
+                for tensor in reversed(graph):
+                    self.backpropagate(tensor)
+                    if tensor.grad is not None and not isinstance(
+                        tensor.definition, Applied | ResultOf | ResultOfLoop
+                    ):
+                        self.gradients.add_losses(tensor.grad, roots)
+            case UpdateGradients():
+                for each in step.steps:
+                    self.step(each)
+            case Titled(title, inner):
+                outer, self.body = self.body, []
+                for each in inner:
+                    self.step(each)
+                if self.body:
+                    outer.append(Section(title, tuple(self.body)))
+                self.body = outer
+            case _:
+                assert_never(step)
+
+    def assign(self, step: Assign) -> None:
+        tensors = [_tensor_of(arg) for arg in step.args if not isinstance(arg, float)]
+        if isinstance(step.logic, IndexMaps):
+            _refuse_extents((step.target, *tensors), step.origin)
+            found = step.logic.projections(
+                step.target.shape.dims, [tensor.shape.dims for tensor in tensors], step.origin
+            )
+        else:
+            shapes = [tensor.shape for tensor in tensors]
+            found = project(step.logic, step.target.shape, shapes, step.origin)
+        check_margins(found, step.target, tensors, step.origin)
+        if step.combine is BinaryOp.SECOND:
+            _refuse_repeated_writes(found, step.origin)
+        maps = iter(zip(found.rhs, found.rhs_dims, has_margins(found), strict=True))
+        operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
+        holders = {i.operand for m in (found.lhs, *found.rhs) for i in m if _is_computed(i)}
+        for number, arg in enumerate(step.args):
+            index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
+            keeps_format = step.op is UnaryOp.WORD or number in holders
+            operand = self.operand(arg, is_stored=is_padded or keeps_format)
+            operands.append(
+                (operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims)
+            )
+        projections = Projections(
+            found.domain,
+            found.lhs,
+            tuple(index for _, index, _ in operands),
+            found.lhs_dims,
+            tuple(dims for _, _, dims in operands),
+        )
+        target = self.node_of(step.target)
+        if step.target.grad is not None or any(map(is_gradient, tensors)):
+            self.gradients.read()
+        is_part = isinstance(step.logic, SliceUpdate)
+        if step.reset and is_part and step.combine is not BinaryOp.SECOND:
+            self._reset_part(step, target, projections)
+        self.body.append(
+            Accumulate(
+                target,
+                step.combine,
+                step.reset and not is_part,
+                step.op,
+                tuple(operand for operand, _, _ in operands),
+                projections,
+                step.origin,
+            )
+        )
+        self.embedded.add(target)
+        self.changed(step.target)
+        if (step.reset or step.combine is BinaryOp.SECOND) and not is_part:
+            self.gradients.assign(step.target)
+
+    def _reset_part(self, step: Assign, target: TensorNode, projections: Projections) -> None:
+        """Set the cells that an assignment to a slice accumulates into to the neutral element."""
+        kept = {var for index in projections.lhs for var in variables(index)}
+        domain = tuple((var, extent) for var, extent in projections.domain if var in kept)
+        start = saturate(neutral(step.combine), self.nodes[target].dtype)
+        at_start = Projections(domain, projections.lhs, ((),), projections.lhs_dims, ((),))
+        value = (Scalar(start),)
+        copy = UnaryOp.IDENTITY
+        self.body.append(
+            Accumulate(target, BinaryOp.SECOND, False, copy, value, at_start, step.origin)
+        )
+
+    def last_change(self, tensors: Sequence[Tensor]) -> int:
+        """Return the time of the last change of any of some tensors."""
+        return max((self._changes.get(each, 0) for each in tensors), default=0)
+
+    def changed(self, tensor: Tensor) -> None:
+        self.gradients.change(tensor)
+        self._now += 1
+        self._changes[tensor] = self._now
+
+    def _is_stale(self, tensor: Tensor) -> bool:
+        """Return True unless the tensor has been computed here and no operand has changed since.
+
+        A tensor of recorded code keeps its value from the place of its expression.
+        """
+        if tensor.node not in self.embedded:
+            return True
+        computed = self._changes.get(tensor, 0)
+        return tensor.recording is None and any(
+            self._changes.get(operand, 0) > computed for operand in tensor.operands
+        )
+
+    def operand(self, argument: Argument, *, is_stored: bool = False) -> Operand:
+        """Return an operand of an assignment: cells, a merge buffer, or a number for constants of
+        one cell.
+
+        A constant has to be stored where it is read beyond its axis, as it differs there, and where
+        its format matters besides its value.
+        """
+        if isinstance(argument, float):
+            return Scalar(argument)
+        if isinstance(argument, MergeBuffer):
+            return Merge(self.node_of(argument.tensor))
+        if is_stored:
+            self.constant_result(argument)
+            return Cells(self.node_of(argument))
+        value = _constant_value(argument)
+        return Scalar(value) if value is not None else Cells(self.node_of(argument))
+
+    def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
+        """Emit the code of one tensor; unless `anew`, only if the tensor is not up to date."""
+        if depends_on_gradients(tensor):
+            self.gradients.read()
+        match tensor.definition:
+            case Applied():
+                if anew or self._is_stale(tensor):
+                    code = SlotCode(self, tensor)
+                    code.forward()
+                    self.embedded.add(self.node_of(tensor))
+                    self.changed(tensor)
+                    if tensor in self._differentiated and selects(tensor):
+                        self._selections[tensor] = code.selection(), self._now
+            case ResultOf(application):
+                self.calls.forward(application)
+            case ResultOfLoop(loop):
+                self.loops.forward(loop)
+            case CarriedValue():
+                raise AssertionError("the code of a loop assigns what its steps carry")
+            case Filled(source):
+                if _constant_value(tensor) is None and tensor.node not in self.embedded:
+                    node = self.node_of(tensor)
+                    self.body.append(Fetch(node, source(), tensor.origin))
+                    self.embedded.add(node)
+            case Literal() | Parameter() | Placeholder() | Declared() | GradientOf():
+                self.node_of(tensor)
+            case _:
+                assert_never(tensor.definition)
+
+    def constant_result(self, tensor: Tensor) -> None:
+        """Store a constant, once; elsewhere constants are printed as numbers."""
+        if isinstance(tensor.definition, Filled) and tensor.node not in self.embedded:
+            node = self.node_of(tensor)
+            self.body.append(Fetch(node, tensor.definition.source(), tensor.origin))
+            self.embedded.add(node)
+
+    def fetch_zero(self, gradient: Tensor) -> None:
+        node = self.node_of(gradient)
+        self.body.append(Fetch(node, Constant(0.0), gradient.origin))
+        self.embedded.add(node)
+        self.changed(gradient)
+        self.gradients.assign(gradient, to_zero=True)
+
+    def with_passed_gradients(self, program: AssignProgram) -> AssignProgram:
+        """Return the program with the gradients that it has passed on to operands."""
+        passed, carried = (
+            frozenset(each.node for each in found if each.node in program.nodes)
+            for found in (self.gradients.passed_on, self.gradients.carried)
+        )
+        return replace(program, passed_on=passed, carried=carried)
+
+    def backpropagate(self, tensor: Tensor) -> None:
+        """Emit the contributions of a tensor's gradient to those of its operands."""
+        definition = tensor.definition
+        if isinstance(definition, ResultOf) and tensor.grad is not None:
+            self.calls.backpropagate(definition.application)
+        if isinstance(definition, ResultOfLoop) and tensor.grad is not None:
+            self.loops.backpropagate(definition.loop, tensor)
+        if (
+            tensor.grad is None
+            or self.gradients.is_zero(tensor.grad)
+            or not isinstance(definition, Applied)
+            or definition.operation.gradient is None
+        ):
+            return
+        self.gradients.pass_on(tensor)
+        selection = self._selection_of(tensor)
+        SlotCode(self, tensor, selection).gradient(definition.operation.gradient)
+        for operand in definition.operands:
+            if operand.grad is not None:
+                self.changed(operand.grad)
+
+    def _selection_of(self, tensor: Tensor) -> TensorNode | None:
+        """Return the positions of selected cells, from the search at the tensor's computation; None
+        if it or an operand has changed since.
+        """
+        node, time = self._selections.get(tensor, (None, 0))
+        changes = [self._changes.get(each, 0) for each in (tensor, *tensor.operands)]
+        return node if max(changes) <= time else None
+
+
+def selects(tensor: Tensor) -> bool:
+    """Return True if the gradient of a tensor flows to cells selected by a maximum or minimum."""
+    definition = tensor.definition
+    gradient = definition.operation.gradient if isinstance(definition, Applied) else None
+    return gradient is not None and "selected" in slot_names(gradient)
+
+
+def _constant_value(tensor: Tensor) -> float | None:
+    """Return the number in place of every use of a constant of one cell; None for other tensors."""
+    if not isinstance(tensor.definition, Filled) or tensor.shape.size != 1:
+        return None
+    source = tensor.definition.source()
+    return source.value if isinstance(source, Constant) else None
+
+
+def _refuse_extents(tensors: Iterable[Tensor], origin: Origin) -> None:
+    """Refuse stated index maps over axes whose extents are known at run time only."""
+    for tensor in tensors:
+        for extent in tensor.shape.extents:
+            if extent is not None:
+                raise ShapeError(
+                    "Stated projections run over constant sizes.",
+                    found=f"an axis of {tensor.node.name} whose extent is {extent}",
+                    where=str(origin),
+                    fix="state a logic, which runs over the extents of the axes",
+                )
+
+
+def _is_computed(index: AxisIndex) -> TypeGuard[ComputedIndex]:
+    return isinstance(index, ComputedIndex)
+
+
+def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
+    """Refuse a plain assignment that would keep the last of several values of a cell.
+
+    Raises:
+        UsageError: for a domain with variables that the target lacks.
+    """
+    kept = {var for index in projections.lhs for var in variables(index)}
+    if any(extent > 1 and var not in kept for var, extent in projections.domain):
+        raise UsageError(
+            "A plain assignment writes each cell once: reductions accumulate.",
+            found="an assignment whose operands have axes that the target has not",
+            where=str(origin),
+            fix="write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum",
+        )

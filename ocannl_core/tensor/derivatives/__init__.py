@@ -1,0 +1,1 @@
+"""Gradients of operations as expressions, derived from their gradient functions."""

@@ -1,0 +1,185 @@
+"""Operations derived from the code of others: the terms of gradients, and searches for maxima.
+
+The assignment `g1 += g * v2` of a gradient function becomes an operation whose result has the axes
+of `v1` and whose operands are `g` and `v2`, over the domain of the operation that it belongs to
+(`shape.logic.Adjoint`). Its own gradient follows from the formula.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.tensor.derivatives.formulas import (
+    POSITION,
+    Formula,
+    Variable,
+    as_slots,
+    derivatives,
+    variables_in,
+)
+from ocannl_core.tensor.graph.slots import (
+    ResultRecorder,
+    Slot,
+    SlotApplication,
+    SlotValue,
+    accumulation_of,
+    as_application,
+    slot_names,
+    slot_of,
+)
+from ocannl_core.tensor.primitives.operation import Code, Operation
+from ocannl_core.tensor.primitives.pointwise_operations import minimum
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DerivedOperation(Operation):
+    """An operation derived from the code of another one.
+
+    Attributes:
+        roles: The slots of the other operation's code that the operands stand for.
+        padding: The accumulation of the other operation, whose neutral element windows over values
+            read beyond an axis; None for 0.
+    """
+
+    roles: tuple[Variable, ...]
+    padding: BinaryOp | None
+
+    @property
+    def selection(self) -> int | None:
+        """The operand with the positions of selected cells, if there is one."""
+        found = (i for i, each in enumerate(self.roles) if each.role == "selection")
+        return next(found, None)
+
+    def is_gradient(self, position: int) -> bool:
+        """Return True if an operand is a gradient, which is 0 beyond an axis."""
+        return self.roles[position - 1].role == "gradient"
+
+
+@lru_cache(maxsize=4096)
+def term_operation(
+    name: str,
+    formula: Formula,
+    roles: tuple[Variable, ...],
+    padding: BinaryOp | None,
+    positions: int = 0,
+) -> DerivedOperation:
+    """Return the operation that sums a formula over the cells of its domain.
+
+    Args:
+        name: The name in printed code and messages.
+        formula: The summand.
+        roles: The variables of the formula that are operands.
+        padding: As in `DerivedOperation`.
+        positions: As in `Operation`.
+    """
+    has_positions = POSITION in variables_in(formula)
+
+    def forward(v: Any, vs: Any) -> None:
+        v.accumulate(as_slots(formula, dict(zip(roles, vs, strict=True))), reset=True)
+
+    def forward_of_positions(v: Any, vs: Any, position: Any) -> None:
+        slots = {**dict(zip(roles, vs, strict=True)), POSITION: position}
+        v.accumulate(as_slots(formula, slots), reset=True)
+
+    seed = Variable("gradient", -1)
+    partial = derivatives(formula, seed)
+
+    def gradient(g: Any, gs: Any, vs: Any) -> None:
+        add_terms(gs, {**dict(zip(roles, vs, strict=True)), seed: g})
+
+    def gradient_of_positions(g: Any, gs: Any, vs: Any, position: Any) -> None:
+        add_terms(gs, {**dict(zip(roles, vs, strict=True)), seed: g, POSITION: position})
+
+    def add_terms(gs: tuple[Slot, ...], slots: dict[Variable, Slot]) -> None:
+        for role, target in zip(roles, gs, strict=True):
+            if role in partial:
+                target.accumulate(as_slots(partial[role], slots))
+
+    return DerivedOperation(
+        name=name,
+        operands=len(roles),
+        logic=None,
+        forward=forward_of_positions if has_positions else forward,
+        gradient=gradient_of_positions if has_positions else gradient,
+        roles=roles,
+        padding=padding,
+        positions=positions,
+    )
+
+
+@lru_cache(maxsize=1024)
+def search_operation(name: str, forward: Code, operands: int) -> DerivedOperation:
+    """Return the operation that finds the positions of the cells that a maximum or minimum selects.
+
+    Its operands are the maximum and the operands of that.
+
+    Args:
+        name: The name of the maximum.
+        forward: The forward function of the maximum.
+        operands: The number of its operands.
+    """
+
+    def search(v: Any, vs: Any, position: Any) -> None:
+        result, *values = vs
+        written = ResultRecorder()
+
+        def argument(name: str) -> Any:
+            stated = slot_of(name)
+            if stated.position == 0:
+                return replace(result, name="v", emitter=written)
+            if stated.position > 0:
+                return values[stated.position - 1]
+            return tuple(values)
+
+        forward(*map(argument, slot_names(forward)))
+        extreme = extreme_of(written)
+        if extreme is None:
+            raise UsageError(
+                "The slot `selected` stands for the selection of a maximum or minimum.",
+                found=f"{name}, whose forward function does not accumulate one into v",
+                fix="v[oc.neutral, oc.maximum] = v1",
+            )
+        combine, value = extreme
+        op, args = as_application(value)
+        is_exact = isinstance(value, Slot) and value.dtype is result.dtype
+        rounded = value if is_exact else SlotApplication(op, args, dtype=result.dtype)
+        v.accumulate(position_search(combine, result, rounded, position), minimum, reset=True)
+
+    roles = (Variable("value", 0), *(Variable("value", i + 1) for i in range(operands)))
+    return DerivedOperation(
+        name=f"{name}_search",
+        operands=len(roles),
+        logic=None,
+        forward=search,
+        gradient=None,
+        roles=roles,
+        padding=accumulation_of(forward, operands),
+    )
+
+
+def extreme_of(written: ResultRecorder) -> tuple[BinaryOp, SlotValue] | None:
+    """Return the accumulation of a maximum or minimum and its operand; None for other results."""
+    match written.found:
+        case [((BinaryOp.MAX | BinaryOp.MIN) as combine, value)]:
+            return combine, value
+        case _:
+            return None
+
+
+def position_search(
+    combine: BinaryOp, result: Slot, value: SlotValue, position: Slot
+) -> SlotApplication:
+    """Return the value whose minimum is the position of the first cell that equals a maximum.
+
+        v[i] max= v1[i, j]
+    -->
+        first[i] min= v1[i, j] < v[i] ? the number of positions : j
+    """
+    others = (value, result) if combine is BinaryOp.MAX else (result, value)
+    is_other = SlotApplication(BinaryOp.LT, others)
+    return SlotApplication(TernaryOp.WHERE, (is_other, prod(position.dims), position))

@@ -1,0 +1,325 @@
+"""Gradients of one operation as tensors: each assignment of its gradient function becomes the
+application of a derived operation (`derived_operations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+
+from ocannl_core.assign.nodes import Constant
+from ocannl_core.dtypes import DType, int32, int64
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
+from ocannl_core.tensor.derivatives.derived_operations import (
+    DerivedOperation,
+    search_operation,
+    term_operation,
+)
+from ocannl_core.tensor.derivatives.formulas import (
+    POSITION,
+    Application,
+    Formula,
+    Role,
+    TracedAssignment,
+    Variable,
+    added,
+    check_sum,
+    negated,
+    substitute,
+    trace,
+    variables_in,
+)
+from ocannl_core.tensor.graph.definitions import Applied, Filled
+from ocannl_core.tensor.graph.margins import window_accesses
+from ocannl_core.tensor.graph.precision import Precision
+from ocannl_core.tensor.graph.slots import accumulation_of
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.operands import check_recorded_here
+from ocannl_core.tensor.primitives.operation import Operation
+from ocannl_core.tensor.primitives.pointwise_operations import add
+
+Values = Callable[[Tensor], Tensor]
+"""The tensors whose cells gradients read, for the tensors that are differentiated."""
+
+
+class OperationTerms:
+    """The gradient function of a tensor's operation, as tensors.
+
+    Args:
+        tensor: The result of the operation.
+        definition: Its definition.
+        gradient: The gradient of the result.
+        values: As in `Values`.
+    """
+
+    def __init__(
+        self, tensor: Tensor, definition: Applied[Tensor], gradient: Tensor, values: Values
+    ) -> None:
+        operation = definition.operation
+        assert operation.gradient is not None
+        self._tensor = tensor
+        self._definition = definition
+        self._gradient = gradient
+        self._values = values
+        self._assignments = trace(operation.gradient, len(definition.operands))
+        self._padding = (
+            operation.padding
+            if isinstance(operation, DerivedOperation)
+            else accumulation_of(operation.forward, len(definition.operands))
+        )
+        self._has_parts = isinstance(definition.logic, Several)
+        self._origin = Origin(f"gradient of {tensor.origin.operation}", tensor.origin.location)
+        self._written: dict[Variable, Formula] = {}
+        """The values of intermediate slots, as they are at the current assignment."""
+        self._sums: dict[Variable, Tensor] = {}
+        """The tensors behind variables that stand for sums in intermediate slots."""
+
+    def terms(self, position: int) -> Iterator[Tensor]:
+        """Yield the terms of the gradient of one operand."""
+        target = Variable("gradient", position)
+        together: list[Formula] = []
+        self._written.clear()
+        for each in self._assignments:
+            if each.target.role == "intermediate":
+                self._write(each)
+            elif each.target == target:
+                value = self._value(each)
+                if self._has_parts:
+                    yield self._term(target, value, each.logic)
+                else:
+                    together.append(value)
+        if together:
+            yield self._term(target, added(together))
+
+    def _value(self, assignment: TracedAssignment) -> Formula:
+        """Return the value that an assignment sets or adds."""
+        check_sum(assignment, self._definition.operation.name, str(self._tensor.origin))
+        value = substitute(assignment.value, self._written)
+        return negated(value) if assignment.combine is BinaryOp.SUB else value
+
+    def _write(self, assignment: TracedAssignment) -> None:
+        """Note the value of an intermediate slot after an assignment.
+
+        A plain assignment is substituted into its readers: it has one value for each cell, which
+        they read through the same index map. A sum over cells becomes a tensor.
+        """
+        target, value = assignment.target, self._value(assignment)
+        is_sum = assignment.combine is not BinaryOp.SECOND
+        if is_sum or self._has_parts:
+            term = replace(target, occurrence=len(self._sums) + 1)
+            self._sums[term] = self._term(target, value, assignment.logic)
+            value = term
+        before = self._written.get(target)
+        if is_sum and not assignment.reset and before is not None:
+            if self._has_parts:  # each value is read along axes of its own
+                value = self._sum_of_two(target, before, value)
+            else:
+                value = added((before, value))
+        self._written[target] = value
+
+    def _sum_of_two(self, target: Variable, one: Formula, other: Formula) -> Formula:
+        assert isinstance(one, Variable)
+        assert isinstance(other, Variable)
+        terms, model = (self._sums[one], self._sums[other]), self._tensor_at(target.position)
+        total = replace(target, occurrence=len(self._sums) + 1)
+        self._sums[total] = derived_tensor(add, terms, Pointwise(), model, self._origin)
+        return total
+
+    def _term(self, target: Variable, value: Formula, stated: Logic | None = None) -> Tensor:
+        """Return the sum of a value over the cells that an assignment adds to each cell.
+
+        Args:
+            target: The slot that it writes.
+            value: The value.
+            stated: The logic that is stated for the assignment, if any.
+        """
+        logic = self._definition.logic
+        occurrences = list(variables_in(value)) if self._has_parts else []
+        if self._has_parts:
+            value = _numbered(value)
+        variables = [v for v in dict.fromkeys(variables_in(value)) if v != POSITION]
+        count = len(self._definition.operands)
+        places = range(count - self._definition.operation.positions + 1, count + 1)
+        variables += [Variable("value", place) for place in places]  # computed positions
+        operands = tuple(map(self._tensor_of, occurrences or variables))
+        model = self._tensor_at(target.position)
+        if isinstance(logic, Several):
+            shapes = (model.terms, *(each.terms for each in operands))
+            adjoint = Adjoint(stated or Pointwise(), shapes, 0, tuple(range(1, len(shapes))))
+        else:
+            adjoint = self._adjoint(target.position, tuple(v.position for v in variables))
+        roles = {each: Variable(self._kind(each), i) for i, each in enumerate(variables, 1)}
+        operation = term_operation(
+            f"{self._definition.operation.name}_grad",
+            substitute(value, roles),
+            tuple(roles.values()),
+            self._padding,
+            self._definition.operation.positions,
+        )
+        capture = self._definition.capture
+        return derived_tensor(operation, operands, adjoint, model, self._origin, capture)
+
+    def _adjoint(self, target: int, sources: tuple[int, ...]) -> Adjoint:
+        """Return the operation's index maps with roles exchanged.
+
+        Args:
+            target: The tensor whose axes the result has; 0 for the operation's result.
+            sources: The tensors whose axes the operands have.
+        """
+        logic = self._definition.logic
+        if isinstance(logic, Adjoint):
+            roles = (logic.target, *logic.sources)
+            return Adjoint(
+                logic.logic, logic.shapes, roles[target], tuple(roles[each] for each in sources)
+            )
+        shapes = (self._tensor.terms, *(each.terms for each in self._definition.operands))
+        return Adjoint(logic, shapes, target, sources)
+
+    def _tensor_at(self, position: int) -> Tensor:
+        return self._tensor if position == 0 else self._definition.operands[position - 1]
+
+    def _tensor_of(self, variable: Variable) -> Tensor:
+        """Return the tensor that a slot of the gradient function stands for."""
+        match variable.role:
+            case "value":
+                return self._values(self._tensor_at(variable.position))
+            case "gradient" if variable.position == 0:
+                return self._gradient
+            case "intermediate" if variable in self._sums:
+                return self._sums[variable]
+            case "selection":
+                return self._search()
+            case _:
+                raise UsageError(
+                    "The gradient function of an operation reads g, values, and intermediate slots "
+                    "that it has written.",
+                    found=f"a read of {variable.name or f'g{variable.position}'} in the gradient "
+                    f"of {self._definition.operation.name}",
+                    where=str(self._tensor.origin),
+                )
+
+    def _kind(self, variable: Variable) -> Role:
+        """Return the role of an operand of the derived operation."""
+        operation = self._definition.operation
+        if isinstance(operation, DerivedOperation) and variable.role == "value":
+            return operation.roles[variable.position - 1].role if variable.position else "value"
+        return variable.role
+
+    def _search(self) -> Tensor:
+        """Return the positions of the cells that a maximum or minimum selects."""
+        tensor, definition = self._tensor, self._definition
+        shared = tensor.applications() if tensor.session.recorder is None else {}
+        if _search_key not in shared:
+            operation = search_operation(
+                definition.operation.name, definition.operation.forward, len(definition.operands)
+            )
+            operands = tuple(map(self._values, (tensor, *definition.operands)))
+            adjoint = self._adjoint(0, tuple(range(len(operands))))
+            dtype = int64 if tensor.dtype.nbytes == int64.nbytes else int32
+            shared[_search_key] = derived_tensor(
+                operation, operands, adjoint, tensor, self._origin, definition.capture, dtype
+            )
+        found: Tensor = shared[_search_key]
+        return found
+
+
+_search_key = "search"
+"""The key of the positions of selected cells, beside applications of user-written operations."""
+
+
+def _numbered(value: Formula) -> Formula:
+    """Return a formula whose variables occur once each, numbered in order."""
+    numbers = count(1)
+
+    def numbered(formula: Formula) -> Formula:
+        match formula:
+            case Variable():
+                return replace(formula, occurrence=next(numbers))
+            case Application(op, args):
+                return Application(op, tuple(map(numbered, args)))
+            case _:
+                return formula
+
+    return numbered(value)
+
+
+def derived_tensor(
+    operation: Operation,
+    operands: tuple[Tensor, ...],
+    logic: Logic,
+    model: Tensor,
+    origin: Origin,
+    capture: Mapping[str, DimRef] | None = None,
+    dtype: DType | None = None,
+) -> Tensor:
+    """Return the result of an operation, with the shape of another tensor.
+
+    Shapes are not related: those of the operands have the same terms as those that an earlier
+    operation has related.
+
+    Args:
+        operation: The operation.
+        operands: Its operands.
+        logic: The correspondence of axes.
+        model: The tensor whose shape the result has.
+        origin: The operation that it is derived from.
+        capture: Names of the logic's specification, and the references to their sizes.
+        dtype: The number format; that of `model` when not given.
+    """
+    session = model.session
+    recorder = session.recorder
+    check_recorded_here(operands, None if recorder is None else recorder.recording)
+    can_flow = operation.gradient is not None and dtype is None and recorder is None
+    result = Tensor(
+        session,
+        Applied(operation, operands, logic, capture or {}, model if dtype is None else None),
+        model.terms,
+        Precision.stated(dtype or model.dtype),
+        (operation.name,),
+        origin,
+        requires_grad=can_flow and any(operand.requires_grad for operand in operands),
+    )
+    for operand in operands:
+        operand.note_use(origin)
+    if dtype is None:
+        model.note_use(origin)
+        model.add_dependent(result)
+    if isinstance(logic, Adjoint):
+        note_windows(logic, result, operands, origin, capture or {})
+    if recorder is not None:
+        recorder.add_tensor(result, is_named=False)
+    return result
+
+
+def note_windows(
+    logic: Adjoint,
+    result: Tensor,
+    operands: Sequence[Tensor],
+    origin: Origin,
+    capture: Mapping[str, DimRef],
+) -> None:
+    """Record with each tensor the padded windows through which an operation accesses it."""
+    tensors = list(zip((logic.target, *logic.sources), (result, *operands), strict=True))
+    shapes = logic.shapes
+    for access in window_accesses(logic.logic, shapes[0], shapes[1:], origin, capture):
+        accessed = 0 if access.position is None else access.position + 1
+        for role, tensor in tensors:
+            if role == accessed:
+                tensor.add_access(access)
+
+
+def filled_like(tensor: Tensor, number: float) -> Tensor:
+    """Return a constant with the shape of a tensor."""
+    return Tensor(
+        tensor.session,
+        Filled(lambda: Constant(number)),
+        tensor.terms,
+        Precision.stated(tensor.dtype),
+        (f"{number:g}",),
+        Origin("oc.gradients", caller_location()),
+    )

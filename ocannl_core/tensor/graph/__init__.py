@@ -1,0 +1,1 @@
+"""Tensors, slots and sessions, and the graph of definitions that tensors form."""

@@ -1,0 +1,283 @@
+"""Assignments to tensors and slots: `c[:] = e`, `c += e`, `c[oc.neutral] += e`, `c[oc.maximum] =
+e`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from ocannl_core.errors import UsageError
+from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.operator_bindings import operations
+from ocannl_core.tensor.graph.subscripts import is_everything, key_text, parts_of
+
+
+class Neutral:
+    """In `c[oc.neutral] += e`: the target starts from the neutral element of the accumulation."""
+
+    def __repr__(self) -> str:
+        return "oc.neutral"
+
+
+neutral = Neutral()
+
+
+class Assignable(Expression):
+    """An expression with cells that code may write."""
+
+    __slots__ = ()
+
+    def __iadd__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.ADD, operations.add, value)
+
+    def __isub__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.SUB, operations.sub, value)
+
+    def __imul__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.MUL, operations.mul, value)
+
+    def __itruediv__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.DIV, operations.div, value)
+
+    def __ipow__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.POW, operations.power, value)
+
+    def __ior__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.OR, operations.bitwise_or, value)
+
+    def __iand__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.AND, operations.bitwise_and, value)
+
+    def __imod__(self, value: Any) -> Any:
+        return self._not_in_place(operations.mod, "%", value)
+
+    def __ifloordiv__(self, value: Any) -> Any:
+        return self._not_in_place(operations.floor_divide, "//", value)
+
+    def __ixor__(self, value: Any) -> Any:
+        return self._not_in_place(operations.bitwise_xor, "^", value)
+
+    def __imatmul__(self, value: Any) -> Any:
+        return self._not_in_place(operations.matmul, "@", value)
+
+    def _in_place(self, combine: BinaryOp, operation: Callable[..., Any], value: Any) -> Any:
+        """Record an accumulation; return the operation's result if this cannot be assigned to,
+        which rebinds the name as in Python.
+        """
+        if not self.is_assignable:
+            result = operation(self, value)
+            self.note_update(result, combine, value)
+            return result
+        self.assign_with(value, combine, reset=False)
+        return self
+
+    def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
+        """Note that an in-place operator made a tensor from this one.
+
+        Python assigns it next: to a name, or in `c[2:5] += e` to the slice that this tensor is.
+        """
+
+    def _not_in_place(self, operation: Callable[..., Any], symbol: str, value: Any) -> Any:
+        """Return the operation's result if this cannot be assigned to.
+
+        Raises:
+            UsageError: if it can, as the operator is no accumulation.
+        """
+        if not self.is_assignable:
+            return operation(self, value)
+        raise UsageError(
+            f"{symbol} accumulates nothing.",
+            found=f"c {symbol}= e on a tensor that can be assigned to",
+            where=str(caller_location() or ""),
+            fix=f"write c[:] = c {symbol} e",
+        )
+
+    @property
+    def is_assignable(self) -> bool:
+        """Return True when this expression may be written; else in-place operators rebind."""
+        return True
+
+    @abstractmethod
+    def assign_with(
+        self, value: Any, combine: BinaryOp, *, reset: bool, at: tuple[object, ...] = ()
+    ) -> None:
+        """Record the assignment `self[at] = self[at] combine value`, after a reset if `reset`."""
+
+    def assign(
+        self, value: object, *, logic: str | None = None, projections: str | None = None
+    ) -> None:
+        """Record `self[:] = value`.
+
+        Args:
+            value: A tensor, a number or a merge buffer; in recorded code also a primitive.
+            logic: The correspondence between the axes of a tensor and those of this one: `"a =>
+                a^b"` writes the first part of the axis and leaves the rest as it is.
+            projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
+        """
+        value = _apply_logic(value, logic, projections)
+        self.assign_with(value, BinaryOp.SECOND, reset=False)
+
+    def accumulate(
+        self,
+        value: object,
+        with_: object = None,
+        *,
+        reset: bool = False,
+        logic: str | None = None,
+        projections: str | None = None,
+    ) -> None:
+        """Record the accumulation of a value.
+
+        Args:
+            value: The accumulated value.
+            with_: The accumulating operation; addition when not given.
+            reset: True to start from the neutral element.
+            logic: As in `assign`.
+            projections: As in `assign`.
+        """
+        combine = BinaryOp.ADD if with_ is None else accumulator(with_)
+        self.assign_with(_apply_logic(value, logic, projections), combine, reset=reset)
+
+    def target(self, key: object) -> LeftHandSide | None:
+        """Return the left-hand side of an in-place operator on `self[key]`, or None."""
+        if is_everything(key):
+            return LeftHandSide(self, reset=False)
+        subscripts, modifiers = _split_key(key)
+        if any(part is not neutral for part in modifiers):
+            raise UsageError(
+                "An assignment names its accumulating operation once.",
+                found=f"c[{key_text(key)}], read or followed by an operator",
+                where=str(caller_location() or ""),
+                fix="write c[oc.maximum] = e, or c[oc.neutral, oc.maximum] = e to start afresh",
+            )
+        return LeftHandSide(self, reset=True, at=subscripts) if modifiers else None
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if isinstance(value, RecordedAssignment):
+            return  # c[oc.neutral] += e has been noted by the in-place operator
+        at, reset, combine = _assignment_key(key)
+        self.assign_with(value, combine, reset=reset, at=at)
+
+
+class RecordedAssignment:
+    """The result of an in-place operator on a left-hand side: the assignment is recorded already,
+    and storing the result does nothing.
+    """
+
+
+def _in_place_operator(
+    combine: BinaryOp, symbol: str
+) -> Callable[[LeftHandSide, Any], RecordedAssignment]:
+    def operator(self: LeftHandSide, value: Any) -> RecordedAssignment:
+        return self.record(value, combine, symbol)
+
+    return operator
+
+
+class LeftHandSide:
+    """The left-hand side of an in-place operator.
+
+    `c[oc.neutral] += e` resets first; `c[:] += e` is an error.
+    """
+
+    def __init__(self, owner: Assignable, *, reset: bool, at: tuple[object, ...] = ()) -> None:
+        self._owner = owner
+        self._reset = reset
+        self._at = at
+
+    __iadd__ = _in_place_operator(BinaryOp.ADD, "+")
+    __isub__ = _in_place_operator(BinaryOp.SUB, "-")
+    __imul__ = _in_place_operator(BinaryOp.MUL, "*")
+    __itruediv__ = _in_place_operator(BinaryOp.DIV, "/")
+    __ipow__ = _in_place_operator(BinaryOp.POW, "**")
+    __ior__ = _in_place_operator(BinaryOp.OR, "|")
+    __iand__ = _in_place_operator(BinaryOp.AND, "&")
+
+    def record(self, value: object, combine: BinaryOp, symbol: str) -> RecordedAssignment:
+        """Record the assignment.
+
+        Raises:
+            UsageError: for `c[:] += e`, which has another meaning in NumPy.
+        """
+        if not self._reset:
+            raise UsageError(
+                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
+                "differ.",
+                found=f"c[:] {symbol}= e",
+                where=str(caller_location() or ""),
+                fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
+                "start afresh",
+            )
+        self._owner.assign_with(value, combine, reset=True, at=self._at)
+        return RecordedAssignment()
+
+
+def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
+    """Return the subscripts of a key of an assignment, and its other parts, which state how the
+    cells are assigned.
+    """
+    subscripts: list[object] = []
+    modifiers: list[object] = []
+    for part in parts_of(key):
+        is_function = callable(part) and not isinstance(part, Expression)
+        is_modifier = part is neutral or hasattr(part, "primitive") or is_function
+        (modifiers if is_modifier else subscripts).append(part)
+    is_whole = len(subscripts) == 1 and (is_everything(subscripts[0]) or subscripts[0] is ...)
+    return () if is_whole else tuple(subscripts), modifiers
+
+
+def _assignment_key(key: object) -> tuple[tuple[object, ...], bool, BinaryOp]:
+    """Return the subscripts, the reset flag and the accumulating primitive for the key of `c[key] =
+    e`.
+    """
+    subscripts, modifiers = _split_key(key)
+    if not modifiers:
+        return subscripts, False, BinaryOp.SECOND
+    accumulators = [part for part in modifiers if part is not neutral]
+    if len(accumulators) != 1:
+        raise UsageError(
+            "An assignment names one accumulating operation at most.",
+            found=f"c[{key_text(key)}] = ...",
+            where=str(caller_location() or ""),
+            fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
+            "c[oc.neutral] += e",
+        )
+    return subscripts, len(modifiers) > 1, accumulator(accumulators[0])
+
+
+def _is_power(operation: object) -> bool:
+    """Return True for `oc.power`, a function that selects an operation."""
+    return operation is operations.power
+
+
+def accumulator(operation: object) -> BinaryOp:
+    """Return the primitive with which an operation accumulates.
+
+    Raises:
+        UsageError: if it has no neutral element.
+    """
+    if _is_power(operation):
+        return BinaryOp.POW
+    primitive = getattr(operation, "primitive", None)
+    reduces = getattr(operation, "combine", None) is not None
+    if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None or reduces:
+        raise UsageError(
+            "Accumulation needs an operation with a neutral element.",
+            found=repr(operation),
+            where=str(caller_location() or ""),
+            fix="use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, "
+            "c[oc.relu_gate] = e",
+        )
+    return primitive
+
+
+def _apply_logic(value: object, logic: str | None, projections: str | None) -> object:
+    """Return the operand of an assignment, with the stated logic or index maps."""
+    if logic is None and projections is None:
+        return value
+    rearranged: object = operations.identity(value, logic=logic, projections=projections)
+    return rearranged

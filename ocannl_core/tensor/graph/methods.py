@@ -1,0 +1,310 @@
+"""The methods of tensors that are functions of `oc`, and the protocols of Python and NumPy.
+
+`x.sum(axis=-1)` is `oc.sum(x, axis=-1)`. The functions are defined on top of tensors and bound late
+(`operator_bindings.functions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from numbers import Real
+from typing import Any, NoReturn
+
+from ocannl_core.errors import MissingAttributeError, UsageError
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.graph.expression import Expression, refuse_operand
+from ocannl_core.tensor.graph.operator_bindings import functions, numpy_functions
+from ocannl_core.tensor.messages.call_errors import called
+from ocannl_core.tensor.messages.foreign_names import (
+    ATTRIBUTES,
+    FUNCTIONS,
+    IN_PLACE,
+    UFUNC_METHODS,
+    UFUNCS,
+)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """Return the method that calls a function with the tensor as its first argument."""
+
+    def method(self: Expression, *args: Any, **kwargs: Any) -> Any:
+        return called(f"x.{name}", functions[name], (self, *args), kwargs)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"Return `oc.{name}` of the tensor; the other arguments are those of it."
+    return method
+
+
+class TensorMethods(Expression):
+    """Methods for functions of `oc` with a tensor as their first argument."""
+
+    __slots__ = ()
+
+    # reductions
+    sum = _method("sum")
+    mean = _method("mean")
+    var = _method("var")
+    std = _method("std")
+    max = _method("max")
+    min = _method("min")
+    prod = _method("prod")
+    any = _method("any")
+    all = _method("all")
+    argmax = _method("argmax")
+    argmin = _method("argmin")
+    logsumexp = _method("logsumexp")
+    softmax = _method("softmax")
+    log_softmax = _method("log_softmax")
+    norm = _method("norm")
+
+    # scans and order
+    cumsum = _method("cumsum")
+    cumprod = _method("cumprod")
+    cummax = _method("cummax")
+    cummin = _method("cummin")
+    sort = _method("sort")
+    argsort = _method("argsort")
+    topk = _method("topk")
+    median = _method("median")
+    searchsorted = _method("searchsorted")
+    diff = _method("diff")
+
+    # positions
+    take = _method("take")
+    take_along = _method("take_along")
+    put = _method("put")
+    put_along = _method("put_along")
+    trace = _method("trace")
+    diagonal = _method("diagonal")
+    split = _method("split")
+
+    # rearrangements
+    reshape = _method("reshape")
+    flatten = _method("flatten")
+    ravel = _method("flatten")
+    permute = _method("permute")
+    transpose = _method("permute")
+    moveaxis = _method("moveaxis")
+    swapaxes = _method("swapaxes")
+    expand_dims = _method("expand_dims")
+    unsqueeze = _method("expand_dims")
+    squeeze = _method("squeeze")
+    broadcast_to = _method("broadcast_to")
+    flip = _method("flip")
+    roll = _method("roll")
+    repeat = _method("repeat")
+    tile = _method("tile")
+    tril = _method("tril")
+    triu = _method("triu")
+
+    # cell by cell
+    abs = _method("abs")
+    sign = _method("sign")
+    square = _method("square")
+    sqrt = _method("sqrt")
+    rsqrt = _method("rsqrt")
+    exp = _method("exp")
+    expm1 = _method("expm1")
+    log = _method("log")
+    log1p = _method("log1p")
+    log2 = _method("log2")
+    sin = _method("sin")
+    cos = _method("cos")
+    tan = _method("tan")
+    tanh = _method("tanh")
+    erf = _method("erf")
+    floor = _method("floor")
+    ceil = _method("ceil")
+    round = _method("round")
+    trunc = _method("trunc")
+    clip = _method("clip")
+    clamp = _method("clip")
+    relu = _method("relu")
+    sigmoid = _method("sigmoid")
+    isnan = _method("isnan")
+    isinf = _method("isinf")
+    isfinite = _method("isfinite")
+    astype = _method("cast")
+    pow = _method("power")
+    maximum = _method("maximum")
+    minimum = _method("minimum")
+
+    # ----- Python ---------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the slices along the first axis, of a size that is known."""
+        slices: Iterator[Any] = functions["slices_of"](self)
+        return slices
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise UsageError(
+            "A tensor has no cells to search before a routine runs.",
+            found=f"`in` before {self!r}",
+            where=str(caller_location() or ""),
+            fix="oc.any(x == value) is 1 where a cell has the value",
+        )
+
+    def __len__(self) -> int:
+        """Return the size of the first axis.
+
+        Raises:
+            ShapeError: if it is not known.
+        """
+        length: int = functions["length_of"](self)
+        return length
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise UsageError(
+            "A tensor is a value and takes no arguments.",
+            found=f"{self!r} called like a function",
+            where=str(caller_location() or ""),
+            fix="x[0] is a part of it; a network is a function, oc.nn.dense(x), or a block, @oc.op",
+        )
+
+    def __round__(self, digits: int | None = None) -> Any:
+        if not digits:
+            return functions["round"](self)
+        return functions["round"](self * 10.0**digits) / 10.0**digits
+
+    def __floor__(self) -> Any:
+        return functions["floor"](self)
+
+    def __ceil__(self) -> Any:
+        return functions["ceil"](self)
+
+    def __trunc__(self) -> Any:
+        return functions["trunc"](self)
+
+    def __delitem__(self, key: object) -> NoReturn:
+        raise UsageError(
+            "A tensor keeps its axes: no cells are removed.",
+            found=f"del of a part of {self!r}",
+            where=str(caller_location() or ""),
+            fix="x[1:] is the tensor without its first slice; oc.concat joins parts",
+        )
+
+    def __lshift__(self, other: object) -> NoReturn:
+        raise _no_shift(self)
+
+    __rlshift__ = __rshift__ = __rrshift__ = __lshift__
+
+    def __enter__(self) -> NoReturn:
+        raise UsageError(
+            "A tensor is no context manager.",
+            found=f"with {self!r}",
+            where=str(caller_location() or ""),
+            fix="`with oc.Session():` opens a program, `with oc.evaluation():` ends training",
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: `__enter__` refuses."""
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise UsageError(
+            "A tensor is a value of a program, which copies share.",
+            found=f"copy.deepcopy of {self!r}",
+            where=str(caller_location() or ""),
+            fix="call the function that makes the parameters again, for others of the same shapes; "
+            "other.copy_from(ctx, [w]) copies cells between contexts",
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise UsageError(
+            "A tensor is a value of a program, and its cells live in contexts: it is not pickled.",
+            found=f"pickle of {self!r}",
+            where=str(caller_location() or ""),
+            fix='oc.save("model.safetensors", ctx, tensors) writes cells; ctx[x] is an array',
+        )
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        raise UsageError(
+            "A tensor has no number to format: its cells live in a context.",
+            found=f"format {spec!r} of {self!r}",
+            where=str(caller_location() or ""),
+            fix=f"format what a routine computed: f'{{ctx.item(x):{spec}}}'",
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise _missing(name, type(self))
+
+    # ----- NumPy ----------------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Return the operation of the same meaning as a universal function of NumPy."""
+        name = ufunc.__name__
+        reduction = UFUNC_METHODS.get((name, method)) if inputs and inputs[0] is self else None
+        if reduction is not None:
+            kwargs.setdefault("axis", 0)
+            return called(f"np.{name}.{method}", functions[reduction], inputs, kwargs)
+        ours = UFUNCS.get(name) if method == "__call__" and not kwargs else None
+        if ours is None:
+            shown = name if method == "__call__" else f"{name}.{method}"
+            raise _no_counterpart(shown, f"with {', '.join(kwargs)}=" if kwargs else "")
+        for each in inputs:
+            if not isinstance(each, Expression | Real):
+                refuse_operand(each)
+        return functions[ours](*inputs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Return the operation of the same meaning as a function of NumPy."""
+        name = function.__name__
+        if function.__module__.endswith("linalg"):
+            name = f"linalg.{name}"
+        ours = numpy_functions.get(name)
+        if ours is None and name in FUNCTIONS:
+            ours = functions[FUNCTIONS[name]]
+        if ours is None:
+            raise _no_counterpart(name)
+        return called(f"np.{name}", ours, args, kwargs)
+
+
+def _no_shift(tensor: object) -> UsageError:
+    return UsageError(
+        "There are no shifts of bits.",
+        found=f"<< or >> of {tensor!r}",
+        where=str(caller_location() or ""),
+        fix="x * 2**n, and x // 2**n for the other direction",
+    )
+
+
+def _missing(name: str, owner: type) -> MissingAttributeError:
+    """Return the error about an attribute that tensors lack, with what to write in its place."""
+    near = get_close_matches(name, [each for each in dir(owner) if each[0] != "_"], 1)
+    advice = f"x.{near[0]} is similar" if near else "dir(x) lists what a tensor has"
+    return MissingAttributeError(
+        f"A tensor has no attribute {name}.",
+        found=f"x.{name}",
+        where=str(caller_location() or ""),
+        fix=ATTRIBUTES.get(name, advice),
+    )
+
+
+def _no_counterpart(name: str, detail: str = "") -> UsageError:
+    if name in IN_PLACE:
+        return UsageError(
+            "Tensors are values: functions of NumPy that change an array change none.",
+            found=f"numpy.{name}",
+            where=str(caller_location() or ""),
+            fix=IN_PLACE[name],
+        )
+    return UsageError(
+        "A function of NumPy is applied to a tensor where it has a counterpart here.",
+        found=f"numpy.{name} {detail}".rstrip(),
+        where=str(caller_location() or ""),
+        fix="the operations on tensors are functions of oc, and oc.define_operation makes others; "
+        "to compute on the host, read arrays with ctx[x]",
+    )

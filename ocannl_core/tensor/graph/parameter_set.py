@@ -1,0 +1,148 @@
+"""Parameters of a model by name."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Set, ValuesView
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+from ocannl_core.errors import UsageError
+from ocannl_core.identity import ById
+from ocannl_core.origin import caller_location
+from ocannl_core.shape.language.terms import Shape
+
+
+class ParameterScope(Protocol):
+    """The scope in which a parameter was created, such as a block."""
+
+    @property
+    def title(self) -> str: ...
+
+
+class ScopedParameter(Protocol):
+    """A parameter with its scopes."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def label(self) -> tuple[str, ...]: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def scopes(self) -> tuple[ParameterScope, ...]: ...
+
+
+P = TypeVar("P", bound=ScopedParameter)
+
+
+class Parameters(Set[P]):
+    """Parameters, oldest first: a set of tensors that also maps names to them.
+
+    A name is the path of the blocks around the parameter, and its own name: `mlp.L1.w`. Equal names
+    are numbered by age (`mlp2.L1.w`), so that a program which builds the same model has the same
+    names. Labels keep names independent of the order.
+    """
+
+    def __init__(self, parameters: Iterable[P]) -> None:
+        self._members = frozenset(parameters)
+        self._tensors = tuple(sorted(self._members, key=lambda tensor: tensor.id))
+
+    @cached_property
+    def _by_name(self) -> dict[str, P]:
+        return _assign_names(self._tensors)
+
+    def __iter__(self) -> Iterator[P]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, member: object) -> bool:
+        if isinstance(member, str):
+            return member in self._by_name
+        return member in self._members
+
+    def __hash__(self) -> int:
+        return self._hash()
+
+    def __getitem__(self, name: str) -> P:
+        """Return the parameter of a name.
+
+        Raises:
+            UsageError: if there is none.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            raise UsageError(
+                "A parameter is found by the path of its blocks and its name.",
+                found=repr(name),
+                where=str(caller_location() or ""),
+                fix="the names are "
+                + (", ".join(self._by_name) or "none: there are no parameters"),
+            )
+        return found
+
+    def keys(self) -> KeysView[str]:
+        """Return the names, oldest parameter first."""
+        return self._by_name.keys()
+
+    def values(self) -> ValuesView[P]:
+        """Return the parameters, oldest first."""
+        return self._by_name.values()
+
+    def items(self) -> ItemsView[str, P]:
+        """Return pairs of name and parameter, oldest first."""
+        return self._by_name.items()
+
+    def name_of(self, parameter: P) -> str:
+        """Return the name of a parameter.
+
+        Raises:
+            UsageError: if it is none of these.
+        """
+        for name, tensor in self._by_name.items():
+            if tensor is parameter:
+                return name
+        raise UsageError(
+            "A tensor has a name among the parameters that it is one of.",
+            found=repr(parameter),
+            where=str(caller_location() or ""),
+        )
+
+    @classmethod
+    def _from_iterable(cls, tensors: Iterable[Any]) -> Any:
+        return frozenset(tensors)
+
+    def __repr__(self) -> str:
+        entries = ", ".join(f"{name}: {tensor.shape}" for name, tensor in self.items())
+        return f"<parameters {entries}>" if entries else "<parameters: none>"
+
+
+def _assign_names(parameters: Iterable[P]) -> dict[str, P]:
+    """Return parameters by the paths of their blocks."""
+    taken: set[str] = set()
+    scopes: dict[tuple[ById, ...], str] = {}
+    names: dict[str, P] = {}
+    for parameter in parameters:
+        path = ""
+        key: tuple[ById, ...] = ()
+        for scope in parameter.scopes:
+            key = (*key, ById(scope))
+            if key not in scopes:
+                scopes[key] = _unique_name(path + scope.title, taken)
+            path = scopes[key] + "."
+        names[_unique_name(path + parameter.label[0], taken)] = parameter
+    return names
+
+
+def _unique_name(name: str, taken: set[str]) -> str:
+    """Return the name, numbered if it is taken, and add it to the taken ones."""
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}{number}"
+    taken.add(free)
+    return free

@@ -1,0 +1,295 @@
+"""Number formats of tensors, and their propagation along operations.
+
+Formats are decided as a program is written. A format that rests on the default alone is decided
+anew when a later use changes it, until code is made. A stated format is final. The result of an
+operation has the format in which it computes: the promotion of its operands' formats.
+
+Leaves without a stated format (parameters, placeholders, literals, numbers, declared tensors,
+random numbers) do not take part in the promotion; they take the format of their first use instead,
+and widen it if a later use is wider. The session's default float decides only where no operand
+does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+
+from ocannl_core import settings
+from ocannl_core.dtypes import (
+    SHORT_RANGE,
+    DType,
+    Kind,
+    bool_,
+    constant_limit,
+    dtype_of,
+    float32,
+    int8,
+    int32,
+    promote,
+    uint32,
+)
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.origin import Origin
+from ocannl_core.shape.translation.logic import Logic, reduces_axes
+from ocannl_core.tensor.graph.index_maps import IndexMaps
+
+
+class Why(Enum):
+    """The source of a format."""
+
+    STATED = "stated"
+    """Stated with `dtype=`, or by an array with a format of its own."""
+    OPERANDS = "operands"
+    """The promotion of the operands' formats."""
+    STORED = "param_dtype"
+    """The format in which a session stores parameters; it does not decide the formats of their
+    uses.
+    """
+    USE = "use"
+    """An operation that uses the tensor."""
+    DEFAULT = "default"
+    """The session's default, which a use may replace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The number format of a tensor and its source.
+
+    Attributes:
+        dtype: The format.
+        why: The source.
+        positions: For a result, the operands whose formats decided; empty where the default did.
+        origin: For a format taken from a use, the operation.
+        rests_on_default: True for a result if its format follows from defaults alone.
+    """
+
+    dtype: DType
+    why: Why
+    positions: tuple[int, ...] = ()
+    origin: Origin | None = None
+    rests_on_default: bool = False
+
+    @classmethod
+    def stated(cls, dtype: DType | str | np.dtype[Any]) -> Precision:
+        """Return a final format.
+
+        Raises:
+            UsageError: if no format has this name.
+        """
+        return cls(dtype_of(dtype), Why.STATED)
+
+    @classmethod
+    def by_default(cls, dtype: DType) -> Precision:
+        """Return a format that the first use replaces."""
+        return cls(dtype, Why.DEFAULT)
+
+    @property
+    def decides(self) -> bool:
+        """Return True if operations on the tensor follow its format."""
+        return self.why in (Why.STATED, Why.OPERANDS)
+
+    @property
+    def follows(self) -> bool:
+        """Return True if the tensor follows the formats of operations on it."""
+        return self.why in (Why.USE, Why.DEFAULT)
+
+    @property
+    def is_free(self) -> bool:
+        """Return True if the format may still follow from the use of the tensor."""
+        return self.follows or self.rests_on_default
+
+    def check_differentiable(self, origin: Origin) -> None:
+        """Raise UsageError for a gradient in a format that is no float."""
+        if not self.dtype.is_float:
+            raise UsageError(
+                "Gradients are computed with respect to real numbers.",
+                found=f"requires_grad=True for cells of {self.dtype}",
+                where=str(origin),
+                fix='state a float format, as in dtype="float32", or leave requires_grad out',
+            )
+
+    def check_computable(self, origin: Origin) -> None:
+        """Raise UsageError for a computed tensor in a packed format."""
+        if self.dtype.is_packed:
+            raise UsageError(
+                "Formats of 4 bits are those of data: routines read them, and write whole bytes.",
+                found=f"{origin.operation} in {self.dtype}",
+                where=str(origin),
+                fix=f"compute in {self.dtype.unpacked}; ctx[x] = values stores cells in oc.declare("
+                f'"x", dtype="{self.dtype}")',
+            )
+
+    def after_use(self, dtype: DType, origin: Origin) -> Precision:
+        """Return the precision after a use in an operation that computes in a format.
+
+        Integers and words keep their formats; a float becomes no integer.
+        """
+        if not (self.follows and dtype.is_float and self.dtype.is_float):
+            return self
+        wanted = promote(self.dtype, dtype) if self.why is Why.USE else dtype
+        if wanted is self.dtype and self.why is Why.USE:
+            return self
+        return Precision(wanted, Why.USE, origin=origin)
+
+
+def choose_precision(dtype: DType | str | np.dtype[Any] | None, default: DType) -> Precision:
+    """Return the format that is stated, or the default one, which uses may replace."""
+    return Precision.by_default(default) if dtype is None else Precision.stated(dtype)
+
+
+def result_precision(
+    op: Op | None, operands: Sequence[Precision], default: DType, *, is_reduction: bool = False
+) -> Precision:
+    """Return the precision of an operation's result.
+
+    Args:
+        op: The primitive that the operation lifts, or None.
+        operands: The precisions of its operands; the condition of `where` is ignored.
+        default: The session's default float.
+        is_reduction: True for sums and products along axes.
+    """
+    heard = [i for i in range(len(operands)) if not (op is TernaryOp.WHERE and i == 0)]
+    deciding = [i for i in heard if operands[i].decides]
+    if all(operands[i].rests_on_default for i in deciding):
+        # where no format is stated, those decided by uses count too
+        deciding = [i for i in heard if i in deciding or operands[i].why is Why.USE]
+    if not deciding:
+        followers = [operands[i].dtype for i in heard if operands[i].follows]
+        dtype = promote(*followers) if followers else default
+        found = Precision(dtype, Why.OPERANDS, rests_on_default=True)
+    else:
+        found = _promotion(operands, deciding)
+        if not found.dtype.is_float:
+            # beside integers a float decides even if it is only the default
+            floats = [i for i in heard if operands[i].dtype.is_float and i not in deciding]
+            if found.dtype is bool_:  # and so does a whole number beside truths
+                floats += [i for i in heard if operands[i].dtype is int32 and i not in deciding]
+            found = _promotion(operands, sorted([*deciding, *floats]))
+    dtype = _computed_format(op, found.dtype, default)
+    return replace(found, dtype=reduced_format(dtype) if is_reduction else dtype)
+
+
+def reduced_format(dtype: DType) -> DType:
+    """Return the format of sums and products along axes: 32 bits for shorter integers and bool."""
+    if not dtype.is_short_integer:
+        return dtype
+    return uint32 if dtype.kind is Kind.UNSIGNED else int32
+
+
+def is_reduction(combine: BinaryOp | None, logic: Logic | IndexMaps) -> bool:
+    """Return True for an operation whose results are sums or products of several terms."""
+    if combine not in (BinaryOp.ADD, BinaryOp.MUL):
+        return False
+    return isinstance(logic, IndexMaps) or reduces_axes(logic)
+
+
+def _computed_format(op: Op | None, promoted: DType, default: DType) -> DType:
+    """Return the format of a primitive's result from the promotion of its operands: a float where
+    the primitive needs one, and int8 for quotients, remainders and powers of truths.
+    """
+    if op is not None and op.value.is_real and not promoted.is_float:
+        return default
+    return int8 if promoted is bool_ and op in _BEYOND_TRUTH else promoted
+
+
+_BEYOND_TRUTH = frozenset({BinaryOp.FLOOR_DIV, BinaryOp.MOD, BinaryOp.POW})
+"""Primitives whose results for truths are integers, as in NumPy."""
+
+
+def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Precision:
+    dtype = promote(*(operands[i].dtype for i in positions))
+    default = all(operands[i].rests_on_default for i in positions)
+    return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
+
+
+def check_truths(op: Op | None, operands: Sequence[TypedOperand], origin: Origin) -> None:
+    """Raise UsageError for a difference of truths in their own format, which NumPy refuses, too."""
+    if op in _DIFFERENCES and all(each.precision.dtype is bool_ for each in operands):
+        raise UsageError(
+            "Differences are taken of numbers, and bool holds truths.",
+            found=f"{origin.operation} of bool",
+            where=str(origin),
+            fix=f'write {_DIFFERENCES[op]}, or convert: oc.cast(x, "int32")',
+        )
+
+
+_DIFFERENCES: dict[Op | None, str] = {
+    BinaryOp.SUB: "x ^ y",
+    UnaryOp.NEG: "~x",
+    UnaryOp.SIGN: "x",
+}
+"""Primitives that are not defined for truths, and what is meant with them."""
+
+
+def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
+    """Return the format, or float32 in its place if its range is short and literal cells come near
+    its end. Files are not read for this.
+    """
+    if dtype not in SHORT_RANGE or isinstance(cells, np.memmap):
+        return dtype
+    cutoff = constant_limit(dtype, settings.current().half_constant_cutoff)
+    sizes = np.abs(np.asarray(cells, np.float64))
+    return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype
+
+
+class TypedOperand(Protocol):
+    """An operand with a number format."""
+
+    @property
+    def precision(self) -> Precision: ...
+
+    @property
+    def free_number(self) -> float | None:
+        """The number of an operand that is one without a stated format, or None."""
+
+
+def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
+    """Return the precisions of operands: whole numbers without a stated format are integers beside
+    integers.
+    """
+    found = [operand.precision for operand in operands]
+    beside = format_for_numbers(op, operands)
+    if beside is None or not beside.holds_integers:
+        return found
+    numbers = [operand.free_number for operand in operands]
+    return [
+        precision
+        if number is None or number % 1
+        else Precision.by_default(whole_number_format(number, beside))
+        for precision, number in zip(found, numbers, strict=True)
+    ]
+
+
+def whole_number_format(number: float, beside: DType) -> DType:
+    """Return the format of a whole number beside a format: beside bool, a Python bool is one, and
+    other numbers are int32.
+    """
+    return int32 if beside is bool_ and not isinstance(number, bool) else beside
+
+
+def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -> DType | None:
+    """Return the format for numbers among the operands of a primitive: the promotion of the other
+    operands, or None. The condition of `where` is ignored.
+
+    Args:
+        op: The primitive.
+        operands: The operands; None for a number that is no tensor yet.
+    """
+    others = operands[1:] if op is TernaryOp.WHERE else operands
+    formats = [e.precision.dtype for e in others if e is not None and e.free_number is None]
+    return promote(*formats) if formats else None
+
+
+def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DType:
+    """Return the format of a primitive's result: the promotion of its operands, a float where the
+    primitive needs one.
+    """
+    if op is TernaryOp.WHERE:
+        dtypes = dtypes[1:]
+    return _computed_format(op, promote(*dtypes), default)

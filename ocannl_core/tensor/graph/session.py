@@ -1,0 +1,228 @@
+"""Sessions: identities, the shape environment, the random seed and the recorder of a program."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+from numbers import Integral
+from types import TracebackType
+from typing import Any, Protocol
+
+from ocannl_core import settings
+from ocannl_core.dtypes import DType, dtype_of
+from ocannl_core.errors import UsageError
+from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import caller_location
+from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.language.subscripts import Keys
+
+
+class Recorder(Protocol):
+    """The interface of a recording of code.
+
+    Attributes:
+        recording: The identity of the recording.
+    """
+
+    recording: Any
+
+    def add_tensor(self, tensor: Any, *, is_named: bool) -> None:
+        """Record a tensor created by an operator at this place."""
+        ...
+
+    def add_declaration(self, tensor: Any) -> None:
+        """Record a tensor declared at this place."""
+        ...
+
+    def splice(self, steps: tuple[Any, ...], results: frozenset[Any]) -> None:
+        """Record steps built elsewhere."""
+        ...
+
+    def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
+        """Return a primitive with a logic of its own, for an assignment to reduce."""
+        ...
+
+    def assign(
+        self, target: Any, value: Any, combine: BinaryOp, *, reset: bool, keys: Keys = ()
+    ) -> None:
+        """Record an assignment to a tensor, or to the cells that keys address."""
+        ...
+
+    def note_update(self, result: Any, part: Any, combine: BinaryOp, value: Any) -> None:
+        """Note that an in-place operator made a tensor from a part of another one."""
+        ...
+
+    def assign_rows(
+        self, target: Any, positions: Any, axis: int, value: Any, combine: BinaryOp
+    ) -> None:
+        """Record an assignment at computed positions along an axis."""
+        ...
+
+    def update_of(self, result: Any) -> Any:
+        """Return the update that computed a tensor, or None."""
+        ...
+
+
+class Notes:
+    """Texts about tensors, held weakly: an entry disappears with its tensor."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], str]] = {}
+
+    def __contains__(self, tensor: Any) -> bool:
+        return tensor.id in self._entries
+
+    def __getitem__(self, tensor: Any) -> str:
+        return self._entries[tensor.id][1]
+
+    def __setitem__(self, tensor: Any, text: str) -> None:
+        entries, key = self._entries, tensor.id
+        entries[key] = weakref.ref(tensor, lambda _: entries.pop(key, None)), text
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def copy(self) -> Notes:
+        """Return an independent copy of the notes."""
+        made = Notes()
+        for reference, text in self._entries.values():
+            if (tensor := reference()) is not None:
+                made[tensor] = text
+        return made
+
+
+class Session:
+    """A program of tensors. Tensors of different sessions do not mix.
+
+    There is always a current session. `with Session(seed=1):` isolates the code inside, and keeps
+    the random numbers of a model independent of earlier code: they are keyed by creation order
+    within the session.
+
+    Args:
+        seed: Seed of all random numbers; from the settings when not given.
+        dtype: The default number format of floats; from the settings when not given.
+        param_dtype: The number format in which parameters without a stated one are stored; from the
+            settings when not given. It does not decide the formats of their uses: with
+            `Session(dtype="bfloat16", param_dtype="float32")` a model computes in bfloat16, and
+            small updates of its parameters are not lost.
+    """
+
+    def __init__(
+        self,
+        seed: int | None = None,
+        dtype: DType | str | None = None,
+        param_dtype: DType | str | None = None,
+    ) -> None:
+        defaults = settings.current()
+        self._seed = 0
+        self.seed = defaults.seed if seed is None else seed
+        self.default_dtype = _float("dtype", defaults.default_dtype if dtype is None else dtype)
+        stored = defaults.param_dtype if param_dtype is None else param_dtype
+        self.param_dtype = None if stored is None else _float("param_dtype", stored)
+        self.threefry_rounds = defaults.threefry_rounds
+        self.random_seed: Any = None
+        """The tensor of the seed, created with the first random numbers."""
+        self.environment = Environment()
+        self.recorder: Recorder | None = None
+        self.loop: Any = None
+        """The innermost loop whose body is being traced."""
+        self.block: Any = None
+        """The innermost running application of a block."""
+        self.consumed = Notes()
+        """Tensors whose forward code is contained in a compiled computation, with its name."""
+        self.backpropagated = Notes()
+        """Tensors whose backpropagation has been consumed, with the line of the call."""
+        self.applications: dict[Any, Any] = {}
+        """Constants, and applications of user-written operations without inputs, by keys under
+        which equal ones are shared.
+        """
+        self.signatures: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """The output types of user-written operations, by input types."""
+        self._ids = count()
+        self._ids_apart = count(1 << 40)
+        self._outer: list[Session] = []
+
+    @property
+    def seed(self) -> int:
+        """The seed of all random numbers, an integer of 64 bits; code compiled later uses a new
+        one.
+        """
+        return self._seed
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        if not isinstance(value, Integral) or not -(1 << 63) <= value < 1 << 64:
+            raise UsageError(
+                "The seed of random numbers is an integer of 64 bits.",
+                found=repr(value),
+                where=str(caller_location() or ""),
+            )
+        self._seed = int(value)
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Number the tensors made inside in a range of their own, so that the random numbers of
+        those made later do not depend on how many there are.
+        """
+        own, self._ids = self._ids, self._ids_apart
+        try:
+            yield
+        finally:
+            self._ids = own
+
+    def __enter__(self) -> Session:
+        self._outer.append(current())
+        _current.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _current.set(self._outer.pop())
+
+
+def _float(keyword: str, value: DType | str) -> DType:
+    """Return a default number format, which must be a float."""
+    found = dtype_of(value)
+    if not found.is_float:
+        raise UsageError(
+            "The default formats of a session are floats.",
+            found=f"{keyword}={str(found)!r}",
+            where=str(caller_location() or ""),
+            fix=f'state the format of single tensors: oc.tensor(..., dtype="{found}")',
+        )
+    return found
+
+
+_current: ContextVar[Session | None] = ContextVar("ocannl_session", default=None)
+
+
+def current() -> Session:
+    """Return the session of new tensors."""
+    session = _current.get()
+    if session is None:
+        session = Session()
+        _current.set(session)
+    return session
+
+
+def reset(seed: int | None = None) -> Session:
+    """Start the current session afresh, so that a rebuilt model gets the same identities and
+    random numbers.
+    """
+    session = Session(seed)
+    _current.set(session)
+    return session

@@ -1,0 +1,372 @@
+"""Slots: the operands of an operation's own code, with index maps from its logic.
+
+The two functions that define an operation take slots: `v` is the result, `v1` the first operand,
+`g1` the gradient of the first operand. Operators on slots apply bare primitives; an assignment to a
+slot becomes one accumulating assignment over the operation's domain. A nested application is stored
+first, in a node with one axis for every domain variable that it varies with: `g2 -= g * (v / v2)`
+computes `v / v2` once per cell of `v`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
+from typing import Any, Literal, NoReturn, Protocol
+
+from ocannl_core.assign.nodes import Cells, Merge, Operand, Scalar
+from ocannl_core.dtypes import DType, float32
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import ComputedIndex, IndexMap, IndexVar, variables
+from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.origin import caller_location
+from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
+from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
+from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.subscripts import key_text
+
+ALL = -1
+"""In place of a position: a parameter that gets the slots of all operands, as a tuple."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotName:
+    """The meaning of a parameter name of a defining function.
+
+    Attributes:
+        role: The value or the gradient of a tensor, an intermediate tensor with its axes, the
+            selection of a maximum or minimum, or the positions on the reduced axes.
+        position: The result (0), an operand (1-3), or all operands.
+    """
+
+    role: Literal["value", "gradient", "intermediate", "selection", "position"]
+    position: int
+
+
+SLOT_NAMES: dict[str, SlotName] = {
+    **dict.fromkeys(("v", "t", "lhs"), SlotName("value", 0)),
+    **{f"{name}{i}": SlotName("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
+    "vs": SlotName("value", ALL),
+    "g": SlotName("gradient", 0),
+    "gs": SlotName("gradient", ALL),
+    **{f"g{i}": SlotName("gradient", i) for i in (1, 2, 3)},
+    "selected": SlotName("selection", 0),
+}
+
+POSITION = "position"
+"""The slot of the positions on the reduced axes; in code made by this package only."""
+
+_INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
+
+
+@cache
+def slot_of(name: str) -> SlotName:
+    """Return the meaning of a parameter name.
+
+    Raises:
+        KeyError: if it is not the name of a slot.
+    """
+    if name in SLOT_NAMES:
+        return SLOT_NAMES[name]
+    if name == POSITION:
+        return SlotName("position", 0)
+    match = _INTERMEDIATE.fullmatch(name)
+    if match is None:
+        raise KeyError(name)
+    side = match[1] or match[2]
+    position = 0 if side == "lhs" else int(side[3:] or 1)
+    return SlotName("intermediate", position)
+
+
+class SlotEmitter(Protocol):
+    """A receiver of the assignments of defining functions."""
+
+    def accumulate(
+        self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue
+    ) -> None: ...
+
+    def set_from_words(self, target: Slot, words: Slot) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotApplication(Expression):
+    """A primitive applied to slots, not assigned yet.
+
+    Attributes:
+        op: The primitive.
+        args: Its arguments.
+        logic: The logic of the assignment, if it is stated there.
+        dtype: The number format that it is stored in; it follows from the arguments when None.
+    """
+
+    op: Op
+    args: tuple[SlotValue, ...]
+    logic: Logic | None = None
+    dtype: DType | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.op.value.name}({', '.join(map(repr, self.args))})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot(Assignable):
+    """A tensor of an operation's code together with its index map.
+
+    Attributes:
+        name: The parameter name.
+        operand: The cells, a number, or None for the gradient of a tensor that needs none:
+            assignments are dropped.
+        dtype: The number format.
+        index: The index map over the operation's domain.
+        dims: Extents of the axes that the map addresses.
+        emitter: The receiver of assignments to the slot.
+        position: The tensor whose axes it has: 0 for the result, 1 for the first operand.
+        beyond: The number that windows read in its margins; None where none leaves the axes.
+    """
+
+    name: str
+    operand: Operand | None
+    dtype: DType
+    index: IndexMap
+    dims: tuple[int, ...]
+    emitter: SlotEmitter
+    position: int = 0
+    beyond: float | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def merge(self) -> Slot:
+        """The merge buffer of the slot's tensor, as an operand."""
+        if not isinstance(self.operand, Cells):
+            raise UsageError("Constants have no merge buffer.", found=f"{self.name}.merge")
+        return replace(self, name=f"{self.name}.merge", operand=Merge(self.operand.node))
+
+    def __getitem__(self, key: object) -> LeftHandSide:
+        target = self.target(key)
+        if target is None:
+            raise UsageError(
+                "A slot is written as v[:] = e, v[oc.neutral] += e or v += e.",
+                found=f"{self.name}[{key!r}]",
+            )
+        return target
+
+    def assign_with(
+        self, value: Any, combine: BinaryOp, *, reset: bool, at: tuple[object, ...] = ()
+    ) -> None:
+        """Pass an assignment on to the emitter."""
+        if at:
+            raise UsageError(
+                "A slot is written as a whole, or at the positions of a logic.",
+                found=f"{self.name}[{key_text(at)}] = ...",
+                where=str(caller_location() or ""),
+                fix='v.assign(e, logic="... => 2,...") writes position 2 of the first output axis',
+            )
+        if not isinstance(value, Slot | SlotApplication | int | float):
+            raise UsageError(
+                "The code of an operation is made of its slots, primitives and numbers.",
+                found=f"{value!r} assigned to {self.name}",
+            )
+        self.emitter.accumulate(self, combine, reset=reset, value=value)
+
+    def fill_from_words(self, words: Slot) -> None:
+        """Assign runs of cells the numbers unpacked from words."""
+        self.emitter.set_from_words(self, words)
+
+
+SlotValue = Slot | SlotApplication | int | float
+
+
+def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:
+    """Return a primitive applied to slots.
+
+    Args:
+        op: The primitive.
+        args: Slots, applications of primitives to slots, and numbers.
+        logic: The logic of the assignment, which lines up the axes of slots.
+    """
+    for arg in args:
+        if not isinstance(arg, Slot | SlotApplication | int | float):
+            _reject(arg)
+        if isinstance(arg, SlotApplication) and arg.logic is not None:
+            raise UsageError(
+                "A primitive with a logic of its own is assigned as it is.",
+                found=f"{op.value.name}({', '.join(map(repr, args))})",
+                where=str(caller_location() or ""),
+                fix=f"assign {arg!r} to an intermediate slot first",
+            )
+    if logic is not None and not all(isinstance(arg, Slot) for arg in args):
+        raise UsageError(
+            "A logic lines up the axes of slots.",
+            found=f"{op.value.name}({', '.join(map(repr, args))}, logic=...)",
+            where=str(caller_location() or ""),
+            fix="assign the nested application to an intermediate slot first",
+        )
+    return SlotApplication(op, args, logic)
+
+
+def _reject(arg: object) -> NoReturn:
+    raise UsageError(
+        "Slots combine with slots and numbers only.",
+        found=repr(arg),
+        fix="make the tensor an operand of the operation",
+    )
+
+
+@lru_cache(maxsize=1024)
+def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
+    """Return the parameter names of a defining function.
+
+    Raises:
+        UsageError: if a name is not that of a slot.
+    """
+    names = tuple(inspect.signature(function).parameters)
+    unknown = [name for name in names if not _is_slot(name) and name != POSITION]
+    if unknown:
+        raise UsageError(
+            "The parameters of a defining function are named after slots.",
+            found=", ".join(unknown),
+            fix="use " + ", ".join(SLOT_NAMES) + "; or, for an intermediate tensor with the axes "
+            "of a slot, a name like rhs1_mask",
+        )
+    return names
+
+
+def _is_slot(name: str) -> bool:
+    return name in SLOT_NAMES or _INTERMEDIATE.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
+    """Return the accumulation with which a defining function writes the result; None for plain
+    assignment.
+    """
+    written = ResultRecorder()
+
+    def slot(name: str) -> Slot | tuple[Slot, ...]:
+        empty = Slot(name, Scalar(0.0), float32, (), (), written)
+        return (empty,) * operands if slot_of(name).position == ALL else empty
+
+    forward(*(slot(name) for name in slot_names(forward)))
+    return next((each for each, _ in written.found if each is not BinaryOp.SECOND), None)
+
+
+class ResultRecorder:
+    """Collector of the values that a defining function assigns to the result, with their
+    accumulations.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[tuple[BinaryOp, SlotValue]] = []
+
+    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
+        if slot_of(target.name) == SlotName("value", 0):
+            self.found.append((combine, value))
+
+    def set_from_words(self, target: Slot, words: Slot) -> None:
+        self.found.append((BinaryOp.SECOND, words))
+
+
+@lru_cache(maxsize=1024)
+def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
+    """Return the logic of a defining function whose assignments state one each."""
+    parts = PartRecorder()
+
+    def slot_at(name: str, position: int) -> Slot:
+        return Slot(name, Scalar(0.0), float32, (), (), parts, position)
+
+    def slot(name: str) -> Slot | tuple[Slot, ...]:
+        position = slot_of(name).position
+        if position != ALL:
+            return slot_at(name, position)
+        return tuple(slot_at(f"{name}[{i}]", i + 1) for i in range(operands))
+
+    forward(*(slot(name) for name in slot_names(forward)))
+    return Several(tuple(dict.fromkeys(parts.found)))
+
+
+class PartRecorder:
+    """Collector of the logics of a defining function's assignments."""
+
+    def __init__(self) -> None:
+        self.found: list[ConcatPart] = []
+
+    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
+        self.found.append(part_of(target, value))
+
+    def set_from_words(self, target: Slot, words: Slot) -> None:
+        pass
+
+
+def part_of(target: Slot, value: SlotValue) -> ConcatPart:
+    """Return the logic of one assignment, with the slots that it lines up."""
+    stated = value.logic if isinstance(value, SlotApplication) else None
+    sources = tuple(slot.position for slot in slots_in(value))
+    return ConcatPart(target.position, sources, stated or Pointwise())
+
+
+def slots_in(value: SlotValue) -> Iterator[Slot]:
+    """Yield the slots that a value reads, one for each read."""
+    match value:
+        case Slot():
+            yield value
+        case SlotApplication(args=args):
+            for arg in args:
+                yield from slots_in(arg)
+        case _:
+            pass
+
+
+def value_variables(value: SlotValue) -> set[IndexVar]:
+    """Return the domain variables that a value depends on."""
+    match value:
+        case Slot(index=index):
+            return {var for each in index for var in variables(each)}
+        case SlotApplication(args=args):
+            return set().union(*(value_variables(arg) for arg in args))
+        case _:
+            return set()
+
+
+def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int, ...]]:
+    """Return the operand with its index map and extents; numbers have none."""
+    if isinstance(value, Slot):
+        assert value.operand is not None, "gradients of operands are not read"
+        if isinstance(value.operand, Scalar):
+            return value.operand, (), ()
+        return value.operand, value.index, value.dims
+    return Scalar(float(value)), (), ()
+
+
+def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
+    """Return the primitive and the arguments that compute a value; for a slot or a number, the
+    identity.
+    """
+    if isinstance(value, SlotApplication):
+        return value.op, value.args
+    return UnaryOp.IDENTITY, (value,)
+
+
+def with_numbered_positions(
+    target: Slot, args: tuple[SlotValue, ...]
+) -> tuple[Slot, tuple[SlotValue, ...]]:
+    """Return a target and its arguments with computed positions that refer to the arguments, in
+    place of the operands of the operation.
+    """
+    numbers = {arg.position - 1: number for number, arg in enumerate(args) if isinstance(arg, Slot)}
+
+    def renumbered(slot: Slot) -> Slot:
+        if not any(isinstance(index, ComputedIndex) for index in slot.index):
+            return slot
+        found = tuple(
+            replace(index, operand=numbers[index.operand])
+            if isinstance(index, ComputedIndex)
+            else index
+            for index in slot.index
+        )
+        return replace(slot, index=found)
+
+    return renumbered(target), tuple(renumbered(a) if isinstance(a, Slot) else a for a in args)

@@ -1,0 +1,179 @@
+"""Keys of subscripts as they are written: `x[0:2]`, `x[-1]`, `x[..., None]`, `x[i:i+n]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import (
+    AffineIndex,
+    FixedIndex,
+    IndexExpression,
+    StaticExtent,
+    StaticIndex,
+    VarIndex,
+    affine,
+    static_terms,
+)
+from ocannl_core.origin import caller_location
+from ocannl_core.shape.language.subscripts import (
+    DynamicSlice,
+    Key,
+    Keys,
+    NewAxis,
+    Position,
+    Rest,
+    StaticSlice,
+)
+from ocannl_core.tensor.graph.expression import Expression
+
+_RULE = "A key is a position, a slice, `...` or None; positions are integers and static indices."
+
+
+def key_text(key: object) -> str:
+    """Return a key as it is written between brackets."""
+    match key:
+        case tuple() if key:
+            return ", ".join(map(key_text, key))
+        case slice():
+            bounds = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)
+            return ":".join("" if bound is None else key_text(bound) for bound in bounds)
+        case EllipsisType():
+            return "..."
+        case StaticIndex():
+            return key.name
+        case IndexExpression():
+            return str(key)
+        case np.ndarray():
+            return f"an array of shape {key.shape}"
+        case _:
+            return repr(key)
+
+
+def parts_of(key: object) -> tuple[Any, ...]:
+    """Return the parts of a key, in order."""
+    return key if isinstance(key, tuple) else (key,)
+
+
+def is_everything(key: object) -> bool:
+    """Return True for the key of `c[:]`."""
+    return isinstance(key, slice) and key == slice(None)
+
+
+def selected_rows(key: object) -> tuple[Any, int] | None:
+    """Return the positions and the axis of `x[ids]` and `x[:, ids]`; None for other keys.
+
+    Raises:
+        UsageError: for positions along several axes, or beside other keys than `:` and `...`.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    places = [place for place, part in enumerate(parts) if isinstance(part, Expression)]
+    if not places:
+        return None
+    others = [part for part in parts if not isinstance(part, Expression)]
+    around = [place for place, part in enumerate(parts) if part is ...]
+    if len(places) > 1 or len(around) > 1 or not all(p is ... or is_everything(p) for p in others):
+        raise UsageError(
+            "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
+            found=f"x[{key_text(key)}]",
+            where=str(caller_location() or ""),
+            fix="select along one axis after the other: oc.take(oc.take(x, i, axis=0), j, axis=1)",
+        )
+    (place,) = places
+    is_from_end = bool(around) and around[0] < place
+    return parts[place], place - len(parts) if is_from_end else place
+
+
+def parse_keys(parts: Sequence[object], text: str) -> Keys:
+    """Return the keys of a subscript.
+
+    Args:
+        parts: The keys as they are written.
+        text: The subscript, for errors.
+
+    Raises:
+        UsageError: if a part is no key, or a bound is none.
+    """
+    keys = tuple(_key(part, text) for part in parts)
+    if sum(isinstance(key, Rest) for key in keys) > 1:
+        raise _error(
+            "`...` stands once for the axes without a key.", text, "write : for each other axis"
+        )
+    return keys
+
+
+def _key(part: object, text: str) -> Key:
+    match part:
+        case None:
+            return NewAxis()
+        case EllipsisType():
+            return Rest()
+        case slice():
+            return _slice(part, text)
+        case bool() | np.bool_():
+            raise _error(_RULE, text, "oc.where(condition, x, 0) chooses cell by cell")
+        case list() | np.ndarray():
+            raise _error(_RULE, text, "oc.take(x, ids) takes the positions in oc.tensor([...])")
+        case Expression():
+            raise _error(_RULE, text, "oc.take(x, ids) takes positions that a tensor holds")
+    found = None if isinstance(part, StaticExtent) else static_terms(part)
+    if found is None:
+        raise _error(_RULE, text, "convert the key with int(...)" if isinstance(part, Real) else "")
+    terms, offset = found
+    return Position(offset) if not terms else Position(_run_time(terms, offset))
+
+
+def _slice(part: slice, text: str) -> StaticSlice | DynamicSlice:
+    bounds = [_bound(bound, text) for bound in (part.start, part.stop)]
+    step = 1 if part.step is None else part.step
+    if not isinstance(step, Integral) or isinstance(step, bool):
+        raise _error("The step of a slice is an integer.", text)
+    step = int(step)
+    if not step:
+        raise _error("The step of a slice is not 0.", text, "x[::-1] reverses an axis")
+    start, stop = bounds
+    if all(bound is None or not bound[0] for bound in bounds):
+        first, last = (None if bound is None else bound[1] for bound in bounds)
+        return StaticSlice(first, last, step)
+    if start is None or stop is None or (distance := _distance(start, stop)) is None:
+        raise _error(
+            "The length of a slice is known when code is compiled; static indices only move it.",
+            text,
+            "x[i:i+4] has 4 positions",
+        )
+    return DynamicSlice(_run_time(*start), len(range(0, distance, step)), step)
+
+
+_Bound = tuple[tuple[tuple[int, StaticIndex], ...], int]
+"""The terms and the offset of a bound."""
+
+
+def _distance(start: _Bound, stop: _Bound) -> int | None:
+    """Return the difference of two bounds, or None if it depends on a static index."""
+    terms = [*stop[0], *((-coefficient, index) for coefficient, index in start[0])]
+    found = affine(terms, stop[1] - start[1])
+    return found.value if isinstance(found, FixedIndex) else None
+
+
+def _bound(bound: object, text: str) -> _Bound | None:
+    if bound is None:
+        return None
+    found = static_terms(bound)
+    if found is None:
+        raise _error("The bounds of a slice are integers and static indices.", text)
+    return found
+
+
+def _run_time(terms: Sequence[tuple[int, StaticIndex]], offset: int) -> VarIndex | AffineIndex:
+    index = affine(terms, offset)
+    assert isinstance(index, VarIndex | AffineIndex), "indices that cancel are numbers"
+    return index
+
+
+def _error(rule: str, text: str, fix: str = "") -> UsageError:
+    return UsageError(rule, found=text, where=str(caller_location() or ""), fix=fix)

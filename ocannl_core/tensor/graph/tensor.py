@@ -1,0 +1,596 @@
+"""The tensor: an identity, a shape to be inferred, a number format, and a definition."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.language.subscripts import Keys
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import (
+    Applied,
+    Declared,
+    Definition,
+    Effect,
+    Filled,
+    GradientOf,
+    Literal,
+    Loop,
+    Parameter,
+    Placeholder,
+    Recording,
+    ResultOf,
+    ResultOfLoop,
+    ancestors,
+    check_label,
+    kind_of,
+    parameters_of,
+)
+from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.margins import Layout, Margins, WindowAccess, node_info, widest
+from ocannl_core.tensor.graph.methods import TensorMethods
+from ocannl_core.tensor.graph.operator_bindings import code, operations
+from ocannl_core.tensor.graph.parameter_set import Parameters, ParameterScope
+from ocannl_core.tensor.graph.precision import Precision
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.shape_previews import preview
+from ocannl_core.tensor.graph.subscripts import is_everything, key_text, parse_keys, selected_rows
+from ocannl_core.tensor.graph.typed_tensor import TypedTensor
+
+
+class ScopeOfTensors(Protocol):
+    """One application of a block, inside of another one or of none."""
+
+    @property
+    def block(self) -> ParameterScope: ...
+
+    @property
+    def outer(self) -> ScopeOfTensors | None: ...
+
+
+class Tensor(TensorMethods, TypedTensor):
+    """A multi-dimensional array in a program of tensors.
+
+    Its cells live in the contexts that run the program. Tensors are created by `tensor`, `param`,
+    `placeholder`, `number` and operators.
+
+    Attributes:
+        session: The program it belongs to.
+        id: The creation ordinal within the session.
+        label: Name parts, most significant first.
+        origin: The operation and the user's line that created it.
+        definition: The source of its cells.
+        grad: The gradient of the backpropagated loss with respect to this tensor; None when it
+            needs none.
+        recording: The recorded code that it belongs to, or None.
+        loop: The loop to whose step it belongs, or None.
+        made_in: The application of a block whose body made it, or None.
+        fixed_by: The operation that relies on the cells of a literal, which the host must not
+            overwrite then.
+        is_overwritten: True once the host has overwritten a literal.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_accesses",
+        "_applications",
+        "_effects",
+        "_grad",
+        "_layout",
+        "_node",
+        "_terms",
+        "fixed_by",
+        "id",
+        "is_overwritten",
+        "label",
+        "loop",
+        "made_in",
+        "origin",
+        "recording",
+        "session",
+    )
+
+    definition: Definition[Tensor]
+
+    def __init__(
+        self,
+        session: Session,
+        definition: Definition[Tensor],
+        terms: Shape,
+        dtype: DType | Precision,
+        label: tuple[str, ...],
+        origin: Origin,
+        *,
+        requires_grad: bool = False,
+    ) -> None:
+        precision = Precision.stated(dtype) if isinstance(dtype, DType) else dtype
+        check_label(*label)
+        if requires_grad:
+            precision.check_differentiable(origin)
+        super().__init__(precision)
+        self.session = session
+        self.id = session.next_id()
+        self.definition = definition
+        self._terms = terms
+        self.label = label
+        self.origin = origin
+        self._node: TensorNode | None = None
+        self._grad: Tensor | None = None
+        self._accesses: tuple[WindowAccess, ...] = ()
+        self._layout: Layout | None = None
+        self.recording: Recording | None = None
+        self.made_in: ScopeOfTensors | None = session.block
+        is_computed = isinstance(definition, Applied | Filled | ResultOf | ResultOfLoop)
+        self.loop: Loop[Tensor] | None = session.loop if is_computed else None
+        self.fixed_by: Origin | None = None
+        self.is_overwritten = False
+        self._applications: dict[Any, Any] | None = None
+        self._effects: tuple[Effect[Tensor], ...] = ()
+        if requires_grad:
+            self._grad = Tensor(
+                session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
+            )
+
+    # ----- identity and shape ---------------------------------------------------------------------
+
+    @property
+    def terms(self) -> Shape:
+        """The shape as it was stated, in the solver's variables."""
+        return self._terms
+
+    @property
+    def shape(self) -> Shape:
+        """The shape as far as it is inferred; reading it never influences inference.
+
+        Sizes that follow from known shapes alone are those that compiling would decide now.
+        """
+        found = self.session.environment.view(self._terms)
+        if found.is_closed or not isinstance(self.definition, Applied):
+            return found
+        return preview(self) or found
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes.
+
+        Raises:
+            ShapeError: if uses that follow may add some.
+        """
+        ranks = self.session.environment.implied_ranks(self._terms)
+        if ranks is None:
+            raise ShapeError(
+                "The number of axes is counted where it is known.",
+                found=f"the shape {self.shape}",
+                where=f"{self.describe()}, at {caller_location()}",
+                fix="state the axes of the parameters that it depends on",
+            )
+        return sum(ranks)
+
+    @property
+    def size(self) -> int:
+        """The number of cells.
+
+        Raises:
+            ShapeError: if a size is not known.
+        """
+        return math.prod(self.shape)
+
+    @property
+    def is_determined(self) -> bool:
+        """Return True if the shape follows from known ones: uses decide that of no operand."""
+        is_closed = self.session.environment.view(self._terms).is_closed
+        return is_closed or preview(self) is not None
+
+    @property
+    def logic(self) -> Logic:
+        """The logic of the tensor's operation, with the captured sizes as far as they are
+        inferred.
+        """
+        assert isinstance(self.definition, Applied)
+        return self.session.environment.with_known_sizes(
+            self.definition.logic, self.definition.capture
+        )
+
+    @property
+    def node(self) -> TensorNode:
+        """The identity of the tensor's memory; the label is final once the node exists."""
+        if self.memory is not self:
+            return self.memory.node
+        if self._node is None:
+            if isinstance(self.definition, GradientOf):
+                value = self.definition.tensor
+                self._node = TensorNode(self.id, (*value.label, "grad"), value.node)
+            else:
+                self._node = TensorNode(self.id, self.label)
+        return self._node
+
+    @property
+    def memory(self) -> Tensor:
+        """The tensor that owns the memory: another one if this is an update of that."""
+        tensor = self
+        while isinstance(tensor.definition, ResultOf) and tensor.definition.updated is not None:
+            tensor = tensor.definition.updated
+        return tensor
+
+    @property
+    def has_node(self) -> bool:
+        """Return True once the node exists; before that no context can store the tensor."""
+        return self.memory._node is not None
+
+    def relabel(self, label: tuple[str, ...]) -> None:
+        """Replace the label, unless the node exists."""
+        if self._node is None and not (self._grad is not None and self._grad._node is not None):
+            self.label = label
+
+    @property
+    def info(self) -> NodeInfo:
+        """Format, extents, and margins of the operations so far; closes the shape.
+
+        Raises:
+            ShapeError: if no axis of a declared tensor or a placeholder is known, or if the cells
+                are more than indices can address.
+        """
+        is_inferred_from_uses = isinstance(self.definition, Declared | Placeholder)
+        shape = self.session.environment.view(self._terms)
+        if is_inferred_from_uses and not (
+            shape.is_closed or any(row.dims for _, row in shape.rows())
+        ):
+            raise ShapeError(
+                "A tensor has its shape before the host fills it.",
+                found=f"shape {shape}, which uses decide",
+                where=f"{self.describe()}, at {caller_location()}",
+                fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
+                "compile the code that uses it first",
+            )
+        self.relate_words()
+        self.session.environment.close([self._terms], subject=f"the shape of {self.node.name}")
+        self.settle()
+        margins = self._needed_margins()
+        return node_info(
+            self.dtype, self.shape, margins, self.describe, is_parameter=self.is_parameter
+        )
+
+    def relate_words(self) -> None:
+        """Relate the shape of packed random numbers to that of their words; do nothing for other
+        tensors.
+
+        This comes before shapes are closed and makes the format final: the number of words
+        follows from the format, and the format from all uses.
+
+        Raises:
+            ShapeError: if the numbers are known not to fill a whole number of words.
+        """
+        definition = self.definition
+        if isinstance(definition, Applied) and definition.logic == NumbersOfWords(0):
+            self.settle()
+            logic = NumbersOfWords(16 // self.dtype.nbytes)
+            self.definition = replace(definition, logic=logic)
+            words = [operand.terms for operand in definition.operands]
+            self.session.environment.relate(logic, self.terms, words, self.origin)
+
+    def note_stated_shape(self) -> None:
+        """Note that the program states the shape of a parameter apart from its creation."""
+        if isinstance(self.definition, Parameter):
+            self.definition = replace(self.definition, is_unstated_number=False)
+
+    # ----- margins --------------------------------------------------------------------------------
+
+    def add_access(self, access: WindowAccess) -> None:
+        """Record an operation that accesses the tensor through padded windows."""
+        memory = self.memory
+        memory._accesses = (*memory._accesses, access)
+
+    @property
+    def layout(self) -> Layout:
+        """The margins around the tensor's cells, final once this has been read."""
+        if self.memory is not self:
+            return self.memory.layout
+        if self._layout is None:
+            if isinstance(self.definition, GradientOf):
+                _ = self.definition.tensor.layout  # so that it cannot grow past its gradient
+            self._layout = Layout(self._needed_margins(), caller_location())
+        return self._layout
+
+    def _needed_margins(self) -> Margins:
+        """Return the margins if they are final, else the maximum over the accesses so far.
+
+        A gradient is written through the same windows that the tensor is read through.
+        """
+        if self.memory is not self:
+            return self.memory._needed_margins()
+        if self._layout is not None:
+            return self._layout.margins
+        environment = self.session.environment
+        needed = [access.margins(environment) for access in self._accesses]
+        if isinstance(self.definition, GradientOf):
+            needed.append(self.definition.tensor._needed_margins())
+        return widest(needed)
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._grad is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: object) -> None:
+        raise UsageError(
+            "Where a tensor is made decides if it has a gradient.",
+            found=f"an assignment to the attribute requires_grad of {self!r}",
+            where=str(caller_location() or ""),
+            fix="state requires_grad= there; oc.stop_gradient(x) passes no gradient on",
+        )
+
+    @property
+    def grad(self) -> Tensor | None:
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: object) -> None:
+        # `p.grad += e` stores the result of the in-place operator; anything else would be lost
+        # silently
+        if value is not self._grad:
+            raise UsageError(
+                "A gradient cannot be replaced, only assigned to inside recorded code.",
+                found=f"an assignment to the attribute grad of {self!r}",
+                where=str(caller_location() or ""),
+                fix="inside a function decorated with @oc.cd, write p.grad[:] = e or p.grad += e",
+            )
+
+    @property
+    def merge(self) -> MergeBuffer:
+        """The tensor's merge buffer: another device's copy, as an operand of recorded code."""
+        return MergeBuffer(self)
+
+    @property
+    def T(self) -> Tensor:
+        """The tensor with input and output axes exchanged."""
+        transposed: Tensor = operations.transpose(self)
+        return transposed
+
+    def note_host_write(self) -> None:
+        """Record that the host writes the cells.
+
+        Raises:
+            UsageError: if compiled code relies on the cells of the literal.
+        """
+        if not isinstance(self.definition, Literal):
+            return
+        if self.fixed_by is not None:
+            raise UsageError(
+                "A literal that holds 0, 1, 2, ... and is compared is a part of the program, as "
+                "oc.arange(n) is.",
+                found=f"an assignment to {self.describe()}, compared by {self.fixed_by}",
+                where=str(caller_location() or ""),
+                fix="compare with a placeholder, oc.placeholder(...), which the host fills",
+            )
+        self.is_overwritten = True
+
+    # ----- the graph ------------------------------------------------------------------------------
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """The tensors it is computed from."""
+        match self.definition:
+            case Applied(operands=operands):
+                return operands
+            case ResultOf(application):
+                return tuple(application.inputs)
+            case ResultOfLoop(loop):
+                return loop.inputs
+            case _:
+                return ()
+
+    @property
+    def is_parameter(self) -> bool:
+        return isinstance(self.definition, Parameter)
+
+    @property
+    def is_placeholder(self) -> bool:
+        return isinstance(self.definition, Placeholder)
+
+    @property
+    def is_statistic(self) -> bool:
+        """Return True for state that training follows and evaluation reads."""
+        definition = self.definition
+        return isinstance(definition, Declared) and definition.is_statistic
+
+    @property
+    def is_gradient(self) -> bool:
+        return isinstance(self.definition, GradientOf)
+
+    @property
+    def literal(self) -> np.ndarray[Any, Any] | None:
+        """The host's array of a literal, in the tensor's number format unless it is a file's; flat
+        as long as its shape is open.
+        """
+        if not isinstance(self.definition, Literal):
+            return None
+        array = self._converted(self.definition.array)
+        shape = self.shape
+        return array.reshape(shape.dims) if shape.is_closed else array
+
+    @property
+    def params(self) -> Parameters[Tensor]:
+        """The parameters that the tensor depends on, oldest first, with their names."""
+        return Parameters(t for t in ancestors([self]) if t.is_parameter)
+
+    @property
+    def statistics(self) -> Parameters[Tensor]:
+        """The statistics that the tensor depends on, or that its gradient updates, oldest first,
+        with their names.
+        """
+        graph = ancestors([self])
+        updated = [t for tensor in graph for effect in tensor.effects for t in effect.targets]
+        return Parameters(t for t in (*graph, *updated) if t.is_statistic)
+
+    @property
+    def scopes(self) -> tuple[ParameterScope, ...]:
+        """The blocks around a parameter or a statistic, outermost first."""
+        definition = self.definition
+        return definition.scopes if isinstance(definition, Declared | Parameter) else ()
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        """Return the parameters that the tensor depends on, and those that their initialisers
+        need, oldest first.
+        """
+        return parameters_of(self)
+
+    def initialization(self) -> Any:
+        """Return the computation of a parameter's first value."""
+        assert isinstance(self.definition, Parameter)
+        return self.definition.code(self)
+
+    def describe(self) -> str:
+        """Return the kind, the name and the line of the tensor, for messages."""
+        kind = kind_of(self.definition)
+        where = f" ({self.origin.location})" if self.origin.location else ""
+        return f"{kind} {self.node.name}{where}"
+
+    def applications(self) -> dict[Any, Any]:
+        """Return the applications of user-written operations that live as long as the tensor."""
+        if self._applications is None:
+            self._applications = {}
+        return self._applications
+
+    @property
+    def effects(self) -> tuple[Effect[Tensor], ...]:
+        """The code that follows each backpropagation through the tensor."""
+        return self._effects
+
+    def add_effect(self, effect: Effect[Tensor]) -> None:
+        """Let code follow each backpropagation through the tensor; an effect of several tensors
+        follows once.
+        """
+        self._effects += (effect,)
+
+    # ----- code -----------------------------------------------------------------------------------
+
+    def forward(self) -> Any:
+        """Return the code that computes the tensor, each part once.
+
+        It contains the code of all dependencies, up to parameters, placeholders and literals. While
+        code is being recorded, it becomes a part of that code, as the other pieces of code here do.
+        """
+        return code.forward(self)
+
+    def zero_grads(self) -> Any:
+        """Return the code that sets the gradients of the tensor, and of all its dependencies, to
+        zero.
+        """
+        return code.zero_grads(self)
+
+    def backprop(self) -> Any:
+        """Return the code that adds to the gradients of the tensor's dependencies.
+
+        The tensor's own gradient must be set: `loss.grad[:] = 1.0`.
+        """
+        return code.backprop(self)
+
+    def consume_forward(self) -> Any:
+        """Return the tensor's forward code, and mark it as consumed: code recorded later reads the
+        tensor instead of computing it.
+
+        Raises:
+            UsageError: if the code, or a part of it, was consumed before.
+        """
+        return code.consume_forward(self)
+
+    def consume_backprop(self) -> Any:
+        """Return the tensor's code for backpropagation, once.
+
+        Raises:
+            UsageError: if it was consumed before.
+        """
+        return code.consume_backprop(self)
+
+    # ----- assignment and indexing ----------------------------------------------------------------
+
+    def __getitem__(self, key: object) -> Any:
+        if (selected := selected_rows(key)) is not None:
+            return operations.take(self, *selected)
+        is_read = self.session.recorder is None or not self.is_assignable
+        if not (is_read and is_everything(key)) and (target := self.target(key)) is not None:
+            return target
+        return operations.subscript(self, key)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if (selected := selected_rows(key)) is not None:
+            operations.store_rows(self, *selected, value)
+        else:
+            super().__setitem__(key, value)
+
+    def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
+        """Note an in-place operator on a part of a tensor that recorded code may write."""
+        recorder = self.session.recorder
+        is_part = isinstance(self.definition, Applied) and isinstance(
+            self.definition.logic, Slice | Take
+        )
+        if is_part and recorder is not None and isinstance(result, Tensor):
+            recorder.note_update(result, self, combine, value)
+
+    @property
+    def sliced_from(self) -> tuple[Tensor, Keys] | None:
+        """The tensor of which this one is a slice, with the keys; None for other tensors."""
+        match self.definition:
+            case Applied(operands=(source,), logic=Slice(keys)):
+                return source, keys
+            case _:
+                return None
+
+    def assign_with(
+        self, value: Any, combine: BinaryOp, *, reset: bool, at: tuple[object, ...] = ()
+    ) -> None:
+        """Record an assignment to this tensor, or to the cells at the keys `at`.
+
+        Raises:
+            UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be
+                assigned to.
+        """
+        recorder = sessions.current().recorder or self.session.recorder
+        if recorder is None and self.session.loop is not None:
+            raise UsageError(
+                "A step of a loop computes tensors and assigns none.",
+                found=f"an assignment to {self!r} in the body of {self.session.loop.name}",
+                where=str(caller_location() or ""),
+                fix="return the new value as the carry, or as a value of the step",
+            )
+        if recorder is None:
+            raise UsageError(
+                "Assignments are recorded inside functions decorated with @oc.cd.",
+                found=f"an assignment to {self!r} outside of one",
+                where=str(caller_location() or ""),
+                fix="put the assignment into a function decorated with @oc.cd and compile its "
+                "result",
+            )
+        keys = parse_keys(at, f"{self.label[0]}[{key_text(at)}]")
+        recorder.assign(self, value, combine, reset=reset, keys=keys)
+
+    @property
+    def is_assignable(self) -> bool:
+        """Return True for tensors whose cells recorded code may write."""
+        return isinstance(self.definition, Declared | Parameter | Placeholder | GradientOf)
+
+    def __repr__(self) -> str:
+        name = "_".join(self.label) or f"#{self.id}"
+        return f"<{type(self.definition).__name__.lower()} {name}: {self.shape}>"
+
+
+class MergeBuffer(Expression):
+    """Another device's copy of a tensor, as an operand of recorded code."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __repr__(self) -> str:
+        return f"{self.tensor!r}.merge"

@@ -1,0 +1,1 @@
+"""Errors and warnings about names and arguments of other libraries."""

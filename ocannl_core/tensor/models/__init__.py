@@ -1,0 +1,1 @@
+"""Parameters and other state of models, and the blocks that share them."""

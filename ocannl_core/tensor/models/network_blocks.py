@@ -1,0 +1,361 @@
+"""Blocks: functions whose parameters are created once and shared by later applications."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from types import FunctionType
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_depth, caller_location, returns_of
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import (
+    Applied,
+    Filled,
+    Parameter,
+    check_label,
+    has_name,
+)
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Block(Generic[R]):
+    """A configured function of tensors. A call applies it; its parameters are created at the first
+    application.
+
+    Attributes:
+        name: The function's name.
+        label: The name given with `label=`.
+        title: The name in printed code: the label, or the function's name, numbered among the
+            sub-blocks of one block with the same function.
+        parameters: The parameters created so far, by name.
+        blocks: The blocks configured in its body, by key.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., R],
+        config: dict[str, Any],
+        label: str | None,
+        number: int = 1,
+    ) -> None:
+        self.name = function.__name__
+        self.label = label
+        self.title = label or (self.name if number == 1 else f"{self.name}{number}")
+        self.config = config
+        self.parameters: dict[str, tuple[Tensor, Hashable]] = {}
+        self.blocks: dict[Hashable, Block[Any]] = {}
+        self._function = function
+        self._applied = False
+
+    def __call__(self, *args: Any, **named: Any) -> R:
+        """Return the body applied to tensors, by position or by name."""
+        tensors = self._bound(args, named)
+        session = sessions.current()
+        application = BlockApplication(self, session.block)
+        outer = session.block
+        session.block = application
+        try:
+            result = self._function(*tensors, **self.config)
+        finally:
+            session.block = outer
+        self._applied = True
+        made = list(_tensors_in(result))
+        if not made:
+            raise UsageError(
+                "The body of a block returns its results: a tensor, or several.",
+                found=f"{self.name} returned {result!r}",
+                where="\n".join(map(str, returns_of(self._function)))
+                or str(caller_location() or ""),
+                fix="end the function with return, and a tensor",
+            )
+        name = (self.name, self.label) if self.label else (self.title,)
+        for tensor in made:
+            _enrich(tensor, (*name, *_source_of(tensors)), tensors)
+        return result
+
+    def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the tensors for the positional parameters of the body.
+
+        Raises:
+            UsageError: if they do not fit its signature.
+        """
+        signature = inspect.signature(self._function)
+        try:
+            bound = signature.bind(*args, **named, **self.config)
+        except TypeError as error:
+            raise UsageError(
+                f"The positional parameters of {self.name} are the tensors that it is applied to.",
+                found=f"{error}; {len(args) + len(named)} given",
+                where=str(caller_location() or ""),
+                fix=f"{self.name}{signature}",
+            ) from None
+        bound.apply_defaults()
+        return bound.args
+
+    @property
+    def has_been_applied(self) -> bool:
+        return self._applied
+
+    def __repr__(self) -> str:
+        config = ", ".join(f"{key}={value!r}" for key, value in self.config.items())
+        return f"<block {self.name}({config}){' ' + self.label if self.label else ''}>"
+
+
+class BlockApplication:
+    """One run of a block's body, with the names of the parameters used so far."""
+
+    def __init__(self, block: Block[Any], outer: BlockApplication | None) -> None:
+        self.block = block
+        self.outer = outer
+        self.blocks: tuple[Block[Any], ...] = (*(outer.blocks if outer else ()), block)
+        self.names: set[str] = set()
+        self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
+        self.is_later: bool = block.has_been_applied or (outer is not None and outer.is_later)
+        """The block, or an enclosing one, has been applied before."""
+        self._occurrences: dict[Hashable, int] = {}
+
+    def occurrence(self, key: Hashable) -> int:
+        """Return the number of earlier uses of a key in this application."""
+        seen = self._occurrences.get(key, 0)
+        self._occurrences[key] = seen + 1
+        return seen
+
+
+class BlockFunction(Generic[P, R]):
+    """A function decorated with `@op`: positional parameters are tensors, keyword-only ones
+    configuration.
+
+    `f(hidden=64)` is a block; `f(x, hidden=64)` applies a new one at once. `label=` names it.
+    """
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._function = function
+        self._signature = inspect.signature(function)
+        functools.update_wrapper(self, function)
+
+    def __get__(self, instance: object, owner: type | None = None) -> BlockFunction[..., R]:
+        """Return the function bound to an object, which is no tensor of the body."""
+        if instance is None:
+            return self
+        return BlockFunction(self._function.__get__(instance, owner))
+
+    def __repr__(self) -> str:
+        return f"<block function {self._function.__name__}{self._signature}>"
+
+    def __call__(self, *args: Any, label: str | None = None, **keywords: Any) -> Any:
+        check_label(label)
+        parameters = self._signature.parameters
+        if "label" in parameters and parameters["label"].kind is inspect.Parameter.KEYWORD_ONLY:
+            keywords["label"] = label  # the body may have a parameter for the label, too
+        named = {
+            name: value
+            for name, value in keywords.items()
+            if name in parameters
+            and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        }
+        config = {name: value for name, value in keywords.items() if name not in named}
+        self._check_config(config)
+        block = self._block(config, label)
+        return block(*args, **named) if args or named else block
+
+    def _block(self, config: dict[str, Any], label: str | None) -> Block[R]:
+        """Return a new block; inside another block's body, the sub-block of this place."""
+        application: BlockApplication | None = sessions.current().block
+        if application is None:
+            return Block(self._function, config, label)
+        key = (
+            self._function,
+            label,
+            tuple((name, _key_of(value, name)) for name, value in sorted(config.items())),
+        )
+        place = (key, application.occurrence(key))
+        owned = application.block.blocks
+        if place not in owned:
+            number = 1 + sum(block.name == self._function.__name__ for block in owned.values())
+            owned[place] = Block(self._function, config, label, number)
+        return owned[place]
+
+    def _check_config(self, config: dict[str, Any]) -> None:
+        parameters = self._signature.parameters
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        keywords = {n: p for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        unknown = [name for name in config if name not in keywords and not takes_any]
+        missing = [
+            n
+            for n, p in keywords.items()
+            if p.default is inspect.Parameter.empty and n not in config
+        ]
+        if not unknown and not missing:
+            return
+        raise UsageError(
+            f"The configuration of {self._function.__name__} is its keyword-only parameters.",
+            found="; ".join(
+                [f"unknown {', '.join(unknown)}"] * bool(unknown)
+                + [f"missing {', '.join(missing)}"] * bool(missing)
+            ),
+            where=str(caller_location() or ""),
+            fix="pass " + (", ".join(f"{name}=..." for name in keywords) or "tensors only"),
+        )
+
+
+def op(function: Callable[P, R]) -> BlockFunction[P, R]:
+    """Turn a function of tensors into a block: parameters inside are created once per configured
+    block.
+
+        @oc.op
+        def mlp_layer(x, *, hidden):
+            return oc.relu(oc.param("w") @ x + oc.param("b", output=[hidden]))
+
+        layer = mlp_layer(hidden=64, label="L1")
+        y1, y2 = layer(x1), layer(x2)               # share w and b
+    """
+    return BlockFunction(function)
+
+
+def shared_parameter(
+    session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
+) -> Tensor:
+    """Return the parameter of that name in the running block, created by `create` when it is new.
+
+    Raises:
+        UsageError: if the name was used before in this application, or with other arguments or in
+            another session by an earlier one.
+    """
+    application: BlockApplication | None = session.block
+    if application is None:
+        return create((name,))
+    block = application.block
+    if name in application.names:
+        raise UsageError(
+            "A block's application uses each parameter name once.",
+            found=f"param({name!r}) twice in {block.name}",
+            where=str(caller_location() or ""),
+            fix="give the second one another name, or keep the first one in a variable",
+        )
+    application.names.add(name)
+    if name in block.parameters:
+        parameter, made_with = block.parameters[name]
+        if parameter.session is not session:
+            raise UsageError(
+                "The applications of a block belong to one session, as its parameters do.",
+                found=f"{block.name} in another session than the one that made its parameters",
+                where=str(caller_location() or ""),
+                fix="configure the block anew in every session, also after oc.reset()",
+            )
+        if made_with != arguments:
+            raise UsageError(
+                "Applications of one block share parameters, so they state them in the same way.",
+                found=f"param({name!r}) with other sizes or formats than in the first application "
+                f"of {block.name}",
+                where=str(caller_location() or ""),
+                fix="configure a second block",
+            )
+        return parameter
+    if application.is_later:
+        warnings.warn(
+            f"parameter {name!r} of {block.name} is new in a later application of the block; "
+            "earlier applications did not use it",
+            stacklevel=caller_depth(),
+        )
+    parameter = create((name, *application.path))
+    block.parameters[name] = (parameter, arguments)
+    return parameter
+
+
+def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
+    """Return a key that is equal for equal values of a configuration, in every application.
+
+    Args:
+        value: The value.
+        name: The keyword of the value.
+        around: The functions that capture it, for those that capture themselves.
+
+    Raises:
+        UsageError: if the value cannot be compared.
+    """
+    match value:
+        case list() | tuple():
+            return (type(value).__name__, *(_key_of(each, name, around) for each in value))
+        case dict():
+            items = [(str(key), _key_of(each, name, around)) for key, each in value.items()]
+            return ("dict", *sorted(items, key=lambda item: item[0]))
+        case np.ndarray():
+            return ("array", value.shape, value.dtype.str, value.tobytes())
+        case FunctionType():
+            # a lambda in a body is a new object in every application
+            if any(value is each for each in around):
+                return ("function", value.__code__)
+            captured = [*inspect.getclosurevars(value).nonlocals.values(), value.__defaults__]
+            return ("function", value.__code__, _key_of(captured, name, (*around, value)))
+        case functools.partial():
+            parts = (value.func, value.args, value.keywords)
+            return ("partial", _key_of(parts, name, around))
+    try:
+        hash(value)
+    except TypeError:
+        raise UsageError(
+            "A block inside another one is identified by its configuration, so its values are "
+            "compared.",
+            found=f"{name}= is a {type(value).__name__}, which is not hashable",
+            where=str(caller_location() or ""),
+            fix="pass numbers, texts, tuples, lists, dicts, arrays, functions or frozen "
+            "dataclasses; or configure the block once, outside of the body",
+        ) from None
+    return (type(value).__name__, value)
+
+
+def _tensors_in(result: Any) -> Iterator[Tensor]:
+    """Yield the tensors in the result of a body: one, or a nest of tuples, lists and dicts."""
+    pending = [result]
+    while pending:
+        match pending.pop(0):
+            case Tensor() as tensor:
+                yield tensor
+            case list() | tuple() as items:
+                pending += items
+            case dict() as named:
+                pending += named.values()
+            case _:
+                pass
+
+
+def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the name of the first argument of a body, if it has one: the last part of the label of
+    the first tensor, `x` of `layer_L1_x`, so that names do not grow with depth.
+
+    A tensor labelled after its operation has the name of its operand:
+
+        layer(2.0 * x)  -->  layer_x        layer(oc.tensor([1, 2]))  -->  layer
+    """
+    pending = [each for each in tensors if isinstance(each, Tensor)]
+    seen = set(pending)
+    for tensor in pending:
+        definition = tensor.definition
+        if has_name(definition, tensor.label):
+            return tensor.label[-1:]
+        if isinstance(definition, Applied) and len(seen) < _LOOKED_AT:
+            found = [each for each in definition.operands if each not in seen]
+            found = [each for each in found if not isinstance(each.definition, Parameter | Filled)]
+            seen.update(found)
+            pending += found
+    return ()
+
+
+_LOOKED_AT = 64
+"""About the greatest number of tensors searched for a name."""
+
+
+def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
+    """Label a tensor created by a body; one that is only passed on keeps its own label."""
+    if isinstance(tensor.definition, Applied) and all(tensor is not each for each in inputs):
+        tensor.relabel(label)

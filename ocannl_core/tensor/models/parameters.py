@@ -1,0 +1,383 @@
+"""Inputs and state of programs: parameters, placeholders, declared tensors, static indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.assign.nodes import Constant
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticExtent, StaticIndex
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.language.terms import RowKind, Shape, Size
+from ocannl_core.tensor.computations.computation import initialize
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import (
+    CarriedValue,
+    Declared,
+    Filled,
+    Loop,
+    Parameter,
+    Placeholder,
+    ancestors,
+)
+from ocannl_core.tensor.graph.parameter_set import ParameterScope
+from ocannl_core.tensor.graph.precision import Precision, Why, choose_precision
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.initial_values import OpenAxes, StatedShape, initial_value
+from ocannl_core.tensor.models.network_blocks import shared_parameter
+
+Axes = int | Size | StaticExtent | Sequence[int | Size | StaticExtent]
+"""The sizes of the axes of a row; a number is the size of the only one."""
+
+
+def _row(axes: Any) -> Any:
+    """Return the axes of a row as a list, if one size is given."""
+    is_size = isinstance(axes, int | np.integer | Size | StaticExtent) and not isinstance(
+        axes, bool
+    )
+    return [axes] if is_size else axes
+
+
+def param(
+    name: str,
+    *,
+    output: int | OpenAxes | None = None,
+    input: int | OpenAxes | None = None,
+    init: Any = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """Return a parameter: initialised once, trained by updates, shared by the applications of its
+    block.
+
+    Inside a block the same name means the same parameter in every application of the block.
+
+    Args:
+        name: The name, an identifier; printed code and labels start with it.
+        output: Sizes of the output axes; inferred when not given. `[3, ...]` states the first only.
+        input: Sizes of the input axes, in the same way.
+        init: A number for every cell; nested literals, an array or `oc.tensor(...)`, which also fix
+            the shape (the trailing axes of an array are input axes as far as `input` states sizes);
+            `oc.reshape(...)`, which fixes the number of cells; a tensor expression; or a function
+            of nothing or of the parameter's shape that returns one of these. No gradient flows into
+            it. By default uniform, centred, scaled by fan-in.
+        dtype: The number format. Without it the parameter is stored in the session's `param_dtype`;
+            without that, in the format of its uses, or else in the session's default float.
+        requires_grad: False for parameters that are initialised but not trained by gradients, which
+            is the default for integers.
+
+    Raises:
+        UsageError: for an invalid name, sizes that are not positive, an initial value that does not
+            have the stated shape; or if the block uses the name twice in one application, or with
+            other arguments than before.
+    """
+    session = sessions.current()
+    _check_name("parameter", name)
+    rows: tuple[OpenAxes | None, OpenAxes | None] = (_row(output), _row(input))
+    _check_cells(name, output=rows[0], input=rows[1])
+    layers = _layers_around(session)
+    count = None if layers is None else layers.length
+    arguments = (_hashable(rows[0]), _hashable(rows[1]), dtype, requires_grad, count)
+    found = shared_parameter(
+        session,
+        name,
+        arguments,
+        lambda label: _new(session, label, *rows, init, dtype, requires_grad, count),
+    )
+    return found if layers is None else _entry_of_layer(found, layers)
+
+
+def _layers_around(session: Session) -> Loop[Tensor] | None:
+    """Return the innermost loop whose steps have parameters of their own; None outside of any."""
+    loop: Loop[Tensor] | None = session.loop
+    while loop is not None and loop.layers is None:
+        loop = loop.outer
+    return loop
+
+
+def _entry_of_layer(parameter: Tensor, loop: Loop[Tensor]) -> Tensor:
+    """Return the entry of a parameter with a layer axis for the step of a loop over layers."""
+    assert loop.layers is not None
+    if parameter not in loop.layers:
+        entry: Tensor = parameter[loop.index]
+        loop.layers[parameter] = entry
+        loop.over, loop.entries = (*loop.over, parameter), (*loop.entries, entry)
+    return loop.layers[parameter]
+
+
+def _hashable(axes: OpenAxes | None) -> object:
+    return tuple(axes) if isinstance(axes, list | tuple) else axes
+
+
+def _check_name(kind: str, name: object) -> None:
+    if isinstance(name, str) and name.isidentifier():
+        return
+    raise UsageError(
+        f"The name of a {kind} is an identifier: files and printed code use it.",
+        found=repr(name),
+        where=str(caller_location() or ""),
+        fix='a name made of letters, digits and underscores, as in "w"',
+    )
+
+
+def _check_cells(name: str, **rows: OpenAxes | None) -> None:
+    """Refuse parameters without cells; other mistakes are reported where shapes are made."""
+    for kind, axes in rows.items():
+        sizes = axes if isinstance(axes, list | tuple) else ()
+        if any((axis.n if isinstance(axis, Size) else axis) == 0 for axis in sizes):
+            raise UsageError(
+                "A parameter has cells: the sizes of its axes are positive.",
+                found=f"{kind}={list(sizes)} for {name}",
+                where=str(caller_location() or ""),
+            )
+
+
+def _new(
+    session: Session,
+    label: tuple[str, ...],
+    output: OpenAxes | None,
+    input: OpenAxes | None,
+    init: Any,
+    dtype: DType | str | None,
+    requires_grad: bool | None,
+    layers: int | None,
+) -> Tensor:
+    origin = Origin(f"parameter {label[0]}", caller_location())
+    environment = session.environment
+    batch = () if layers is None else (layers,)
+    rows = environment.fresh_shape(batch=batch, input=input, output=output, name=label[0])
+    environment.leaf(rows, origin, parameter=True)
+    recorder, session.recorder = (
+        session.recorder,
+        None,
+    )  # an initialiser is no part of code being recorded
+    loop, session.loop = session.loop, None  # nor of a step of a loop
+    stored = session.param_dtype if dtype is None else None
+    precision = (
+        Precision(stored, Why.STORED) if stored else choose_precision(dtype, session.default_dtype)
+    )
+    said = StatedShape(rows, input, output, origin)
+    try:
+        initial, shape = initial_value(session, init, said, precision.dtype)
+    finally:
+        session.recorder, session.loop = recorder, loop
+    if loop is not None:
+        _take_out(initial, loop, origin)
+    shape = shape.with_row(RowKind.BATCH, rows.batch)  # arrays have none
+    # the sizes of a parameter with a layer axis are stated for its entries
+    is_unstated_number = (
+        isinstance(init, Real) and output is None and input is None and layers is None
+    )
+    scopes = session.block.blocks if session.block is not None else ()
+    return Tensor(
+        session,
+        Parameter(initial, initialize, scopes, is_unstated_number),
+        shape,
+        precision,
+        label,
+        origin,
+        requires_grad=precision.dtype.is_float if requires_grad is None else requires_grad,
+    )
+
+
+def _take_out(initial: Tensor, loop: Loop[Tensor], origin: Origin) -> None:
+    """Take an initialiser out of the step of a loop that was being traced when it was made.
+
+    Its random numbers are those of the first step.
+
+    Raises:
+        UsageError: if it depends on the step.
+    """
+    for tensor in ancestors([initial]):
+        around = tensor.loop
+        if around is None:
+            continue
+        if tensor in around.positions:
+            around.positions.remove(tensor)
+            tensor.definition = Filled(lambda: Constant(0.0), 0)
+        elif isinstance(tensor.definition, CarriedValue) or tensor in set(around.entries):
+            raise UsageError(
+                "The initial value of a parameter is computed once, before any step of a loop.",
+                found=f"an initialiser that reads {tensor!r} of a step of {loop.name}",
+                where=str(origin),
+                fix="make the parameter outside of the loop, or give it another init=",
+            )
+        tensor.loop = None
+
+
+def placeholder(
+    name: str,
+    *,
+    batch: Axes = (),
+    input: Axes = (),
+    output: Axes = (),
+    dtype: DType | str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return a tensor that the host fills between calls: `ctx[x] = array`.
+
+    Args:
+        name: The name in printed code and messages.
+        batch: Sizes of the batch axes.
+        input: Sizes of the input axes.
+        output: Sizes of the output axes.
+        dtype: The number format; by default that of its uses, else the session's default float.
+        requires_grad: True to compute the gradient with respect to the placeholder, too; it is
+            `x.grad`, a result of backpropagation like those of parameters.
+    """
+    session = sessions.current()
+    _check_name("placeholder", name)
+    origin = Origin(f"placeholder {name}", caller_location())
+    shape = session.environment.fresh_shape(
+        batch=_row(batch), input=_row(input), output=_row(output), name=name
+    )
+    session.environment.leaf(shape, origin)
+    precision = choose_precision(dtype, session.default_dtype)
+    definition = Placeholder()
+    return Tensor(
+        session, definition, shape, precision, (name,), origin, requires_grad=requires_grad
+    )
+
+
+def declare(
+    name: str,
+    *,
+    batch: Axes | None = None,
+    input: Axes | None = None,
+    output: Axes | None = None,
+    dtype: DType | str | None = None,
+) -> Tensor:
+    """Return a tensor for recorded code to write: zero at first, kept between calls, without a
+    gradient.
+
+    The shape is inferred from assignments to it; rows can be stated.
+    """
+    session = sessions.current()
+    _check_name("declared tensor", name)
+    origin = Origin(f"declaration {name}", caller_location())
+    shape = session.environment.fresh_shape(
+        batch=_row(batch), input=_row(input), output=_row(output), name=name
+    )
+    precision = choose_precision(dtype, session.default_dtype)
+    result = Tensor(session, Declared(), shape, precision, (name,), origin)
+    if session.recorder is not None:
+        session.recorder.add_declaration(result)
+    return result
+
+
+def statistic(name: str, *, dtype: DType | str | None = None, is_scalar: bool = False) -> Tensor:
+    """Return state of a model that training follows and evaluation reads: zero at first, shared by
+    the applications of its block, without a gradient.
+
+    Its shape is inferred from assignments to it and from its uses, unless it is a scalar. Code that
+    reads it and does not assign it runs once other code has assigned it.
+    """
+    session = sessions.current()
+    _check_name("statistic", name)
+
+    def make(label: tuple[str, ...]) -> Tensor:
+        scopes = session.block.blocks if session.block is not None else ()
+        row = () if is_scalar else None
+        shape = session.environment.fresh_shape(batch=(), input=row, output=row, name=name)
+        return _new_statistic(session, label, shape, scopes, dtype)
+
+    return shared_parameter(session, name, (dtype, is_scalar), make)
+
+
+def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
+    """Return a number that all models of the session share; see `statistic`.
+
+    It belongs to the state of every block that uses it.
+    """
+    session = sessions.current()
+    if name not in session.applications:
+        shape = session.environment.fresh_shape(batch=(), input=(), output=(), name=name)
+        session.applications[name] = _new_statistic(session, (name,), shape, (), dtype)
+    found: Tensor = session.applications[name]
+    if session.block is not None:
+        key = f"{name} of the session"  # no identifier, as the names of parameters are
+        session.block.block.parameters.setdefault(key, (found, dtype))
+    return found
+
+
+def is_shared_by_models(statistic: Tensor) -> bool:
+    """Return True for a statistic of the session, such as the count that selects random numbers."""
+    shared: bool = statistic.session.applications.get(statistic.label[0]) is statistic
+    return shared
+
+
+def _new_statistic(
+    session: Session,
+    label: tuple[str, ...],
+    shape: Shape,
+    scopes: tuple[ParameterScope, ...],
+    dtype: DType | str | None,
+) -> Tensor:
+    origin = Origin(f"statistic {label[0]}", caller_location())
+    precision = choose_precision(dtype, session.default_dtype)
+    definition = Declared(is_statistic=True, scopes=scopes)
+    return Tensor(session, definition, shape, precision, label, origin)
+
+
+def static_index(name: str, *, range: int | None = None) -> StaticIndex:
+    """Return an integer that a routine takes when it is called: `step(i=3)`.
+
+    Args:
+        name: The keyword of the call.
+        range: Values lie in `range(range)`; calls outside are errors. An axis sliced by the index
+            then has this size.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise UsageError(
+            "A static index is a keyword of the routine's call.",
+            found=repr(name),
+            where=str(caller_location() or ""),
+            fix='an identifier, as in oc.static_index("i")',
+        )
+    if range is not None and (not isinstance(range, int) or range < 1):
+        raise UsageError(
+            "The range of a static index is the number of values that it can have.",
+            found=f"range={range!r}",
+            where=str(caller_location() or ""),
+            fix="range=n for the values 0, 1, ..., n-1",
+        )
+    return StaticIndex(name, range)
+
+
+def static_extent(name: str, *, max: int) -> StaticExtent:
+    """Return the size of axes that a routine takes when it is called: `step(n=17)`.
+
+        n = oc.static_extent("n", max=256)
+        x = oc.placeholder("x", batch=[n], output=[8])
+
+    One routine serves every size from 0 to the maximum. Memory has room for the maximum; cells
+    beyond the value of a call are undefined, sums and means run over the others, and the host reads
+    and writes those only. The extent equals itself only, no number.
+
+    Args:
+        name: The keyword of the call; without it the call runs at the maximum.
+        max: The greatest value, at least 2.
+    """
+    where = str(caller_location() or "")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise UsageError(
+            "An extent is a keyword of the routine's call.",
+            found=repr(name),
+            where=where,
+            fix='an identifier, as in oc.static_extent("n", max=256)',
+        )
+    if isinstance(max, bool) or not isinstance(max, int) or max < 2:
+        raise UsageError(
+            "The maximum of an extent is the room for its axes in memory: at least 2, because axes "
+            "of size 1 are repeated.",
+            found=f"max={max!r}",
+            where=where,
+            fix="max=n for the values 0, 1, ..., n",
+        )
+    return StaticExtent(name, max + 1)

@@ -1,0 +1,228 @@
+"""Activation functions and other functions composed of primitives.
+
+Formulas are chosen so that no exponential overflows where the result is finite, and gradients are
+finite wherever the slope is.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.messages.call_errors import explained
+from ocannl_core.tensor.primitives.operation import define_operation
+from ocannl_core.tensor.primitives.pointwise_operations import (
+    abs,
+    equal,
+    erf,
+    exp,
+    expm1,
+    log1p,
+    logical_not,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    not_equal,
+    recip,
+    recip_sqrt,
+    sat01,
+    tanh,
+    where,
+)
+
+_SQRT_HALF = math.sqrt(0.5)
+_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
+"""The density of the normal distribution at its mean."""
+_SELU_ALPHA = 1.6732632423543772
+_SELU_SCALE = 1.0507009873554805
+
+
+# ----- logistic functions -------------------------------------------------------------------------
+
+
+def _sigmoid(v: Any, v1: Any) -> None:
+    v[:] = recip(1.0 + exp(neg(v1)))
+
+
+def _sigmoid_gradient(g: Any, g1: Any, v: Any) -> None:
+    g1 += g * (v * (1.0 - v))
+
+
+def _softplus(v: Any, v1: Any) -> None:
+    v[:] = maximum(v1, 0.0) + log1p(exp(neg(abs(v1))))
+
+
+def _softplus_gradient(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g * recip(1.0 + exp(neg(v1)))
+
+
+def _log_sigmoid(v: Any, v1: Any) -> None:
+    v[:] = minimum(v1, 0.0) - log1p(exp(neg(abs(v1))))
+
+
+def _log_sigmoid_gradient(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g * recip(1.0 + exp(v1))
+
+
+def _silu(v: Any, v1: Any) -> None:
+    v[:] = v1 * recip(1.0 + exp(neg(v1)))
+
+
+def _silu_gradient(g: Any, g1: Any, v1: Any, gate_rhs1: Any) -> None:
+    gate_rhs1[:] = recip(1.0 + exp(neg(v1)))
+    g1 += g * (gate_rhs1 * (1.0 + v1 * (1.0 - gate_rhs1)))
+
+
+def _gelu(v: Any, v1: Any) -> None:
+    v[:] = v1 * (0.5 + 0.5 * erf(_SQRT_HALF * v1))
+
+
+def _gelu_gradient(g: Any, g1: Any, v1: Any) -> None:
+    density = _DENSITY * exp(-0.5 * (v1 * v1))
+    g1 += g * (0.5 + 0.5 * erf(_SQRT_HALF * v1) + v1 * density)
+
+
+sigmoid = define_operation("sigmoid", forward=_sigmoid, gradient=_sigmoid_gradient)
+softplus = define_operation("softplus", forward=_softplus, gradient=_softplus_gradient)
+log_sigmoid = define_operation("log_sigmoid", forward=_log_sigmoid, gradient=_log_sigmoid_gradient)
+silu = define_operation("silu", forward=_silu, gradient=_silu_gradient)
+_exact_gelu = define_operation("gelu", forward=_gelu, gradient=_gelu_gradient)
+
+
+@explained
+def gelu(x: Any, *, approximate: str = "none") -> Any:
+    """Return `x` times the share of the normal distribution below it.
+
+    Args:
+        x: The tensor.
+        approximate: "none" for the error function, "tanh" for the approximation
+            `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`.
+    """
+    if approximate == "tanh":
+        inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))
+        return 0.5 * x * (1.0 + tanh(inner))
+    if approximate != "none":
+        raise UsageError(
+            "gelu is computed by the error function, or approximated by a hyperbolic tangent.",
+            found=f"approximate={approximate!r}",
+            where=str(caller_location() or ""),
+            fix='approximate="none" or approximate="tanh"',
+        )
+    return _exact_gelu(x)
+
+
+def mish(x: Any) -> Any:
+    """Return `x * tanh(softplus(x))`."""
+    return x * tanh(softplus(x))
+
+
+# ----- functions in pieces ------------------------------------------------------------------------
+
+
+def leaky_relu(x: Any, slope: float = 0.01) -> Any:
+    """Return `x` above 0, and `slope * x` below."""
+    return where(x > 0.0, x, slope * x)
+
+
+def elu(x: Any, alpha: float = 1.0) -> Any:
+    """Return `x` above 0, and `alpha * (exp(x) - 1)` below."""
+    return where(x > 0.0, x, alpha * expm1(minimum(x, 0.0)))
+
+
+def selu(x: Any) -> Any:
+    """Return `elu`, scaled so that mean 0 and variance 1 are kept (Klambauer et al. 2017)."""
+    return _SELU_SCALE * elu(x, _SELU_ALPHA)
+
+
+def hardtanh(x: Any, low: float = -1.0, high: float = 1.0) -> Any:
+    """Return `x` between two bounds, and the bounds outside."""
+    return clip(x, low, high)
+
+
+def hardsigmoid(x: Any) -> Any:
+    """Return `(x + 3) / 6`, bounded by 0 and 1."""
+    return sat01((x + 3.0) * (1.0 / 6.0))
+
+
+def hardswish(x: Any) -> Any:
+    """Return `x * hardsigmoid(x)`."""
+    return x * hardsigmoid(x)
+
+
+def relu6(x: Any) -> Any:
+    """Return `x`, bounded by 0 and 6."""
+    return clip(x, 0.0, 6.0)
+
+
+def softsign(x: Any) -> Any:
+    """Return `x / (1 + |x|)`."""
+    return x / (1.0 + abs(x))
+
+
+@explained
+def clip(x: Any, low: Any = None, high: Any = None) -> Any:
+    """Return `x`, where it is below `low` that, and where it is above `high` that.
+
+    NaN stays. The gradient of a cell at a bound flows to `x`.
+
+    Args:
+        x: The tensor.
+        low: A number or a tensor, or None for no bound.
+        high: The same; where it is below `low`, the result is `high`.
+    """
+    if low is None and high is None:
+        raise UsageError(
+            "clip takes a bound or two.",
+            found="none",
+            where=str(caller_location() or ""),
+            fix="oc.clip(x, 0.0, 1.0), or oc.clip(x, low=0.0)",
+        )
+    bounded = x if low is None else maximum(x, low)
+    return bounded if high is None else minimum(bounded, high)
+
+
+# ----- short names --------------------------------------------------------------------------------
+
+
+def square(x: Any) -> Any:
+    """Return `x * x`."""
+    return mul(x, x)
+
+
+rsqrt = recip_sqrt
+
+
+def logical_xor(a: Any, b: Any) -> Any:
+    """Return 1 where one of the two is 0 and the other is not, and 0 elsewhere."""
+    return not_equal(logical_not(a), logical_not(b))
+
+
+def isnan(x: Any) -> Any:
+    """Return 1 where a cell is NaN, and 0 elsewhere."""
+    return not_equal(x, x)
+
+
+def isfinite(x: Any) -> Any:
+    """Return 1 where a cell is neither infinite nor NaN, and 0 elsewhere."""
+    return equal(x - x, 0.0)
+
+
+def isinf(x: Any) -> Any:
+    """Return 1 where a cell is infinite, and 0 elsewhere."""
+    return equal(abs(x), math.inf)
+
+
+def logaddexp(a: Any, b: Any) -> Any:
+    """Return `log(exp(a) + exp(b))` without overflow."""
+    if isinstance(a, Real) and isinstance(b, Real):
+        raise UsageError(
+            "logaddexp takes a tensor.",
+            found="two numbers",
+            where=str(caller_location() or ""),
+            fix="numpy.logaddexp adds numbers of the host",
+        )
+    return maximum(a, b) + log1p(exp(neg(abs(a - b))))

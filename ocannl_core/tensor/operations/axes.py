@@ -1,0 +1,245 @@
+"""Axes by position: the tensors of `axis=` arguments, and specifications made from them.
+
+Axes are counted in buffer order (batch, output, input), which is that of `ctx[x]`; negative ones
+count from the end. So their number must be known; sizes may be open.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import SupportsIndex
+
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.language.terms import Dim, Size
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
+from ocannl_core.tensor.primitives.operation import Operation
+from ocannl_core.tensor.primitives.specifications import composite_operation, stated_logic
+
+AxisArgument = int | Sequence[int] | None
+"""An axis, several, or all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The axes of a tensor.
+
+    Attributes:
+        ranks: The numbers of batch, output and input axes.
+        sizes: The sizes in buffer order, as far as they are known.
+        operation: The name of the operation, for messages.
+    """
+
+    ranks: tuple[int, int, int]
+    sizes: tuple[Dim, ...]
+    operation: str
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Labels for a specification, in buffer order."""
+        return tuple(f"a{position}" for position in range(len(self)))
+
+    def position(self, axis: SupportsIndex, extra: int = 0) -> int:
+        """Return the position of an axis, counted from the left.
+
+        Args:
+            axis: The axis; negative ones count from the end.
+            extra: The number of axes that the operation adds.
+
+        Raises:
+            UsageError: if there is no such axis.
+        """
+        count = len(self) + extra
+        try:
+            number = operator.index(axis)
+        except TypeError:
+            number = count
+        if isinstance(axis, bool) or not -count <= number < count:
+            raise UsageError(
+                "An axis is an integer that counts the axes from the left, or, if it is negative, "
+                "from the right.",
+                found=f"axis={axis!r} of {count} ax{'i' if count == 1 else 'e'}s in "
+                f"{self.operation}",
+                where=str(caller_location() or ""),
+                fix="axes are ordered as in ctx[x]: batch, output, input",
+            )
+        return number % count
+
+    def positions(self, axis: AxisArgument) -> tuple[int, ...]:
+        """Return the positions of an axis, of several, or of all.
+
+        Raises:
+            UsageError: if one does not exist, or is given twice.
+        """
+        if axis is None:
+            return tuple(range(len(self)))
+        given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
+        found = tuple(self.position(each) for each in given)
+        if len(set(found)) < len(found):
+            raise UsageError(
+                "An axis is given once.",
+                found=f"axis={axis!r} of {len(self)} axes in {self.operation}",
+                where=str(caller_location() or ""),
+            )
+        return found
+
+    def size(self, position: int) -> int | None:
+        """Return the size of an axis; None if it is not known yet."""
+        dim = self.sizes[position]
+        return dim.n if isinstance(dim, Size) else None
+
+    def known_size(self, position: int) -> int:
+        """Return the size of an axis.
+
+        Raises:
+            ShapeError: if it is not known yet.
+        """
+        size = self.size(position)
+        if size is None:
+            raise ShapeError(
+                f"{self.operation} takes sizes that are known where it is written.",
+                found=f"axis {position} of {len(self)}, of a size to be inferred",
+                where=str(caller_location() or ""),
+                fix="state the size where the tensor is made: output=[...]",
+            )
+        return size
+
+    @property
+    def known_sizes(self) -> tuple[int, ...]:
+        """The sizes of all axes.
+
+        Raises:
+            ShapeError: if one is not known yet.
+        """
+        return tuple(self.known_size(position) for position in range(len(self)))
+
+    @property
+    def spec(self) -> str:
+        """The axes as an operand of a specification."""
+        return write_shape(self.names, self.ranks)
+
+    def kind(self, position: int) -> int:
+        """Return the row of an axis: 0 for batch, 1 for output, 2 for input."""
+        batch, output, _ = self.ranks
+        return 0 if position < batch else 1 if position < batch + output else 2
+
+    def replaced(self, changes: Mapping[int, str | None]) -> str:
+        """Return the axes with some replaced by other text, or removed, as part of a
+        specification.
+        """
+        names: list[str] = []
+        ranks = [0, 0, 0]
+        for position, name in enumerate(self.names):
+            text = changes.get(position, name)
+            if text is not None:
+                names.append(text)
+                ranks[self.kind(position)] += 1
+        return write_shape(names, ranks)
+
+    def inserted(self, positions: Sequence[int]) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
+        """Return the names with None for new axes at positions of the result, and the numbers of
+        axes with them. A new axis is of the kind of its right neighbour, or of the last axis.
+        """
+        names: list[str | None] = []
+        ranks = list(self.ranks) if len(self) else [0, 0, 0]
+        old = 0
+        for position in range(len(self) + len(positions)):
+            if position in positions:
+                names.append(None)
+                ranks[self.kind(min(old, len(self) - 1)) if len(self) else 1] += 1
+            else:
+                names.append(self.names[old])
+                old += 1
+        return tuple(names), tuple(ranks)
+
+
+def write_shape(names: Sequence[str], ranks: Sequence[int]) -> str:
+    """Return axes in buffer order as a shape of a specification in words."""
+    batch, output, _ = ranks
+    rows = (names[:batch], names[batch + output :], names[batch : batch + output])
+    before, inputs, outputs = ("".join(f"{name}, " for name in row).rstrip(" ") for row in rows)
+    return f"{before}|{inputs}->{outputs}"
+
+
+def operand(x: object, name: str) -> Tensor:
+    """Return the tensor for an operand; a number becomes a constant.
+
+    Raises:
+        UsageError: for arrays, lists, and merge buffers.
+    """
+    if not isinstance(x, Expression | Real):
+        raise UsageError(
+            "Operands are tensors and numbers.",
+            found=f"{type(x).__name__} as an operand of {name}",
+            where=str(caller_location() or ""),
+            fix=suggest_operand(x),
+        )
+    return as_tensor(x, sessions.current())
+
+
+def axes_of(x: Tensor, name: str) -> Axes:
+    """Return the axes of a tensor, whose number uses that follow no longer change.
+
+    Raises:
+        ShapeError: if the number of axes is not known yet.
+    """
+    environment = x.session.environment
+    ranks = environment.implied_ranks(x.terms)
+    if ranks is None:
+        raise ShapeError(
+            "An axis is counted where the number of axes is known.",
+            found=f"{name} of a tensor whose axes are to be inferred: {x.shape}",
+            where=f"{x.describe()}, at {caller_location()}",
+            fix="state the axes of the parameters that it depends on, as in "
+            'oc.param("w", output=[...], input=[...]), or name axes instead of counting them: '
+            'oc.einsum("...|... => ...|0", x) sums over all output axes',
+        )
+    sizes = environment.set_ranks(x.terms, ranks, Origin(name, caller_location()))
+    return Axes(ranks, sizes, name)
+
+
+def settle_axes(x: Tensor, name: str) -> None:
+    """State the number of axes of a tensor if its operands determine it; uses then add none."""
+    environment = x.session.environment
+    ranks = environment.implied_ranks(x.terms)
+    if ranks is not None:
+        environment.set_ranks(x.terms, ranks, Origin(name, caller_location()))
+
+
+def share_ranks(x: Tensor, other: Tensor) -> None:
+    """Give a tensor whose axes follow from its uses the number of axes of another one, if that is
+    known, so that axes of an expression of both can be counted.
+    """
+    environment = x.session.environment
+    ranks = environment.implied_ranks(x.terms)
+    if ranks is not None:
+        environment.set_ranks(other.terms, ranks, Origin("random numbers", caller_location()))
+
+
+def apply(
+    operation: Operation,
+    operands: Sequence[Tensor],
+    spec: str,
+    *,
+    name: str,
+    values: Mapping[str, int] | None = None,
+    dtype: DType | str | None = None,
+) -> Tensor:
+    """Return an operation applied along a specification, under a name for messages; also in
+    recorded code, where it makes a tensor.
+    """
+    given = tuple(operands)
+    session_of(given, name)
+    with composite_operation(name, given):
+        logic = stated_logic(name, spec, len(given), None, values)
+        return operation.tensor(given, logic, dtype=dtype)

@@ -1,0 +1,521 @@
+"""Operations that reduce or rearrange axes: composition, einsum, maxima, slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import UsageError
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.translation.einsum import operand_name
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import neutral
+from ocannl_core.tensor.graph.slots import Slot, SlotApplication, slot_application
+from ocannl_core.tensor.primitives.concatenation_checks import covers_result
+from ocannl_core.tensor.primitives.dimension import Capture
+from ocannl_core.tensor.primitives.operation import Operation, define_operation
+from ocannl_core.tensor.primitives.pointwise_operations import add, first, lift, maximum
+from ocannl_core.tensor.primitives.pointwise_operations import where as where_pointwise
+from ocannl_core.tensor.primitives.specifications import composite_operation
+
+
+def _sum_of_products(v: Any, v1: Any, v2: Any) -> None:
+    v[neutral] += v1 * v2
+
+
+def _sum(v: Any, v1: Any) -> None:
+    v[neutral] += v1
+
+
+def _sum_of_triple_products(v: Any, v1: Any, v2: Any, v3: Any) -> None:
+    v[neutral] += v1 * v2 * v3
+
+
+def _triple_product_gradient(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any, v3: Any) -> None:
+    g1 += g * v2 * v3
+    g2 += g * v1 * v3
+    g3 += g * v1 * v2
+
+
+def _sum_of_sums(v: Any, v1: Any, v2: Any) -> None:
+    v[neutral] += v1 + v2
+
+
+def _outer_sum_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+    # once for every pair of cells: the other operand determines the pairs
+    g1 += first(g, v2)
+    g2 += first(g, v1)
+
+
+def _product_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+    g1 += g * v2
+    g2 += g * v1
+
+
+def _sum_gradient(g: Any, g1: Any) -> None:
+    g1 += g
+
+
+def _copy(v: Any, v1: Any) -> None:
+    v[:] = v1
+
+
+def _maximum(v: Any, v1: Any) -> None:
+    v[neutral, maximum] = v1
+
+
+def _maximum_gradient(g: Any, g1: Any, selected: Any) -> None:
+    g1 += where_pointwise(selected, g, 0.0)
+
+
+def _maximum_of_sums(v: Any, v1: Any, v2: Any) -> None:
+    v[neutral, maximum] = v1 + v2
+
+
+def _maximum_of_sums_gradient(g: Any, g1: Any, g2: Any, selected: Any) -> None:
+    g1 += where_pointwise(selected, g, 0.0)
+    g2 += where_pointwise(selected, g, 0.0)
+
+
+def _where_then_sum(v: Any, v1: Any, v2: Any, v3: Any) -> None:
+    v[neutral] += where_pointwise(v1, v2, v3)
+
+
+def _where_gradient(g: Any, g2: Any, g3: Any, v1: Any) -> None:
+    g2 += where_pointwise(v1, g, 0.0)
+    g3 += where_pointwise(v1, 0.0, g)
+
+
+def _fma_gradient(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any) -> None:
+    g1 += g * v2
+    g2 += g * v1
+    g3 += g
+
+
+def _concatenate(v: Any, vs: Any) -> None:
+    for operand in vs:
+        v[:] = operand
+
+
+def _concatenate_among_zeros(v: Any, vs: Any) -> None:
+    v[:] = 0.0
+    _concatenate(v, vs)
+
+
+def _concatenate_gradient(g: Any, gs: Any) -> None:
+    for operand in gs:
+        operand += g
+
+
+matmul = define_operation(
+    "matmul",
+    logic="@",
+    forward=_sum_of_products,
+    gradient=_product_gradient,
+    primitive=BinaryOp.MUL,
+    combine=BinaryOp.ADD,
+)
+transpose = define_operation(
+    "transpose", logic="T", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
+)
+sum_along = define_operation(
+    "einsum",
+    forward=_sum,
+    gradient=_sum_gradient,
+    primitive=UnaryOp.IDENTITY,
+    combine=BinaryOp.ADD,
+)
+_einsum_of_two = define_operation(
+    "einsum",
+    forward=_sum_of_products,
+    gradient=_product_gradient,
+    primitive=BinaryOp.MUL,
+    combine=BinaryOp.ADD,
+)
+_einsum_of_three = define_operation(
+    "einsum",
+    forward=_sum_of_triple_products,
+    gradient=_triple_product_gradient,
+    combine=BinaryOp.ADD,
+)
+_EINSUMS = (sum_along, _einsum_of_two, _einsum_of_three)
+_outer_sum = define_operation(
+    "outer_sum",
+    forward=_sum_of_sums,
+    gradient=_outer_sum_gradient,
+    primitive=BinaryOp.ADD,
+    combine=BinaryOp.ADD,
+)
+_tropical = define_operation(
+    "tropical",
+    forward=_maximum_of_sums,
+    gradient=_maximum_of_sums_gradient,
+    primitive=BinaryOp.ADD,
+    combine=BinaryOp.MAX,
+)
+maximum_along = define_operation(
+    "einmax",
+    forward=_maximum,
+    gradient=_maximum_gradient,
+    primitive=UnaryOp.IDENTITY,
+    combine=BinaryOp.MAX,
+)
+where_along = define_operation(
+    "where",
+    forward=_where_then_sum,
+    gradient=_where_gradient,
+    primitive=TernaryOp.WHERE,
+    combine=BinaryOp.ADD,
+)
+_fma = lift("fma", TernaryOp.FMA, _fma_gradient)
+
+
+def fma(
+    a: Any,
+    b: Any,
+    c: Any,
+    *,
+    logic: str = "@",
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return `a @ b + c`; with `logic="."`, and inside the code of an operation, the fused
+    primitive `a * b + c`, which rounds once.
+    """
+    if any(isinstance(each, Slot | SlotApplication) for each in (a, b, c)):
+        return slot_application(TernaryOp.FMA, (a, b, c))
+    if logic == "@":
+        product = matmul(a, b, dtype=dtype)
+        return add(product, c, label=label, dtype=dtype, requires_grad=requires_grad)
+    return _fma(a, b, c, logic=logic, label=label, dtype=dtype, requires_grad=requires_grad)
+
+
+def where(
+    condition: Any,
+    a: Any,
+    b: Any,
+    *,
+    logic: str | None = None,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    projections: str | None = None,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return `a` where the condition is not 0, and `b` elsewhere.
+
+    With a specification, `oc.where(c, a, b, logic="i; ij; j => i")`, cells are selected first and
+    then summed over the axes that are not in the result. In recorded code the assignment states the
+    reduction.
+    """
+    operands = (condition, a, b)
+    is_slot = any(isinstance(each, Slot | SlotApplication) for each in operands)
+    is_recorded = sessions.current().recorder is not None
+    if logic is None or logic == "." or is_slot or is_recorded:
+        return where_pointwise(
+            *operands,
+            logic=logic,
+            padded=padded,
+            values=values,
+            projections=projections,
+            capture=capture,
+            label=label,
+            dtype=dtype,
+            requires_grad=requires_grad,
+        )
+    return where_along(
+        *operands,
+        logic=logic,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
+    )
+
+
+def einsum(
+    spec: str,
+    *operands: Any,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return the sum of the products of the operands' cells, lined up by a specification.
+
+        oc.einsum("ij;jk=>ik", a, b)         # a product of matrices written as rows of output axes
+        oc.einsum("...|... => 0", a)         # the sum of all cells
+        oc.einsum("...|c => ...|0", a)       # the sum over the last output axis
+        oc.einsum("i=+k; k => i", a, b)      # a convolution that keeps the size
+
+    Operands come first, the result last. A row is written `batch|input->output`; `...` stands for
+    all further axes of its kind, `..name..` for axes shared across kinds, an integer for a
+    position, `_` for an axis that lines up with nothing. Axes that are not in the result are
+    summed. `2*i+3*k` is a window: its positions `i` are 2 apart (the stride), its cells `k` are 3
+    apart (the dilation). Marked `2*i<+3*k` it stays inside the axis; marked `2*i=+3*k` it is padded
+    with zeros on both sides.
+
+    Args:
+        spec: The specification, with one entry for each operand.
+        operands: One to three tensors.
+        padded: True to pad windows without a mark.
+        values: Numbers for names in the specification: for coefficients, and sizes of axes.
+        capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
+        label: A name for the result.
+        dtype: The number format of the result and of its sums; it follows from the operands when
+            not given.
+        requires_grad: True for a result with a gradient; by default it has one where an operand
+            has.
+
+    Raises:
+        SpecError: if the specification does not follow the notation or has another number of
+            operands.
+        ShapeError: if the operands' shapes do not fit it.
+    """
+    if not 1 <= len(operands) <= len(_EINSUMS):
+        raise UsageError(
+            "einsum takes one to three tensors after the specification.",
+            found=f"{len(operands)} tensors with {spec!r}",
+            where=str(caller_location() or ""),
+            fix="contract step by step, two or three tensors at a time",
+        )
+    return _EINSUMS[len(operands) - 1](
+        *operands,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
+    )
+
+
+def einmax(
+    spec: str,
+    operand: Any,
+    *,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return the maximum of the operand's cells over the axes that are not in the specification's
+    result.
+
+    `oc.einmax("2*i<+k => i", x, values={"k": 2})` is max pooling. Padding never is the maximum. The
+    gradient goes to the maximum, the first one of equal cells.
+
+    Args:
+        spec: A specification with one operand.
+        operand: The tensor.
+        padded: True to pad windows without a mark.
+        values: Numbers for names in the specification: for coefficients, and sizes of axes.
+        capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
+        label: A name for the result.
+        dtype: The number format of the result.
+        requires_grad: As for `einsum`.
+    """
+    return maximum_along(
+        operand,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
+    )
+
+
+def outer_sum(
+    spec: str,
+    a: Any,
+    b: Any,
+    *,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
+
+    Axes that are not in the result are summed. Arguments are those of `einsum`.
+    """
+    return _outer_sum(
+        a,
+        b,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
+    )
+
+
+def tropical(
+    spec: str,
+    a: Any,
+    b: Any,
+    *,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return the maximum of sums of the operands' cells over the axes that are not in the
+    specification's result.
+
+    This is einsum in the max-plus semiring. With zeros as the second operand, which fix the size of
+    windows, it is max pooling. The gradient goes to the pair of cells whose sum is the maximum, the
+    first one of equal sums.
+    """
+    return _tropical(
+        a,
+        b,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
+    )
+
+
+@cache
+def _concat_of(operands: int, covers_all: bool) -> Operation:
+    return define_operation(
+        "concat",
+        forward=_concatenate if covers_all else _concatenate_among_zeros,
+        gradient=_concatenate_gradient,
+        operands=operands,
+    )
+
+
+def concat(
+    spec: str,
+    *operands: Any,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return the operands one after the other along axes of the result.
+
+    `oc.concat("...,a; ...,b => ...,a^b", x, y)` concatenates along the last output axis, and
+    `oc.concat("i,k; j,l => i^j,k^l", x, y)` makes a block matrix, with zeros where no operand is.
+    `oc.einsum("...,a^b => ...,a", xy)` extracts a part of an axis.
+
+    Args:
+        spec: A specification whose result has an axis `a^b^...`.
+        operands: One tensor for each operand of the specification.
+        capture: As for `einsum`.
+        label: A name for the result.
+        dtype: The number format of the result.
+        requires_grad: As for `einsum`.
+
+    Raises:
+        SpecError: if an operand has an axis that the result lacks, or two have the same place.
+    """
+    if not operands:
+        raise UsageError(
+            "concat takes tensors after the specification.",
+            found=f"none with {spec!r}",
+            where=str(caller_location() or ""),
+        )
+    covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
+    return _concat_of(len(operands), covers_all)(
+        *operands,
+        logic=spec,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
+    )
+
+
+_NEW_AXIS = {
+    "batch": "...|...->... => {},...|...->...",
+    "input": "...|...->... => ...|{},...->...",
+    "output": "...|...->... => ...|...->{},...",
+}
+
+
+def stack(
+    *operands: Any,
+    axis: str = "output",
+    label: str | None = None,
+    dtype: DType | str | None = None,
+) -> Any:
+    """Return the operands along a new axis, after broadcasting them to a common shape.
+
+    Args:
+        operands: One tensor or more, or numbers.
+        axis: The kind of the new axis, which becomes the leftmost of its kind: "batch", "input" or
+            "output".
+        label: A name for the result.
+        dtype: The number format of the result.
+    """
+    if axis not in _NEW_AXIS or not operands:
+        raise UsageError(
+            "stack takes tensors, and the kind of the new axis.",
+            found=f"{len(operands)} tensors, axis={axis!r}",
+            where=str(caller_location() or ""),
+            fix="axis is one of " + ", ".join(map(repr, _NEW_AXIS)),
+        )
+    return _stack_along("stack", operands, axis, label, dtype)
+
+
+def _stack_along(
+    name: str, operands: tuple[Any, ...], axis: str, label: str | None, dtype: DType | str | None
+) -> Any:
+    """Return a stack, as a part of the named composite operation."""
+    single, stacked = (side.strip() for side in _NEW_AXIS[axis].split("=>"))
+    widening = f"{single} => {stacked.format(0)}"
+    if len(operands) == 1:
+        with composite_operation(f"{operand_name(0)} of {name}", operands):
+            return einsum(widening, *operands, label=label, dtype=dtype)
+    widened: list[Any] = []
+    for position, operand in enumerate(operands):
+        with composite_operation(f"{operand_name(position)} of {name}", operands):
+            widened.append(einsum(widening, operand))
+    parts = [f"part{i}" for i in range(len(operands))]
+    spec = (
+        f"{'; '.join(stacked.format(part) for part in parts)} => {stacked.format('^'.join(parts))}"
+    )
+    with composite_operation(name, operands):
+        return concat(spec, *widened, label=label, dtype=dtype)
+
+
+def interleave(
+    a: Any, b: Any, *, label: str | None = None, dtype: DType | str | None = None
+) -> Any:
+    """Return a tensor whose last output axis alternates between the cells of two tensors.
+
+    The first operand is at the even positions, extracted again by `oc.einsum("..., 2*i => ..., i",
+    x)`; the second at the odd ones, `oc.einsum("..., 2*i+1 => ..., i", x)`.
+    """
+    spec = "...|...->parity,...,i => ...|...->...,2*i<+parity"
+    stacked = _stack_along("interleave", (a, b), "output", None, dtype)
+    with composite_operation("interleave", (a, b)):
+        return einsum(spec, stacked, label=label, dtype=dtype)

@@ -1,0 +1,416 @@
+"""Gradients of loops as expressions: the gradient of a loop is a loop in the opposite direction.
+
+Its steps compute the values of the steps of the loop again, from the carry that the loop keeps,
+and gradients of their operations:
+
+    ys, last = scan(step, init, xs)
+    -->
+    carries, ys, last = scan(step, init, xs)        # also the carry that each step receives
+
+    def gradient(d, sums):                          # d: the gradient of the carry after the step
+        h, y = step(carry[t], xs[t])
+        dcarry, dx, dw = gradients of h and y, weighted with d and dy[t]
+        return (dcarry, sums + dw), dx
+
+    dxs, (dinit, dw) = scan(gradient, (dlast, 0), reversed)
+
+So it is differentiated like any other loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.origin import caller_location
+from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.translation.logic import Adjoint, Pointwise
+from ocannl_core.tensor.derivatives.gradient_terms import (
+    Values,
+    derived_tensor,
+    filled_like,
+    note_windows,
+)
+from ocannl_core.tensor.graph.definitions import (
+    Applied,
+    CarriedValue,
+    Loop,
+    ResultOf,
+    ResultOfLoop,
+    ancestors,
+)
+from ocannl_core.tensor.graph.precision import Precision
+from ocannl_core.tensor.graph.slots import accumulation_of
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.literals import number
+from ocannl_core.tensor.operations.scan import run_steps, stacked_values, traced
+from ocannl_core.tensor.operations.slices import subscript
+from ocannl_core.tensor.primitives.operands import note_accesses
+from ocannl_core.tensor.primitives.pointwise_operations import add
+
+StepGradients = Callable[
+    [Mapping[Tensor, Sequence[Tensor]], Sequence[Tensor], Values, AbstractSet[Tensor]],
+    Mapping[Tensor, Tensor],
+]
+"""A function of the results of a step, with the terms of their gradients, of variables, of the
+tensors that hold values, and of what the step receives; it returns the gradients of variables.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contribution:
+    """A term of the gradient of an input of a loop.
+
+    Attributes:
+        tensor: The input.
+        term: The term.
+        common: The shape that both are broadcast to; the term is summed over axes that the input
+            lacks.
+    """
+
+    tensor: Tensor
+    term: Tensor
+    common: Shape
+
+
+def gradients_of_loop(
+    loop: Loop[Tensor],
+    given: Mapping[Tensor, Tensor],
+    wanted: Sequence[Tensor],
+    step_gradients: StepGradients,
+) -> list[Contribution]:
+    """Return the contributions of the gradients of a loop's results to those of its inputs.
+
+    Args:
+        loop: The loop.
+        given: The gradients of results.
+        wanted: The inputs whose gradients are needed.
+        step_gradients: Returns the gradients of a step.
+    """
+    return _LoopGradient(loop, given, wanted, step_gradients).contributions()
+
+
+class _LoopGradient:
+    """The loop that computes the gradient of another one; arguments as above."""
+
+    def __init__(
+        self,
+        loop: Loop[Tensor],
+        given: Mapping[Tensor, Tensor],
+        wanted: Sequence[Tensor],
+        step_gradients: StepGradients,
+    ) -> None:
+        self._loop = loop
+        self._given = given
+        self._wanted = set(wanted)
+        self._step_gradients = step_gradients
+        self._carried = _carries_that_depend(loop, self._wanted)
+        self._over = [k for k, each in enumerate(loop.over) if each in self._wanted]
+        entries = set(loop.entries)
+        read = {operand for t in loop.body if t not in entries for operand in t.operands}
+        read.update((*loop.after, *loop.items))
+        self._shared = [each for each in wanted if each in read]
+        results = zip(loop.items, loop.stacked, strict=True)
+        self._weighted = [(item, given[stacked]) for item, stacked in results if stacked in given]
+        self._reached: set[Tensor] = set()
+        """The inputs that a step passes a gradient to."""
+
+    def contributions(self) -> list[Contribution]:
+        """Return the contributions to the gradients of the inputs."""
+        loop = self._loop
+        cotangents = [
+            self._given[each] if each in self._given else filled_like(each, 0.0)
+            for each in (loop.final[k] for k in self._carried)
+        ]
+        sums = [filled_like(each, 0.0) for each in self._shared]
+        stacked, (starts, totals) = run_steps(
+            self._step,
+            (cotangents, sums),
+            (list(loop.over), [weight for _, weight in self._weighted]),
+            loop.length,
+            is_reversed=not loop.is_reversed,
+            keep=loop.keep,
+            has_layers=False,
+            name=f"{loop.name}_grad",
+        )
+        found = [
+            Contribution(loop.initial[k], start, loop.final[k].terms)
+            for k, start in zip(self._carried, starts, strict=True)
+            if loop.initial[k] in self._wanted
+        ]
+        over = [loop.over[k] for k in self._over if loop.over[k] in self._reached]
+        pairs = [*zip(over, stacked, strict=True), *zip(self._shared, totals, strict=True)]
+        found += [
+            Contribution(each, term, each.terms) for each, term in pairs if each in self._reached
+        ]
+        return found
+
+    def _step(self, carry: Any, entries: Any) -> Any:
+        """Return the carry and the values of a step of the gradient."""
+        loop = self._loop
+        (cotangents, sums), (own, weights) = carry, entries
+        copy = StepCopy(loop, own)
+        ys: dict[Tensor, list[Tensor]] = {}
+        results = [loop.after[k] for k in self._carried]
+        results += [item for item, _ in self._weighted]
+        for result, term in zip(results, (*cotangents, *weights), strict=True):
+            if result.dtype.is_float:
+                ys.setdefault(copy.of(result), []).append(term)
+        before = [copy.of(loop.before[k]) for k in self._carried]
+        read = {loop.over[k]: own[k] for k in self._over}
+        variables = [*before, *read.values(), *self._shared]
+        found = self._step_gradients(ys, variables, copy.value, copy.received)
+        passed = [found.get(each, 0.0) for each in before]
+        items = [found[entry] for entry in read.values() if entry in found]
+        totals = []
+        for each, total in zip(self._shared, sums, strict=True):
+            if each in found:
+                total = derived_tensor(add, (total, found[each]), Pointwise(), each, loop.origin)
+            totals.append(total)
+        self._reached = {each for each in self._shared if each in found}
+        self._reached.update(over for over, entry in read.items() if entry in found)
+        copy.drop_unread([each for each in (*passed, *items, *totals) if isinstance(each, Tensor)])
+        return (passed, totals), items
+
+
+def _carries_that_depend(loop: Loop[Tensor], wanted: set[Tensor]) -> list[int]:
+    """Return the positions of the carries that depend on inputs."""
+    found = set(wanted)
+    found.update(e for e, over in zip(loop.entries, loop.over, strict=True) if over in wanted)
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for initial, before, after in zip(loop.initial, loop.before, loop.after, strict=True):
+            if initial in found or after in found:
+                found.add(before)
+        found.update(each for each in loop.body if not found.isdisjoint(each.operands))
+    return [k for k, each in enumerate(loop.before) if each in found and each.dtype.is_float]
+
+
+# ----- the code of a step again -------------------------------------------------------------------
+
+
+class StepCopy:
+    """The tensors of a step of a loop, copied into the step of another loop that is being traced.
+
+    The carry that the step receives, and values as `keep` of the loop says, are read from memory:
+    they become results of the loop.
+
+    Args:
+        loop: The loop.
+        entries: The entries of its `over` in the other loop.
+    """
+
+    def __init__(self, loop: Loop[Tensor], entries: Sequence[Tensor]) -> None:
+        self._loop = loop
+        self._session = loop.results[0].session
+        self._around: Loop[Tensor] = self._session.loop
+        self._originals: dict[Tensor, Tensor] = {}
+        self._values: dict[Tensor, Tensor] = {}
+        self._kept: dict[Tensor, tuple[Tensor, Tensor]] = {}
+        """The stacks and their entries, by the tensors of the step."""
+        self._known_stacks = set(loop.stacked)
+        self._computed = set(loop.body).difference(loop.entries, loop.positions)
+        self._copies: dict[Tensor, Tensor] = {}
+        for entry, own in zip(loop.entries, entries, strict=True):
+            self._relate(own, entry)
+            self._copies[entry] = own
+        for before in loop.before:
+            self._copies[before] = self._entry_of_stack(before)
+        self.received = frozenset(self._copies.values())
+        """The entries and the carry."""
+        self._copies |= _positions(loop, self._around)
+        for tensor in loop.body:
+            self._copy(tensor)
+        self._originals = {copy: tensor for tensor, copy in self._copies.items()}
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return the copy of a tensor of the step; a tensor from outside is its own."""
+        return self._copies.get(tensor, tensor)
+
+    def value(self, copy: Tensor) -> Tensor:
+        """Return the tensor that holds the value of a copy; kept values are read from memory."""
+        tensor = self._originals.get(copy)
+        return copy if tensor is None else self._value_of(tensor)
+
+    def _value_of(self, tensor: Tensor) -> Tensor:
+        """Return the value of a tensor of the step: an entry of what is kept, or an operation on
+        such values. A copy is one for itself unless something that it is computed from is kept.
+        """
+        needed, pending = {tensor}, [tensor]
+        while pending:
+            each = pending.pop()
+            if each not in self._values and each in self._computed and not self._is_kept(each):
+                operands = each.operands if isinstance(each.definition, Applied) else ()
+                pending += (operand for operand in operands if operand not in needed)
+                needed.update(operands)
+        for each in sorted(needed, key=lambda each: each.id):
+            if each not in self._values:
+                self._values[each] = self._compute(each)
+        return self._values[tensor]
+
+    def _compute(self, tensor: Tensor) -> Tensor:
+        """Return the value of a tensor whose operands have theirs."""
+        if self._is_kept(tensor):
+            return self._entry_of_stack(tensor)
+        copy, definition = self.of(tensor), tensor.definition
+        if tensor not in self._computed or not isinstance(definition, Applied):
+            return copy
+        operands = tuple(self._values[each] for each in definition.operands)
+        if all(
+            one is self.of(each) for one, each in zip(operands, definition.operands, strict=True)
+        ):
+            return copy
+        return self._apply(tensor, definition, operands)
+
+    def _is_kept(self, tensor: Tensor) -> bool:
+        loop = self._loop
+        if tensor not in self._computed:
+            return False
+        match tensor.definition:
+            case Applied(operation, operands):
+                reduces = accumulation_of(operation.forward, len(operands)) is not None
+            case ResultOf():
+                reduces = True
+            case _:
+                return False
+        return loop.keep == "all" or (loop.keep == "reductions" and reduces)
+
+    def _entry_of_stack(self, tensor: Tensor) -> Tensor:
+        """Return the entry, for a step of the other loop, of the values of all steps."""
+        if tensor not in self._kept:
+            around = self._around
+            stack = stacked_values(self._loop, tensor)
+            entry = subscript(stack, around.index)
+            self._relate(entry, tensor)
+            around.over, around.entries = (*around.over, stack), (*around.entries, entry)
+            self._kept[tensor] = stack, entry
+        return self._kept[tensor][1]
+
+    def drop_unread(self, results: Sequence[Tensor]) -> None:
+        """Keep no values that results of the other loop's step do not depend on."""
+        read, around, loop = set(ancestors(list(results))), self._around, self._loop
+        for stack, entry in self._kept.values():
+            if entry in read:
+                continue
+            pairs = zip(around.over, around.entries, strict=True)
+            left = [(one, each) for one, each in pairs if each is not entry]
+            around.over, around.entries = tuple(o for o, _ in left), tuple(e for _, e in left)
+            if stack not in self._known_stacks:
+                items = zip(loop.items, loop.stacked, strict=True)
+                still = [(item, each) for item, each in items if each is not stack]
+                loop.items, loop.stacked = tuple(i for i, _ in still), tuple(s for _, s in still)
+
+    def _relate(self, copy: Tensor, tensor: Tensor) -> None:
+        """Add the constraint that a copy has the shape of the tensor."""
+        origin = self._loop.origin
+        rows = zip(copy.terms.rows(), tensor.terms.rows(), strict=True)
+        self._session.environment.constrain(
+            [
+                RowEqual(one, other, origin.at(f"{kind.value} row"))
+                for (kind, one), (_, other) in rows
+            ]
+        )
+
+    # ----- copies ---------------------------------------------------------------------------------
+
+    def _copy(self, tensor: Tensor) -> None:
+        """Copy a tensor of the step, whose operands are copied."""
+        if tensor in self._copies:
+            return
+        match tensor.definition:
+            case Applied(operands=operands) as definition:
+                self._copies[tensor] = self._apply(
+                    tensor, definition, tuple(map(self.of, operands))
+                )
+            case ResultOf(application):
+                if application.changes_state:
+                    raise UsageError(
+                        "The gradient of a loop computes the values of its steps again.",
+                        found=f"{tensor.origin}, which changes a tensor, in the body of "
+                        f"{self._loop.name}",
+                        where=f"{tensor.origin}\n{caller_location() or ''}",
+                        fix="return the new value as the carry",
+                    )
+                again = application.copy(list(map(self.of, application.inputs)))
+                self._copies |= zip(application.results, again.results, strict=True)
+            case ResultOfLoop(inner):
+                self._copy_loop(inner)
+            case _:
+                raise AssertionError(f"{tensor!r} is computed from no tensor of a step")
+
+    def _apply(
+        self, tensor: Tensor, definition: Applied[Tensor], operands: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Return the operation of a tensor on other operands."""
+        logic, capture, origin = definition.logic, definition.capture, tensor.origin
+        made = self._new(tensor, replace(definition, operands=operands, like=None), operands)
+        for operand in operands:
+            operand.note_use(origin)
+        if isinstance(logic, Adjoint):
+            note_windows(logic, made, operands, origin, capture)
+        else:
+            note_accesses(logic, made, operands, origin, capture)
+        return made
+
+    def _new(self, tensor: Tensor, definition: Any, operands: Sequence[Tensor]) -> Tensor:
+        recorder = self._session.recorder
+        flows = recorder is None and tensor.requires_grad
+        made = Tensor(
+            self._session,
+            definition,
+            tensor.terms,
+            Precision.stated(tensor.dtype),
+            tensor.label,
+            tensor.origin,
+            requires_grad=flows and any(each.requires_grad for each in operands),
+        )
+        if recorder is not None:
+            recorder.add_tensor(made, is_named=False)
+        return made
+
+    def _copy_loop(self, inner: Loop[Tensor]) -> None:
+        """Copy a loop inside of the step."""
+        made: Loop[Tensor] = Loop(
+            inner.name,
+            StaticIndex(inner.index.name),
+            inner.is_reversed,
+            inner.keep,
+            self._session.loop,
+            inner.origin,
+            inner.length,
+            inner.time,
+        )
+        made.over = tuple(map(self.of, inner.over))
+        made.initial = tuple(map(self.of, inner.initial))
+        with traced(made, self._session):
+            for before, initial in zip(inner.before, made.initial, strict=True):
+                self._copies[before] = self._new(before, CarriedValue(made), [before])
+                self._copies[before].loop = made
+                initial.note_use(inner.origin)
+            for entry, over in zip(inner.entries, made.over, strict=True):
+                self._copies[entry] = subscript(over, made.index)
+                self._relate(self._copies[entry], entry)
+            self._copies |= _positions(inner, made)
+            for tensor in inner.body:
+                self._copy(tensor)
+        made.before = tuple(map(self.of, inner.before))
+        made.entries = tuple(map(self.of, inner.entries))
+        made.after, made.items = tuple(map(self.of, inner.after)), tuple(map(self.of, inner.items))
+        made.body, made.inputs = tuple(map(self.of, inner.body)), tuple(map(self.of, inner.inputs))
+        for result in inner.results:
+            self._copies[result] = self._new(result, ResultOfLoop(made), made.inputs)
+        made.final = tuple(map(self.of, inner.final))
+        made.stacked = tuple(map(self.of, inner.stacked))
+
+
+def _positions(loop: Loop[Tensor], other: Loop[Tensor]) -> dict[Tensor, Tensor]:
+    """Return tensors with the position of a step of another loop, for those of a loop."""
+    found = {each: number(other.index, dtype=each.dtype) for each in loop.positions}
+    other.positions.update(found.values())
+    return found

@@ -1,0 +1,246 @@
+"""Nested literals: the kinds of their axes, and their leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.host_arrays import Array, plain_number, refuse_mask
+from ocannl_core.shape.language.terms import BUFFER_ORDER, Row, RowKind, Shape, Size
+from ocannl_core.tensor.graph.tensor import Tensor
+
+
+class Batch(tuple[Any, ...]):
+    """A literal's batch axis: `oc.batch([1, 2], [3, 4])` holds two entries of one output axis
+    each.
+    """
+
+
+def batch(*entries: Any) -> Batch:
+    """Return a batch axis for a nested literal; lists are output axes, tuples input axes."""
+    return Batch(entries)
+
+
+CONTAINERS = (list, tuple, range)
+"""The types that nest; a range is a list of its numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedAxis:
+    """An axis that a literal states."""
+
+    kind: RowKind
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class NestedLiteral:
+    """A nested literal.
+
+    Attributes:
+        axes: The containers, outermost first.
+        leaves: The entries of the innermost containers, in the order of the literal.
+    """
+
+    axes: tuple[NestedAxis, ...]
+    leaves: tuple[Any, ...]
+
+    @property
+    def holds_tensors(self) -> bool:
+        return any(issubclass(each, Tensor) for each in self._types())
+
+    @property
+    def holds_arrays(self) -> bool:
+        return any(is_array(each) for each in self._types() if not issubclass(each, Tensor))
+
+    @property
+    def states_kinds(self) -> bool:
+        """Return True if a container other than a list states the kind of its axis."""
+        return any(axis.kind is not RowKind.OUTPUT for axis in self.axes)
+
+    def _types(self) -> set[type]:
+        return set(map(type, self.leaves))  # literals may be long: each type is checked once
+
+
+def is_array(value: object) -> bool:
+    """Return True for arrays of any library, and for NumPy's scalars; tensors are none."""
+    if isinstance(value, Tensor):
+        return False
+    return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
+
+
+def parse_nested(value: Any, where: str) -> NestedLiteral:
+    """Return the axes and leaves of a literal. A value that is no container is a single leaf.
+
+    Raises:
+        UsageError: for entries of one axis that differ in kind or length, and for leaves that are
+            not numbers, arrays or tensors; names the entry.
+    """
+    axes: list[NestedAxis] = []
+    level = value
+    while isinstance(level, CONTAINERS):
+        axes.append(NestedAxis(_kind(level), len(level)))
+        if not level:
+            break
+        level = level[0]
+    if prod(axis.n for axis in axes) == 0:
+        _check_empty(value, axes, where)
+        return NestedLiteral(tuple(axes), ())
+    return NestedLiteral(tuple(axes), tuple(_leaves(value, axes, "", where)))
+
+
+def _kind(container: list[Any] | tuple[Any, ...] | range) -> RowKind:
+    if isinstance(container, Batch):
+        return RowKind.BATCH
+    return RowKind.INPUT if isinstance(container, tuple) else RowKind.OUTPUT
+
+
+_CONTAINER = {RowKind.OUTPUT: "list", RowKind.INPUT: "tuple", RowKind.BATCH: "oc.batch"}
+
+
+def _leaves(value: Any, axes: list[NestedAxis], path: str, where: str) -> Iterator[Any]:
+    if not axes:
+        if not (isinstance(value, Real | Tensor) or is_array(value)):
+            raise UsageError(
+                "A literal nests numbers, arrays or tensors to one depth.",
+                found=f"{value!r}{_at(path)}",
+                where=where,
+            )
+        yield value
+        return
+    expected, *inner = axes
+    _check_entry(value, expected, path, where)
+    if not inner and set(map(type, value)) <= {int, float, bool}:
+        yield from value
+        return
+    for position, entry in enumerate(value):
+        yield from _leaves(entry, inner, f"{path}[{position}]", where)
+
+
+def _check_empty(value: Any, axes: list[NestedAxis], where: str) -> None:
+    """Check the containers around an axis without positions."""
+    entries = [("", value)]
+    for axis in axes:
+        for path, entry in entries:
+            _check_entry(entry, axis, path, where)
+        entries = [
+            (f"{path}[{i}]", inner) for path, entry in entries for i, inner in enumerate(entry)
+        ]
+
+
+def _check_entry(value: Any, expected: NestedAxis, path: str, where: str) -> None:
+    if isinstance(value, CONTAINERS):
+        if (_kind(value), len(value)) == (expected.kind, expected.n):
+            return
+        found = f"{_CONTAINER[_kind(value)]} of length {len(value)}"
+    else:
+        found = repr(value)
+    raise UsageError(
+        "The entries of one axis of a literal have the same kind and length.",
+        found=f"{found}{_at(path)}, where a {_CONTAINER[expected.kind]} of length {expected.n} "
+        "was expected",
+        where=where,
+    )
+
+
+def _at(path: str) -> str:
+    return f" at {path}" if path else ""
+
+
+# ----- cells --------------------------------------------------------------------------------------
+
+
+def cells_of(literal: NestedLiteral, where: str) -> Array:
+    """Return the cells of a literal without tensors: axes in the order of the nesting, then those
+    of the arrays at its leaves.
+
+    Raises:
+        UsageError: for leaves of different shapes, leaves other than numbers, or numbers beyond all
+            formats.
+    """
+    dims = tuple(axis.n for axis in literal.axes)
+    if not literal.holds_arrays:
+        return _numbers(literal.leaves, where).reshape(dims)
+    arrays = [as_array(leaf, where) for leaf in literal.leaves]
+    for position, array in enumerate(arrays):
+        if array.shape != arrays[0].shape:
+            path = "".join(f"[{i}]" for i in np.unravel_index(position, dims))
+            raise UsageError(
+                "The arrays in a literal have the same shape.",
+                found=f"an array of shape {array.shape} at {path}, where {arrays[0].shape} was "
+                "expected",
+                where=where,
+            )
+    stacked: Array = np.stack(arrays).reshape((*dims, *arrays[0].shape))
+    return stacked
+
+
+def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
+    """Return numbers as an array: truths if they all are, integers of 64 bits, or double
+    precision.
+    """
+    if leaves and all(isinstance(leaf, bool) for leaf in leaves):
+        return np.array(leaves, dtype=np.bool_)
+    if leaves and all(isinstance(leaf, int) for leaf in leaves):
+        low, high = min(leaves), max(leaves)
+        for dtype in (np.int64, np.uint64):
+            if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+                return np.array(leaves, dtype=dtype)
+    return np.array([float(plain_number(leaf, where)) for leaf in leaves])
+
+
+def as_array(value: Any, where: str) -> Array:
+    """Return an array of any library as one of NumPy, without a copy where that is possible.
+
+    Raises:
+        UsageError: if it does not hold real numbers, or is not in the host's memory.
+        TransferError: if a cell is masked.
+    """
+    refuse_mask(value, where)
+    try:
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+            array = np.from_dlpack(value)
+        else:
+            array = value if isinstance(value, np.memmap) else np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(
+            "An array is in the host's memory, in a format that NumPy has.",
+            found=f"{type(value).__name__}: {error}",
+            where=where,
+            fix="convert it to a NumPy array: for PyTorch, x.detach().cpu().float().numpy()",
+        ) from error
+    if array.dtype.kind not in "bfiuV":
+        raise UsageError(
+            "A tensor is made of numbers.",
+            found=f"{type(value).__name__} of dtype {array.dtype}",
+            where=where,
+        )
+    return array
+
+
+# ----- shapes -------------------------------------------------------------------------------------
+
+
+def to_buffer_order(
+    cells: Array, kinds: list[RowKind], basis: list[str | None]
+) -> tuple[Array, Shape]:
+    """Return cells with their axes ordered batch, output, input; and the shape.
+
+    Args:
+        cells: The cells.
+        kinds: The kind of each axis.
+        basis: The name for the positions of each axis, or None.
+    """
+    of_kind = {kind: [i for i, each in enumerate(kinds) if each is kind] for kind in RowKind}
+    shape = Shape()
+    for kind, axes in of_kind.items():
+        sizes = tuple(Size(cells.shape[i], basis[i]) for i in axes)
+        shape = shape.with_row(kind, Row(trailing=sizes))
+    order = [i for kind in BUFFER_ORDER for i in of_kind[kind]]
+    return cells if order == sorted(order) else cells.transpose(order), shape

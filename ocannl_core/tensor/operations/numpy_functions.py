@@ -1,0 +1,547 @@
+"""Functions of NumPy whose arguments differ from those of the operations here.
+
+`np.take(x, ids)` flattens without an axis, `np.einsum("ij,jk->ik", x, y)` has its own notation. The
+others are in `foreign_names.FUNCTIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.dtypes import int32
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.graph.operator_bindings import functions, numpy_functions
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations import (
+    activations,
+    contractions,
+    rearrangement,
+    reductions,
+    repetition,
+)
+from ocannl_core.tensor.operations.axes import AxisArgument, axes_of, operand, write_shape
+from ocannl_core.tensor.operations.joining import concat
+from ocannl_core.tensor.operations.joining import stack as stack_along
+from ocannl_core.tensor.operations.positions import take as take_rows
+from ocannl_core.tensor.operations.positions import take_along
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
+
+
+def _counterpart(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        numpy_functions.update(dict.fromkeys(names or (function.__name__,), function))
+        return function
+
+    return register
+
+
+# ----- positions ----------------------------------------------------------------------------------
+
+
+@_counterpart()
+def take(a: Any, indices: Any, axis: int | None = None) -> Any:
+    """Return the cells at positions; of all cells in row-major order without an axis."""
+    x = operand(a, "take")
+    return take_rows(rearrangement.flatten(x) if axis is None else x, indices, axis or 0)
+
+
+@_counterpart()
+def take_along_axis(arr: Any, indices: Any, axis: int = -1) -> Any:
+    """Return the cells at positions of their own for each place on the other axes."""
+    return take_along(arr, indices, axis)
+
+
+@_counterpart()
+def searchsorted(a: Any, v: Any, side: str = "left") -> Any:
+    """Return the positions at which cells keep an axis in order."""
+    return functions["searchsorted"](a, v, side=side)
+
+
+# ----- cells moved --------------------------------------------------------------------------------
+
+
+@_counterpart("concatenate", "concat")
+def concatenate(arrays: Sequence[Any], axis: int | None = 0) -> Any:
+    """Return tensors one after the other; flattened ones if the axis is None."""
+    if axis is None:
+        return concat([rearrangement.flatten(each) for each in arrays], axis=0)
+    return concat(list(arrays), axis=axis)
+
+
+@_counterpart()
+def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
+    """Return tensors along a new axis."""
+    return stack_along(*arrays, axis=axis)
+
+
+@_counterpart()
+def vstack(tup: Sequence[Any]) -> Any:
+    """Return tensors below each other; those of one axis are rows."""
+    rows = [rearrangement.expand_dims(x, 0) if _rank(x) == 1 else x for x in tup]
+    return concat(rows, axis=0)
+
+
+@_counterpart()
+def hstack(tup: Sequence[Any]) -> Any:
+    """Return tensors beside each other."""
+    return concat(list(tup), axis=0 if _rank(tup[0]) == 1 else 1)
+
+
+@_counterpart()
+def unstack(x: Any, axis: int = 0) -> Any:
+    """Return the slices along an axis."""
+    return tuple(rearrangement.moveaxis(x, axis, 0))
+
+
+@_counterpart("split", "array_split")
+def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Any]:
+    """Return parts of a tensor along an axis."""
+    x = operand(ary, "split")
+    own = rearrangement.sized_axes_of(x, "split")
+    position = own.position(axis)
+    size = own.known_size(position)
+    if isinstance(indices_or_sections, int) and indices_or_sections < 1:
+        raise UsageError(
+            "An axis is split into one part or more.",
+            found=f"{indices_or_sections} parts",
+            where=str(caller_location() or ""),
+        )
+    edges = [part[0] for part in np.array_split(np.arange(size), indices_or_sections) if len(part)]
+    stops = [*edges[1:], size]
+    whole = (slice(None),) * position
+    return [x[(*whole, slice(int(a), int(b)))] for a, b in zip(edges, stops, strict=True)]
+
+
+@_counterpart()
+def roll(a: Any, shift: Any, axis: Any = None) -> Any:
+    """Return cells moved along axes; along all of them in row-major order without an axis."""
+    x = operand(a, "roll")
+    if axis is not None:
+        return repetition.roll(x, shift, axis)
+    own = rearrangement.sized_axes_of(x, "roll")
+    return _reshaped(repetition.roll(rearrangement.flatten(x), shift, 0), own.known_sizes, x)
+
+
+@_counterpart()
+def repeat(a: Any, repeats: int, axis: int | None = None) -> Any:
+    """Return every cell repeated; of all cells in row-major order without an axis."""
+    x = operand(a, "repeat")
+    return repetition.repeat(rearrangement.flatten(x) if axis is None else x, repeats, axis or 0)
+
+
+@_counterpart()
+def fliplr(m: Any) -> Any:
+    """Return the second axis reversed."""
+    return repetition.flip(m, 1)
+
+
+@_counterpart()
+def flipud(m: Any) -> Any:
+    """Return the first axis reversed."""
+    return repetition.flip(m, 0)
+
+
+@_counterpart("matrix_transpose", "linalg.matrix_transpose")
+def matrix_transpose(x: Any) -> Any:
+    """Return the last two axes exchanged."""
+    return rearrangement.swapaxes(x, -1, -2)
+
+
+@_counterpart()
+def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Any:
+    """Return cells added around axes."""
+    return repetition.pad(array, pad_width, mode=mode, value=constant_values)
+
+
+@_counterpart()
+def copy(a: Any) -> Any:
+    """Return the tensor: tensors are values."""
+    return operand(a, "copy")
+
+
+@_counterpart()
+def astype(x: Any, dtype: Any) -> Any:
+    """Return a tensor in another number format."""
+    return pointwise.cast(x, dtype)
+
+
+# ----- cell by cell -------------------------------------------------------------------------------
+
+
+@_counterpart()
+def clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    """Return cells bounded."""
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    return activations.clip(a, low, high)
+
+
+@_counterpart("round", "around")
+def round(a: Any, decimals: int = 0) -> Any:
+    """Return cells rounded to a number of decimal places."""
+    return a.__round__(decimals)
+
+
+@_counterpart()
+def where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    """Return one of two cells; positions of cells would be a shape that depends on them."""
+    if x is None or y is None:
+        raise UsageError(
+            "np.where chooses between two tensors: the number of positions of a condition depends "
+            "on cells, and shapes do not.",
+            found="np.where(condition)",
+            where=str(caller_location() or ""),
+            fix="np.where(condition, x, y); on the host, np.where(ctx[condition])",
+        )
+    return contractions.where(condition, x, y)
+
+
+@_counterpart()
+def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
+    """Return 1 where cells differ by little."""
+    near = pointwise.abs(a - b) <= atol + rtol * pointwise.abs(b)
+    return pointwise.logical_or(near, pointwise.equal(a, b))
+
+
+@_counterpart()
+def nan_to_num(x: Any, nan: float = 0.0) -> Any:
+    """Return cells with a number in place of NaN; infinities stay."""
+    return contractions.where(activations.isnan(x), nan, x)
+
+
+@_counterpart("zeros_like")
+def zeros_like(a: Any) -> Any:
+    """Return zeros in the shape of a tensor."""
+    return _full(a, 0)
+
+
+@_counterpart("ones_like")
+def ones_like(a: Any) -> Any:
+    """Return ones in the shape of a tensor."""
+    return _full(a, 1)
+
+
+@_counterpart()
+def full_like(a: Any, fill_value: float) -> Any:
+    """Return a number in the shape of a tensor."""
+    return _full(a, fill_value)
+
+
+def _full(a: Any, number: float) -> Any:
+    x = operand(a, "full_like")
+    return contractions.where(pointwise.equal(x, x), number, number)
+
+
+# ----- reductions ---------------------------------------------------------------------------------
+
+
+@_counterpart()
+def cumulative_sum(x: Any, axis: int | None = None) -> Any:
+    """Return running sums."""
+    return functions["cumsum"](x, axis)
+
+
+@_counterpart()
+def cumulative_prod(x: Any, axis: int | None = None) -> Any:
+    """Return running products."""
+    return functions["cumprod"](x, axis)
+
+
+@_counterpart()
+def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
+    """Return the differences of neighbours along an axis."""
+    x = operand(a, "diff")
+    whole = (slice(None),) * axes_of(x, "diff").position(axis)
+    for _ in range(n):
+        x = x[(*whole, slice(1, None))] - x[(*whole, slice(None, -1))]
+    return x
+
+
+@_counterpart()
+def ptp(a: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the greatest cell less the least one."""
+    greatest = reductions.max(a, axis, keepdims=keepdims)
+    return greatest - reductions.min(a, axis, keepdims=keepdims)
+
+
+@_counterpart()
+def count_nonzero(a: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the number of cells that are not 0."""
+    return reductions.sum(pointwise.not_equal(a, 0), axis, keepdims=keepdims, dtype=int32)
+
+
+@_counterpart()
+def average(
+    a: Any, axis: AxisArgument = None, weights: Any = None, *, keepdims: bool = False
+) -> Any:
+    """Return the mean, which weights of the shape of the tensor may weight."""
+    if weights is None:
+        return reductions.mean(a, axis, keepdims=keepdims)
+    total = reductions.sum(a * weights, axis, keepdims=keepdims)
+    return total / reductions.sum(weights + a * 0.0, axis, keepdims=keepdims)
+
+
+@_counterpart()
+def nansum(a: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the sum of the cells that are numbers."""
+    return reductions.sum(nan_to_num(a), axis, keepdims=keepdims)
+
+
+@_counterpart()
+def nanmean(a: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the mean of the cells that are numbers."""
+    count = reductions.sum(pointwise.equal(a, a), axis, keepdims=keepdims)
+    return nansum(a, axis, keepdims=keepdims) / count
+
+
+@_counterpart("linalg.norm", "linalg.vector_norm")
+def norm(x: Any, ord: Any = None, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the norm of cells as a vector; of a matrix, the root of the sum of squares."""
+    is_matrix = _rank(x) == 2 if axis is None else isinstance(axis, tuple) and len(axis) == 2
+    if ord == "fro":
+        ord = None
+    if ord is not None and is_matrix:
+        raise UsageError(
+            "The norm of a matrix is the root of the sum of squares; others take its singular "
+            "values or sums.",
+            found=f"ord={ord!r}",
+            where=str(caller_location() or ""),
+            fix="oc.norm(x, ord) takes all cells as one vector",
+        )
+    return reductions.norm(x, 2 if ord is None else ord, axis, keepdims=keepdims)
+
+
+# ----- products -----------------------------------------------------------------------------------
+
+
+@_counterpart()
+def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
+    """Return the sum of products that a specification of NumPy states; letters of any alphabet are
+    labels.
+
+    Leading axes of the result that are batch axes of an operand are batch axes, others output axes.
+    The order of products is a matter of the compiler, whatever `optimize` is.
+    """
+    if not isinstance(subscripts, str):
+        subscripts, operands = _as_text((subscripts, *operands))
+    given = [operand(each, "einsum") for each in operands]
+    left, arrow, right = subscripts.replace(" ", "").partition("->")
+    parts = left.split(",")
+    if len(parts) != len(given) or any(_is_invalid(each) for each in (*parts, right)):
+        raise UsageError(
+            "A specification of NumPy has letters for axes, and as many parts as operands.",
+            found=f"{subscripts!r} for {len(given)} operands",
+            where=str(caller_location() or ""),
+            fix='np.einsum("ij,jk->ik", x, y); oc.einsum has a notation with words and kinds',
+        )
+    rows = [axes_of(each, "einsum") for each in given]
+    wide = max(
+        (
+            len(own) - len(p.replace("...", ""))
+            for p, own in zip(parts, rows, strict=True)
+            if "..." in p
+        ),
+        default=0,
+    )
+    names = [_axis_names(part, len(own), wide) for part, own in zip(parts, rows, strict=True)]
+    if arrow:
+        result = _axis_names(right, len(right.replace("...", "")) + wide, wide)
+    else:
+        every = [name for each in names for name in each]
+        once = sorted({name for name in every if len(name) == 1 and every.count(name) == 1})
+        result = [*(f"e{k}" for k in range(wide)), *once]
+    known = {name for each in names for name in each}
+    if len(set(result)) < len(result) or not known.issuperset(result):
+        raise UsageError(
+            "Every axis of the result of einsum is an axis of an operand, once.",
+            found=f"{subscripts!r}",
+            where=str(caller_location() or ""),
+        )
+    while len(given) > 3:  # one pair after the other
+        others = {name for each in names[2:] for name in each} | set(result)
+        left = [name for name in dict.fromkeys((*names[0], *names[1])) if name in others]
+        given = [_product(names[:2], given[:2], left), *given[2:]]
+        names = [left, *names[2:]]
+    return _product(names, given, result)
+
+
+def _product(names: Sequence[Sequence[str]], given: Sequence[Tensor], result: Sequence[str]) -> Any:
+    """Return the sum of products of tensors with labels of their axes."""
+    rows = [axes_of(each, "einsum") for each in given]
+    batch = {n for each, own in zip(names, rows, strict=True) for n in each[: own.ranks[0]]}
+    count = next((k for k, name in enumerate(result) if name not in batch), len(result))
+    texts = [write_shape(each, own.ranks) for each, own in zip(names, rows, strict=True)]
+    target = write_shape(result, (count, len(result) - count, 0))
+    return contractions.einsum(f"{'; '.join(texts)} => {target}", *given)
+
+
+def _as_text(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """Return the specification of operands that lists of numbers, or of names, follow."""
+    operands, lists = arguments[: len(arguments) // 2 * 2 : 2], arguments[1::2]
+    result = arguments[-1:] if len(arguments) % 2 else ()
+    try:
+        letters = _letters_of({each for axes in lists for each in axes} - {Ellipsis})
+        texts = [
+            "".join("..." if each is Ellipsis else letters[each] for each in axes)
+            for axes in (*lists, *result)
+        ]
+    except (TypeError, LookupError):
+        raise UsageError(
+            "The specification of einsum is a text, or a list of numbers or of names after each "
+            "operand.",
+            found=f"{lists!r}",
+            where=str(caller_location() or ""),
+            fix='np.einsum("ij,jk->ik", x, y)',
+        ) from None
+    joined = ",".join(texts[: len(lists)])
+    return (f"{joined}->{texts[-1]}" if result else joined), operands
+
+
+def _letters_of(labels: Collection[Any]) -> Mapping[Any, str]:
+    """Return a letter for each label, in their order.
+
+    Raises:
+        TypeError: if they have no order.
+        LookupError: if there are too many, or one is negative.
+    """
+    ordered = sorted(labels)
+    if any(isinstance(each, int) and each < 0 for each in ordered):
+        raise LookupError
+    return {label: _LETTERS[number] for number, label in enumerate(ordered)}
+
+
+_LETTERS = "".join(filter(str.isalpha, map(chr, range(0x24F))))
+"""Letters in their order, which is that of the axes of a result that is not stated."""
+
+
+def _is_invalid(part: str) -> bool:
+    letters = part.replace("...", "", 1)
+    return bool(letters) and not letters.isalpha()
+
+
+def _axis_names(part: str, rank: int, wide: int) -> list[str]:
+    """Return labels for the letters of a part, and for the axes of its ellipsis."""
+    before, dots, after = part.partition("...")
+    inner = rank - len(before) - len(after)
+    if inner < 0 or (inner and not dots):
+        raise UsageError(
+            "A part of a specification has a letter for every axis.",
+            found=f"{part!r} for {rank} axes",
+            where=str(caller_location() or ""),
+        )
+    return [*before, *(f"e{wide - inner + k}" for k in range(inner)), *after]
+
+
+@_counterpart()
+def dot(a: Any, b: Any) -> Any:
+    """Return the sum over the last axis of one and the last but one of the other."""
+    one, other = _letters(a, 0), _letters(b, 12)
+    position = max(len(other) - 2, 0)
+    if not one or not other:
+        return a * b
+    shared = one[-1]
+    other = other[:position] + shared + other[position + 1 :]
+    return einsum(f"{one},{other}->{one[:-1]}{other.replace(shared, '')}", a, b)
+
+
+@_counterpart()
+def inner(a: Any, b: Any) -> Any:
+    """Return the sum over the last axes."""
+    one, other = _letters(a, 0), _letters(b, 12)
+    if not one or not other:
+        return a * b
+    return einsum(f"{one},{other[:-1]}{one[-1]}->{one[:-1]}{other[:-1]}", a, b)
+
+
+@_counterpart("outer", "linalg.outer")
+def outer(a: Any, b: Any) -> Any:
+    """Return all products of cells, both flattened."""
+    return einsum("a,b->ab", rearrangement.flatten(a), rearrangement.flatten(b))
+
+
+@_counterpart()
+def vdot(a: Any, b: Any) -> Any:
+    """Return the sum of the products of cells, both flattened."""
+    return einsum("a,a->", rearrangement.flatten(a), rearrangement.flatten(b))
+
+
+@_counterpart("tensordot", "linalg.tensordot")
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """Return the sum of products over pairs of axes."""
+    one, other = list(_letters(a, 0)), list(_letters(b, 12))
+    if isinstance(axes, int):
+        pairs = list(zip(range(len(one) - axes, len(one)), range(axes), strict=True))
+    else:
+        first, second = (x if isinstance(x, Sequence) else [x] for x in axes)
+        pairs = [(i % len(one), j % len(other)) for i, j in zip(first, second, strict=True)]
+    for i, j in pairs:
+        other[j] = one[i]
+    shared = {one[i] for i, _ in pairs}
+    left = "".join(n for n in (*one, *other) if n not in shared)
+    return einsum(f"{''.join(one)},{''.join(other)}->{left}", a, b)
+
+
+@_counterpart()
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """Return the sum of a diagonal of two axes."""
+    return reductions.sum(diagonal(a, offset, axis1, axis2), -1)
+
+
+@_counterpart()
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """Return a diagonal of two axes, as the last axis; one of a positive offset is on the right."""
+    x = operand(a, "diagonal")
+    own = rearrangement.sized_axes_of(x, "diagonal")
+    first, second = own.positions((axis1, axis2))
+    starts = {first: max(0, -offset), second: max(0, offset)}
+    length = max(0, min(own.known_size(axis) - start for axis, start in starts.items()))
+    x = x[
+        tuple(
+            slice(starts[k], starts[k] + length) if k in starts else slice(None)
+            for k in range(len(own))
+        )
+    ]
+    letters = list(_letters(x, 0))
+    letters[second] = letters[first]
+    rest = "".join(each for each in letters if each != letters[first])
+    return einsum(f"{''.join(letters)}->{rest}{letters[first]}", x)
+
+
+def _letters(x: Any, start: int) -> str:
+    return ascii_letters[start : start + _rank(x)]
+
+
+def _rank(x: Any) -> int:
+    return len(axes_of(operand(x, "numpy"), "a function of NumPy"))
+
+
+def _reshaped(x: Tensor, sizes: Sequence[int], like: Tensor) -> Any:
+    """Return cells in the shape of another tensor, of the same kinds of axes."""
+    batch, output, _ = axes_of(like, "reshape").ranks
+    rows = (sizes[:batch], sizes[batch : batch + output], sizes[batch + output :])
+    return rearrangement.reshape(x, batch=rows[0], output=rows[1], input=rows[2])
+
+
+# ----- numbers ------------------------------------------------------------------------------------
+
+
+@_counterpart()
+def shape(a: Any) -> Any:
+    """Return the sizes of the axes."""
+    return tuple(a.shape)
+
+
+@_counterpart()
+def ndim(a: Any) -> int:
+    """Return the number of axes."""
+    return _rank(a)
+
+
+@_counterpart()
+def size(a: Any, axis: int | None = None) -> Any:
+    """Return the number of cells, or the size of an axis."""
+    return a.size if axis is None else tuple(a.shape)[axis]

@@ -1,0 +1,178 @@
+"""Tensors with cells replaced at positions that a tensor of integers holds.
+
+    put(x, ids, values, axis)[..., k, ...]  =  values[..., i, ...] for the last i with ids[i] = k,
+                                               x[..., k, ...] where there is none
+
+Of equal positions the last one counts, in row-major order, as in NumPy. So a cell of the result is
+one cell of `values` or of `x`, and so is its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, SupportsIndex
+
+from ocannl_core.dtypes import int32
+from ocannl_core.errors import ShapeError
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
+from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
+from ocannl_core.tensor.graph.assignment import neutral
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import explained
+from ocannl_core.tensor.operations.axes import apply, axes_of, operand, write_shape
+from ocannl_core.tensor.operations.literals import offsets
+from ocannl_core.tensor.operations.positions import check_integers, take, take_along
+from ocannl_core.tensor.operations.rearrangement import (
+    broadcast_to,
+    flatten,
+    move,
+    reshape,
+    sized_axes_of,
+)
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
+from ocannl_core.tensor.primitives.operands import as_tensor
+from ocannl_core.tensor.primitives.operation import define_operation
+
+
+def _greatest(v: Any, v1: Any) -> None:
+    v[neutral, pointwise.maximum] = v1
+
+
+_last_write = replace(
+    define_operation(
+        "last_write", forward=_greatest, primitive=BinaryOp.FIRST, combine=BinaryOp.MAX
+    ),
+    positions=1,
+)
+"""The greatest of the numbers written at a position; the least integer where there is none."""
+
+
+@explained
+def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any:
+    """Return a tensor with cells replaced at positions along an axis, where `take` would read.
+
+    Of equal positions the last one counts, in row-major order.
+
+    Args:
+        x: The tensor, of known sizes.
+        ids: Positions, integers that count from 0; along an axis, a tensor of one axis.
+        values: The new cells: the axes of `x` with that of `ids` in place of the axis, or a number.
+        axis: The axis. When not given, positions count all cells in row-major order, as in
+            `numpy.put`, and `values` has the shape of `ids`.
+
+    Raises:
+        UsageError: if the positions are no integers; and when the routine runs, if one is beyond
+            the axis.
+        ShapeError: if the shapes do not fit.
+    """
+    given, places = operand(x, "put"), operand(ids, "put")
+    check_integers(places, "put")
+    new = values if isinstance(values, Real) else operand(values, "put")
+    own = sized_axes_of(given, "put")
+    if axis is None:
+        if isinstance(new, Tensor):
+            new = flatten(_broadcast(new, axes_of(places, "put").known_sizes))
+        batch, output, _ = own.ranks
+        sizes = own.known_sizes
+        rows = (sizes[:batch], sizes[batch : batch + output], sizes[batch + output :])
+        made = put(flatten(given), flatten(places), new, 0)
+        return reshape(made, batch=rows[0], output=rows[1], input=rows[2])
+    position = own.position(axis)
+    count = len(axes_of(places, "put"))
+    if count != 1:
+        raise ShapeError(
+            "Positions along an axis have one axis.",
+            found=f"{count} axes of {places!r}",
+            where=str(caller_location() or ""),
+            fix="oc.flatten(ids), and values with one axis in their place; oc.put_along takes "
+            "positions for each place on the other axes",
+        )
+    kind = [(1, 0, 0), (0, 1, 0), (0, 0, 1)][own.kind(position)]
+    source = axes_of(places, "put")
+    if source.ranks != kind:
+        places = move("put", places, f"{source.spec} => {write_shape(source.names, kind)}")
+    whole = write_shape([own.names[position]], kind)
+    numbered = offsets(dtype=int32, output=[own.known_size(position)])
+    cells = move("put", numbered, f"{write_shape([own.names[position]], (0, 1, 0))} => {whole}")
+    taken = take(cells, places)
+    origin = Origin("put", caller_location())
+    adjoint = Adjoint(Take(0), (taken.terms, cells.terms, places.terms), 1, (0, 2))
+    order = _with_shape(offsets(dtype=int32), taken, origin)
+    last = derived_tensor(_last_write, (order, places), adjoint, cells, origin, dtype=int32)
+    if isinstance(new, Tensor):
+        wanted = list(own.known_sizes)
+        wanted[position] = source.known_size(0)
+        new = take(_broadcast(new, wanted), pointwise.maximum(last, 0), position)
+    spec = f"{whole}; {own.spec if isinstance(new, Tensor) else '|->'}; {own.spec} => {own.spec}"
+    chosen = as_tensor(new, given.session)
+    return apply(pointwise.where, (pointwise.less_equal(0, last), chosen, given), spec, name="put")
+
+
+@explained
+def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
+    """Return a tensor with cells replaced at positions along an axis, with other positions for each
+    place on the other axes, as `numpy.put_along_axis` does.
+
+    Of equal positions the last one counts.
+
+    Args:
+        x: The tensor.
+        ids: Positions, integers that count from 0, with the axes of `x`; others than the axis may
+            be of size 1.
+        values: The new cells, of the shape of `ids`, or a number.
+        axis: The axis.
+    """
+    given, places = operand(x, "put_along"), operand(ids, "put_along")
+    check_integers(places, "put_along")
+    own, other = axes_of(given, "put_along"), axes_of(places, "put_along")
+    position = own.position(axis)
+    fits = own.ranks == other.ranks and all(
+        k == position or other.size(k) in (None, 1, own.size(k)) or own.size(k) is None
+        for k in range(len(own))
+    )
+    if not fits:
+        raise ShapeError(
+            "Positions along an axis have the axes of the tensor; others than that may be 1.",
+            found=f"positions of the shape {places.shape} for a tensor of the shape {given.shape}",
+            where=str(caller_location() or ""),
+        )
+    taken = take_along(given, places, position)
+    origin = Origin("put_along", caller_location())
+    along = write_shape([own.names[position]], (0, 1, 0))
+    steps = apply(
+        pointwise.identity,
+        (offsets(dtype=int32, output=[...]),),
+        f"{along} => {own.spec}",
+        name="put_along",
+    )
+    adjoint = Adjoint(TakeAlong(position), (taken.terms, given.terms, places.terms), 1, (0, 2))
+    order = _with_shape(steps, taken, origin)
+    last = derived_tensor(_last_write, (order, places), adjoint, given, origin, dtype=int32)
+    new = values
+    if not isinstance(values, Real):
+        new = operand(values, "put_along")
+        sizes = axes_of(new, "put_along")
+        if sizes.size(position) == 1 and other.size(position) != 1:
+            new = _broadcast(new, axes_of(taken, "put_along").known_sizes)
+        new = take_along(new, pointwise.maximum(last, 0), position)
+    return pointwise.where(pointwise.less_equal(0, last), new, given)
+
+
+def _broadcast(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return a tensor repeated along axes of size 1, and along new ones."""
+    found: Tensor = broadcast_to(x, *sizes)
+    return found
+
+
+def _with_shape(x: Tensor, other: Tensor, origin: Origin) -> Tensor:
+    """Return a tensor, whose shape is open, with the shape of another one."""
+    rows = zip(x.terms.rows(), other.terms.rows(), strict=True)
+    x.session.environment.constrain(
+        [RowEqual(one, two, origin.at(f"{kind.value} row")) for (kind, one), (_, two) in rows]
+    )
+    return x

@@ -1,0 +1,234 @@
+"""Reading and writing at positions that a tensor of integers holds.
+
+    take(x, ids)[..., i, ...]      =  x[..., ids[i], ...]
+    scatter_add(ids, u, size=n)[k] =  the sum of u[i] over all i with ids[i] = k
+
+The gradient of either is the other one: index maps with a computed position are read and written
+alike. Sums run in the row-major order of the positions.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, SupportsIndex
+
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import caller_location
+from ocannl_core.shape.translation.logic import ScatterRows, Take, TakeAlong
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import neutral
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import explained
+from ocannl_core.tensor.operations.axes import settle_axes
+from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
+from ocannl_core.tensor.primitives.operation import Operation, define_operation
+
+
+def _copy(v: Any, v1: Any) -> None:
+    v[:] = v1
+
+
+def _sum(v: Any, v1: Any) -> None:
+    v[neutral] += v1
+
+
+def _gradient(g: Any, g1: Any) -> None:
+    g1 += g
+
+
+def _define(name: str, *, sums: bool) -> Operation:
+    made = define_operation(
+        name,
+        forward=_sum if sums else _copy,
+        gradient=_gradient,
+        primitive=BinaryOp.FIRST,
+        combine=BinaryOp.ADD if sums else None,
+    )
+    return replace(made, positions=1)
+
+
+def _copy_positions(v: Any, v1: Any, v2: Any) -> None:
+    v[:] = second(v1, v2)
+
+
+second = define_operation("second", forward=_copy_positions, primitive=BinaryOp.SECOND)
+"""The second operand; the first one takes part in the inference of shapes only."""
+_checked = replace(define_operation("positions", forward=_copy_positions), positions=1)
+_take = _define("take", sums=False)
+_take_along = _define("take_along", sums=False)
+_scatter_add = _define("scatter_add", sums=True)
+
+
+@explained
+def take(
+    x: Any,
+    ids: Any,
+    axis: SupportsIndex = 0,
+    *,
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return the cells of a tensor at positions along one of its axes, as `numpy.take` does.
+
+    The axes of `ids` keep their kinds and replace the selected axis: among axes of its kind they
+    stand in its place, among others as close to it as possible. The gradient is added up at the
+    positions, in the row-major order of `ids`.
+
+    Args:
+        x: The tensor.
+        ids: Positions, a tensor of integers. They count from 0; negative ones are errors.
+        axis: The axis of `x`, counted in buffer order (batch, output, input), from the end if
+            negative.
+        label: A name for the result.
+        dtype: The number format of the result.
+        requires_grad: False to stop gradients, True for a gradient even if no operand has one.
+
+    Raises:
+        UsageError: if the positions are no integers; and when the routine runs, before it writes
+            anything, if one is beyond the axis (unless the setting `check_positions` is off).
+        ShapeError: if there is no such axis.
+    """
+    operands = _operands(_take, x, ids)
+    logic = Take(_axis(axis))
+    return _take.tensor(operands, logic, label=label, dtype=dtype, requires_grad=requires_grad)
+
+
+@explained
+def take_along(
+    x: Any,
+    ids: Any,
+    axis: SupportsIndex = -1,
+    *,
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return the cells of a tensor at positions along an axis, with other positions for each place
+    on the other axes, as `numpy.take_along_axis` does.
+
+    The other axes of both operands line up and are broadcast. Arguments are those of `take`.
+    """
+    operands = _operands(_take_along, x, ids)
+    logic = TakeAlong(_axis(axis))
+    return _take_along.tensor(
+        operands, logic, label=label, dtype=dtype, requires_grad=requires_grad
+    )
+
+
+@explained
+def scatter_add(
+    ids: Any,
+    updates: Any,
+    *,
+    size: SupportsIndex,
+    axis: SupportsIndex = 0,
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return a tensor of zeros with updates added at positions along an axis, as `numpy.add.at`
+    does.
+
+    The sum of a cell runs in the row-major order of the positions, for any number of threads.
+
+    Args:
+        ids: Positions, a tensor of integers with axes of one kind; that is the kind of the axis.
+        updates: A tensor with the axes of the result, but for those of `ids` in place of the axis.
+        size: The size of the axis.
+        axis: The axis of the result, counted as for `take`.
+        label: A name for the result.
+        dtype: The number format of the result and of its sums.
+        requires_grad: As for `take`.
+    """
+    operands = _operands(_scatter_add, updates, ids)
+    extent = _integer(size, "size")
+    if extent < 0:
+        raise UsageError(
+            "The size of an axis cannot be negative.",
+            found=f"size={extent}",
+            where=str(caller_location() or ""),
+        )
+    logic = ScatterRows(_axis(axis), extent)
+    return _scatter_add.tensor(
+        operands, logic, label=label, dtype=dtype, requires_grad=requires_grad
+    )
+
+
+def checked(ids: Tensor, x: Tensor, axis: int = 0) -> Tensor:
+    """Return positions that are checked as those of `take(x, ids, axis)`; `x` is not read."""
+    operands = _operands(_checked, x, ids)
+    return _checked.tensor(operands, Take(axis), dtype=ids.dtype, requires_grad=False)
+
+
+def store_rows(target: Tensor, ids: Tensor, axis: int, value: Any) -> None:
+    """Record `target[ids] = value`, or the update of the rows that `target[ids] += rows` computed.
+
+    Raises:
+        UsageError: outside a function decorated with `@oc.cd`.
+    """
+    recorder = sessions.current().recorder or target.session.recorder
+    if recorder is None:
+        raise UsageError(
+            "Assignments are recorded inside functions decorated with @oc.cd.",
+            found=f"an assignment to rows of {target!r} outside of one",
+            where=str(caller_location() or ""),
+            fix="put the assignment into a function decorated with @oc.cd and compile its result; "
+            "oc.scatter_add(ids, updates, size=n) makes a new tensor",
+        )
+    check_integers(ids, "an assignment")
+    update = recorder.update_of(value)
+    combine = BinaryOp.SECOND
+    if update is not None and update.part.operands == (target, ids):
+        combine, value = update.combine, update.value
+    recorder.assign_rows(target, ids, axis, value, combine)
+
+
+def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tensor]:
+    """Return the operands as tensors.
+
+    Raises:
+        UsageError: if one is no tensor, or the positions are no integers.
+    """
+    for each in (values, ids):
+        if not isinstance(each, Tensor):
+            raise UsageError(
+                f"The operands of {operation.name} are tensors.",
+                found=f"{type(each).__name__} as an operand of {operation.name}",
+                where=str(caller_location() or ""),
+                fix=suggest_operand(each),
+            )
+    check_integers(ids, operation.name)
+    session = session_of((values, ids), operation.name)
+    made = as_tensor(values, session), as_tensor(ids, session)
+    for each in made:
+        settle_axes(each, operation.name)
+    return made
+
+
+def check_integers(ids: Tensor, name: str) -> None:
+    if not ids.dtype.is_integer or ids.dtype.is_packed:
+        raise UsageError(
+            "Positions are integers.",
+            found=f"{ids!r} of {ids.dtype} as the positions of {name}",
+            where=str(caller_location() or ""),
+            fix='convert them, oc.cast(ids, "int32"), or make them so: dtype="int32"',
+        )
+
+
+def _axis(axis: SupportsIndex) -> int:
+    return _integer(axis, "axis")
+
+
+def _integer(value: SupportsIndex, name: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or isinstance(value, Tensor):
+        raise UsageError(
+            f"{name} is an integer.",
+            found=f"{name}={value!r}",
+            where=str(caller_location() or ""),
+            fix=f"{name}=0",
+        )
+    return operator.index(value)

@@ -1,0 +1,95 @@
+"""Powers: by a number, into which no gradient flows, and by a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from numbers import Real
+from typing import Any
+
+from ocannl_core.dtypes import DType
+from ocannl_core.host_arrays import plain_number
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.slots import Slot, SlotApplication
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.dimension import Capture
+from ocannl_core.tensor.primitives.operation import Operation, define_operation
+from ocannl_core.tensor.primitives.pointwise_operations import identity, power_primitive
+
+
+@cache
+def _power_by(exponent: float) -> Operation:
+    """Return the operation that raises to a fixed power; no gradient flows into the exponent."""
+
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = power_primitive(v1, exponent)
+
+    def gradient(g: Any, g1: Any, v1: Any) -> None:
+        if exponent == 0:
+            return
+        if exponent == 1:
+            g1 += g
+        elif exponent == 2:
+            g1 += g * (2.0 * v1)
+        else:
+            g1 += g * (exponent * power_primitive(v1, exponent - 1))
+
+    return define_operation("power", forward=forward, gradient=gradient)
+
+
+def power(
+    base: Any,
+    exponent: Any,
+    *,
+    logic: str | None = None,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    projections: str | None = None,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Any:
+    """Return `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
+
+    Args:
+        base: The base.
+        exponent: A number, into which no gradient flows, or a tensor. A fraction makes floats of
+            integers.
+        logic: The correspondence of axes, with one operand for each tensor.
+        padded: True to pad windows without a mark.
+        values: Numbers for names in a specification.
+        projections: Index maps instead, in recorded code.
+        capture: Dimensions to stand for the sizes of names in the specification.
+        label: A name for the result.
+        dtype: The number format of the result.
+        requires_grad: True for a result with a gradient.
+    """
+    if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
+        return power_primitive(base, exponent)
+    is_recorded = sessions.current().recorder is not None  # where no gradient flows anyway
+    is_by_number = isinstance(exponent, Real) and projections is None
+    keywords: dict[str, Any] = {
+        "logic": logic,
+        "padded": padded,
+        "values": values,
+        "capture": capture,
+        "label": label,
+        "dtype": dtype,
+        "requires_grad": requires_grad,
+    }
+    if is_by_number and is_recorded and logic is not None:
+        return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
+    if is_by_number and not is_recorded and not _makes_floats(base, exponent):
+        number = plain_number(exponent, str(caller_location() or ""))
+        return _power_by(float(number))(base, **keywords)
+    return power_primitive(base, exponent, projections=projections, **keywords)
+
+
+def _makes_floats(base: Any, exponent: Any) -> bool:
+    """Return True if integers are raised to a fraction, which gives floats as multiplying by one
+    does.
+    """
+    is_whole = isinstance(base, Tensor) and base.dtype.is_integer
+    return is_whole and not float(exponent).is_integer()

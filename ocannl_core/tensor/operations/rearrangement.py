@@ -1,0 +1,361 @@
+"""Operations that move cells: axes exchanged, inserted, removed, split and joined.
+
+Axes are counted in buffer order (batch, output, input). A rearrangement copies cells; where its
+result is only read, the optimiser reads the operand instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.ops import UnaryOp
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.language.constraints import DimEqual
+from ocannl_core.shape.language.terms import Size
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import explained
+from ocannl_core.tensor.operations.axes import (
+    Axes,
+    AxisArgument,
+    apply,
+    axes_of,
+    operand,
+    write_shape,
+)
+from ocannl_core.tensor.operations.literals import reshape as literal_of_cells
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
+from ocannl_core.tensor.primitives.operands import constant
+from ocannl_core.tensor.primitives.operation import define_operation
+
+
+def _copy(v: Any, v1: Any) -> None:
+    v[:] = v1
+
+
+def _gradient(g: Any, g1: Any) -> None:
+    g1 += g
+
+
+rearrange = define_operation(
+    "rearrange", forward=_copy, gradient=_gradient, primitive=UnaryOp.IDENTITY
+)
+
+
+def move(name: str, x: Tensor, spec: str, values: dict[str, int] | None = None) -> Tensor:
+    return apply(rearrange, (x,), spec, name=name, values=values)
+
+
+# ----- axes exchanged -----------------------------------------------------------------------------
+
+
+def permute(x: Any, *axes: Any) -> Any:
+    """Return the tensor with its axes in another order: axis `i` of the result is `axes[i]`.
+
+    Kinds stay in place: the result has as many batch, output and input axes as `x`.
+
+    Args:
+        x: The tensor.
+        axes: All axes, one by one or as a sequence; reversed when not given.
+    """
+    given = operand(x, "permute")
+    own = axes_of(given, "permute")
+    wanted = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
+    order = own.positions(tuple(wanted)) if wanted else tuple(range(len(own)))[::-1]
+    if len(order) != len(own):
+        raise UsageError(
+            "A permutation names every axis once.",
+            found=f"{len(order)} of {len(own)} axes",
+            where=str(caller_location() or ""),
+            fix="oc.moveaxis(x, a, b) and oc.swapaxes(x, a, b) name the axes that move",
+        )
+    return _permute("permute", given, own, order)
+
+
+def _permute(name: str, x: Tensor, own: Axes, order: Sequence[int]) -> Tensor:
+    names = [own.names[position] for position in order]
+    return move(name, x, f"{own.spec} => {write_shape(names, own.ranks)}")
+
+
+@explained
+def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
+    """Return the tensor with axes moved to other positions; the others keep their order."""
+    given = operand(x, "moveaxis")
+    own = axes_of(given, "moveaxis")
+    origins, targets = own.positions(source), own.positions(destination)
+    if len(origins) != len(targets):
+        raise UsageError(
+            "Every axis that moves has a destination.",
+            found=f"{len(origins)} axes and {len(targets)} destinations",
+            where=str(caller_location() or ""),
+        )
+    order = [position for position in range(len(own)) if position not in origins]
+    for target, origin in sorted(zip(targets, origins, strict=True)):
+        order.insert(target, origin)
+    return _permute("moveaxis", given, own, order)
+
+
+@explained
+def swapaxes(x: Any, first: int, second: int) -> Any:
+    """Return the tensor with two axes exchanged."""
+    given = operand(x, "swapaxes")
+    own = axes_of(given, "swapaxes")
+    order = list(range(len(own)))
+    one, other = own.position(first), own.position(second)
+    order[one], order[other] = other, one
+    return _permute("swapaxes", given, own, order)
+
+
+# ----- slices along the first axis ----------------------------------------------------------------
+
+
+def length_of(x: Tensor) -> int:
+    """Return the size of the first axis.
+
+    Raises:
+        ShapeError: if it is not known, or there is no axis.
+    """
+    own = sized_axes_of(x, "len")
+    if not len(own):
+        raise ShapeError(
+            "A tensor has a length along its first axis.",
+            found=f"no axis: {x!r}",
+            where=str(caller_location() or ""),
+            fix="ctx.item(x) is its number",
+        )
+    return own.known_size(0)
+
+
+def slices_of(x: Tensor) -> Iterator[Tensor]:
+    """Yield the slices along the first axis, of a size that is known."""
+    count, own = length_of(x), axes_of(x, "iteration")
+    kept = own.replaced({0: None})
+    for position in range(count):
+        yield move("iteration", x, f"{own.replaced({0: str(position)})} => {kept}")
+
+
+# ----- axes inserted and removed ------------------------------------------------------------------
+
+
+@explained
+def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
+    """Return the tensor with axes of size 1 at positions of the result.
+
+    A new axis is of the kind (batch, output, input) of the axis to its right, or of the last one.
+    """
+    given = operand(x, "expand_dims")
+    own = axes_of(given, "expand_dims")
+    wanted = tuple(axis) if isinstance(axis, Sequence) else (axis,)
+    positions = [own.position(each, extra=len(wanted)) for each in wanted]
+    if len(set(positions)) < len(positions):
+        raise UsageError(
+            "New axes have different positions.",
+            found=f"axis={axis!r}",
+            where=str(caller_location() or ""),
+        )
+    names, ranks = own.inserted(positions)
+    return move(
+        "expand_dims", given, f"{own.spec} => {write_shape([n or '0' for n in names], ranks)}"
+    )
+
+
+@explained
+def squeeze(x: Any, axis: AxisArgument = None) -> Any:
+    """Return the tensor without axes of size 1.
+
+    Args:
+        x: The tensor.
+        axis: The axes, whose sizes must be 1; all axes known to have size 1 when not given.
+    """
+    given = operand(x, "squeeze")
+    own = sized_axes_of(given, "squeeze") if axis is None else axes_of(given, "squeeze")
+    if axis is None:
+        positions = tuple(p for p in range(len(own)) if own.size(p) == 1)
+    else:
+        positions = own.positions(axis)
+    where = Origin("squeeze", caller_location())
+    wide = [position for position in positions if own.size(position) not in (1, None)]
+    if wide:
+        raise ShapeError(
+            "Axes of size 1 can be squeezed out.",
+            found=f"size {own.size(wide[0])} of axis {wide[0]}",
+            where=str(where),
+            fix="sum, mean and max reduce longer axes; oc.reshape joins axes",
+        )
+    open_sizes = [own.sizes[position] for position in positions if own.size(position) is None]
+    given.session.environment.constrain([DimEqual(dim, Size(1), where) for dim in open_sizes])
+    read = own.replaced(dict.fromkeys(positions, "0"))
+    return move("squeeze", given, f"{read} => {own.replaced(dict.fromkeys(positions))}")
+
+
+def sized_axes_of(x: Tensor, name: str) -> Axes:
+    """Return the axes of a tensor; sizes that follow from those of its operands become known."""
+    own = axes_of(x, name)
+    if all(own.size(position) is not None for position in range(len(own))) or not x.is_determined:
+        return own
+    x.session.environment.close([x.terms], subject=f"the shape of {name}'s operand")
+    return axes_of(x, name)
+
+
+# ----- new shapes ---------------------------------------------------------------------------------
+
+
+def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
+    """Return the cells of a tensor, in row-major order, in another shape.
+
+        oc.reshape(x, 6, 4)      oc.reshape(x, (6, -1))      oc.reshape(x, batch=[6], output=[4])
+
+    One size may be -1, for whatever is left. Axes are output axes, but for leading ones that have
+    the sizes of all batch axes of `x`: those stay batch axes. Keywords state the kinds. The sizes
+    of `x` must be known.
+
+    `oc.reshape(values)` of an array or of numbers is a literal that takes its shape from its use.
+    """
+    if not isinstance(x, Tensor) and not sizes and not rows.keys() & {"batch", "output", "input"}:
+        return literal_of_cells(x, **rows)
+    if unknown := rows.keys() - {"batch", "output", "input"}:
+        raise UsageError(
+            "reshape takes sizes, or the rows batch=, output= and input=.",
+            found=", ".join(sorted(unknown)),
+            where=str(caller_location() or ""),
+        )
+    given = operand(x, "reshape")
+    own = sized_axes_of(given, "reshape")
+    source = own.known_sizes
+    if rows:
+        parts = [tuple(rows.get(row) or ()) for row in ("batch", "output", "input")]
+        ranks = (len(parts[0]), len(parts[1]), len(parts[2]))
+        wanted: Sequence[Any] = [size for part in parts for size in part]
+        if sizes:
+            raise UsageError(
+                "The sizes of a new shape are stated once.",
+                found=f"{sizes} and {', '.join(f'{row}=' for row in rows)}",
+                where=str(caller_location() or ""),
+            )
+    else:
+        wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+        batch = own.ranks[0]
+        kept = batch if tuple(wanted[:batch]) == source[:batch] else 0
+        ranks = (kept, len(wanted) - kept, 0)
+    target = _complete(tuple(wanted), source)
+    if target == source and ranks == own.ranks:
+        return given
+    return _reshape(given, own, target, ranks)
+
+
+def _complete(sizes: tuple[SupportsIndex, ...], source: tuple[int, ...]) -> tuple[int, ...]:
+    """Return sizes with the number for -1, checked against the number of cells."""
+    cells = math.prod(source)
+    found = f"{', '.join(map(str, sizes))} for {cells} cells of sizes {', '.join(map(str, source))}"
+    try:
+        target = [int(size.__index__()) for size in sizes]
+    except (AttributeError, TypeError):
+        target = [-1, -1]
+    missing = [position for position, size in enumerate(target) if size == -1]
+    rest = math.prod(size for size in target if size != -1)
+    if len(missing) == 1 and rest > 0 and cells % rest == 0:
+        target[missing[0]] = cells // rest
+    elif missing or rest != cells or min(target, default=0) < 0:
+        raise ShapeError(
+            "A new shape has as many cells as the old one; one size may be -1.",
+            found=found,
+            where=str(caller_location() or ""),
+        )
+    return tuple(target)
+
+
+def _reshape(x: Tensor, own: Axes, target: tuple[int, ...], ranks: tuple[int, ...]) -> Tensor:
+    """Split axes and join them, in as few steps as possible."""
+    source = own.known_sizes
+    if 0 in target:
+        empty: Tensor = pointwise.cast(constant(0.0, x.session), x.dtype)
+        return broadcast_to_ranks(empty, target, ranks)
+    # axes of size 1 are dropped first and made last; the others are split and joined two by two
+    ones = [position for position, size in enumerate(source) if size == 1]
+    read = own.replaced(dict.fromkeys(ones, "0"))
+    names = [own.names[position] for position in range(len(source)) if position not in ones]
+    sizes = [size for size in source if size != 1]
+    wanted = [size for size in target if size != 1]
+    if ones or own.ranks[1] < len(own):
+        x = move("reshape", x, f"{read} => {write_shape(names, (0, len(names), 0))}")
+    while sizes != wanted:
+        x, sizes = _step(x, sizes, wanted)
+    names = [f"a{position}" for position in range(len(sizes))]
+    left = iter(names)
+    made = ["0" if size == 1 else next(left) for size in target]
+    flat = write_shape(names, (0, len(names), 0))
+    if len(made) == len(names) == ranks[1]:
+        return x
+    return move("reshape", x, f"{flat} => {write_shape(made, ranks)}")
+
+
+def _step(x: Tensor, sizes: list[int], wanted: list[int]) -> tuple[Tensor, list[int]]:
+    """Return the tensor with the first axis that differs split or joined to its neighbour."""
+    at = next(
+        position
+        for position, size in enumerate(sizes)
+        if position >= len(wanted) or size != wanted[position]
+    )
+    names = [f"a{position}" for position in range(len(sizes))]
+    size = sizes[at]
+    if size > wanted[at] and size % wanted[at] == 0:
+        inner = size // wanted[at]
+        joined, parts = f"{inner}*p<+q", ["p", "q"]
+        split = [*names[:at], joined, *names[at + 1 :]]
+        made = [*names[:at], *parts, *names[at + 1 :]]
+        after = [*sizes[:at], wanted[at], inner, *sizes[at + 1 :]]
+    else:
+        inner = sizes[at + 1]
+        joined, parts = f"{inner}*p<+q", ["p", "q"]
+        split = [*names[:at], *parts, *names[at + 2 :]]
+        made = [*names[:at], joined, *names[at + 2 :]]
+        after = [*sizes[:at], size * inner, *sizes[at + 2 :]]
+    rows = [write_shape(each, (0, len(each), 0)) for each in (split, made)]
+    return move("reshape", x, " => ".join(rows), {"q": inner}), after
+
+
+def flatten(x: Any) -> Any:
+    """Return the cells of a tensor along one output axis, in row-major order."""
+    return reshape(x, output=[-1])
+
+
+def broadcast_to(x: Any, *sizes: Any) -> Any:
+    """Return the tensor repeated along axes of size 1 and new axes on the left, as in NumPy.
+
+    Axes are lined up from the right; new ones are of the kind of the first axis of `x`.
+    """
+    given = operand(x, "broadcast_to")
+    own = axes_of(given, "broadcast_to")
+    wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+    if not all(isinstance(size, int | np.integer) and size >= 0 for size in wanted):
+        raise UsageError(
+            "A shape is a row of sizes.",
+            found=f"broadcast_to(x, {', '.join(map(repr, wanted))})",
+            where=str(caller_location() or ""),
+            fix="oc.broadcast_to(x, 5, 3)",
+        )
+    target = tuple(int(size) for size in wanted)
+    surplus = len(target) - len(own)
+    if surplus < 0:
+        raise ShapeError(
+            "A broadcast adds axes and never removes one.",
+            found=f"{len(target)} sizes for a tensor of {len(own)} axes",
+            where=str(caller_location() or ""),
+        )
+    _, ranks = own.inserted(range(surplus))
+    return broadcast_to_ranks(given, target, ranks)
+
+
+def broadcast_to_ranks(x: Tensor, sizes: Sequence[int], ranks: Sequence[int]) -> Tensor:
+    """Return the tensor broadcast to sizes in buffer order, of stated numbers of axes by kind."""
+    result: Tensor = pointwise.identity(x)
+    environment = x.session.environment
+    origin = Origin("broadcast_to", caller_location())
+    batch, output, input = ranks
+    environment.set_ranks(result.terms, (batch, output, input), origin)
+    environment.exact(result.terms, sizes, origin)
+    return result

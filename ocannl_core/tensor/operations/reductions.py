@@ -1,0 +1,430 @@
+"""Reductions along axes that `axis=` counts, as in NumPy.
+
+`axis` is an integer, several, or None for all; negative ones count from the end. `keepdims=True`
+leaves axes of size 1. A sum over no cells is 0, a maximum minus infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from numbers import Real
+from typing import Any
+
+from ocannl_core.assign.nodes import Constant, EmbedIndex
+from ocannl_core.dtypes import DType, int32
+from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import variables
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.origin import caller_location
+from ocannl_core.shape.language.terms import closed_shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.tensor.graph.assignment import neutral
+from ocannl_core.tensor.graph.definitions import Applied
+from ocannl_core.tensor.graph.operator_bindings import functions
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import explained
+from ocannl_core.tensor.operations import contractions
+from ocannl_core.tensor.operations.axes import AxisArgument, apply, axes_of, operand, write_shape
+from ocannl_core.tensor.operations.literals import offsets
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
+from ocannl_core.tensor.primitives.dimension import count
+from ocannl_core.tensor.primitives.operands import constant, fill_tensor
+from ocannl_core.tensor.primitives.operation import Operation, define_operation
+
+# ----- operations ---------------------------------------------------------------------------------
+
+
+def _minimum(v: Any, v1: Any) -> None:
+    v[neutral, pointwise.minimum] = v1
+
+
+def _selected_gradient(g: Any, g1: Any, selected: Any) -> None:
+    g1 += pointwise.where(selected, g, 0.0)
+
+
+def _product(v: Any, v1: Any) -> None:
+    v[neutral, pointwise.mul] = v1
+
+
+def _product_gradient(g: Any, g1: Any, v1: Any, zeros_lhs: Any, rest_lhs: Any) -> None:
+    zeros_lhs[neutral] += pointwise.equal(v1, 0.0)
+    rest_lhs[neutral, pointwise.mul] = pointwise.where(v1 == 0.0, 1.0, v1)
+    of_others = pointwise.where(zeros_lhs == 0.0, rest_lhs / v1, 0.0)
+    of_zero = pointwise.where(zeros_lhs == 1.0, rest_lhs, 0.0)
+    g1 += g * pointwise.where(v1 == 0.0, of_zero, of_others)
+
+
+def _any(v: Any, v1: Any) -> None:
+    v[neutral, pointwise.logical_or] = v1
+
+
+def _all(v: Any, v1: Any) -> None:
+    v[neutral, pointwise.logical_and] = v1
+
+
+_sum = contractions.sum_along
+_greatest = contractions.maximum_along
+_least = define_operation(
+    "min",
+    forward=_minimum,
+    gradient=_selected_gradient,
+    primitive=UnaryOp.IDENTITY,
+    combine=BinaryOp.MIN,
+)
+_disjunction = define_operation(
+    "any", forward=_any, primitive=UnaryOp.IDENTITY, combine=BinaryOp.OR
+)
+_conjunction = define_operation(
+    "all", forward=_all, primitive=UnaryOp.IDENTITY, combine=BinaryOp.AND
+)
+
+
+# ----- specifications -----------------------------------------------------------------------------
+
+
+_ALL = "...|...->... => |->"
+"""All cells, of any number of axes, to one; it is broadcast like a kept axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction along some axes of a tensor.
+
+    Attributes:
+        name: The operation, for messages.
+        x: The tensor.
+        spec: The specification.
+        kept: The specification that leaves axes of size 1.
+    """
+
+    name: str
+    x: Tensor
+    spec: str
+    kept: str
+
+    def __call__(self, operation: Operation, x: Tensor, *, kept: bool = False) -> Tensor:
+        """Return a tensor of the same axes, reduced."""
+        return apply(operation, (x,), self.kept if kept else self.spec, name=self.name)
+
+
+def _reduction(name: str, x: Any, axis: AxisArgument, keepdims: bool) -> Reduction:
+    given = operand(x, name)
+    if axis is None and not keepdims:
+        return Reduction(name, given, _ALL, _ALL)
+    axes = axes_of(given, name)
+    positions = axes.positions(axis)
+    kept = f"{axes.spec} => {axes.replaced(dict.fromkeys(positions, '0'))}"
+    dropped = f"{axes.spec} => {axes.replaced(dict.fromkeys(positions))}"
+    return Reduction(name, given, kept if keepdims else dropped, kept)
+
+
+def count_terms(total: Tensor) -> Tensor:
+    """Return the number of terms of each cell of a sum: a constant once shapes are closed."""
+    return constant_of_count(total, float)
+
+
+def constant_of_count(total: Tensor, function: Callable[[int], float]) -> Tensor:
+    """Return a function of the number of terms of each cell of a sum."""
+    definition = total.definition
+    assert isinstance(definition, Applied)
+    logic, operands, origin = definition.logic, definition.operands, total.origin
+
+    def terms() -> Constant | EmbedIndex:
+        found = project(logic, total.shape, [operand.shape for operand in operands], origin)
+        kept = {var for index in found.lhs for var in variables(index)}
+        reduced = [(var, extent) for var, extent in found.domain if var not in kept]
+        size = math.prod(extent for _, extent in reduced)
+        extents = [var.size for var, _ in reduced if var.size is not None]
+        if not extents:
+            return Constant(function(size))
+        if function is not float:
+            raise ShapeError(
+                "The correction of a variance is computed for a constant number of cells.",
+                found=f"an axis of the extent {extents[0]}",
+                where=str(origin),
+                fix="give the axis a constant size where running statistics are updated",
+            )
+        return count(size, extents)
+
+    return fill_tensor(total.session, terms, closed_shape(), total.dtype, "count")
+
+
+def _as_float(x: Tensor) -> Tensor:
+    """Return a tensor of floats; integers are converted to the session's default format."""
+    if x.dtype.is_float:
+        return x
+    converted: Tensor = pointwise.cast(x, x.session.default_dtype)
+    return converted
+
+
+# ----- sums, extremes, products, truth ------------------------------------------------------------
+
+
+@explained
+def sum(
+    x: Any,
+    axis: AxisArgument = None,
+    *,
+    keepdims: bool = False,
+    dtype: DType | str | None = None,
+) -> Any:
+    """Return the sum of cells along axes.
+
+    Args:
+        x: The tensor.
+        axis: The axes that are summed; all when not given.
+        keepdims: True to leave axes of size 1.
+        dtype: The number format of the sum, in which it is accumulated; that of `x` when not given.
+    """
+    found = _reduction("sum", x, axis, keepdims)
+    return apply(_sum, (found.x,), found.spec, name="sum", dtype=dtype)
+
+
+@explained
+def mean(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the mean of cells along axes, of integers in floats."""
+    found = _reduction("mean", x, axis, keepdims)
+    total = found(_sum, _as_float(found.x))
+    return total / count_terms(total)
+
+
+@explained
+def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
+    """Return the variance of cells along axes: the mean squared distance from the mean.
+
+    Args:
+        x: The tensor.
+        axis: The axes; all when not given.
+        keepdims: True to leave axes of size 1.
+        ddof: The number by which the divisor is less than the number of cells: 1 for an unbiased
+            estimate.
+    """
+    reduction = _reduction("var", x, axis, keepdims)
+    cells = _as_float(reduction.x)
+    center = reduction(_sum, cells, kept=True)
+    distance = cells - center / count_terms(center)
+    total = reduction(_sum, distance * distance)
+    count = count_terms(total)
+    return total / (count if ddof == 0 else count - ddof)
+
+
+@explained
+def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
+    """Return the square root of the variance; arguments are those of `var`."""
+    return pointwise.sqrt(var(x, axis, keepdims=keepdims, ddof=ddof))
+
+
+@explained
+def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the greatest cell along axes, NaN if one is. The gradient goes to the first of equal
+    cells.
+    """
+    found = _reduction("max", x, axis, keepdims)
+    return found(_greatest, found.x)
+
+
+@explained
+def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the least cell along axes, NaN if one is. The gradient goes to the first of equal
+    cells.
+    """
+    found = _reduction("min", x, axis, keepdims)
+    return found(_least, found.x)
+
+
+@explained
+def prod(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the product of cells along axes."""
+    found = _reduction("prod", x, axis, keepdims)
+    positions = None if found.spec == _ALL else axes_of(found.x, "prod").positions(axis)
+    return found(_product_along(positions, keepdims), found.x)
+
+
+@lru_cache(maxsize=256)
+def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operation:
+    """Return the product along axes, with its gradient as an expression.
+
+    Args:
+        positions: The axes; None for all.
+        keepdims: True if axes of size 1 are left.
+    """
+
+    def gradient(x: Tensor, g: Tensor) -> tuple[Tensor]:
+        axes = axes_of(x, "prod")
+        reduced = axes.positions(positions)
+        others, product = constant(1.0, x.session, dtype=x.dtype), x
+        for position in reduced:
+            others = others * functions["products_of_others"](product, position)
+            product = prod(product, position, keepdims=True)
+        left = axes.replaced(dict.fromkeys(reduced, "0" if keepdims else None))
+        spec = f"{axes.spec}; {left} => {axes.spec}"
+        return (apply(pointwise.mul, (others, g), spec, name="prod"),)
+
+    made = define_operation(
+        "prod",
+        forward=_product,
+        gradient=_product_gradient,
+        primitive=UnaryOp.IDENTITY,
+        combine=BinaryOp.MUL,
+    )
+    return replace(made, gradient_expression=gradient)
+
+
+@explained
+def any(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return 1 where a cell along the axes is not 0, else 0."""
+    found = _reduction("any", x, axis, keepdims)
+    return found(_disjunction, found.x)
+
+
+@explained
+def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return 1 where no cell along the axes is 0, else 0."""
+    found = _reduction("all", x, axis, keepdims)
+    return found(_conjunction, found.x)
+
+
+# ----- positions of extremes ----------------------------------------------------------------------
+
+
+@explained
+def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
+    """Return the position of the greatest cell along an axis, as an integer of 32 bits: of equal
+    cells that of the first, and that of the first NaN, if any.
+
+    Args:
+        x: The tensor.
+        axis: The axis; when not given, the position is that among all cells in row-major order.
+        keepdims: True to leave an axis of size 1.
+    """
+    return _position("argmax", _greatest, x, axis, keepdims)
+
+
+@explained
+def argmin(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
+    """Return the position of the least cell along an axis; arguments are those of `argmax`."""
+    return _position("argmin", _least, x, axis, keepdims)
+
+
+def _position(name: str, extreme: Operation, x: Any, axis: int | None, keepdims: bool) -> Tensor:
+    reduction = _reduction(name, x, axis, keepdims)
+    cells = reduction.x
+    is_chosen = pointwise.equal(cells, reduction(extreme, cells, kept=True))
+    if cells.dtype.is_float:
+        is_chosen = pointwise.logical_or(is_chosen, pointwise.not_equal(cells, cells))
+    last = constant(2**31 - 1, cells.session, dtype=int32)
+    if axis is None:
+        chosen = pointwise.where(is_chosen, offsets(dtype=int32), last)
+        return reduction(_least, chosen)
+    axes = axes_of(cells, name)
+    along = write_shape([axes.names[axes.position(axis)]], (0, 1, 0))
+    spec = f"{axes.spec}; {along}; |-> => {axes.spec}"
+    places = offsets(dtype=int32, output=[...])
+    return reduction(_least, apply(pointwise.where, (is_chosen, places, last), spec, name=name))
+
+
+# ----- exponentials -------------------------------------------------------------------------------
+
+
+def _shifted(reduction: Reduction, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cells less their maximum, so that no exponential overflows, and that maximum, or 0
+    where it is infinite. It passes no gradient on, as results do not depend on it.
+    """
+    greatest = pointwise.stop_gradient(reduction(_greatest, x, kept=True))
+    is_finite = pointwise.equal(greatest - greatest, 0.0)  # also in formats without infinities
+    subtracted = pointwise.where(is_finite, greatest, 0.0)
+    return x - subtracted, subtracted
+
+
+def _divide_by_sum(reduction: Reduction, x: Tensor) -> Tensor:
+    shifted, _ = _shifted(reduction, x)
+    exponentials = pointwise.exp(shifted)
+    # the maximum alone makes the sum 1, or a little less where it is rounded
+    total = pointwise.maximum(reduction(_sum, exponentials, kept=True), 0.5)
+    result: Tensor = exponentials / total
+    return result
+
+
+@explained
+def softmax(x: Any, axis: AxisArgument = -1, *, scale: float = 1.0) -> Any:
+    """Return `exp(scale * x)` divided by its sum along axes.
+
+    Cells of minus infinity have weight 0. Where all cells are, all weights are 0, and so are the
+    gradients.
+    """
+    reduction = _reduction("softmax", x, axis, keepdims=False)
+    cells = _as_float(reduction.x)
+    return _divide_by_sum(reduction, cells if scale == 1 else scale * cells)
+
+
+def softmax_along(spec: str, x: Tensor) -> Tensor:
+    """Return `exp(x)` divided by its sum along a specification that leaves axes of size 1."""
+    return _divide_by_sum(Reduction("softmax", x, spec, spec), x)
+
+
+@explained
+def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
+    """Return the logarithm of `softmax(x, axis)`, without rounding small weights to 0."""
+    reduction = _reduction("log_softmax", x, axis, keepdims=False)
+    shifted, _ = _shifted(reduction, _as_float(reduction.x))
+    total = pointwise.maximum(reduction(_sum, pointwise.exp(shifted), kept=True), 0.5)
+    return shifted - pointwise.log(total)
+
+
+@explained
+def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the logarithm of the sum of `exp(x)` along axes, without overflow."""
+    reduction = _reduction("logsumexp", x, axis, keepdims)
+    shifted, subtracted = _shifted(reduction, _as_float(reduction.x))
+    total = reduction(_sum, pointwise.exp(shifted))
+    logarithm = pointwise.log(pointwise.maximum(total, 0.5))
+    # one cell of each sum is 1 unless all cells are minus infinity
+    sum_is_empty = pointwise.equal(total, 0.0)
+    return pointwise.where(sum_is_empty, -math.inf, logarithm) + reduction(_greatest, subtracted)
+
+
+# ----- norms --------------------------------------------------------------------------------------
+
+
+@explained
+def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
+    """Return the norm of the cells along axes, as those of a vector.
+
+    Args:
+        x: The tensor.
+        ord: 2 for the square root of the sum of squares; 1 for the sum of sizes; `math.inf` and
+            `-math.inf` for the greatest and the least size; `p` for `sum(|x|**p)**(1/p)`.
+        axis: The axes; all when not given.
+        keepdims: True to leave axes of size 1.
+    """
+    if not isinstance(ord, Real) or ord != ord or ord == 0:
+        raise UsageError(
+            "The order of a norm is a number, not 0, or an infinity.",
+            found=f"ord={ord!r}",
+            where=str(caller_location() or ""),
+            fix="ord=2 is the square root of the sum of squares, of a matrix, too",
+        )
+    reduction = _reduction("norm", x, axis, keepdims)
+    cells = _as_float(reduction.x)
+    if ord == 2:
+        return _root(reduction(_sum, cells * cells), 0.5)
+    sizes = pointwise.abs(cells)
+    if math.isinf(ord):
+        return reduction(_greatest if ord > 0 else _least, sizes)
+    if ord == 1:
+        return reduction(_sum, sizes)
+    return _root(reduction(_sum, pointwise.power_primitive(sizes, ord)), 1 / ord)
+
+
+def _root(total: Tensor, exponent: float) -> Tensor:
+    """Return a power of a sum; where that is 0, the gradient is, too."""
+    is_zero = pointwise.equal(total, 0.0)
+    inside = pointwise.where(is_zero, 1.0, total)
+    root = (
+        pointwise.sqrt(inside) if exponent == 0.5 else pointwise.power_primitive(inside, exponent)
+    )
+    result: Tensor = pointwise.where(is_zero, total, root)
+    return result

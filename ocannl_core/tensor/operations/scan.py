@@ -1,0 +1,459 @@
+"""Loops over time: `scan` traces one step, which code runs for every position of a time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.language.constraints import Constraint, RowEqual
+from ocannl_core.shape.language.terms import Dim, FreshVariables, Row, Shape, Size
+from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.tensor.computations.loop_code import changed_format
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import CarriedValue, Filled, Loop, ResultOfLoop, ancestors
+from ocannl_core.tensor.graph.precision import Precision, Why
+from ocannl_core.tensor.graph.session import Recorder, Session
+from ocannl_core.tensor.graph.structures import Leaf, aligned, difference, leaves_of, with_leaves
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.slices import subscript
+from ocannl_core.tensor.primitives.operands import as_tensor, check_recorded_here
+from ocannl_core.tensor.primitives.specifications import describe_operands
+
+KEPT = ("carry", "reductions", "all")
+"""The values of a step that its gradient may read from memory."""
+
+
+def scan(
+    body: Callable[[Any, Any], Any],
+    init: Any,
+    xs: Any = None,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    keep: str = "reductions",
+) -> Any:
+    """Run a function for every step along a time axis; return the values of all steps, and the
+    carry after the last one.
+
+        def step(h, x):
+            h = oc.tanh(w @ x + u @ h)
+            return h, h
+
+        hs, last = oc.scan(step, oc.number(0.0), xs)
+
+    The function is called once, with tensors that stand for those of any step. It returns the carry
+    for the next step, of the same structure, shapes and number formats, and a value. The code of a
+    step is compiled once, so that the time to compile does not depend on the number of steps.
+
+    The time axis is the leftmost batch axis of `xs`, and of the values of all steps. Parameters
+    that the function makes are shared by all steps; random numbers differ from step to step.
+
+    Args:
+        body: Takes the carry and the entry of `xs` for one step; returns the next carry and a
+            value, or None in its place.
+        init: The carry before the first step: a tensor or a number, or tuples, lists and
+            dictionaries of these. It may lack batch axes of the carry.
+        xs: A tensor, or such a structure of tensors; None for steps that read nothing of the kind.
+        length: The number of steps; needed without `xs`.
+        reverse: True to run from the last step to the first. Values keep their positions.
+        keep: The values of each step that its gradient reads from memory; it computes the others
+            again. `"carry"`: the carry alone; `"reductions"`: also the results of sums and matrix
+            products; `"all"`: everything that it reads.
+
+    Raises:
+        UsageError: if the function returns another structure, or a carry in another number format,
+            or records assignments.
+        ShapeError: if a carry changes its shape, or tensors of `xs` have time axes of different
+            lengths.
+    """
+    return run_steps(body, init, xs, length, is_reversed=reverse, keep=keep, has_layers=False)
+
+
+def run_steps(
+    body: Callable[[Any, Any], Any],
+    init: Any,
+    xs: Any,
+    length: int | None,
+    *,
+    is_reversed: bool,
+    keep: str,
+    has_layers: bool,
+    name: str | None = None,
+) -> Any:
+    """Return the results of a loop, as `scan` does.
+
+    Args:
+        body: The function of one step.
+        init: The carry before the first step.
+        xs: The tensors with a time axis.
+        length: The number of steps.
+        is_reversed: True to run from the last step to the first.
+        keep: The values that the gradient reads from memory.
+        has_layers: True to give each step its own values of the parameters that the function makes.
+        name: The name of the loop; that of the function when not given.
+    """
+    if keep not in KEPT:
+        raise UsageError(
+            "The gradient of a loop reads some values of each step from memory.",
+            found=f"keep={keep!r}",
+            where=str(caller_location() or ""),
+            fix=f"one of {', '.join(map(repr, KEPT))}",
+        )
+    over, initial = leaves_of(xs), leaves_of(init)
+    _check_arguments(body, over, initial, length)
+    tensors = [each.value for each in (*over, *initial) if isinstance(each.value, Tensor)]
+    session = tensors[0].session if tensors else sessions.current()
+    title = name or str(getattr(body, "__name__", "step"))
+    origin = Origin(f"scan of {name}", caller_location())
+    index = StaticIndex("t")
+    loop: Loop[Tensor] = Loop(title, index, is_reversed, keep, session.loop, origin, length)
+    loop.layers = {} if has_layers else None
+    loop.over = tuple(each.value for each in over)
+    loop.initial = tuple(as_tensor(each.value, session) for each in initial)
+    recorder = session.recorder
+    given = (*loop.over, *loop.initial)
+    check_recorded_here(given, None if recorder is None else recorder.recording)
+    loop.time = _time_axis(loop, session, over)
+    with traced(loop, session):
+        loop.before = tuple(
+            _carried(loop, session, start, leaf)
+            for start, leaf in zip(loop.initial, initial, strict=True)
+        )
+        loop.entries = tuple(subscript(each, index) for each in loop.over)
+        returned = body(with_leaves(init, loop.before), with_leaves(xs, loop.entries))
+        after, items = _checked_result(loop, init, returned)
+        loop.after = tuple(as_tensor(each, session) for each in after)
+        loop.items = tuple(as_tensor(each.value, session) for each in leaves_of(items))
+        check_recorded_here(
+            (*loop.after, *loop.items), None if recorder is None else recorder.recording
+        )
+        _relate_carry(loop, session)
+    _sort_tensors(loop, recorder)
+    _fix_formats(loop)
+    _add_results(loop, session)
+    if recorder is not None:
+        for result in loop.results:
+            recorder.add_tensor(result, is_named=False)
+    return with_leaves(items, loop.stacked), with_leaves(init, loop.final)
+
+
+# ----- the arguments and the result of a step -----------------------------------------------------
+
+
+def _check_arguments(
+    body: object, over: Sequence[Leaf], initial: Sequence[Leaf], length: object
+) -> None:
+    where = str(caller_location() or "")
+    if not callable(body):
+        raise UsageError(
+            "A loop runs a function of the carry and of one entry of xs.",
+            found=repr(body),
+            where=where,
+            fix="oc.scan(step, init, xs), with def step(carry, x): ...",
+        )
+    for what, leaves in (("xs", over), ("init", initial)):
+        for leaf in leaves:
+            is_number = what == "init" and isinstance(leaf.value, Real)
+            if not (isinstance(leaf.value, Tensor) or is_number):
+                raise UsageError(
+                    "The arguments of a loop are tensors, or tuples, lists and dictionaries of "
+                    "them.",
+                    found=f"{type(leaf.value).__name__} in {what}",
+                    where=where,
+                    fix="wrap arrays with oc.tensor(..., batch_axes=1), whose leftmost batch axis "
+                    "is the time",
+                )
+    if length is None and not over:
+        raise UsageError(
+            "The number of steps of a loop is the extent of the time axis of xs, or is stated.",
+            found="neither xs nor length",
+            where=where,
+            fix="oc.scan(step, init, xs), or oc.scan(step, init, length=10)",
+        )
+    is_count = isinstance(length, Integral) and not isinstance(length, bool) and int(length) >= 0
+    if length is not None and not is_count:
+        raise UsageError(
+            "The length of a loop is a number of steps.", found=f"length={length!r}", where=where
+        )
+
+
+def _checked_result(loop: Loop[Tensor], init: Any, returned: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of the carry that a step returns, and its value.
+
+    Raises:
+        UsageError: for another structure than a carry like `init`, and a value.
+    """
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        kind = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"{returned!r}"
+        _refuse_result(loop, kind, "return carry, value; and return carry, None without a value")
+    carry, items = returned
+    problem = difference(init, carry)
+    if problem:
+        _refuse_result(
+            loop, f"a carry that differs from init: {problem}", "return a carry like init"
+        )
+    after = aligned(init, carry)
+    for each in (*after, *(leaf.value for leaf in leaves_of(items))):
+        if not isinstance(each, Tensor | Real):
+            _refuse_result(loop, f"{each!r} in it", "tensors, and tuples or dictionaries of them")
+    return after, items
+
+
+def _refuse_result(loop: Loop[Tensor], found: str, fix: str) -> NoReturn:
+    raise UsageError(
+        "A step of a loop returns the carry, of the structure of init, and a value.",
+        found=f"{loop.name} returned {found}",
+        where=str(loop.origin),
+        fix=fix,
+    )
+
+
+# ----- shapes and formats -------------------------------------------------------------------------
+
+
+def _time_axis(loop: Loop[Tensor], session: Session, over: Sequence[Leaf]) -> Dim:
+    """Return the size of the time axis, which all tensors with one share."""
+    found: list[Dim] = []
+
+    def relate(fresh: FreshVariables) -> list[Constraint]:
+        time: Dim = fresh.dim("time") if loop.length is None else Size(loop.length)
+        found.append(time)
+        return [
+            RowEqual(
+                Row((time,), fresh.row("entry")),
+                leaf.value.terms.batch,
+                loop.origin.at(f"the time axis of {_place(leaf)}, the leftmost batch axis"),
+            )
+            for leaf in over
+        ]
+
+    with describe_operands(loop.over):
+        session.environment.derive([], [each.terms for each in loop.over], relate)
+    return found[0]
+
+
+def _place(leaf: Leaf) -> str:
+    return "xs" + "".join(f"[{key!r}]" for key in leaf.path)
+
+
+def _carried(loop: Loop[Tensor], session: Session, initial: Tensor, leaf: Leaf) -> Tensor:
+    """Return the tensor that stands for a carry at the start of any step."""
+    name = leaf.name or "carry"
+    environment = session.environment
+    terms = environment.fresh_shape(name=name)
+    found = initial.precision
+    precision = (
+        Precision(initial.dtype, Why.STATED) if found.decides else Precision.by_default(found.dtype)
+    )
+    initial.note_use(loop.origin)
+    result = Tensor(
+        session,
+        CarriedValue(loop),
+        terms,
+        precision,
+        (name,),
+        loop.origin,
+        requires_grad=precision.dtype.is_float and session.recorder is None,
+    )
+    result.loop = loop
+    with describe_operands([initial]):
+        if loop.layers is None or isinstance(initial.definition, Filled):
+            environment.relate(Pointwise(), terms, [initial.terms], loop.origin)
+        else:  # layers keep the shape of the input
+            environment.derive([terms], [initial.terms], _given(_equal_rows(loop, terms, initial)))
+    return result
+
+
+def _equal_rows(loop: Loop[Tensor], terms: Shape, other: Tensor) -> list[Constraint]:
+    origin, name = loop.origin, other.label[0]
+    return [
+        RowEqual(
+            row,
+            other.terms.row(kind),
+            origin.at(f"the {kind.value} row of {name}, against the result of a layer"),
+        )
+        for kind, row in terms.rows()
+    ]
+
+
+def _relate_carry(loop: Loop[Tensor], session: Session) -> None:
+    """Add the constraint that a step keeps the shapes of its carry."""
+    for before, after in zip(loop.before, loop.after, strict=True):
+        if isinstance(after.definition, Filled):
+            session.environment.relate(Pointwise(), before.terms, [after.terms], loop.origin)
+            continue
+        constraints = [
+            RowEqual(
+                row,
+                after.terms.row(kind),
+                loop.origin.at(
+                    f"the {kind.value} row of {before.label[0]}, against the value after a step"
+                ),
+            )
+            for kind, row in before.terms.rows()
+        ]
+        with describe_operands([before]):
+            session.environment.derive([before.terms], [after.terms], _given(constraints))
+
+
+def _given(constraints: Sequence[Constraint]) -> Callable[[FreshVariables], Sequence[Constraint]]:
+    return lambda fresh: constraints
+
+
+def _fix_formats(loop: Loop[Tensor]) -> None:
+    """Make the number formats of a step final.
+
+    Raises:
+        UsageError: if the carry changes its format.
+    """
+    for before, after in zip(loop.before, loop.after, strict=True):
+        if before.dtype is not after.dtype and after.free_number is None:
+            before.note_use(loop.origin, after.dtype)
+        if before.dtype is not after.dtype and after.free_number is None:
+            raise changed_format(loop, before, after)
+    for tensor in (*loop.before, *loop.body, *loop.items):
+        tensor.settle()
+
+
+def _add_results(loop: Loop[Tensor], session: Session) -> None:
+    loop.final = tuple(_result(loop, each, each.terms) for each in loop.before)
+    stacked = [_stacked(each.terms, _time_of(loop)) for each in loop.items]
+    operands = [each.terms for each in (*loop.items, *loop.over)]
+    session.environment.derive(stacked, operands, lambda _: [])
+    loop.stacked = tuple(
+        _result(loop, item, terms) for item, terms in zip(loop.items, stacked, strict=True)
+    )
+    for effect in dict.fromkeys(each for tensor in loop.body for each in tensor.effects):
+        for made in loop.results:
+            made.add_effect(effect)
+
+
+def _time_of(loop: Loop[Tensor]) -> Dim:
+    assert loop.time is not None
+    return loop.time
+
+
+def _result(loop: Loop[Tensor], like: Tensor, terms: Shape) -> Tensor:
+    """Return a result of a loop with the values of a tensor of a step."""
+    session = like.session
+    flows = session.recorder is None and any(each.requires_grad for each in loop.inputs)
+    made = Tensor(
+        session,
+        ResultOfLoop(loop),
+        terms,
+        Precision(like.dtype, Why.OPERANDS, (0,)),
+        like.label,
+        loop.origin,
+        requires_grad=flows and like.requires_grad,
+    )
+    made.loop = loop.outer
+    return made
+
+
+def stacked_values(loop: Loop[Tensor], tensor: Tensor) -> Tensor:
+    """Return the values of all steps of a tensor of a step along the time axis: a result, which is
+    added to the loop unless it has it.
+    """
+    known = dict(zip(loop.items, loop.stacked, strict=True))
+    if tensor in known:
+        return known[tensor]
+    session = tensor.session
+    terms = _stacked(tensor.terms, _time_of(loop))
+    operands = [each.terms for each in (tensor, *loop.over)]
+    session.environment.derive([terms], operands, lambda _: [])
+    made = _result(loop, tensor, terms)
+    loop.items, loop.stacked = (*loop.items, tensor), (*loop.stacked, made)
+    return made
+
+
+def _stacked(terms: Shape, time: Dim) -> Shape:
+    """Return a shape with the time axis in front of its batch axes."""
+    row = terms.batch
+    return Shape(Row((time, *row.leading), row.tail, row.trailing), terms.input, terms.output)
+
+
+# ----- tracing ------------------------------------------------------------------------------------
+
+
+class _StepRecorder:
+    """The recorder of a step inside of recorded code: its tensors are not computed there."""
+
+    def __init__(self, loop: Loop[Tensor], outer: Recorder) -> None:
+        self._loop = loop
+        self._outer = outer
+        self.recording = outer.recording
+
+    def add_tensor(self, tensor: Any, *, is_named: bool) -> None:
+        tensor.recording = self.recording
+
+    def add_declaration(self, tensor: Any) -> None:
+        self._refuse("a declared tensor")
+
+    def splice(self, steps: tuple[Any, ...], results: frozenset[Any]) -> None:
+        self._refuse("code")
+
+    def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
+        raise UsageError(
+            "A step of a loop computes tensors: each operation states its own reduction.",
+            found=f"{operation.name} with a logic of its own",
+            where=str(caller_location() or ""),
+            fix="use a @ b, or oc.einsum",
+        )
+
+    def assign(self, target: Any, value: Any, combine: Any, *, reset: bool, keys: Any = ()) -> None:
+        self._refuse(f"an assignment to {target!r}")
+
+    def assign_rows(self, target: Any, positions: Any, axis: int, value: Any, combine: Any) -> None:
+        self._refuse(f"an assignment to rows of {target!r}")
+
+    def note_update(self, result: Any, part: Any, combine: Any, value: Any) -> None:
+        self._outer.note_update(result, part, combine, value)
+
+    def update_of(self, result: Any) -> Any:
+        return self._outer.update_of(result)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UsageError(
+            "A step of a loop computes tensors and assigns none.",
+            found=f"{what} in the body of {self._loop.name}",
+            where=str(caller_location() or ""),
+            fix="return the new value as the carry, or as a value of the step",
+        )
+
+
+@contextmanager
+def traced(loop: Loop[Tensor], session: Session) -> Iterator[None]:
+    """Make tensors inside of the body of a loop."""
+    recorder = session.recorder
+    session.loop = loop
+    session.recorder = None if recorder is None else _StepRecorder(loop, recorder)
+    try:
+        with session:
+            yield
+    finally:
+        session.loop, session.recorder = loop.outer, recorder
+
+
+def _sort_tensors(loop: Loop[Tensor], recorder: Recorder | None) -> None:
+    """Find the tensors of a step, and hoist the loop-invariant ones."""
+    found = [t for t in ancestors([*loop.after, *loop.items]) if t.loop is loop]
+    own = {*loop.before, *loop.entries, *loop.positions}
+    body: list[Tensor] = []
+    for tensor in found:
+        if tensor in own or not own.isdisjoint(tensor.operands):
+            own.add(tensor)
+            if not isinstance(tensor.definition, CarriedValue):
+                body.append(tensor)
+            continue
+        tensor.loop = loop.outer
+        if recorder is not None:
+            recorder.add_tensor(tensor, is_named=False)
+    inputs = dict.fromkeys((*loop.initial, *loop.over))
+    read = (operand for tensor in body for operand in tensor.operands)
+    inputs.update((each, None) for each in (*read, *loop.after, *loop.items) if each not in own)
+    loop.body, loop.inputs = tuple(body), tuple(inputs)

@@ -1,0 +1,1 @@
+"""Definition of operations: operands, specifications, and the pointwise primitives."""

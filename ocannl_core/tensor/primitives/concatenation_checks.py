@@ -1,0 +1,106 @@
+"""Checks of specifications with concatenated axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from ocannl_core.errors import SpecError
+from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
+
+
+def covers_result(spec: Spec, where: str) -> bool:
+    """Return True if every part of the result of a concatenation has an operand.
+
+    Args:
+        spec: The specification.
+        where: The location for errors.
+
+    Raises:
+        SpecError: if an operand has an axis that the result lacks, or two have the same place.
+    """
+    concats = [axis for row in spec.result.rows() for axis in row.axes if isinstance(axis, Concat)]
+    kept = _names(spec.result)
+    for operand in spec.operands:
+        for name in sorted(_names(operand) - kept):
+            raise SpecError(
+                "Concatenation sums nothing: every axis of an operand is one of the result.",
+                found=f"{spec.text}, where {name} is not in the result",
+                where=where,
+                fix="`^` makes names words, so that axes are separated by commas: " + ",".join(name)
+                if len(name) > 1 and kept.issuperset(name)
+                else f"reduce it first: oc.einsum sums over {name}",
+            )
+    parts = {part for axis in concats for part in axis.parts}
+    is_complete = True
+    for choice in product(*(axis.parts for axis in concats)):
+        present = [
+            position
+            for position, operand in enumerate(spec.operands)
+            if _is_placed_at(operand, set(choice), parts)
+        ]
+        if len(present) > 1:
+            raise SpecError(
+                "Each part of a concatenated result has at most one operand.",
+                found=f"{spec.text}, where operands {present[0] + 1} and {present[1] + 1} are both "
+                + (f"at {', '.join(map(str, choice))}" if choice else "in every cell"),
+                where=where,
+                fix="name the parts of the result differently: a; b => a^b",
+            )
+        is_complete = is_complete and bool(present)
+    return is_complete
+
+
+def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
+    """Refuse a specification that accesses no cell.
+
+    Axes that share a part are all at it, or none is, and a name that stands alone is at its part:
+    so `a^b => a, b` needs two parts of one axis at once. A number is a part that is skipped.
+
+    Args:
+        spec: The specification.
+        where: The location for errors.
+        apart: True when each operand is placed by itself, not multiplied with the others.
+
+    Raises:
+        SpecError: if no choice of parts has cells on all axes.
+    """
+    groups = [[operand] for operand in spec.operands] if apart else [list(spec.operands)]
+    for shapes in groups:
+        rows = [row for shape in (*shapes, spec.result) for row in shape.rows()]
+        if not _is_reachable([axis for row in rows for axis in row.axes]):
+            raise SpecError(
+                "Some choice of one part of each concatenated axis has cells on all axes.",
+                found=f"{spec.text}, where none has",
+                where=where,
+                fix="take one part out at a time, as in a^b => a, and name the parts that are kept",
+            )
+
+
+def _is_reachable(axes: Sequence[AxisSpec]) -> bool:
+    """Return True if some choice of parts has cells on all axes."""
+    concats = [axis for axis in axes if isinstance(axis, Concat)]
+    named = list(dict.fromkeys(tuple(axis_names(axis)) for axis in concats))
+    alone = {name for axis in axes if not isinstance(axis, Concat) for name in axis_names(axis)}
+    taken = alone.intersection(name for parts in named for name in parts)
+    for choice in product(*named):
+        visited = set(choice)
+        if taken <= visited and all(len(visited.intersection(parts)) == 1 for parts in named):
+            return True
+    return False
+
+
+def _names(shape: ShapeSpec) -> set[str]:
+    return {name for row in shape.rows() for axis in row.axes for name in axis_names(axis)}
+
+
+def _is_placed_at(operand: ShapeSpec, choice: set[str | int], parts: set[str | int]) -> bool:
+    """Return True if an operand has cells where these parts of the result meet."""
+    for row in operand.rows():
+        for axis in row.axes:
+            if isinstance(axis, Concat):
+                if not choice.intersection(axis.parts):
+                    return False
+            elif not parts.intersection(axis_names(axis)) <= choice:
+                return False
+    return True

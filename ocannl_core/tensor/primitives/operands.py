@@ -1,0 +1,254 @@
+"""Operands of operations: constants, conversion of numbers to tensors, and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.assign.nodes import Constant, ConstantBits, FetchSource, RangeOverOffsets
+from ocannl_core.dtypes import DType, uint4x32
+from ocannl_core.errors import UsageError
+from ocannl_core.host_arrays import check_number, plain_number
+from ocannl_core.ops import LOGICAL, Op
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.terms import Shape, closed_shape
+from ocannl_core.shape.translation.logic import Logic
+from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import Filled, Literal, Recording
+from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.margins import window_accesses
+from ocannl_core.tensor.graph.precision import Precision, format_for_numbers, whole_number_format
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
+from ocannl_core.tensor.primitives.specifications import composite_name
+
+
+def fill_tensor(
+    session: Session,
+    source: Callable[[], FetchSource],
+    shape: Shape,
+    dtype: DType | Precision,
+    label: str,
+    number: float | None = None,
+) -> Tensor:
+    """Return a tensor filled by a fetch, which `source` creates once shapes are closed."""
+    origin = Origin(label, caller_location())
+    if isinstance(dtype, Precision):
+        dtype.check_computable(origin)
+    session.environment.leaf(shape, origin)
+    return Tensor(session, Filled(source, number), shape, dtype, (label,), origin)
+
+
+def word_constant(session: Session, source: Callable[[], int], label: str) -> Tensor:
+    """Return one 128-bit word whose low half is an integer, computed once shapes are closed."""
+    return fill_tensor(session, lambda: ConstantBits(source()), closed_shape(), uint4x32, label)
+
+
+def constant(
+    value: int | float,
+    session: Session,
+    *,
+    dtype: DType | Precision | None = None,
+    label: str | None = None,
+) -> Tensor:
+    """Return a constant of one cell; operands of this kind are printed as numbers and never
+    stored.
+    """
+    return fill_tensor(
+        session,
+        lambda: Constant(value),
+        closed_shape(),
+        dtype or Precision.by_default(session.default_dtype),
+        label or f"{value:g}",
+        value,
+    )
+
+
+# ----- operands -----------------------------------------------------------------------------------
+
+
+def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = None) -> Tensor:
+    """Return a tensor for an operand; a number becomes a constant of the given format."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Real):
+        number = plain_number(value, str(caller_location() or ""))
+        return constant(number, session, dtype=dtype)
+    raise UsageError(
+        "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
+        "is.",
+        found=repr(value),
+        where=str(caller_location() or ""),
+        fix="inside a function decorated with @oc.cd, write p.grad += p.grad.merge or "
+        "c[oc.neutral] += oc.mul(a, b, logic=...)",
+    )
+
+
+def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) -> tuple[Tensor, ...]:
+    """Return tensors for operands.
+
+    A number takes the format of the other operands, unless it has a fraction and they are integers.
+
+    Raises:
+        TransferError: for an integer that does not fit the format, but in comparisons.
+    """
+    tensors = [value if isinstance(value, Tensor) else None for value in values]
+    beside = format_for_numbers(op, tensors) or session.default_dtype
+
+    def precision(value: Real) -> Precision:
+        where = str(caller_location() or "")
+        number = plain_number(value, where)
+        if beside.is_float:
+            return Precision.by_default(beside)
+        if not beside.holds_integers or number % 1:
+            return Precision.by_default(session.default_dtype)
+        dtype = whole_number_format(number, beside)
+        if op not in LOGICAL:
+            check_number(number, dtype, where)
+        return Precision.by_default(dtype)
+
+    return tuple(
+        as_tensor(value, session, precision(value) if isinstance(value, Real) else None)
+        for value in values
+    )
+
+
+def with_computed_offsets(operands: Sequence[Tensor], origin: Origin) -> tuple[Tensor, ...]:
+    """Return the operands of a comparison with tensors of offsets in place of literals that hold
+    their own offsets: comparisons with computed positions become reads at these.
+    """
+    return tuple(_offsets_of(each, origin) for each in operands)
+
+
+def _offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
+    """Return a tensor of offsets in place of a literal that holds 0, 1, 2, and so on; others as
+    they are.
+    """
+    definition = tensor.definition
+    if not isinstance(definition, Literal) or tensor.requires_grad or tensor.is_overwritten:
+        return tensor
+    cells = definition.array
+    if isinstance(cells, np.memmap) or cells.size < 2 or not tensor.terms.is_closed:
+        return tensor
+    flat = cells.reshape(-1)
+    if flat[0] != 0 or flat[-1] != cells.size - 1:
+        return tensor
+    if not np.array_equal(np.asarray(flat, np.float64), np.arange(cells.size)):
+        return tensor
+    tensor.fixed_by = tensor.fixed_by or origin
+    shape, precision, name = tensor.terms, tensor.precision, tensor.label[0]
+    return fill_tensor(tensor.session, RangeOverOffsets, shape, precision, name)
+
+
+def assignment_operands(
+    args: Sequence[Any], session: Session
+) -> tuple[Tensor | MergeBuffer | float, ...]:
+    """Return the operands of a primitive for an assignment; numbers stay numbers."""
+    return tuple(
+        float(arg)
+        if isinstance(arg, Real)
+        else arg
+        if isinstance(arg, MergeBuffer)
+        else as_tensor(arg, session)
+        for arg in args
+    )
+
+
+def session_of(args: tuple[Any, ...], name: str) -> Session:
+    """Return the session of the operands of an operation; the current one for numbers only.
+
+    Raises:
+        UsageError: if there are several.
+    """
+    found: Session | None = None
+    for arg in args:
+        tensor = arg.tensor if isinstance(arg, MergeBuffer) else arg
+        if isinstance(tensor, Tensor):
+            if found is not None and tensor.session is not found:
+                raise UsageError(
+                    "Tensors of different sessions do not mix.",
+                    found=f"{tensor!r} as an operand of {name}",
+                    where=str(caller_location() or ""),
+                    fix="build both inside one `with oc.Session():`, or without any",
+                )
+            found = tensor.session
+    return found or sessions.current()
+
+
+def check_operands(args: Sequence[Any], count: int, name: str) -> None:
+    """Raise UsageError unless `args` are `count` expressions and numbers."""
+    if len(args) != count:
+        raise UsageError(
+            f"The operation {name} takes {count} operand{'s' if count != 1 else ''}.",
+            found=str(len(args)),
+            where=str(caller_location() or ""),
+        )
+    for arg in args:
+        if not isinstance(arg, Expression | Real):
+            raise UsageError(
+                "Operands are tensors and numbers.",
+                found=f"{type(arg).__name__} as an operand of {composite_name() or name}",
+                where=str(caller_location() or ""),
+                fix=suggest_operand(arg),
+            )
+
+
+def suggest_operand(operand: object) -> str:
+    """Return the fix for something that is no operand."""
+    if operand is None:
+        return "a tensor that needs no gradient has None as its .grad"
+    if isinstance(operand, str) and "=>" in operand:
+        return 'a specification comes first, as in oc.einsum("ij => i", x)'
+    if isinstance(operand, list | tuple) and any(isinstance(e, Expression) for e in operand):
+        return "give tensors one by one: oc.stack(a, b), or oc.stack(*tensors)"
+    return "wrap arrays and lists with oc.tensor(...)"
+
+
+def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
+    """Raise UsageError if a tensor belongs to other recorded code than the given one, or to a step
+    of a loop that is not being traced.
+    """
+    for tensor in tensors:
+        if tensor.loop is not None and not tensor.loop.contains(tensor.session.loop):
+            raise UsageError(
+                "A tensor of a step of a loop has a value for each step: it is no part of code "
+                "outside.",
+                found=f"{tensor!r}, made in the body of {tensor.loop.name}",
+                where=str(caller_location() or ""),
+                fix="return it from the body: as the carry, for its value after the last step, or "
+                "beside the carry, for those of all steps",
+            )
+        if tensor.recording is not None and tensor.recording is not recording:
+            raise UsageError(
+                "A tensor made in recorded code has its value there: it is no part of other code.",
+                found=f"{tensor!r}, recorded in {tensor.recording}",
+                where=str(caller_location() or ""),
+                fix='assign it to a tensor declared outside of that function, c = oc.declare("c"), '
+                "or make the tensor outside",
+            )
+
+
+def note_accesses(
+    logic: Logic,
+    result: Tensor,
+    operands: Sequence[Tensor],
+    origin: Origin,
+    capture: Mapping[str, DimRef] | None = None,
+) -> None:
+    """Record with each tensor the padded windows through which an operation accesses it."""
+    shapes = [operand.terms for operand in operands]
+    for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
+        tensor = result if access.position is None else operands[access.position]
+        if tensor.dtype.is_packed:
+            raise UsageError(
+                "Windows that reach beyond an axis read cells with margins, which those of 4 bits "
+                "have not.",
+                found=f"{tensor!r} of {tensor.dtype}",
+                where=str(origin),
+                fix=f'convert it: oc.cast(x, "{tensor.dtype.unpacked}")',
+            )
+        tensor.add_access(access)

@@ -1,0 +1,141 @@
+"""Stated logics, and the lines, operands and warnings of messages about them."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from ocannl_core import settings
+from ocannl_core.errors import ShapeError, SpecError, SpecWarning
+from ocannl_core.origin import Origin, caller_depth, caller_location
+from ocannl_core.shape.language.einsum_ast import ShapeSpec, Spec, axis_names
+from ocannl_core.shape.translation.einsum import operand_name
+from ocannl_core.shape.translation.logic import Einsum, Logic, logic_from_text
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.concatenation_checks import refuse_unreachable
+
+
+def stated_logic(
+    name: str,
+    text: str,
+    operands: int,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+) -> Logic:
+    """Return the logic of a text, for an application of an operation on the user's line.
+
+    Warn about labels that are summed although they occur once.
+
+    Args:
+        name: The operation's name.
+        text: `.`, `@`, `T`, or an einsum specification.
+        operands: The number of operands.
+        padded: As in `Einsum`.
+        values: As in `Einsum`.
+
+    Raises:
+        SpecError: if the text is no logic for this number of operands.
+    """
+    try:
+        logic = logic_from_text(text, operands, padded, values)
+    except SpecError as error:
+        where = error.where or str(Origin(name, caller_location()))
+        raise SpecError(error.rule, found=error.found, where=where, fix=error.fix) from None
+    if isinstance(logic, Einsum):
+        where = str(Origin(name, caller_location()))
+        refuse_unreachable(logic.spec, where, apart=name == "concat")
+        warn_about_summed_once(logic.spec, name)
+    return logic
+
+
+# ----- labels that look forgotten -----------------------------------------------------------------
+
+
+def labels_summed_once(spec: Spec) -> tuple[str, ...]:
+    """Return the labels that occur once among several operands, and not in the result.
+
+    Such an axis of one operand is summed before any product, as `j` and `k` in `ij;k=>i`, which is
+    rarely meant. With one operand, summing is the purpose of the specification.
+    """
+    if len(spec.operands) < 2:
+        return ()
+    counts = Counter(name for shape in spec.operands for name in _names(shape))
+    kept = set(_names(spec.result))
+    return tuple(name for name, count in counts.items() if count == 1 and name not in kept)
+
+
+def _names(shape: ShapeSpec) -> Iterator[str]:
+    for row in shape.rows():
+        for axis in row.axes:
+            yield from axis_names(axis)
+
+
+def warn_about_summed_once(spec: Spec, name: str) -> None:
+    """Warn if a label of a specification looks forgotten, unless the settings disable it."""
+    labels = labels_summed_once(spec)
+    if not labels or not settings.current().warn_summed_once:
+        return
+    listed = ", ".join(f"`{label}`" for label in labels)
+    one = len(labels) == 1
+    subject = "a label occurs" if one else "labels occur"
+    axes = "Its axis is summed before it meets" if one else "Their axes are summed before they meet"
+    warnings.warn(
+        f"In {spec.text or spec!s} {subject} once and not in the result: {listed}. {axes} "
+        "anything. If this is intended, write `...` in place of the label; if not, name "
+        "it in the result or in another operand. The setting warn_summed_once=false ends these "
+        "warnings.\n"
+        f"  where  {Origin(name, caller_location())}",
+        SpecWarning,
+        stacklevel=caller_depth(),
+    )
+
+
+# ----- operands in messages -----------------------------------------------------------------------
+
+_composed: ContextVar[tuple[str, tuple[Any, ...]] | None] = ContextVar("composed", default=None)
+
+
+@contextmanager
+def composite_operation(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
+    """Let messages name a composite operation and its operands, in place of its parts."""
+    token = _composed.set((name, operands))
+    try:
+        yield
+    finally:
+        _composed.reset(token)
+
+
+def composite_name() -> str | None:
+    """Return the name of the composite operation under construction, or None."""
+    composed = _composed.get()
+    return composed[0] if composed else None
+
+
+@contextmanager
+def describe_operands(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator[None]:
+    """Add shapes and lines of the tensors concerned to the shape errors of an operation."""
+    try:
+        yield
+    except ShapeError as error:
+        lines = [error.where] if error.where else []
+        if composed := _composed.get():
+            operands = [each for each in composed[1] if isinstance(each, Tensor)]
+        if target is not None:
+            lines.append(f"the target is {_describe_tensor(target)}")
+        for position, operand in enumerate(operands):
+            name = operand_name(position) if len(operands) > 1 else "the operand"
+            lines.append(f"{name} is {_describe_tensor(operand)}")
+        raise ShapeError(
+            error.rule, found=error.found, where="\n".join(lines), fix=error.fix
+        ) from error
+
+
+def _describe_tensor(tensor: Tensor) -> str:
+    name = "_".join(tensor.label)
+    made = "" if tensor.origin.operation == name else f", made by {tensor.origin.operation}"
+    at = f", at {tensor.origin.location}" if tensor.origin.location else ""
+    return f"{name} of shape {tensor.shape}{made}{at}"
