@@ -118,6 +118,7 @@ static inline void arrive(uint32_t place, uint32_t bytes, int line) {
   own->bytes += bytes;
   --own->pending;
   end_phase(*own);
+  if (bytes) return;
   awaited[current] = nullptr;
   wait(at_phase, line);  // the threads that it lets go on do so first
 }
@@ -187,12 +188,12 @@ static inline void copy_box(uint32_t to, const TensorMap &map, uint32_t barrier,
   box = {map, to, bytes, own, {}, line};
   memcpy(box.from, from, rank * sizeof *from);
 }
-// Copies the box that was started first; cells beyond the array are zero.
+// Copies the box that was started last, or first in reverse order; cells beyond the array are zero.
 CUDA_EMULATOR_ORDERED static bool complete_copy() {
   if (!box_count || cuda_emulator_message[0]) return false;
-  const Box box = boxes[0];
-  for (unsigned k = 1; k < box_count; ++k) boxes[k - 1] = boxes[k];
+  const Box box = boxes[is_reverse ? 0 : box_count - 1];
   --box_count;
+  if (is_reverse) memmove(boxes, boxes + 1, box_count * sizeof *boxes);
   const TensorMap &map = box.map;
   uint32_t at[5] = {};
   for (uint32_t offset = 0; offset < box.bytes; offset += map.cell_bytes) {
