@@ -256,8 +256,26 @@ MIN_GRID_TERMS = 2048
 """Terms of a part of a single cell, at least; fewer for more cells."""
 MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
+GRID_TILE = 64
+"""Rows and columns of the tiles of a product by which the blocks are counted that work on it."""
+MIN_TILE_TERMS = 1024
+"""Terms of a part of a product, at least: a tile of partial results is stored and loaded in less
+time than its operands take.
+"""
 MAX_UNROLLED_SHIFTS = 64
 """Positions of a window whose sums run as kernels one after the other."""
+MAX_GATHERED_STEPS = 1 << 26
+"""Terms of all windows together up to which one kernel that gathers the terms of each cell is
+faster than tiles of products for each position, with a launch of each.
+"""
+MAX_LAUNCH_KERNELS = 64
+"""Kernels that run at the same time in one launch."""
+MAX_LAUNCH_ARGUMENTS = 112
+"""Nodes that such a launch accesses: devices pass 1024 bytes of arguments at least."""
+MAX_LAUNCH_DISTANCE = 128
+"""Launches over which a kernel moves, at most, to one that it joins."""
+MAX_MOVED_BYTES = 1 << 24
+"""Memory that kernels access, at most, which move over others to share a launch."""
 MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16
@@ -266,11 +284,16 @@ ROW_THREADS = 4
 """The usual numbers of threads that a multiprocessor runs at least, where the shared memory of rows
 limits its blocks.
 """
-THREAD_DIGITS = (8, 2)
+ROW_DIGITS, COLUMN_DIGITS = (4, 2), (8, 2)
 """The threads inside of each digit of a thread's number along the rows and columns of a tile, but
-the innermost one. Operands are copied by these digits: they are powers of two, so small that some
-of them together run along any row of an operand, or as far as the banks of shared memory allow.
+the innermost one. Threads of a subgroup have the rows and columns of all digits but the outermost
+ones: 4 x 8. Operands are copied by these digits: they are powers of two, so small that some of them
+together run along any row of an operand, or as far as the banks of shared memory allow.
 """
+RESIDENT_BLOCKS = 2
+"""Blocks with large register tiles that a processor runs at the same time."""
+STAGE_VECTOR_BYTES = 16
+"""Bytes of each operand that a thread copies for a stage of a register tile, about."""
 THREAD_ROWS = 8
 """Rows and columns of the largest register tile of a thread; smaller ones are halves of it."""
 TILE_RATES = {8: 1.0, 4: 0.9, 2: 0.35}

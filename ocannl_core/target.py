@@ -248,6 +248,11 @@ class Target:
     formats: tuple[DType, ...] | None = None
     is_reference: bool = False
 
+    @property
+    def last_cache_bytes(self) -> int:
+        """The cache that is nearest to memory, which processors share; 0 if unknown."""
+        return self.cache_bytes[-1] if self.cache_bytes else 0
+
     def __str__(self) -> str:
         return f"{self.backend}:{self.device}"
 

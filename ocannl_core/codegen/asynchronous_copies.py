@@ -12,7 +12,7 @@ waits for all but the last N groups.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ocannl_core.codegen.addresses import Addresses
 from ocannl_core.codegen.dialect import Dialect
@@ -20,7 +20,17 @@ from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.scalar_replacement import Position
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.indexing import AxisIndex, IndexVar, affine, as_affine
-from ocannl_core.loopir.nodes import Binary, Const, Expr, For, IndexValue, Load, Store, Ternary
+from ocannl_core.loopir.nodes import (
+    AxisKind,
+    Binary,
+    Const,
+    Expr,
+    For,
+    IndexValue,
+    Load,
+    Store,
+    Ternary,
+)
 from ocannl_core.ops import BinaryOp, TernaryOp
 
 
@@ -32,15 +42,22 @@ class AsynchronousCopies:
         writer: Receives the statements.
         positions: Renders addresses.
         dialect: The dialect.
+        kinds: The kinds of the loops by their variables.
     """
 
     def __init__(
-        self, names: KernelNames, writer: KernelWriter, positions: Addresses, dialect: Dialect
+        self,
+        names: KernelNames,
+        writer: KernelWriter,
+        positions: Addresses,
+        dialect: Dialect,
+        kinds: Mapping[IndexVar, AxisKind],
     ) -> None:
         self._names = names
         self._writer = writer
         self._positions = positions
         self._dialect = dialect
+        self._kinds = kinds
 
     def await_copies(self, pending: int) -> None:
         """Write the end of a group of copies, and wait for all but some last groups."""
@@ -72,12 +89,28 @@ class AsynchronousCopies:
             valid = self._valid(conditions, loop.var, width, nbytes)
             if valid is None:
                 return False
-            cells = [
-                self._positions.cell(self._names.array(node), position)
-                for (node, _), position in zip(ends, positions, strict=True)
-            ]
-            self._write(f"copy_async_{width * nbytes}", f"&{cells[0]}, &{cells[1]}, {valid}")
+            cell = self._positions.cell(self._names.array(to), positions[0])
+            source = self._address(self._names.array(load.node), positions[1])
+            self._write(f"copy_async_{width * nbytes}", f"&{cell}, {source}, {valid}")
         return True
+
+    def _address(self, array: str, position: Position) -> str:
+        """Return an address as a sum that compilers add up once for all copies of a kernel, then
+        once for all of an iteration, and then with a constant. The copy begins at its first cell.
+        """
+        terms, offset = position
+        parts: list[list[tuple[int, IndexVar]]] = [[], [], []]
+        for term in terms:
+            kind = self._kinds.get(term[1], AxisKind.UNROLLED)
+            if kind in (AxisKind.GRID, AxisKind.BLOCK):
+                parts[0].append(term)
+            elif kind is not AxisKind.COPY:
+                parts[1 if kind is AxisKind.SERIAL else 2].append(term)
+        address = f"&{self._positions.cell(array, (tuple(parts[0]), 0))}"
+        for part, constant in ((parts[1], 0), (parts[2], offset)):
+            if part or constant:
+                address += f" + {self._positions.index(affine(part, constant))}"
+        return address
 
     def _valid(
         self, conditions: Sequence[Expr], var: IndexVar, width: int, nbytes: int

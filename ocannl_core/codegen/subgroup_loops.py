@@ -13,6 +13,7 @@ from ocannl_core.codegen.names import KernelNames, NameRole
 from ocannl_core.codegen.warp_fragments import WarpTiles
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.identity import IdentityMap
+from ocannl_core.indexing import IndexVar
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import AxisKind, Block, For, Stmt
 
@@ -42,7 +43,8 @@ class SubgroupLoops:
     ) -> None:
         self._writer = writer
         self._tiles = WarpTiles(names, writer, positions, dialect)
-        self._copies = AsynchronousCopies(names, writer, positions, dialect)
+        self._kinds: dict[IndexVar, AxisKind] = {}
+        self._copies = AsynchronousCopies(names, writer, positions, dialect, self._kinds)
         self.products = AsynchronousProducts(kernel, names, writer, positions, dialect)
         is_persistent = bool(self.products.tensor_maps)
         self.dialect = dialect.for_persistent_blocks() if is_persistent else dialect
@@ -54,6 +56,8 @@ class SubgroupLoops:
 
     def _find(self, stmt: Stmt, around: tuple[For, ...], dialect: Dialect) -> None:
         """Find the tiles and copies inside of a statement."""
+        if isinstance(stmt, For):
+            self._kinds[stmt.var] = stmt.kind
         match stmt:
             case Block(stmts):
                 for each in stmts:

@@ -33,17 +33,22 @@ from ocannl_core.loopir.nodes import Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
 from ocannl_core.machine_model import (
     CELLS_OF_BLOCK,
+    GRID_TILE,
     MAX_GRID_PARTS,
+    MIN_BLOCK_TILE,
     MIN_GRID_CELLS,
     MIN_GRID_PARTS,
     MIN_GRID_TERMS,
     MIN_PARTIAL_TERMS,
     MIN_SPLIT_TERMS,
+    MIN_TILE_TERMS,
     PARTIAL_SUMS,
     PRODUCT_TILE_CELLS,
     SUM_TILE_CELLS,
 )
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.heuristics.product_axes import product_axes
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
 
 _PARTS = (PARTIAL_SUMS, PARTIAL_SUMS // 2)
@@ -132,11 +137,25 @@ def split_nest_on_blocks(nest: KernelNest) -> SplitNest | None:
     longest = max((axis.extent for axis in nest.reduced), default=0)
     # a block with several cells has enough work with fewer terms of each
     least = MIN_GRID_TERMS // max(1, min(cells, MIN_GRID_CELLS))
-    most = min(MAX_GRID_PARTS // max(1, cells // CELLS_OF_BLOCK), terms // least, longest)
+    blocks, tiles = max(1, cells // CELLS_OF_BLOCK), _product_tiles(nest, reduction)
+    if tiles:
+        blocks, least = tiles, MIN_TILE_TERMS
+    most = min(MAX_GRID_PARTS // blocks, terms // least, longest)
     if most < MIN_GRID_PARTS:
         return None
     parts = 1 << (most.bit_length() - 1)
     return _divided(nest, reduction, _cut_axis(nest.reduced, parts), parts)
+
+
+def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
+    """Return the tiles of a product that thread blocks compute; 0 for other reductions."""
+    if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD:
+        return 0
+    axes = product_axes(nest)
+    if axes is None or min(axes.row.extent, axes.column.extent) < MIN_BLOCK_TILE:
+        return 0
+    others = prod(axis.extent for axis in nest.cells if axis not in (axes.row, axes.column))
+    return -(-axes.row.extent // GRID_TILE) * -(-axes.column.extent // GRID_TILE) * others
 
 
 def _block(nest: KernelNest, reduction: Reduction) -> int:

@@ -77,6 +77,7 @@ from ocannl_core.schedule.apply.loop_ends import (
 )
 from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tiling
 from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_order
+from ocannl_core.schedule.apply.pipelines import apply_pipeline_schedule, is_for_pipelines
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.thread_blocks import apply_block_schedule, is_for_blocks
@@ -103,7 +104,9 @@ def apply_schedule(
     if is_for_ring(schedule):
         return apply_ring_schedule(nest, schedule)
     if is_for_warps(schedule):
-        return apply_warp_schedule(nest, schedule)
+        return apply_warp_schedule(nest, schedule, nodes)
+    if is_for_pipelines(schedule):
+        return apply_pipeline_schedule(nest, schedule, nodes)
     if is_for_blocks(schedule):
         return apply_block_schedule(nest, schedule, nodes)
     emitter = _NestEmitter(nest, schedule)

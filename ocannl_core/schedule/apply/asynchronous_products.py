@@ -47,6 +47,7 @@ from ocannl_core.node import NodeInfo
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.pipelines import staged_expr
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.thread_blocks import (
@@ -55,7 +56,6 @@ from ocannl_core.schedule.apply.thread_blocks import (
     is_for_blocks,
     is_inside,
 )
-from ocannl_core.schedule.apply.warp_matrix_tiles import staged_expr
 
 
 def is_for_ring(schedule: Schedule) -> bool:

@@ -255,10 +255,29 @@ class BlockAxes:
     ) -> tuple[Stmt, ...]:
         wide = [name for name in names if self.extent(name) != 1]
         for name in reversed(wide):
-            stmts = (For(self.variables[name], 0, self.extent(name), Block(stmts), kind),)
+            bound = self._tile_bound(name, wide) if kind is AxisKind.GRID else None
+            loop = For(self.variables[name], 0, self.extent(name), Block(stmts), kind, bound=bound)
+            stmts = (loop,)
         if not wide:
             stmts = (For(fresh_var(kind.value), 0, 1, Block(stmts), kind),)
         return stmts
+
+    def _tile_bound(self, name: str, grid: Sequence[str]) -> LoopBound | None:
+        """Return the bound of a leaf of the grid that leaves out blocks whose tiles are beyond the
+        end of an axis; None if there are none, or if another leaf has it.
+        """
+        root = name[0]
+        own = [each for each in grid if each[0] == root]
+        if own[-1] != name:
+            return None
+        numbers: dict[str, AxisIndex] = {leaf: FixedIndex(0) for leaf in self.tree.leaves(root)}
+        last = {**numbers, **{leaf: FixedIndex(self.extent(leaf) - 1) for leaf in own}}
+        _, reach = as_affine(self.position(root, last))
+        extent = self.tree.axes[root].extent
+        if reach < extent:
+            return None
+        first = {**numbers, **{leaf: VarIndex(self.variables[leaf]) for leaf in own}}
+        return LoopBound(self.position(root, first), extent)
 
 
 _TRANSFORMS: tuple[type[Transform], ...] = (

@@ -504,11 +504,8 @@ class ThreadEmitter:
         factor: Expr,
         numbers: Mapping[str, AxisIndex],
         positions: Mapping[str, AxisIndex],
-        left: str = "",
     ) -> Expr:
-        """Return an expression at positions of a packed operand, zero beyond the axes; one of
-        them is left even if no block exceeds it.
-        """
+        """Return an expression at positions of a packed operand, zero beyond the axes."""
         used = set(free_variables(factor))
         values: dict[IndexVar, AxisIndex] = {}
         conditions: list[Expr] = []
@@ -518,7 +515,7 @@ class ThreadEmitter:
             position = self._position_in(root, numbers, positions)
             terms, offset = as_affine(position)
             values[axis.var] = affine(terms, offset + axis.start)
-            if root == left or self.axes.exceeds(root):
+            if self.axes.exceeds(root):
                 conditions.append(is_inside(axis, position))
         value = substitute_in_expr(factor, values)
         if not conditions:

@@ -47,8 +47,8 @@ from ocannl_core.machine_model import (
     RING_ROWS,
 )
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.apply.warp_matrix_tiles import staged_expr
-from ocannl_core.schedule.heuristics.warp_matrix_tiles import product_axes
+from ocannl_core.schedule.apply.pipelines import staged_expr
+from ocannl_core.schedule.heuristics.product_axes import product_axes
 from ocannl_core.target import AsynchronousProduct, ThreadBlocks
 
 BOX_BYTES = 16
@@ -102,7 +102,7 @@ def find_ring_tile(
     axes = None if product is None else product_axes(nest, nodes)
     if product is None or axes is None or any(each.bound for each in nest.axes):
         return None
-    row, column, term, at = axes
+    row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
     found = [
         _contiguous_axis(nest, reduction.factors[position], nodes, own, term)
         for position, own in ((at, row), (1 - at, column))

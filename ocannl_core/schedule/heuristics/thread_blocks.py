@@ -28,8 +28,6 @@ from ocannl_core.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
     MapToGrid,
-    Order,
-    Pack,
     Schedule,
     Shuffle,
     Split,
@@ -37,31 +35,31 @@ from ocannl_core.kernels.transforms import (
     Unroll,
     Vectorise,
 )
-from ocannl_core.loopir.nodes import Binary, Gather, Load, Scoped, Store
+from ocannl_core.loopir.nodes import Load, Store
 from ocannl_core.loopir.traverse import Node, walk
 from ocannl_core.machine_model import (
-    BLOCK_TERMS,
-    MIN_BLOCK_TILE,
     MIN_COARSE_CELLS,
-    MIN_FUSED_STEPS,
     MIN_THREAD_TERMS,
     MIN_TREE_TERMS,
     THREAD_CELLS,
-    THREAD_DIGITS,
     THREAD_ROWS,
     THREAD_VECTORS,
-    TILE_RATES,
 )
-from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.heuristics.asynchronous_products import (
     find_ring_tile,
     schedule_ring_tile,
 )
+from ocannl_core.schedule.heuristics.block_tiles import (
+    find_block_tile,
+    fused,
+    schedule_block_tile,
+)
 from ocannl_core.schedule.heuristics.cost_model import strides
 from ocannl_core.schedule.heuristics.vector_lanes import vector_lanes
 from ocannl_core.schedule.heuristics.warp_matrix_tiles import (
     find_warp_tile,
+    in_supertiles,
     schedule_warp_tile,
     warp_tiles,
 )
@@ -130,28 +128,12 @@ def block_schedule(
             return schedule_ring_tile(nest, ring_tile)
         warp_tile = find_warp_tile(nest, nest.reduction, nodes, blocks)
         if warp_tile is not None:
-            return schedule_warp_tile(nest, warp_tile)
+            return schedule_warp_tile(nest, in_supertiles(nest, warp_tile, target))
     if not parameters.sharing:
-        tile = find_block_tile(nest, nest.reduction, nodes, blocks, parameters)
+        tile = find_block_tile(nest, nodes, target, parameters.side, parameters.depth)
         if tile is not None:
             return schedule_block_tile(nest, tile, target)
     return _schedule_reduction(nest, nest.reduction, nodes, target, parameters)
-
-
-def fused(nest: KernelNest, target: Target) -> bool:
-    """Return True if products of a sum may be added without being rounded; short sums have the bits
-    of plain loops.
-    """
-    reduction = nest.reduction
-    return (
-        target.has_fma
-        and prod(axis.extent for axis in nest.axes) >= MIN_FUSED_STEPS
-        and reduction is not None
-        and reduction.op is BinaryOp.ADD
-        and reduction.dtype.is_float
-        and isinstance(reduction.term, Binary)
-        and reduction.term.op is BinaryOp.MUL
-    )
 
 
 # ----- cells --------------------------------------------------------------------------------------
@@ -191,16 +173,20 @@ class _Dealing:
         self.unrolled: list[str] = []
         self.vector = ""
 
-    def deal(self, axis: LoopAxis, most: int | None = None) -> None:
-        """Deal an axis: the threads that are left take so many iterations, or as many as there are;
-        those dealt first are neighbours.
+    def deal(self, axis: LoopAxis, *, is_rounded: bool = False) -> None:
+        """Deal an axis: the threads that are left take as many iterations as there are; those dealt
+        first are neighbours.
+
+        Args:
+            axis: The axis.
+            is_rounded: True for a power of two, some threads of which may have no iteration.
         """
         name = axis.name
-        count = min(axis.extent, self.threads if most is None else min(most, self.threads))
+        count = min(_power_above(axis.extent) if is_rounded else axis.extent, self.threads)
         if count <= 1:
             self.grid.insert(0, name)
             return
-        if axis.extent > count:
+        if axis.extent != count:
             self.splits.append(Split(name, count))
             self.grid.insert(0, f"{name}0")
             name = f"{name}1"
@@ -310,13 +296,18 @@ def _schedule_reduction(
     if terms >= MIN_TREE_TERMS and not nest.rounds_often:
         most = _power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
         # along the cells, as many as those leave idle
-        count = prod(axis.extent for axis in cells) // blocks.processors
-        width = max(blocks.subgroup, _power_below(min(blocks.threads, count)))
+        count = prod(axis.extent for axis in cells)
+        if count == 1 and 2 * most == blocks.threads:
+            most = blocks.threads  # as many as other kernels, to share a launch with these
+        width = max(
+            min(blocks.subgroup, _power_above(count)),
+            _power_below(min(blocks.threads, count // blocks.processors)),
+        )
         idle = most if is_across else max(1, blocks.threads // width)
         shared = min(most, parameters.sharing or idle)
     leaves = _deal_reduced(dealing, reduced, shared)
     for axis in cells:
-        dealing.deal(axis)
+        dealing.deal(axis, is_rounded=shared > 1)  # blocks of equal sizes can share a launch
     dealing.block = [*dealing.block, *leaves] if is_across else [*leaves, *dealing.block]
     over = _first_reduced_leaf(nest, dealing)
     exchanges = _shuffles(dealing.block if is_across else (), leaves, shared, blocks)
@@ -340,12 +331,12 @@ def _deal_reduced(dealing: _Dealing, axes: list[LoopAxis], count: int) -> list[s
     """
     leaves: list[str] = []
     for axis in axes:
-        threads = min(axis.extent, count)
+        threads = min(_power_above(axis.extent), count)
         if threads <= 1:
             continue
-        if axis.extent > threads:
+        if axis.extent != threads:
             dealing.splits.append(Split(axis.name, threads))
-        leaves.insert(0, f"{axis.name}1" if axis.extent > threads else axis.name)
+        leaves.insert(0, axis.name if axis.extent == threads else f"{axis.name}1")
         count //= threads
         dealing.threads //= threads
     return leaves
@@ -362,6 +353,11 @@ def _first_reduced_leaf(nest: KernelNest, dealing: _Dealing) -> str:
 def _power_below(number: int) -> int:
     """Return the greatest power of two that is no greater than a number; 1 at least."""
     return 1 << max(0, number.bit_length() - 1)
+
+
+def _power_above(number: int) -> int:
+    """Return the least power of two that is no less than a number; 1 at least."""
+    return 1 << max(0, number - 1).bit_length()
 
 
 # ----- rows ---------------------------------------------------------------------------------------
@@ -409,149 +405,3 @@ def row_schedule(
     if over:
         transforms.append(AccumulateAt(f"{name}0" if over == name else over))
     return tuple(transforms)
-
-
-# ----- tiles of products --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class BlockTile:
-    """The tile of a product that a thread block computes.
-
-    Attributes:
-        rows: The axis of cells on which the second factor does not depend.
-        columns: The axis of cells on which the first one does not depend.
-        terms: The reduced axis of both.
-        row_operand: The position of the factor with the rows.
-        threads: The threads along rows and columns.
-        cells: The cells of a thread along rows and columns.
-        depth: The terms that are in shared memory at a time.
-    """
-
-    rows: str
-    columns: str
-    terms: str
-    row_operand: int
-    threads: tuple[int, int]
-    cells: tuple[int, int]
-    depth: int
-
-
-def find_block_tile(
-    nest: KernelNest,
-    reduction: Reduction,
-    nodes: NodeInfos,
-    blocks: ThreadBlocks,
-    parameters: BlockParameters = CHOSEN_BY_RULE,
-) -> BlockTile | None:
-    """Return the tile of a product, or None if no operand is used often enough."""
-    if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD or nest.rounds_often:
-        return None
-    if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
-        return None
-    first, second = nest.factor_variables
-    steps = _epilogue_strides(nest, nodes)
-    rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]
-    columns = [axis for axis in nest.cells if axis.var in second and axis.var not in first]
-    terms = [axis for axis in nest.reduced if axis.var in first and axis.var in second]
-    if not rows or not columns or not terms:
-        return None
-    row = max(rows, key=lambda axis: (axis.extent, axis.name))
-    column = max(columns, key=lambda axis: (axis.extent, axis.name))
-    term = max(terms, key=lambda axis: (axis.extent, axis.name))
-    operand = 0
-    if steps[row.name] == 1 and steps[column.name] != 1:
-        row, column, operand = column, row, 1  # neighbouring threads store neighbouring cells
-    if min(row.extent, column.extent) < MIN_BLOCK_TILE or term.extent < BLOCK_TERMS:
-        return None
-    others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
-    threads = _thread_shape(blocks.threads)
-    depth = parameters.depth or BLOCK_TERMS
-    found: dict[int, float] = {}
-    for side, rate in TILE_RATES.items():
-        height, width = threads[0] * side, threads[1] * side
-        nbytes = (height + width + 2) * depth * reduction.dtype.nbytes
-        if 2 * side * side > blocks.registers or nbytes > blocks.local_bytes:
-            continue
-        tiles = -(-row.extent // height) * -(-column.extent // width) * others
-        fits = height <= 2 * row.extent and width <= 2 * column.extent
-        if fits or side == min(TILE_RATES):
-            # so many processors work, each at the rate of its tile
-            found[side] = rate * min(1.0, tiles / blocks.processors)
-        if side == parameters.side:
-            found = {side: rate}
-            break
-    if not found or (parameters.side and parameters.side not in found):
-        return None
-    side = max(found, key=lambda side: found[side])
-    return BlockTile(row.name, column.name, term.name, operand, threads, (side, side), depth)
-
-
-def _thread_shape(threads: int) -> tuple[int, int]:
-    """Return the threads of a block along rows and columns."""
-    exponent = max(0, threads.bit_length() - 1)
-    return 1 << (exponent // 2), 1 << (exponent - exponent // 2)
-
-
-def _epilogue_strides(nest: KernelNest, nodes: NodeInfos) -> dict[str, int]:
-    return strides(nest.axes, nest.epilogue, nodes)
-
-
-def schedule_block_tile(nest: KernelNest, tile: BlockTile, target: Target) -> Schedule:
-    """Return the schedule of a product in tiles.
-
-    The columns of a thread are vectors, a block's width apart, if there are enough.
-    """
-    i, j, k = tile.rows, tile.columns, tile.terms
-    (rows, columns), (row_cells, column_cells) = tile.threads, tile.cells
-    blocks = target.thread_blocks
-    assert blocks is not None
-    assert nest.reduction is not None
-    lanes = max(1, blocks.vector_bytes // nest.reduction.dtype.nbytes)
-    lanes = lanes if column_cells % lanes == 0 else 1
-    splits: list[Transform] = [Split(i, rows * row_cells), Split(j, columns * column_cells)]
-    row_digits, own_rows = _split_threads(splits, f"{i}1", rows, THREAD_DIGITS, row_cells)
-    splits.append(Split(f"{j}1", columns * lanes))
-    digits, inside = _split_threads(splits, f"{j}11", columns, THREAD_DIGITS, lanes)
-    cells = [f"{j}10", inside] if lanes > 1 else [f"{j}10"]
-    splits.append(Split(k, tile.depth))
-    grid = [axis.name for axis in nest.cells if axis.name not in (i, j)]
-    reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    inner = (f"{k}0", f"{k}1", own_rows, *cells)
-    mapped = (*grid, f"{i}0", f"{j}0"), (*row_digits, *digits)
-    operands = {tile.row_operand: i, 1 - tile.row_operand: j}
-    return (
-        *splits,
-        MapToGrid(mapped[0]),
-        MapToBlock(mapped[1]),
-        Order((*mapped[0], *mapped[1], *reduced, *inner)),
-        Unroll(f"{k}1"),
-        Unroll(own_rows),
-        Unroll(f"{j}10"),
-        *([Vectorise(cells[-1])] if lanes > 1 else []),
-        *(Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
-        AccumulateAt((*reduced, f"{k}0")[0], fused(nest, target)),
-    )
-
-
-def _split_threads(
-    splits: list[Transform], name: str, threads: int, sizes: Sequence[int], cells: int
-) -> tuple[list[str], str]:
-    """Split an axis into the digits of a thread's number, and the cells of a thread; return the
-    leaves of both.
-
-    Args:
-        splits: Receives the splits.
-        name: The axis.
-        threads: The threads along it.
-        sizes: The threads inside of each digit, outermost first.
-        cells: The neighbouring cells of a thread.
-    """
-    digits: list[str] = []
-    for size in (*(size for size in sizes if threads > size and threads % size == 0), 1):
-        if size * cells == 1:
-            return [*digits, name], name
-        splits.append(Split(name, size * cells))
-        digits.append(f"{name}0")
-        name = f"{name}1"
-    return digits, name

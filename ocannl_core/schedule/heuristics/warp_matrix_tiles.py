@@ -22,12 +22,11 @@ sums round to the narrow format. Sums of float32, with factors in narrower parts
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 
 from ocannl_core.dtypes import DType, float32
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import IndexVar, as_affine, row_major
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import (
@@ -43,8 +42,9 @@ from ocannl_core.kernels.transforms import (
     TileMatrix,
     Transform,
     Unroll,
+    Vectorise,
 )
-from ocannl_core.loopir.nodes import Expr, Gather, Load, Scoped
+from ocannl_core.loopir.nodes import Gather, Load, Scoped
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.machine_model import (
     BANK_BYTES,
@@ -52,14 +52,19 @@ from ocannl_core.machine_model import (
     BLOCK_TERMS,
     MAX_STAGES,
     MIN_BLOCK_TILE,
+    RESIDENT_BLOCKS,
     STAGE_ROW_BYTES,
     WARP_BLOCKS,
     WARP_REGISTERS,
 )
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.apply.warp_matrix_tiles import staged_expr
+from ocannl_core.schedule.apply.pipelines import staged_expr
+from ocannl_core.schedule.heuristics.block_tiles import split_tiles
+from ocannl_core.schedule.heuristics.copy_width import copy_width
 from ocannl_core.schedule.heuristics.cost_model import strides
-from ocannl_core.target import Digit, Fragment, MatrixInstruction, ThreadBlocks
+from ocannl_core.schedule.heuristics.product_axes import product_axes
+from ocannl_core.schedule.heuristics.tile_order import TileGrid, supertile_rows
+from ocannl_core.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
 
 ROW_BYTES = 16
 """Bytes beside each other that one thread reads for a warp."""
@@ -98,6 +103,7 @@ class WarpTile:
         tiles: The instructions of a warp along rows and columns.
         depth: The terms of one stage.
         stages: The stages in shared memory.
+        supertile: The rows of tiles of which blocks that run together compute a column.
     """
 
     instruction: MatrixInstruction
@@ -109,6 +115,7 @@ class WarpTile:
     tiles: tuple[int, int]
     depth: int
     stages: int
+    supertile: int = 1
 
     @property
     def cells(self) -> tuple[int, int]:
@@ -161,7 +168,7 @@ def warp_tiles(
     axes = None if instruction is None else product_axes(nest, nodes)
     if instruction is None or axes is None:
         return
-    row, column, term, at = axes
+    row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
     operands = (
         _staged(nest, reduction, nodes, blocks, at, instruction.left, (row, term)),
         _staged(nest, reduction, nodes, blocks, 1 - at, instruction.right, (column, term)),
@@ -204,6 +211,22 @@ def find_warp_tile(
     return last
 
 
+def in_supertiles(nest: KernelNest, tile: WarpTile, target: Target) -> WarpTile:
+    """Return a tile, with the order of tiles that loads the least into the last cache."""
+    blocks = target.thread_blocks
+    assert blocks is not None
+    extents = {axis.name: axis.extent for axis in nest.axes}
+    (height, width), row_bytes = tile.cells, extents[tile.terms] * tile.instruction.dtype.nbytes
+    grid = TileGrid(
+        -(-extents[tile.rows] // height),
+        -(-extents[tile.columns] // width),
+        height * row_bytes,
+        width * row_bytes,
+    )
+    wave = RESIDENT_BLOCKS * blocks.processors
+    return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
+
+
 # ----- products that qualify ----------------------------------------------------------------------
 
 
@@ -238,25 +261,6 @@ def _is_regular(instruction: MatrixInstruction) -> bool:
     return [len([d for d in places if d.rows]), len([d for d in places if d.columns])] == [1, 1]
 
 
-def product_axes(
-    nest: KernelNest, nodes: NodeInfos
-) -> tuple[LoopAxis, LoopAxis, LoopAxis, int] | None:
-    """Return the axes of rows, columns and terms, and the factor with the rows."""
-    first, second = nest.factor_variables
-    rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]
-    columns = [axis for axis in nest.cells if axis.var in second and axis.var not in first]
-    terms = [axis for axis in nest.reduced if axis.var in first and axis.var in second]
-    if not rows or not columns or not terms:
-        return None
-    row, column, term = (
-        max(axes, key=lambda axis: (axis.extent, axis.name)) for axes in (rows, columns, terms)
-    )
-    steps = strides(nest.axes, nest.epilogue, nodes)
-    if steps[row.name] == 1 and steps[column.name] != 1:
-        return column, row, term, 1  # neighbouring threads store neighbouring cells
-    return row, column, term, 0
-
-
 # ----- operands in shared memory ------------------------------------------------------------------
 
 
@@ -288,39 +292,8 @@ def _staged(
     steps = strides(nest.axes, loads, nodes)
     is_across = steps.get(cells.name) == 1 and steps.get(terms.name) != 1
     outer, inner = (terms, cells) if is_across else (cells, terms)
-    width = _copy_width(expr, nest.axes, inner, nodes, blocks.asynchronous_copies)
+    width = copy_width(expr, nest.axes, inner.name, nodes, blocks.asynchronous_copies)
     return StagedOperand(position, fragment, (outer.name, inner.name), width, expr.dtype)
-
-
-def _copy_width(
-    expr: Expr,
-    axes: Sequence[LoopAxis],
-    inner: LoopAxis,
-    nodes: NodeInfos,
-    sizes: Sequence[int],
-) -> int:
-    """Return the neighbouring cells that one instruction copies from memory to shared memory; 0 if
-    none copies them.
-
-    They are aligned in memory if every step along another axis is a multiple of their number.
-    """
-    if not isinstance(expr, Load):
-        return 0
-    terms, offset = as_affine(row_major(expr.indices, nodes[expr.node].buffer_dims))
-    found: dict[IndexVar, int] = {}
-    for coefficient, var in terms:
-        found[var] = found.get(var, 0) + coefficient
-    offset += sum(found.get(axis.var, 0) * axis.start for axis in axes)
-    step = found.pop(inner.var, 0)
-    for nbytes in sorted(sizes, reverse=True):
-        width, rest = divmod(nbytes, expr.dtype.nbytes)
-        if rest or not width:
-            continue
-        if width == 1 or (
-            step == 1 and offset % width == 0 and all(each % width == 0 for each in found.values())
-        ):
-            return width
-    return 0
 
 
 def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
@@ -370,12 +343,14 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
     i, j, k = tile.rows, tile.columns, tile.terms
     splits: list[Transform] = []
     leaves: dict[Digit, str] = {}
-    for axis, size, warps, digits in (
-        (i, sums.rows, tile.warps[0], [(d.rows, d) for d in sums.digits if d.rows]),
-        (j, sums.columns, tile.warps[1], [(d.columns, d) for d in sums.digits if d.columns]),
+    height, width = tile.cells
+    outer, inner, i = split_tiles(splits, i, height, tile.supertile)
+    splits.append(Split(j, width))
+    for axis, block, size, warps, digits in (
+        (i, height, sums.rows, tile.warps[0], [(d.rows, d) for d in sums.digits if d.rows]),
+        (j, width, sums.columns, tile.warps[1], [(d.columns, d) for d in sums.digits if d.columns]),
     ):
-        block = tile.extent(axis)
-        splits += [Split(axis, block), Split(f"{axis}1", block // warps), Split(f"{axis}11", size)]
+        splits += [Split(f"{axis}1", block // warps), Split(f"{axis}11", size)]
         name, rest = f"{axis}111", size
         *before, (_, last) = sorted(digits, key=lambda each: -each[0])
         for _, digit in before:
@@ -384,24 +359,27 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
             leaves[digit], name = f"{name}0", f"{name}1"
         leaves[last] = name
     splits += [Split(k, tile.depth), Split(f"{k}1", tile.instruction.terms)]
-    batches = [axis.name for axis in nest.cells if axis.name not in (i, j)]
+    batches = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    grid = (*batches, f"{i}0", f"{j}0")
+    grid = (*batches, *outer, f"{j}0", *inner)
     block_axes = (f"{i}10", f"{j}10", *(leaves[digit] for digit in sums.threads))
     rows, columns = (
         next(leaves[d] for d in sums.places if bool(d.rows) is is_row) for is_row in (True, False)
     )
     steps = (f"{k}10", f"{i}110", f"{j}110")
     operands = sorted(tile.operands, key=lambda each: each.position)
+    parts = {tile.rows: f"{i}1", j: f"{j}1", k: f"{k}1"}
     return (
         *splits,
         MapToGrid(grid),
         MapToBlock(block_axes),
         Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
-        *(Unroll(name) for name in (*steps, rows, columns)),
+        *(Unroll(name) for name in (*steps, rows)),
+        # neighbouring cells of a thread are stored together
+        Unroll(columns) if "0" in columns else Vectorise(columns),
         TileMatrix(rows, columns, f"{k}11"),
         *(
-            Pack(each.position, f"{k}0", (f"{each.axes[0]}1", f"{each.axes[1]}1"))
+            Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))
             for each in operands
         ),
         Pipeline(f"{k}0", tile.stages),

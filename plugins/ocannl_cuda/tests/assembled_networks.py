@@ -133,11 +133,13 @@ def transformer_block() -> LoopProgram:
 
 FEW: dict[str, Callable[[], LoopProgram]] = {
     "product 1024": lambda: product(1024, 1024, 1024),
+    "product 4096": lambda: product(4096, 4096, 4096),
     "softmax": softmax,
     "layer norm": layer_norm,
     "adam": adam,
 }
 ALL = FEW | {
+    "product 4097": lambda: product(4097, 4097, 4097),
     "product 100x37x61": lambda: product(100, 37, 61),
     "product 256": lambda: product(256, 256, 256),
     "product bfloat16": lambda: product(1024, 1024, 1024, "bfloat16"),
@@ -170,7 +172,7 @@ class Network:
     def rows(self) -> Iterator[str]:
         """Yield a row of the table for each kernel."""
         for number, (threads, each) in enumerate(self.kernels, 1):
-            accesses = (each.accesses(name) for name in ("LDG", "STG", "LDS", "STS"))
+            accesses = (each.accesses(name) for name in ("LDG", "LDGSTS", "STG", "LDS", "STS"))
             counts = (each.instructions.get(name, 0) for name in ("SHFL", "BAR"))
             cells = (
                 number,
@@ -184,7 +186,7 @@ class Network:
             yield ROW.format(*cells).rstrip()
 
 
-ROW = "  {:>3} {:>4} {:>4} {:>6}  {:<20} {:<16} {:<16} {:<16} {:>4} {:>4} {:>4}"
+ROW = "  {:>3} {:>4} {:>4} {:>6}  {:<20} {:<12} {:<16} {:<16} {:<16} {:>4} {:>4} {:>4}"
 HEAD = ROW.format(
-    "no", "thr", "regs", "shared", "LDG", "STG", "LDS", "STS", "SHFL", "BAR", "MMA"
+    "no", "thr", "regs", "shared", "LDG", "LDGSTS", "STG", "LDS", "STS", "SHFL", "BAR", "MMA"
 ).rstrip()

@@ -81,10 +81,18 @@ def test_an_update_of_an_optimiser_has_vector_accesses_only() -> None:
 
 
 @needs_tools
-def test_a_tile_is_loaded_and_stored_in_vectors() -> None:
-    assert widest(assembled("product 1024", FAST)) == {"LDG": 128, "STG": 128, "LDS": 128} | {
-        "STS": widest(assembled("product 1024", FAST))["STS"]
-    }
+def test_a_tile_is_copied_ahead_and_stored_in_vectors() -> None:
+    """Copies of 16 bytes go to shared memory past the registers, and results to memory."""
+    assert widest(assembled("product 1024", FAST)) == {"LDGSTS": 128, "STG": 128, "LDS": 128}
+
+
+@needs_tools
+def test_most_instructions_of_a_large_tile_are_multiply_adds() -> None:
+    """The others load shared memory, one for 16 of these, and compute addresses."""
+    ((_, kernel),) = assembled("product 4096", FAST).kernels
+    products = kernel.instructions["FFMA"]
+    assert products == 16 * kernel.instructions["LDS"] == 2048
+    assert products > 0.82 * sum(kernel.instructions.values())
 
 
 @needs_tools

@@ -349,7 +349,7 @@ def test_a_descriptor_leads_to_the_place_of_each_number(
 
 @given(
     st.sampled_from(
-        ["ik kj ij", "ik jk ij", "ki kj ij", "bik bkj bij", "bki bjk bij", "ibk kj ibj"]
+        ["ik kj ij", "ik jk ij", "ki kj ij", "bik bkj bij", "bki bjk bij", "ibk bkj ibj"]
     ),
     st.tuples(*[st.integers(2, 40)] * 3),
     st.tuples(*[st.integers(0, 2)] * 2),

@@ -11,7 +11,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 import ocannl_core as oc
 from ocannl_core.dtypes import float32, int32, uint32
 from ocannl_core.kernel_passes.pipeline import finish_for, schedule_for
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.transforms import schedule_text
+from ocannl_core.loopir.parse import parse
 from ocannl_core.target import Target
 from ocannl_core.testing import programs
 from ocannl_core.testing.programs import Example
@@ -92,6 +95,54 @@ def test_a_product_in_tiles_is_within_the_bound() -> None:
     exact = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + 1, 0)
     bound = 92 * 2.0**-24 / (1 - 92 * 2.0**-24) * (np.abs(a) @ np.abs(b) + 1)
     assert (np.abs(context[product] - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("layout", [("i, k", "k, j"), ("k, i", "j, k")], ids=" ".join)
+@pytest.mark.parametrize("extents", [(100, 61, 37), (64, 80, 48)], ids=str)
+def test_products_have_the_bits_of_their_schedule_on_the_interpreter(
+    extents: tuple[int, int, int], layout: tuple[str, str]
+) -> None:
+    sizes = dict(zip("ijk", extents, strict=True))
+    left, right = (", ".join(str(sizes[name]) for name in each.split(", ")) for each in layout)
+    program = parse(f"""\
+routine product(a: float32[{left}], b: float32[{right}], c: float32[{sizes["i"]}, {sizes["j"]}]):
+    for i in range({sizes["i"]}):
+        for j in range({sizes["j"]}):
+            for k in range({sizes["k"]}):
+                c[i, j] += a[{layout[0]}] * b[{layout[1]}]""")
+    random = np.random.default_rng(6)
+    arrays = {
+        node: random.normal(size=program.nodes[node].dims).astype(np.float32)
+        for node in program.params[:2]
+    }
+    target = oc.Context("opencl").target
+    plan = scheduled(split_kernels(program), target)
+    (kernel,) = plan.kernels
+    assert "pack 0 inside" in schedule_text(kernel.schedule)
+    found, expected = (
+        subject_named(name).run(program, arrays, (), lambda plan, _: scheduled(plan, target))
+        for name in ("opencl", "interp")
+    )
+    result = program.params[2]
+    assert found[result].tobytes() == expected[result].tobytes()
+
+
+def test_a_product_of_few_tiles_is_added_up_from_parts_in_order() -> None:
+    random = np.random.default_rng(7)
+    a, b = random.normal(size=(16, 4100)), random.normal(size=(4100, 17))
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    product = oc.einsum("ij; jk => ik", oc.tensor(a), oc.tensor(b))
+    context = oc.Context("opencl")
+    routine = context.compile(oc.train.forward(product))
+    routine()
+    assert len(schedules_of(routine)) == 2
+    first = np.asarray(context[product]).tobytes()
+    exact, magnitude = (
+        x @ y for x, y in ((a.astype(float), b), (np.abs(a), np.abs(b).astype(float)))
+    )
+    assert (np.abs(context[product] - exact) <= 1100 * 2.0**-24 * magnitude).all()
+    routine()
+    assert np.asarray(context[product]).tobytes() == first
 
 
 def test_a_softmax_is_one_kernel() -> None:

@@ -16,7 +16,7 @@ from ocannl_core.kernel_passes.split_reductions import (
     split_nest_on_blocks,
 )
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
+from ocannl_core.loopir.nodes import Allocate, Binary, Block, LoopProgram, Scope, Stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
@@ -115,3 +115,26 @@ def test_sums_over_many_rows_keep_many_thread_blocks_busy() -> None:
     assert extents(split_nest_on_blocks(column_sums(1024, 32))) == [[4, 32, 256], [32, 4]]
     assert split_nest_on_blocks(column_sums(128, 512)) is None
     assert split_nest_on_blocks(column_sums(4096, 4096)) is None
+
+
+def product(rows: int, terms: int, columns: int) -> KernelNest:
+    """Return `c[i, j] += a[i, k] * b[k, j]`."""
+    draft = Draft("product")
+    i, j, k = (fresh_var(name) for name in "ijk")
+    a, b = draft.node("a", float32, rows, terms), draft.node("b", float32, terms, columns)
+    c = draft.node("c", float32, rows, columns)
+    term = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)
+    body = loop(k, terms, draft.accumulate(c, i, j, op=BinaryOp.ADD, value=term))
+    nest = kernel_nest(Block((loop(i, rows, loop(j, columns, body)),)))
+    assert nest is not None
+    return nest
+
+
+def test_products_of_few_tiles_are_split_over_the_grid() -> None:
+    """Tiles have 64 rows and columns; all parts of all of them are at most 256."""
+    found = extents(split_nest_on_blocks(product(64, 65536, 64)))
+    assert found == [[64, 64, 64, 1024], [64, 64, 64]]
+    assert extents(split_nest_on_blocks(product(4096, 4096, 16)))[0] == [4, 4096, 16, 1024]
+    assert extents(split_nest_on_blocks(product(512, 4096, 512)))[0] == [4, 512, 512, 1024]
+    assert split_nest_on_blocks(product(1024, 65536, 1024)) is None
+    assert split_nest_on_blocks(product(64, 2048, 64)) is None

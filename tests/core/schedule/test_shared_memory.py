@@ -10,15 +10,57 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernel_passes.pipeline import nest_plan
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest_plan import NestKernel
+from ocannl_core.kernels.transforms import schedule_text
+from ocannl_core.loopir.nodes import Block
 from ocannl_core.loopir.parse import parse
+from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import thread_blocks
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.thread_blocks import BlockParameters, block_schedule
 from ocannl_core.target import Target, ThreadBlocks
-from tests.support.bank_conflicts import BANKS, degree, shared_accesses
+from tests.support.bank_conflicts import (
+    BANKS,
+    degree,
+    device_accesses,
+    sectors,
+    shared_accesses,
+)
 
 SIDES = (8, 4, 2)
 LAYOUTS = tuple((left, right) for left in ("i, k", "k, i") for right in ("k, j", "j, k"))
+
+
+def scheduled(
+    layout: tuple[str, str],
+    side: int,
+    vector_bytes: int,
+    extents: tuple[int, int, int],
+    copies: tuple[int, ...] = (),
+    batch: str = "",
+) -> tuple[Block, dict[TensorNode, NodeInfo], frozenset[TensorNode]]:
+    """Return the kernel of a product in tiles, its nodes, and those that the kernel allocates."""
+    blocks = ThreadBlocks(1024, 256, 64 << 10, 255, 32, 1, vector_bytes, has_shuffles=True)
+    blocks = replace(blocks, asynchronous_copies=copies)
+    target = Target("large", thread_blocks=blocks, has_fma=True)
+    sizes = dict(zip("ijk", extents, strict=True))
+    shapes = [", ".join(str(sizes[name]) for name in each.split(", ")) for each in layout]
+    more = "3, " if batch else ""
+    head = "    for n in range(3):\n" if batch else ""
+    inside = "    " if batch else ""
+    program = parse(f"""\
+routine product(a: float32[{more}{shapes[0]}], b: float32[{more}{shapes[1]}], c: float32[{more}{sizes["i"]}, {sizes["j"]}]):
+{head}{inside}    for i in range({sizes["i"]}):
+{inside}        for j in range({sizes["j"]}):
+{inside}            for k in range({sizes["k"]}):
+{inside}                c[{batch}i, j] += a[{batch}{layout[0]}] * b[{batch}{layout[1]}]""")
+    plan = nest_plan(split_kernels(program), target)
+    (nest,) = [step.nest for step in plan.steps if isinstance(step, NestKernel)]
+    schedule = block_schedule(nest, plan.nodes, target, BlockParameters(side=side))
+    assert schedule is not None
+    assert ("pipeline" in schedule_text(schedule)) == bool(copies)
+    result = apply_schedule(nest, schedule, plan.nodes)
+    assert isinstance(result.body, Block)
+    return result.body, {**plan.nodes, **result.nodes}, frozenset(result.nodes)
 
 
 def degrees(
@@ -27,42 +69,28 @@ def degrees(
     vector_bytes: int,
     extents: tuple[int, int, int],
     more_padding: int = 0,
+    copies: tuple[int, ...] = (),
 ) -> list[int]:
     """Return the conflicts of each access of shared memory of a product in tiles; the rows of
     operands that are transposed have so many cells more.
     """
-    blocks = ThreadBlocks(1024, 256, 64 << 10, 255, 32, 1, vector_bytes, has_shuffles=True)
-    target = Target("large", thread_blocks=blocks, has_fma=True)
-    sizes = dict(zip("ijk", extents, strict=True))
-    shapes = [", ".join(str(sizes[name]) for name in each.split(", ")) for each in layout]
-    program = parse(f"""\
-routine product(a: float32[{shapes[0]}], b: float32[{shapes[1]}], c: float32[{sizes["i"]}, {sizes["j"]}]):
-    for i in range({sizes["i"]}):
-        for j in range({sizes["j"]}):
-            for k in range({sizes["k"]}):
-                c[i, j] += a[{layout[0]}] * b[{layout[1]}]""")
-    plan = nest_plan(split_kernels(program), target)
-    (nest,) = [step.nest for step in plan.steps if isinstance(step, NestKernel)]
-    schedule = block_schedule(nest, plan.nodes, target, BlockParameters(side=side))
-    assert schedule is not None
-    result = apply_schedule(nest, schedule, plan.nodes)
-    nodes = {**plan.nodes, **result.nodes}
-    for node, info in result.nodes.items():
-        *rows, columns = info.dims
+    body, nodes, own = scheduled(layout, side, vector_bytes, extents, copies)
+    for node in own:
+        *rows, columns = nodes[node].dims
         if columns > BANKS and columns % BANKS == thread_blocks.PADDING_CELLS:
-            nodes[node] = replace(info, dims=(*rows, columns + more_padding))
-    found = [degree(each, nodes) for each in shared_accesses(result.body, nodes)]
+            nodes[node] = replace(nodes[node], dims=(*rows, columns + more_padding))
+    found = [degree(each, nodes) for each in shared_accesses(body, nodes)]
     assert len(found) >= 4  # each operand is stored and loaded
     return found
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=" ".join)
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("vector_bytes", [16, 0])
+@pytest.mark.parametrize(("vector_bytes", "copies"), [(16, ()), (0, ()), (16, (16, 8, 4))])
 def test_tiles_have_no_bank_conflicts(
-    layout: tuple[str, str], side: int, vector_bytes: int
+    layout: tuple[str, str], side: int, vector_bytes: int, copies: tuple[int, ...]
 ) -> None:
-    found = degrees(layout, side, vector_bytes, (256, 256, 64))
+    found = degrees(layout, side, vector_bytes, (256, 256, 64), copies=copies)
     assert found == [1] * len(found)
 
 
@@ -70,11 +98,12 @@ def test_tiles_have_no_bank_conflicts(
 @given(
     extents=st.tuples(*[st.sampled_from((48, 64, 68, 100, 130, 256))] * 3),
     layout=st.sampled_from(LAYOUTS),
+    copies=st.sampled_from(((), (16, 8, 4))),
 )
 def test_tiles_of_any_extents_have_no_bank_conflicts(
-    extents: tuple[int, int, int], layout: tuple[str, str]
+    extents: tuple[int, int, int], layout: tuple[str, str], copies: tuple[int, ...]
 ) -> None:
-    found = degrees(layout, 4, 16, extents)
+    found = degrees(layout, 4, 16, extents, copies=copies)
     assert found == [1] * len(found)
 
 
@@ -82,3 +111,16 @@ def test_tiles_of_any_extents_have_no_bank_conflicts(
 def test_another_padding_is_found_out(more: int) -> None:
     """Without padding, rows that threads write are in one bank, for example."""
     assert max(degrees(("i, k", "j, k"), 8, 16, (256, 256, 64), more)) > 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=" ".join)
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("batch", ["", "n, "])
+@pytest.mark.parametrize("copies", [(), (16, 8, 4)], ids=str)
+def test_warps_load_and_store_whole_sectors_of_memory(
+    layout: tuple[str, str], side: int, batch: str, copies: tuple[int, ...]
+) -> None:
+    body, nodes, _ = scheduled(layout, side, 16, (256, 256, 64), copies, batch)
+    found = [sectors(each, nodes) for each in device_accesses(body, nodes)]
+    assert len(found) >= 3
+    assert [transactions for transactions, _ in found] == [least for _, least in found]

@@ -138,7 +138,7 @@ routine scale(a: float32[1000, 30], c: float32[1000, 30]):
     for i in range(1000):
         for j in range(30):
             c[i, j] = a[i, j] * a[i, j]"""
-    assert schedules(text) == snapshot(["split i 8; grid i0; block i1 j"])
+    assert schedules(text) == snapshot(["split i 256; grid i0; block i1"])
 
 
 def test_threads_share_a_sum_along_memory() -> None:
@@ -172,7 +172,7 @@ routine product(a: float32[512, 256], b: float32[256, 512], c: float32[512, 512]
                 c[i, j] += a[i, k] * b[k, j]"""
     assert schedules(text) == snapshot(
         [
-            "split i 64; split j 64; split i1 32; split i11 8; split i111 4; split j1 16; split j11 8; split j111 2; split k 16; grid i0 j0; block i10 i110 i1110 j110 j1110 j1111; order i0 j0 i10 i110 i1110 j110 j1110 j1111 k0 k1 i1111 j10; unroll k1; unroll i1111; unroll j10; pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused"
+            "split i 64; split j 64; split i1 16; split i11 8; split i111 4; split j1 16; split j11 8; split j111 2; split k 16; grid i0 j0; block i10 j110 i110 i1110 j1110 j1111; order i0 j0 i10 j110 i110 i1110 j1110 j1111 k0 k1 i1111 j10; unroll k1; unroll i1111; unroll j10; pack 0 inside k0 as k1 i1; pack 1 inside k0 as k1 j1; accumulate over k0 fused"
         ]
     )
 
@@ -205,12 +205,21 @@ routine rows(a: float32[100, 500], s: float32[100, 1], c: float32[100, 500]):
     )
 
 
-def test_windows_of_results_become_kernels_one_after_the_other() -> None:
+def test_windows_of_results_gather_their_terms() -> None:
     text = """\
 routine windows(a: float32[40], b: float32[3], c: float32[42]):
     for i in range(40):
         for k in range(3):
             c[i + k] += a[i] * b[k]"""
+    assert schedules(text) == snapshot(["block i; accumulate over j"])
+
+
+def test_distant_windows_of_results_become_kernels_one_after_the_other() -> None:
+    text = """\
+routine windows(a: float32[40], b: float32[3], c: float32[81]):
+    for i in range(40):
+        for k in range(3):
+            c[2*i + k] += a[i] * b[k]"""
     assert schedules(text) == snapshot(["block i", "block i", "block i"])
 
 

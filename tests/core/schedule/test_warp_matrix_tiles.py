@@ -287,28 +287,31 @@ def test_a_pipeline_copies_ahead_of_the_barrier_that_waits() -> None:
         and "sums" not in line
     ]
     assert "\n".join(lines) == snapshot("""\
-for cell in copy(2):
-staged[0, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(2*j1 + cell) < int32(18), a[i1 + 2*j + 4*i, 2*j1 + cell], 0.0)
+for lane in copy(2):
+staged[0, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(2*j1 + lane) < int32(18), a[i1 + 2*j + 4*i, 2*j1 + lane], 0.0)
 barrier(1)
-for cell in copy(2):
-staged[1, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(2*j1 + cell + 4) < int32(18), a[i1 + 2*j + 4*i, 2*j1 + cell + 4], 0.0)
+for lane in copy(2):
+staged[1, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(2*j1 + lane + 4) < int32(18), a[i1 + 2*j + 4*i, 2*j1 + lane + 4], 0.0)
 for k in range(2):
 barrier(1)
-for cell in copy(2):
-staged[2, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(12*k + 2*j1 + cell + 8) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + cell + 8], 0.0)
+for once in range(1) while 3*k + once + 2 < 5:
+for lane in copy(2):
+staged[2, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(12*k + 2*j1 + lane + 8) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + lane + 8], 0.0)
 for i2 in tile(2):
 for j2 in tile(2):
 for k1 in tile(4):
 barrier(1)
-for cell in copy(2):
-staged[0, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(12*k + 2*j1 + cell + 12) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + cell + 12], 0.0)
+for once in range(1) while 3*k + once + 3 < 5:
+for lane in copy(2):
+staged[0, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(12*k + 2*j1 + lane + 12) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + lane + 12], 0.0)
 for i2 in tile(2):
 for j2 in tile(2):
 for k1 in tile(4):
 for once in range(1) while 3*k + once + 2 < 5:
 barrier(1)
-for cell in copy(2):
-staged[1, i1 + 2*j + 4*i, 2*j1 + cell] = where(int32(12*k + 2*j1 + cell + 16) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + cell + 16], 0.0)
+for once1 in range(1) while 3*k + once1 + 4 < 5:
+for lane in copy(2):
+staged[1, i1 + 2*j + 4*i, 2*j1 + lane] = where(int32(12*k + 2*j1 + lane + 16) < int32(18), a[i1 + 2*j + 4*i, 12*k + 2*j1 + lane + 16], 0.0)
 for i2 in tile(2):
 for j2 in tile(2):
 for k1 in tile(4):\
@@ -321,7 +324,7 @@ for k1 in tile(4):\
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("tile i1110 j1111 k11; ", ""),
+        ("tile i1110 j1111 k11; ", "tile i1110 j1111 k11; tile i1110 j1111 k11; "),
         ("pipeline k0 in STAGES; ", ""),
         ("in STAGES", "in 1"),
         ("pipeline k0", "pipeline k10"),
@@ -349,9 +352,7 @@ def test_warps_refuse_sums_of_one_factor() -> None:
     assert nest is not None
     with pytest.raises(UsageError) as caught:
         apply_schedule(nest, parse_schedule(LONG.replace("STAGES", "2")))
-    assert caught.value.rule == snapshot(
-        "Warps add up products of two factors, in a format that is not narrow."
-    )
+    assert caught.value.rule == snapshot("Operands of a pipeline are two factors.")
 
 
 # ----- choice -------------------------------------------------------------------------------------
@@ -359,10 +360,10 @@ def test_warps_refuse_sums_of_one_factor() -> None:
 
 def test_large_products_get_large_blocks_and_stages_that_fit() -> None:
     assert chosen(2048, 2048, 2048, target=device(WIDE, processors=132)) == snapshot(
-        "split i 128; split i1 64; split i11 16; split i111 8; split j 128; split j1 32; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused"
+        "split i 128; split j 128; split i1 64; split i11 16; split i111 8; split j1 32; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused"
     )
     assert chosen(100, 37, 61, target=device(WIDE, processors=132)) == snapshot(
-        "split i 32; split i1 16; split i11 16; split i111 8; split j 32; split j1 16; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 pitch 40; stage 1 pitch 40; accumulate over k0 fused"
+        "split i 32; split j 32; split i1 16; split i11 16; split i111 8; split j1 16; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 pitch 40; stage 1 pitch 40; accumulate over k0 fused"
     )
 
 
@@ -411,7 +412,7 @@ def nest_body(nest: KernelNest) -> Block:
 
 
 def test_long_sums_of_narrow_numbers_stay_in_registers() -> None:
-    draft, nest = product(512, 4096, 512)
+    draft, nest = product(1024, 4096, 1024)
     program = draft.program(*nest_body(nest).stmts)
     plan = nest_plan(split_kernels(program), device(WIDE))
     assert len(plan.kernels) == 1

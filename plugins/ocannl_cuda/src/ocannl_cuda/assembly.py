@@ -23,9 +23,11 @@ from ocannl_cuda.resources import OPTION, Resources, parse
 PACKAGE = "nvidia-cuda-nvdisasm"
 _SECTION = re.compile(r"^\.text\.(\w+):$", re.MULTILINE)
 _INSTRUCTION = re.compile(
-    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][A-Z0-9_.]*)", re.MULTILINE
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?!@!PT )(?:@!?U?P\w+ )?\s*([A-Z][A-Z0-9_.]*)", re.MULTILINE
 )
+"""An instruction that a thread may execute: those with the predicate `!PT` fill gaps."""
 _WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
+_ACCESSES = ("LDG", "LDGSTS", "STG", "LDS", "STS", "LDL", "STL")
 _MATRIX = ("HMMA", "IMMA", "DMMA", "HGMMA", "IGMMA", "QGMMA", "OMMA", "QMMA", "UTCHMMA")
 
 
@@ -103,7 +105,7 @@ def _assembly(resources: Resources, listing: str) -> Assembly:
     for opcode in _INSTRUCTION.findall(listing):
         name, *suffixes = opcode.split(".")
         instructions[name] += 1
-        if name in ("LDG", "STG", "LDS", "STS", "LDL", "STL"):
+        if name in _ACCESSES:
             bits = next((_WIDTHS[each] for each in suffixes if each in _WIDTHS), 32)
             widths[name, bits] += 1
     return Assembly(resources, instructions, widths)

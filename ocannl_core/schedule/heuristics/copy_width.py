@@ -1,0 +1,49 @@
+"""The cells that one instruction copies from memory to shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocannl_core.indexing import IndexVar, as_affine, row_major
+from ocannl_core.kernels.nest import LoopAxis
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.loopir.nodes import Expr, Load
+
+
+def copy_width(
+    expr: Expr,
+    axes: Sequence[LoopAxis],
+    inner: str,
+    nodes: NodeInfos,
+    sizes: Sequence[int],
+) -> int:
+    """Return the neighbouring cells that one instruction copies from memory to shared memory; 0 if
+    none copies them.
+
+    They are aligned in memory if every step along another axis is a multiple of their number.
+
+    Args:
+        expr: The factor.
+        axes: The axes of the nest.
+        inner: The axis along which cells are neighbours in shared memory.
+        nodes: Extents and formats.
+        sizes: The bytes that one instruction copies.
+    """
+    if not isinstance(expr, Load):
+        return 0
+    terms, offset = as_affine(row_major(expr.indices, nodes[expr.node].buffer_dims))
+    found: dict[IndexVar, int] = {}
+    for coefficient, var in terms:
+        found[var] = found.get(var, 0) + coefficient
+    offset += sum(found.get(axis.var, 0) * axis.start for axis in axes)
+    (var,) = (axis.var for axis in axes if axis.name == inner)
+    step = found.pop(var, 0)
+    for nbytes in sorted(sizes, reverse=True):
+        width, rest = divmod(nbytes, expr.dtype.nbytes)
+        if rest or not width:
+            continue
+        if width == 1 or (
+            step == 1 and offset % width == 0 and all(each % width == 0 for each in found.values())
+        ):
+            return width
+    return 0
