@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as bounded
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
@@ -347,6 +348,7 @@ def test_a_descriptor_leads_to_the_place_of_each_number(
     assert exchanged == place_of(FLOAT16, cell, term, is_across=is_across)
 
 
+@bounded(max_examples=15, deadline=None)
 @given(
     st.sampled_from(
         ["ik kj ij", "ik jk ij", "ki kj ij", "bik bkj bij", "bki bjk bij", "ibk bkj ibj"]
