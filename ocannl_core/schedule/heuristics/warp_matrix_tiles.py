@@ -104,6 +104,8 @@ class WarpTile:
         depth: The terms of one stage.
         stages: The stages in shared memory.
         supertile: The rows of tiles of which blocks that run together compute a column.
+        joined: The instructions along the columns whose cells are neighbours: a thread has those of
+            all of them beside each other.
     """
 
     instruction: MatrixInstruction
@@ -116,6 +118,7 @@ class WarpTile:
     depth: int
     stages: int
     supertile: int = 1
+    joined: int = 1
 
     @property
     def cells(self) -> tuple[int, int]:
@@ -181,12 +184,43 @@ def warp_tiles(
             continue
         names = row.name, column.name, term.name
         one = WarpTile(instruction, *names, operands, warps, tiles, depth, 1)
+        joined = _joined(nest, nodes, blocks, operands[1], sums, tiles[1])
         most = min(MAX_STAGES, blocks.local_bytes // one.stage_bytes)
         is_small = one.registers + WARP_REGISTERS <= blocks.registers
         if most < 2 or not is_small or one.threads > blocks.max_threads:
             continue
         stages = max(2, min(most, -(-term.extent // depth)))
-        yield WarpTile(instruction, *names, operands, warps, tiles, depth, stages)
+        yield replace(one, stages=stages, joined=joined)
+
+
+def _joined(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    columns: StagedOperand,
+    sums: Fragment,
+    count: int,
+) -> int:
+    """Return the instructions along the columns whose cells a thread stores in one vector.
+
+    A column of shared memory can be any column of an instruction if it is a row there. Where columns
+    are neighbours in shared memory, they are loaded together, and are neighbours in an instruction.
+
+    Args:
+        nest: The nest.
+        nodes: Formats of its nodes.
+        blocks: The device.
+        columns: The operand with the columns.
+        sums: The fragment of the sums.
+        count: The instructions of a warp along the columns.
+    """
+    (own,) = (digit for digit in sums.places if digit.columns)
+    nbytes = max(nodes[store.node].dtype.nbytes for store in nest.epilogue)
+    most = blocks.vector_bytes // (own.count * nbytes)
+    is_across = columns.axes[1] not in {axis.name for axis in nest.reduced}
+    if is_across or own.columns != 1:
+        return 1
+    return next((n for n in (8, 4, 2) if n <= most and count % n == 0), 1)
 
 
 def find_warp_tile(
@@ -343,12 +377,20 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
     i, j, k = tile.rows, tile.columns, tile.terms
     splits: list[Transform] = []
     leaves: dict[Digit, str] = {}
+    vector, joined = "", list[str]()
     height, width = tile.cells
     outer, inner, i = split_tiles(splits, i, height, tile.supertile)
     splits.append(Split(j, width))
-    for axis, block, size, warps, digits in (
-        (i, height, sums.rows, tile.warps[0], [(d.rows, d) for d in sums.digits if d.rows]),
-        (j, width, sums.columns, tile.warps[1], [(d.columns, d) for d in sums.digits if d.columns]),
+    for axis, block, size, together, warps, digits in (
+        (i, height, sums.rows, 1, tile.warps[0], [(d.rows, d) for d in sums.digits if d.rows]),
+        (
+            j,
+            width,
+            sums.columns * tile.joined,
+            tile.joined,
+            tile.warps[1],
+            [(d.columns, d) for d in sums.digits if d.columns],
+        ),
     ):
         splits += [Split(f"{axis}1", block // warps), Split(f"{axis}11", size)]
         name, rest = f"{axis}111", size
@@ -357,6 +399,10 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
             rest //= digit.count
             splits.append(Split(name, rest))
             leaves[digit], name = f"{name}0", f"{name}1"
+        if together > 1:
+            vector, joined = name, [f"{name}0"]
+            splits.append(Split(name, rest // together))
+            name = f"{name}1"
         leaves[last] = name
     splits += [Split(k, tile.depth), Split(f"{k}1", tile.instruction.terms)]
     batches = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
@@ -366,7 +412,7 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
     rows, columns = (
         next(leaves[d] for d in sums.places if bool(d.rows) is is_row) for is_row in (True, False)
     )
-    steps = (f"{k}10", f"{i}110", f"{j}110")
+    steps = (f"{k}10", f"{i}110", f"{j}110", *joined)
     operands = sorted(tile.operands, key=lambda each: each.position)
     parts = {tile.rows: f"{i}1", j: f"{j}1", k: f"{k}1"}
     return (
@@ -374,9 +420,9 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
         MapToGrid(grid),
         MapToBlock(block_axes),
         Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
-        *(Unroll(name) for name in (*steps, rows)),
+        *(Unroll(name) for name in (*steps, rows, columns)),
         # neighbouring cells of a thread are stored together
-        Unroll(columns) if "0" in columns else Vectorise(columns),
+        *([Vectorise(vector or columns)] if "0" not in columns else []),
         TileMatrix(rows, columns, f"{k}11"),
         *(
             Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))
