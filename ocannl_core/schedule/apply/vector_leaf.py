@@ -90,7 +90,8 @@ class VectorLeaf:
         extent = axes.tree.axes[root].extent
         full = extent - extent % lanes
         first = axes.position(root, {**numbers, **dict.fromkeys(leaves, FixedIndex(0))})
-        stmts = guarded(LoopBound(first, full), whole)
+        # vectors begin at multiples of their length: those before `full` end there
+        stmts = guarded(LoopBound(first, full - lanes + 1), whole)
         if full == extent:
             return stmts
         # the vector at `full` is not whole: full <= first, as a bound from above

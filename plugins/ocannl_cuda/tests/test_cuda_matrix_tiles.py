@@ -72,6 +72,7 @@ def device(processors: int = 4, local_bytes: int = 48 << 10) -> Target:
         REGISTERS,
         32,
         processors,
+        vector_bytes=16,
         matrix_instructions=INSTRUCTIONS,
         asynchronous_copies=COPIES,
     )
@@ -302,6 +303,26 @@ def test_rows_that_end_inside_of_a_copy_are_filled_with_zeros(dtype: DType) -> N
     (kernel,), schedule = Product(33, 37, 29, dtype, pitches=(3, 3)).kernels()
     assert f"stage 0 by {16 // dtype.nbytes}" in schedule
     assert f" < {16 // dtype.nbytes} ? " in kernel.text  # the other test checks the numbers
+
+
+@needs_emulator
+@pytest.mark.parametrize("columns", [64, 72, 61])
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+def test_cells_of_several_instructions_are_stored_in_one_vector(
+    dtype: DType, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of 61 cells begin at no multiple of a vector, and are stored cell by cell."""
+    monkeypatch.setenv("CUDA_EMULATOR_RACES", "1")
+    product = Product(50, 72, columns, dtype, "ik jk ij")
+    (kernel,), schedule = product.kernels(device(processors=1))
+    assert "stage 1 by 8 pitch 40 skip 16 after 8" in schedule
+    assert "vectorise j1111;" in schedule
+    assert ("copy_vector<uint4>" in kernel.text) == (columns % 8 == 0)
+    operands = product.operands()
+    assert run(kernel, operands) == (0, "")
+    exact, magnitude = product.exact(*operands[:2])
+    errors = np.abs(operands[2].astype(np.float64) - exact)
+    assert (errors <= product.bound(exact, magnitude)).all()
 
 
 @needs_emulator
