@@ -20,7 +20,7 @@ import transformer
 import numpy as np  # isort: skip
 
 import ocannl_core as oc
-from ocannl_core.shape.projections import project
+from ocannl_core.shape.projections.projections import project
 from ocannl_core.tensor.graph.definitions import Applied, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
 

@@ -55,7 +55,7 @@ from ocannl_core.errors import (
     VerifyError,
 )
 from ocannl_core.indexing import StaticExtent, StaticIndex
-from ocannl_core.shape.terms import Size
+from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.computations.computation import Computation, unchanged_roots
 from ocannl_core.tensor.computations.precision_report import precision_report
 from ocannl_core.tensor.computations.recording import cd, section

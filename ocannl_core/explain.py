@@ -21,8 +21,8 @@ from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.solving.explain import AxisReport, Certainty, RowReport
 from ocannl_core.tensor.graph.tensor import Tensor
 
 _SHOWN_CONSTRAINTS = 3

@@ -18,7 +18,7 @@ from ocannl_core.custom.variables import TensorType, as_variables
 from ocannl_core.dtypes import DType, round_to
 from ocannl_core.errors import OcannlError, UsageError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.shape.logic import Pointwise
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.derivatives.formulas import (
     COTANGENT,
     Application,

@@ -10,8 +10,8 @@ from typing import Any
 from ocannl_core.custom.protocols import ApplyInterface
 from ocannl_core.errors import MissingGradientError, OpError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.logic import Pointwise
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.graph.definitions import Backward, GradientOf, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.specifications import describe_operands

@@ -16,9 +16,9 @@ from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import OpError, SpecError, UsageError
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import Location, Origin, caller_location
-from ocannl_core.shape.constraints import Constraint
-from ocannl_core.shape.statement import Statement, parse_statement, statement_constraints
-from ocannl_core.shape.terms import FreshVariables, Shape
+from ocannl_core.shape.language.constraints import Constraint
+from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
+from ocannl_core.shape.language.terms import FreshVariables, Shape
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (

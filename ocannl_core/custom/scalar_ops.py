@@ -18,9 +18,9 @@ from ocannl_core.dtypes import promote
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.constraints import Constraint, RowEqual
-from ocannl_core.shape.logic import Pointwise, constraints_of
-from ocannl_core.shape.terms import FreshVariables, Shape
+from ocannl_core.shape.language.constraints import Constraint, RowEqual
+from ocannl_core.shape.language.terms import FreshVariables, Shape
+from ocannl_core.shape.translation.logic import Pointwise, constraints_of
 from ocannl_core.tensor.graph.tensor import Tensor
 
 Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]

@@ -21,7 +21,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.terms import RowKind, Size
+from ocannl_core.shape.language.terms import RowKind, Size
 from ocannl_core.tensor.graph.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ocannl_core.nn.positions import Positions, positions_of, rotary
 from ocannl_core.nn.sizes import last_size
 from ocannl_core.nn.statistics import softmax
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.terms import Size
+from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op

@@ -94,6 +94,11 @@ class Context:
     def target(self) -> Target:
         return self._store.target
 
+    @property
+    def store(self) -> BufferStore:
+        """The buffers of this context, for messages and copies that need no array in between."""
+        return self._store
+
     def child(self) -> Context:
         """Return a context that shares this one's buffers; buffers that it adds stay its own.
 

@@ -12,10 +12,9 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.identity import ById
 from ocannl_core.indexing import StaticExtent
 from ocannl_core.origin import Location, Origin, caller_location
-from ocannl_core.shape import solver
-from ocannl_core.shape.capture import DimRef, bind_captures, equate_captures
-from ocannl_core.shape.close import close
-from ocannl_core.shape.constraints import (
+from ocannl_core.shape.closing.close import close
+from ocannl_core.shape.language.capture import DimRef, bind_captures, equate_captures
+from ocannl_core.shape.language.constraints import (
     Constraint,
     DimEqual,
     Exact,
@@ -23,14 +22,7 @@ from ocannl_core.shape.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.counts import count_cells
-from ocannl_core.shape.einsum import Einsum
-from ocannl_core.shape.explain import ShapeReport, explain
-from ocannl_core.shape.logic import Adjoint, Logic, contracted_rows, relation_of
-from ocannl_core.shape.messages import narrow_origin, too_many_cells
-from ocannl_core.shape.ranks import implied_axes
-from ocannl_core.shape.state import LeafTensor, State
-from ocannl_core.shape.terms import (
+from ocannl_core.shape.language.terms import (
     AffineDim,
     Dim,
     DimVar,
@@ -43,7 +35,15 @@ from ocannl_core.shape.terms import (
     exceeds_address_space,
     extents_in,
 )
-from ocannl_core.shape.unmatched import (
+from ocannl_core.shape.solving import solver
+from ocannl_core.shape.solving.counts import count_cells
+from ocannl_core.shape.solving.explain import ShapeReport, explain
+from ocannl_core.shape.solving.messages import narrow_origin, too_many_cells
+from ocannl_core.shape.solving.ranks import implied_axes
+from ocannl_core.shape.solving.state import LeafTensor, State
+from ocannl_core.shape.translation.einsum import Einsum
+from ocannl_core.shape.translation.logic import Adjoint, Logic, contracted_rows, relation_of
+from ocannl_core.shape.translation.unmatched import (
     EinsumApplication,
     Remark,
     application_of,

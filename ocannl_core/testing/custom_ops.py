@@ -22,7 +22,7 @@ from ocannl_core.errors import CodegenError, MissingGradientError, OcannlError, 
 from ocannl_core.hooks import manager
 from ocannl_core.origin import caller_location
 from ocannl_core.runtime.context import Context
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.terms import Shape
 from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -414,7 +414,7 @@ class DataParallel:
         """Copy parameters, statistics and the optimiser's state to all devices, if anything but a
         step has written them in the first context since the last step.
         """
-        store = self.context._store
+        store = self.context.store
         if self._last_update is not None and store.history.last is self._last_update:
             return
         found = (store.find(tensor.node) for tensor in self._state)
@@ -442,8 +442,8 @@ class DataParallel:
         return WholeState(self.context, self._optimizer.state, self._optimizer)
 
     def _note_state(self) -> None:
-        self._last_update = self.context._store.history.last
-        self._noted = next(self.context._store.history.ordinals)
+        self._last_update = self.context.store.history.last
+        self._noted = next(self.context.store.history.ordinals)
 
 
 # ----- arguments ---------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class ShardedState:
     def _value(self, path: str) -> Array:
         """Return the cells of a tensor of the state; zeros before the first update."""
         own = self._optimizer.state[path]
-        stored = self._context._store.find(own.node)
+        stored = self._context.store.find(own.node)
         if stored is not None and stored.has_value:
             return self._context[own]
         return np.zeros(own.info.dims, own.dtype.numpy)

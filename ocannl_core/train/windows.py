@@ -34,7 +34,7 @@ class Window:
     """
 
     def __init__(self, context: Context, tensor: Tensor, *, passes_device_memory: bool) -> None:
-        stored = context._store.find(tensor.node)
+        stored = context.store.find(tensor.node)
         assert stored is not None, tensor
         self._stored = stored
         self._context = context
@@ -57,15 +57,15 @@ class Window:
     def load(self) -> None:
         """Copy the cells from the device, before they are sent."""
         if not self.is_direct:
-            self._context._store.wait_to_read(self._stored)
+            self._context.store.wait_to_read(self._stored)
             self._host[...] = values.read(self._context.backend, self._stored.buffer)
 
     def store(self) -> None:
         """Copy the cells to the device, after they have arrived."""
         if not self.is_direct:
-            self._context._store.wait_to_write(self._stored)
+            self._context.store.wait_to_write(self._stored)
             values.write(self._context.backend, self._stored.buffer, self._host)
-        self._context._store.history.host_wrote(self._stored, {})
+        self._context.store.history.host_wrote(self._stored, {})
 
     @property
     def _host(self) -> Array:

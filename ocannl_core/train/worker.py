@@ -221,5 +221,5 @@ class Worker:
 
     def has_value(self, tensor: Tensor) -> bool:
         """Return True if a tensor has a value on the device."""
-        stored = self.context._store.find(tensor.node)
+        stored = self.context.store.find(tensor.node)
         return stored is not None and stored.has_value

@@ -30,8 +30,8 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core.indexing import VarIndex
-from ocannl_core.shape.subscripts import Position
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.subscripts import Position
+from ocannl_core.shape.language.terms import Shape
 
 from .author import ProgramAuthor, ProgramLimits
 from .contraction import ExpectedRow, Undetermined

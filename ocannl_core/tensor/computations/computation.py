@@ -17,7 +17,7 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_depth, caller_location
-from ocannl_core.shape.logic import Pointwise
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.computation_steps import (
     Assign,
     Backpropagate,

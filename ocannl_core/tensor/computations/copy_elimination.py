@@ -16,7 +16,7 @@ from typing import assert_never
 
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.shape.logic import Pointwise
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.computation_steps import (
     Assign,
     Backpropagate,

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from ocannl_core.ops import BinaryOp
-from ocannl_core.shape.explain import Certainty
-from ocannl_core.shape.logic import Pointwise
-from ocannl_core.shape.terms import Row, Shape
-from ocannl_core.shape.unmatched import Remark
+from ocannl_core.shape.language.terms import Row, Shape
+from ocannl_core.shape.solving.explain import Certainty
+from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.shape.translation.unmatched import Remark
 from ocannl_core.tensor.graph.definitions import Applied, Declared, GradientOf, Parameter, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
 

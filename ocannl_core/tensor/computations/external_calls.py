@@ -10,9 +10,9 @@ from ocannl_core.assign.nodes import Accumulate, Assignment, AssignProgram, Oper
 from ocannl_core.indexing import Projections
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.shape.logic import Pointwise
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import broadcast_shape, closed_shape
+from ocannl_core.shape.language.terms import broadcast_shape, closed_shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.graph.definitions import (
     CarriedValue,
     Declared,

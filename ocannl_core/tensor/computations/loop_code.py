@@ -47,9 +47,9 @@ from ocannl_core.indexing import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin
-from ocannl_core.shape.logic import Pointwise
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import Shape, broadcast_shape
+from ocannl_core.shape.language.terms import Shape, broadcast_shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.external_calls import ExternalCalls, with_siblings
 from ocannl_core.tensor.computations.gradient_states import GradientStates
 from ocannl_core.tensor.graph.definitions import Loop, ResultOf, ResultOfLoop

@@ -19,7 +19,8 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location, returns_of
-from ocannl_core.shape.logic import (
+from ocannl_core.shape.language.subscripts import Keys
+from ocannl_core.shape.translation.logic import (
     Compose,
     ComposeAccumulate,
     Logic,
@@ -27,7 +28,6 @@ from ocannl_core.shape.logic import (
     Pointwise,
     SliceUpdate,
 )
-from ocannl_core.shape.subscripts import Keys
 from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.computations.computation_steps import (
     Argument,

@@ -32,9 +32,9 @@ from ocannl_core.indexing import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp, neutral
 from ocannl_core.origin import Origin
-from ocannl_core.shape.logic import Adjoint, SliceUpdate
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.logic import Adjoint, SliceUpdate
 from ocannl_core.tensor.computations.computation_steps import (
     Argument,
     Assign,

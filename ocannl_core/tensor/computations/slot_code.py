@@ -35,9 +35,9 @@ from ocannl_core.indexing import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.origin import Location, Origin, returns_of
-from ocannl_core.shape.einsum import Einsum
-from ocannl_core.shape.logic import Adjoint, Several
-from ocannl_core.shape.projections import project
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.einsum import Einsum
+from ocannl_core.shape.translation.logic import Adjoint, Several
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
     extreme_of,

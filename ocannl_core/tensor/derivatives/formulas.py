@@ -18,7 +18,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
-from ocannl_core.shape.logic import Logic
+from ocannl_core.shape.translation.logic import Logic
 from ocannl_core.tensor.graph.slots import (
     ALL,
     Slot,

@@ -13,8 +13,8 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.logic import Adjoint, Logic, Pointwise, Several
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
     search_operation,

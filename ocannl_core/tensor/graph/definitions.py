@@ -15,9 +15,9 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Location, Origin, caller_location
-from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.logic import Logic, NumbersOfWords
-from ocannl_core.shape.terms import Dim, Shape
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.terms import Dim, Shape
+from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
 from ocannl_core.tensor.graph.parameter_set import ParameterScope
 
 T = TypeVar("T")

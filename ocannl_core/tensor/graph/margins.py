@@ -15,13 +15,13 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import Margin, Projections
 from ocannl_core.node import NodeInfo
 from ocannl_core.origin import Location, Origin
-from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.einsum_ast import Affine, AxisSpec, ShapeSpec
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.logic import Einsum, Logic, SliceUpdate
-from ocannl_core.shape.messages import too_many_cells
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import Shape, exceeds_address_space
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.einsum_ast import Affine, AxisSpec, ShapeSpec
+from ocannl_core.shape.language.terms import Shape, exceeds_address_space
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.solving.messages import too_many_cells
+from ocannl_core.shape.translation.logic import Einsum, Logic, SliceUpdate
 
 Margins = tuple[Margin, ...]
 """Margins of each axis in buffer order; empty when there are none."""

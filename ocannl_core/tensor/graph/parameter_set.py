@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from ocannl_core.errors import UsageError
 from ocannl_core.identity import ById
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.terms import Shape
 
 
 class ParameterScope(Protocol):

@@ -36,7 +36,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin
-from ocannl_core.shape.logic import Logic, reduces_axes
+from ocannl_core.shape.translation.logic import Logic, reduces_axes
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 
 

@@ -17,7 +17,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.subscripts import Keys
+from ocannl_core.shape.language.subscripts import Keys
 
 
 class Recorder(Protocol):

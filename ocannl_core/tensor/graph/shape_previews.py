@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Protocol, Self, TypeVar
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.terms import Shape
 from ocannl_core.tensor.graph.definitions import Applied, DefinedNode
 from ocannl_core.tensor.graph.session import Session
 

@@ -22,7 +22,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import ComputedIndex, IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.logic import ConcatPart, Logic, Pointwise, Several
+from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.subscripts import key_text

@@ -21,7 +21,7 @@ from ocannl_core.indexing import (
     static_terms,
 )
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.subscripts import (
+from ocannl_core.shape.language.subscripts import (
     DynamicSlice,
     Key,
     Keys,

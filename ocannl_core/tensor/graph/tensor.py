@@ -13,9 +13,9 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, NumbersOfWords, Slice, Take
-from ocannl_core.shape.subscripts import Keys
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.subscripts import Keys
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
     Applied,

@@ -13,9 +13,9 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.host_arrays import check_number, plain_number
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import RowEqual
-from ocannl_core.shape.logic import Pointwise
-from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size, closed_row
+from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.terms import Dim, Row, RowKind, Shape, Size, closed_row
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.graph.definitions import Filled, Literal
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -13,7 +13,7 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.terms import RowKind, Shape, Size
+from ocannl_core.shape.language.terms import RowKind, Shape, Size
 from ocannl_core.tensor.computations.computation import initialize
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (

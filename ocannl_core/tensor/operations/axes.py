@@ -15,7 +15,7 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.terms import Dim, Size
+from ocannl_core.shape.language.terms import Dim, Size
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -10,8 +10,8 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.einsum import operand_name
-from ocannl_core.shape.einsum_parser import parse_spec
+from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication, slot_application

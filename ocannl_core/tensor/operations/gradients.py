@@ -14,9 +14,9 @@ from typing import Any
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.constraints import RowEqual
-from ocannl_core.shape.logic import Adjoint, Pointwise
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.translation.logic import Adjoint, Pointwise
 from ocannl_core.tensor.derivatives.derived_operations import term_operation
 from ocannl_core.tensor.derivatives.formulas import Variable
 from ocannl_core.tensor.derivatives.gradient_terms import (

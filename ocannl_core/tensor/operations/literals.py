@@ -32,7 +32,7 @@ from ocannl_core.host_arrays import (
 from ocannl_core.indexing import IndexExpression, StaticIndex, axis_index
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.environment import Axes
-from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
+from ocannl_core.shape.language.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import LITERAL, Literal
 from ocannl_core.tensor.graph.precision import Precision, choose_precision, widen_for_range

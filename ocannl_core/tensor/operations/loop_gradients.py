@@ -27,9 +27,9 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.constraints import RowEqual
-from ocannl_core.shape.logic import Adjoint, Pointwise
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.translation.logic import Adjoint, Pointwise
 from ocannl_core.tensor.derivatives.gradient_terms import (
     Values,
     derived_tensor,

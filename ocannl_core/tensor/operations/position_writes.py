@@ -18,8 +18,8 @@ from ocannl_core.errors import ShapeError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.constraints import RowEqual
-from ocannl_core.shape.logic import Adjoint, Take, TakeAlong
+from ocannl_core.shape.language.constraints import RowEqual
+from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.tensor import Tensor

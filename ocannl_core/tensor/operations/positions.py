@@ -17,7 +17,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.logic import ScatterRows, Take, TakeAlong
+from ocannl_core.shape.translation.logic import ScatterRows, Take, TakeAlong
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -30,8 +30,8 @@ from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, NumbersOfWords
-from ocannl_core.shape.terms import closed_shape
+from ocannl_core.shape.language.terms import closed_shape
+from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.precision import Precision, choose_precision
 from ocannl_core.tensor.graph.session import Session

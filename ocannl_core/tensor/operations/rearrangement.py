@@ -15,8 +15,8 @@ import numpy as np
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.ops import UnaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.constraints import DimEqual
-from ocannl_core.shape.terms import Size
+from ocannl_core.shape.language.constraints import DimEqual
+from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.axes import (

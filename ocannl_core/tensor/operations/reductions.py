@@ -19,8 +19,8 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import variables
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_location
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import closed_shape
+from ocannl_core.shape.language.terms import closed_shape
+from ocannl_core.shape.projections.projections import project
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.operator_bindings import functions

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.identity import ById
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.statement import parse_statement, statement_constraints
+from ocannl_core.shape.language.statement import parse_statement, statement_constraints
 from ocannl_core.tensor.graph.tensor import Tensor
 
 

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.constraints import Constraint, RowEqual
-from ocannl_core.shape.logic import Pointwise
-from ocannl_core.shape.terms import Dim, FreshVariables, Row, Shape, Size
+from ocannl_core.shape.language.constraints import Constraint, RowEqual
+from ocannl_core.shape.language.terms import Dim, FreshVariables, Row, Shape, Size
+from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.loop_code import changed_format
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import CarriedValue, Filled, Loop, ResultOfLoop, ancestors

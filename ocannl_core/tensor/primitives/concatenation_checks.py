@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from ocannl_core.errors import SpecError
-from ocannl_core.shape.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
+from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
 
 
 def covers_result(spec: Spec, where: str) -> bool:

@@ -10,8 +10,8 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.indexing import StaticExtent, VarIndex, affine
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.terms import closed_shape
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.terms import closed_shape
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Filled
 from ocannl_core.tensor.graph.precision import Precision, choose_precision

@@ -14,9 +14,9 @@ from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import check_number, plain_number
 from ocannl_core.ops import LOGICAL, Op
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.logic import Logic
-from ocannl_core.shape.terms import Shape, closed_shape
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.terms import Shape, closed_shape
+from ocannl_core.shape.translation.logic import Logic
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Filled, Literal, Recording
 from ocannl_core.tensor.graph.expression import Expression

@@ -26,9 +26,9 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import check_number
 from ocannl_core.ops import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.logic import Compose, Logic, Pointwise
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.terms import Shape
+from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise
 from ocannl_core.tensor.graph.definitions import Applied, check_label
 from ocannl_core.tensor.graph.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.graph.precision import (

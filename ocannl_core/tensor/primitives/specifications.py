@@ -12,9 +12,9 @@ from typing import Any
 from ocannl_core import settings
 from ocannl_core.errors import ShapeError, SpecError, SpecWarning
 from ocannl_core.origin import Origin, caller_depth, caller_location
-from ocannl_core.shape.einsum import operand_name
-from ocannl_core.shape.einsum_ast import ShapeSpec, Spec, axis_names
-from ocannl_core.shape.logic import Einsum, Logic, logic_from_text
+from ocannl_core.shape.language.einsum_ast import ShapeSpec, Spec, axis_names
+from ocannl_core.shape.translation.einsum import operand_name
+from ocannl_core.shape.translation.logic import Einsum, Logic, logic_from_text
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.concatenation_checks import refuse_unreachable
 

@@ -354,7 +354,7 @@ def test_sizes_may_be_computed_in_both_directions() -> None:
 
 
 def test_an_op_may_state_constraints_of_its_own() -> None:
-    from ocannl_core.shape.constraints import ReverseEqual, RowEqual
+    from ocannl_core.shape.language.constraints import ReverseEqual, RowEqual
 
     class Transpose(Op):
         def make_node(self, x: Any) -> Apply:

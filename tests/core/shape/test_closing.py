@@ -9,7 +9,8 @@ import pytest
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import (
+from ocannl_core.shape.environment import Axes, Environment
+from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,
     DimBelow,
@@ -18,11 +19,9 @@ from ocannl_core.shape.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.einsum_parser import parse_spec
-from ocannl_core.shape.environment import Axes, Environment
-from ocannl_core.shape.logic import Compose, Einsum, Logic, Pointwise, Slice, Transpose
-from ocannl_core.shape.subscripts import Position
-from ocannl_core.shape.terms import (
+from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.language.subscripts import Position
+from ocannl_core.shape.language.terms import (
     AffineDim,
     ConcatDim,
     Dim,
@@ -33,6 +32,7 @@ from ocannl_core.shape.terms import (
     Size,
     Window,
 )
+from ocannl_core.shape.translation.logic import Compose, Einsum, Logic, Pointwise, Slice, Transpose
 
 ORIGIN = Origin("test", detail="output row")
 A, B, C = DimVar(10_001, "a"), DimVar(10_002, "b"), DimVar(10_003, "c")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ocannl_core.origin import Origin
-from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.logic import logic_from_text
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import Shape, closed_shape
+from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.language.terms import Shape, closed_shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.logic import logic_from_text
 
 ORIGIN = Origin("einsum")
 CUBE = closed_shape((3, 2), (5,), (4, 6, 7))

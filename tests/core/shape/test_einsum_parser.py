@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from ocannl_core.errors import SpecError
-from ocannl_core.shape.einsum_ast import (
+from ocannl_core.shape.language.einsum_ast import (
     Affine,
     Anything,
     AxisSpec,
@@ -20,7 +20,7 @@ from ocannl_core.shape.einsum_ast import (
     Spec,
     WindowSpec,
 )
-from ocannl_core.shape.einsum_parser import parse_spec
+from ocannl_core.shape.language.einsum_parser import parse_spec
 
 
 def _output(*axes: AxisSpec) -> ShapeSpec:

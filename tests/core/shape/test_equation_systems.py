@@ -11,12 +11,21 @@ from hypothesis import strategies as st
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.close import close
-from ocannl_core.shape.constraints import Constraint, DimEqual
-from ocannl_core.shape.solver import run
-from ocannl_core.shape.state import State
-from ocannl_core.shape.systems import _eliminate, solve_systems
-from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Row, Shape, Size, Window
+from ocannl_core.shape.closing.close import close
+from ocannl_core.shape.language.constraints import Constraint, DimEqual
+from ocannl_core.shape.language.terms import (
+    AffineDim,
+    ConcatDim,
+    Dim,
+    DimVar,
+    Row,
+    Shape,
+    Size,
+    Window,
+)
+from ocannl_core.shape.solving.solver import run
+from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.solving.systems import _eliminate, solve_systems
 
 ORIGIN = Origin("test")
 

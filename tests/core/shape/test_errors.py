@@ -8,10 +8,13 @@ from inline_snapshot import snapshot
 from ocannl_core.errors import OcannlError
 from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.origin import Location, Origin
-from ocannl_core.shape.constraints import AtLeast, DimEqual, RowBelow, RowEqual
-from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.logic import (
+from ocannl_core.shape.language.constraints import AtLeast, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.language.subscripts import Position
+from ocannl_core.shape.language.terms import Row, Shape, Size, closed_shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.logic import (
     Compose,
     Einsum,
     Logic,
@@ -20,9 +23,6 @@ from ocannl_core.shape.logic import (
     Transpose,
     logic_from_text,
 )
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.subscripts import Position
-from ocannl_core.shape.terms import Row, Shape, Size, closed_shape
 
 
 class TracedModel:

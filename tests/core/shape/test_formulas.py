@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ocannl_core.errors import ShapeError, SpecError, UsageError
 from ocannl_core.origin import Origin
-from ocannl_core.shape import solver
-from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.constraints import (
+from ocannl_core.shape.environment import Axes, Environment
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.constraints import (
     Constraint,
     DimBelow,
     DimEqual,
@@ -21,10 +21,7 @@ from ocannl_core.shape.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.environment import Axes, Environment
-from ocannl_core.shape.logic import logic_from_text
-from ocannl_core.shape.state import State
-from ocannl_core.shape.terms import (
+from ocannl_core.shape.language.terms import (
     AffineDim,
     ConcatDim,
     Dim,
@@ -38,6 +35,9 @@ from ocannl_core.shape.terms import (
     closed_row,
     closed_shape,
 )
+from ocannl_core.shape.solving import solver
+from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.translation.logic import logic_from_text
 
 ORIGIN = Origin("formula", detail="output row")
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.constraints import (
+from ocannl_core.shape.environment import Axes, Environment
+from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,
     DimBelow,
@@ -22,10 +23,11 @@ from ocannl_core.shape.constraints import (
     RowBelow,
     RowEqual,
 )
-from ocannl_core.shape.einsum_ast import Spec, axis_names
-from ocannl_core.shape.einsum_parser import parse_spec
-from ocannl_core.shape.environment import Axes, Environment
-from ocannl_core.shape.logic import (
+from ocannl_core.shape.language.einsum_ast import Spec, axis_names
+from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.language.subscripts import NewAxis, Position, Rest, StaticSlice
+from ocannl_core.shape.language.terms import Dim, DimVar, FreshVariables, Row, RowVar, Shape, Size
+from ocannl_core.shape.translation.logic import (
     Compose,
     ComposeAccumulate,
     Einsum,
@@ -36,8 +38,6 @@ from ocannl_core.shape.logic import (
     TakeAlong,
     Transpose,
 )
-from ocannl_core.shape.subscripts import NewAxis, Position, Rest, StaticSlice
-from ocannl_core.shape.terms import Dim, DimVar, FreshVariables, Row, RowVar, Shape, Size
 
 pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.errors.SpecWarning")
 

@@ -26,9 +26,12 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.origin import Origin
-from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.logic import (
+from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.language.subscripts import Position
+from ocannl_core.shape.language.terms import Row, Shape, Size, closed_shape
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.translation.logic import (
     Compose,
     ComposeAccumulate,
     Einsum,
@@ -37,9 +40,6 @@ from ocannl_core.shape.logic import (
     Slice,
     Transpose,
 )
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.subscripts import Position
-from ocannl_core.shape.terms import Row, Shape, Size, closed_shape
 
 ORIGIN = Origin("test")
 Array = np.ndarray[Any, Any]

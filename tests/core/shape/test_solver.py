@@ -9,7 +9,8 @@ import pytest
 from ocannl_core.errors import ShapeError, UsageError, VerifyError
 from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import (
+from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,
     DimBelow,
@@ -17,9 +18,12 @@ from ocannl_core.shape.constraints import (
     RowBelow,
     RowEqual,
 )
-from ocannl_core.shape.einsum_parser import parse_spec
-from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.logic import (
+from ocannl_core.shape.language.einsum_parser import parse_spec
+from ocannl_core.shape.language.subscripts import Position
+from ocannl_core.shape.language.terms import Dim, DimVar, Row, RowVar, Shape, Size
+from ocannl_core.shape.solving.rows import solve
+from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.translation.logic import (
     Compose,
     ComposeAccumulate,
     Einsum,
@@ -29,10 +33,6 @@ from ocannl_core.shape.logic import (
     Transpose,
     logic_from_text,
 )
-from ocannl_core.shape.rows import solve
-from ocannl_core.shape.state import State
-from ocannl_core.shape.subscripts import Position
-from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
 
 ORIGIN = Origin("test", detail="output row")
 

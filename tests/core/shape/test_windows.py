@@ -24,14 +24,14 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.origin import Origin
-from ocannl_core.shape.axis_classes import derive
-from ocannl_core.shape.constraints import Constraint, DimEqual
-from ocannl_core.shape.einsum import Relation
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.logic import logic_from_text
-from ocannl_core.shape.projections import project
-from ocannl_core.shape.state import State
-from ocannl_core.shape.terms import AffineDim, DimVar, Row, Shape, Size, closed_shape
+from ocannl_core.shape.language.constraints import Constraint, DimEqual
+from ocannl_core.shape.language.terms import AffineDim, DimVar, Row, Shape, Size, closed_shape
+from ocannl_core.shape.projections.axis_classes import derive
+from ocannl_core.shape.projections.projections import project
+from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.translation.einsum import Relation
+from ocannl_core.shape.translation.logic import logic_from_text
 
 ORIGIN = Origin("test")
 Array = np.ndarray[Any, Any]

@@ -1,0 +1,1 @@
+"""Closing: decisions on sizes and rows that the constraints leave open."""

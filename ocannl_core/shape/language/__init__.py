@@ -1,0 +1,1 @@
+"""The terms and constraints of shape inference, and the notations that state them."""

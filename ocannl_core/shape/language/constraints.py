@@ -1,0 +1,264 @@
+"""The constraints that operations impose on shapes.
+
+`res ⊑ opnd` ("below") reads: the result refines the operand. For sizes: the two are equal, or the
+operand is 1. For rows: the result has at least the operand's axes, and each pair of sizes, aligned
+from the right, is so ordered. As operands, an empty row and a row of one axis of size 1 are both
+scalars.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import NamedTuple
+
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.origin import Origin
+from ocannl_core.shape.language.subscripts import Keys, StaticSlice
+from ocannl_core.shape.language.terms import Dim, Row, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class DimEqual:
+    """Equality of two sizes.
+
+    Attributes:
+        left: One size.
+        right: The other one.
+        origin: The operation that imposes it.
+        axis: The position in the origin's row, counted from the right: -1 is the last axis; None if
+            there is no row.
+    """
+
+    left: Dim
+    right: Dim
+    origin: Origin = field(compare=False)
+    axis: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DimBelow:
+    """`res ⊑ opnd` for sizes: equal, or the operand's is 1."""
+
+    res: Dim
+    opnd: Dim
+    origin: Origin = field(compare=False)
+    axis: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """A lower bound `n` of a size, because position `n - 1` is accessed.
+
+    Attributes:
+        dim: The size.
+        n: The lower bound.
+        origin: The operation that imposes it.
+        axis: As in `DimEqual`.
+        lengthens: True if an open axis takes this size: the position is written, or is one of an
+            index with a range. Other reads do not lengthen an axis.
+    """
+
+    dim: Dim
+    n: int
+    origin: Origin = field(compare=False)
+    axis: int | None = field(default=None, compare=False)
+    lengthens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowEqual:
+    """Equality of two rows.
+
+    Attributes:
+        left: One row.
+        right: The other one.
+        origin: The operation that imposes it.
+        skipped: The number of axes to the right of these rows that are compared already.
+    """
+
+    left: Row
+    right: Row
+    origin: Origin = field(compare=False)
+    skipped: int = field(default=0, compare=False)
+
+
+class NamedAxis(NamedTuple):
+    """The numbers of axes at the ends of a row that a spec names.
+
+    Attributes:
+        leading: Those before the row variable.
+        trailing: Those after it, or all of them if there is none.
+    """
+
+    leading: int = 0
+    trailing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowBelow:
+    """`res ⊑ opnd` for rows.
+
+    Attributes:
+        res: The result's row.
+        opnd: The operand's row.
+        origin: The operation that imposes it.
+        skipped: The number of axes to the right of these rows that are compared already.
+        ahead: The number of axes to the left of these rows that are compared already.
+        named: The axes of the result's row that a spec names for the operand. They are matched
+            before those of the row variable: with `i...`, an operand of one axis has `i`.
+        is_written: True if the operand's row is the one that a spec writes for the result: its
+            leading named axes are the first ones of the result.
+    """
+
+    res: Row
+    opnd: Row
+    origin: Origin = field(compare=False)
+    skipped: int = field(default=0, compare=False)
+    ahead: int = field(default=0, compare=False)
+    named: NamedAxis = NamedAxis()
+    is_written: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A count proportional to a size: `coefficient * size / denominator`."""
+
+    coefficient: int
+    dim: Dim
+    denominator: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TotalElements:
+    """The total number of cells of rows.
+
+    Attributes:
+        rows: The rows; the one that takes the remaining factor comes last.
+        count: The number of cells.
+        origin: The operation that imposes it.
+        divided_by: Divisors of the count.
+    """
+
+    rows: tuple[Row, ...]
+    count: int | Strided
+    origin: Origin = field(compare=False)
+    divided_by: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """The exact axes of consecutive rows."""
+
+    rows: tuple[Row, ...]
+    dims: tuple[Dim, ...]
+    origin: Origin = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReverseEqual:
+    """Equality of a row with the reverse of another one.
+
+    No built-in operation imposes it; custom operations that reverse whole rows do.
+    """
+
+    left: Row
+    right: Row
+    origin: Origin = field(compare=False)
+
+
+Rows = tuple[Row, Row, Row]
+"""The rows of a shape in buffer order: batch, output, input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Selection of positions along one axis of a source.
+
+    Attributes:
+        source: The rows with the selected axis.
+        positions: The rows of the positions.
+        result: The rows with the axes of the positions in the place of the selected axis.
+        axis: The selected axis, counted over the source's axes, from the end if negative.
+        extent: The size of the selected axis.
+        origin: The operation that imposes it.
+        is_along: True if source and positions line up with the result along the other axes, as in
+            `numpy.take_along_axis`.
+        is_inserted: True if the result determines the source: the positions have axes of one kind,
+            in whose place the source has the selected axis.
+    """
+
+    source: Rows
+    positions: Rows
+    result: Rows
+    axis: int
+    extent: Dim
+    origin: Origin = field(compare=False)
+    is_along: bool = False
+    is_inserted: bool = False
+
+    def with_rows(self, source: Rows, positions: Rows, result: Rows) -> Selection:
+        """Return the constraint with solutions of row variables substituted."""
+        return replace(self, source=source, positions=positions, result=result)
+
+
+@dataclass(frozen=True, slots=True)
+class RowJoin:
+    """A row that consists of other rows, one after the other.
+
+    Attributes:
+        whole: The row.
+        parts: The others, left to right.
+        origin: The operation that imposes it.
+    """
+
+    whole: Row
+    parts: tuple[Row, ...]
+    origin: Origin = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceLength:
+    """The number of positions of a slice, which is known when the size of the axis is.
+
+    Attributes:
+        length: The number of positions.
+        whole: The size of the axis.
+        slice: The slice.
+        origin: The operation that imposes it.
+        axis: As in `DimEqual`.
+    """
+
+    length: Dim
+    whole: Dim
+    slice: StaticSlice
+    origin: Origin = field(compare=False)
+    axis: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscript:
+    """The axes that keys take from a tensor. It waits for the numbers of axes that decide the rows
+    of the keys.
+
+    Attributes:
+        result: The shape of `x[keys]`.
+        operand: The shape of `x`.
+        keys: The keys.
+        origin: The operation that imposes it.
+        is_written: True if the positions are written, which lengthens axes of open size.
+    """
+
+    result: Shape
+    operand: Shape
+    keys: Keys
+    origin: Origin = field(compare=False)
+    is_written: bool = False
+
+
+DimConstraint = DimEqual | DimBelow | AtLeast | SliceLength
+RowConstraint = (
+    RowEqual | RowBelow | TotalElements | Exact | ReverseEqual | Selection | RowJoin | Subscript
+)
+Formula = DimEqual | TotalElements | SliceLength
+"""A constraint that relates sizes by arithmetic."""
+Constraint = DimConstraint | RowConstraint

@@ -1,0 +1,246 @@
+"""Syntax tree of the einsum notation.
+
+A spec names the axes of the operands and of the result: `ij;jk=>ik`. Each shape has up to three
+rows, `batch|input->output`; a row is axes, optionally around one row variable: `i..v..jk`, `...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.shape.language.terms import RowKind
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """An axis with a name; equal names are the same axis. `at` is its position in the text."""
+
+    name: str
+    at: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """One position of an axis."""
+
+    index: int
+    at: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        return str(self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """An axis without a name; two of them are unrelated."""
+
+    at: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        return "_"
+
+
+Coefficient = int | str
+"""A number, or the name of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """The window part of an affine axis.
+
+    Attributes:
+        kernel: The name of the window's axis.
+        dilation: Its coefficient.
+        padded: True for `=`, False for `<`, None if the spec leaves it open.
+    """
+
+    kernel: str
+    dilation: Coefficient = 1
+    padded: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """An axis indexed at `stride * over + offset + dilation * kernel`."""
+
+    stride: Coefficient
+    over: str
+    offset: int = 0
+    window: WindowSpec | None = None
+    at: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        window = self.window
+        text = (
+            self.over
+            if self.stride == 1 and window and not self.offset
+            else f"{self.stride}*{self.over}"
+        )
+        if window and window.padded is not None:
+            text += "=" if window.padded else "<"
+        if self.offset:
+            text += f"+{self.offset}"
+        if window:
+            text += "+" if window.dilation == 1 else f"+{window.dilation}*"
+            text += window.kernel
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Concat:
+    """A concatenation of named parts; a number is the length of a skipped part."""
+
+    parts: tuple[str | int, ...]
+    at: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        return "^".join(map(str, self.parts))
+
+
+AxisSpec = Label | Fixed | Anything | Affine | Concat
+
+
+def axis_names(axis: AxisSpec) -> tuple[str, ...]:
+    """Return the axis names in an axis."""
+    match axis:
+        case Label(name):
+            return (name,)
+        case Affine(over=over, window=window):
+            return (over,) if window is None else (over, window.kernel)
+        case Concat(parts):
+            return tuple(part for part in parts if isinstance(part, str))
+        case Fixed() | Anything():
+            return ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpec:
+    """One row of a shape.
+
+    Attributes:
+        leading: The axes to the left of the row variable.
+        variable: The name of the row variable; that of `...` is the row's kind. None if there is
+            none.
+        trailing: The other axes.
+        ellipsis: True if the variable is written `...`.
+    """
+
+    leading: tuple[AxisSpec, ...] = ()
+    variable: str | None = None
+    trailing: tuple[AxisSpec, ...] = ()
+    ellipsis: bool = field(default=False, compare=False)
+
+    @property
+    def axes(self) -> tuple[AxisSpec, ...]:
+        """All axes, left to right."""
+        return self.leading + self.trailing
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeSpec:
+    """The rows of one operand or of the result; a row that is None is not mentioned."""
+
+    batch: RowSpec | None
+    input: RowSpec | None
+    output: RowSpec
+
+    def row(self, kind: RowKind) -> RowSpec | None:
+        match kind:
+            case RowKind.BATCH:
+                return self.batch
+            case RowKind.INPUT:
+                return self.input
+            case RowKind.OUTPUT:
+                return self.output
+
+    def rows(self) -> Iterator[RowSpec]:
+        """Yield the rows mentioned, in the order of the notation."""
+        yield from (row for row in (self.batch, self.input, self.output) if row is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """An einsum specification.
+
+    Attributes:
+        operands: The shapes of the operands.
+        result: The shape of the result.
+        text: The source text.
+    """
+
+    operands: tuple[ShapeSpec, ...]
+    result: ShapeSpec
+    text: str = field(default="", compare=False)
+
+    def shapes(self) -> Iterator[ShapeSpec]:
+        """Yield the operands, then the result."""
+        yield from self.operands
+        yield self.result
+
+    def axes(self) -> Iterator[AxisSpec]:
+        """Yield every axis, left to right."""
+        yield from (axis for shape in self.shapes() for row in shape.rows() for axis in row.axes)
+
+    @property
+    def reduces(self) -> bool:
+        """True if an axis, or a row variable, of an operand is none of the result. The parts of
+        concatenated axes are read one at a time.
+        """
+        kept = set(_names_of(self.result, has_parts=True))
+        read = (name for shape in self.operands for name in _names_of(shape, has_parts=False))
+        has_unnamed = any(
+            isinstance(axis, Anything)
+            for shape in self.operands
+            for row in shape.rows()
+            for axis in row.axes
+        )
+        return has_unnamed or not kept.issuperset(read)
+
+    def __str__(self) -> str:
+        plain = all(
+            isinstance(axis, Fixed | Anything) or (isinstance(axis, Label) and len(axis.name) == 1)
+            for axis in self.axes()
+        )
+        text = self._render(", ", "")
+        if plain:
+            return self._render("", "")
+        return text if any(mark in text for mark in ",*+^<") else self._render(", ", ",")
+
+    def _render(self, separator: str, end: str) -> str:
+        operands = "; ".join(_shape_text(shape, separator, end) for shape in self.operands)
+        return f"{operands} => {_shape_text(self.result, separator, end)}"
+
+
+def _names_of(shape: ShapeSpec, *, has_parts: bool) -> Iterator[tuple[str, str]]:
+    """Yield the axes and row variables of a shape, with or without the parts of others."""
+    for row in shape.rows():
+        axes = (axis for axis in row.axes if has_parts or not isinstance(axis, Concat))
+        yield from (("axis", name) for axis in axes for name in axis_names(axis))
+        if row.variable is not None:
+            yield "row", row.variable
+
+
+def _shape_text(shape: ShapeSpec, separator: str, end: str) -> str:
+    text = _row_text(shape.output, separator, end)
+    if shape.input is not None:
+        text = f"{_row_text(shape.input, separator, end)}->{text}"
+    if shape.batch is not None:
+        text = f"{_row_text(shape.batch, separator, end)}|{text}"
+    return text
+
+
+def _row_text(row: RowSpec, separator: str, end: str) -> str:
+    parts = [str(axis) for axis in row.axes]
+    if row.variable is not None:
+        parts.insert(len(row.leading), "..." if row.ellipsis else f"..{row.variable}..")
+    if separator:
+        return separator.join(parts) + (end if row.axes else "")
+    text = ""
+    for part in parts:
+        text += " " + part if text[-1:].isdigit() and part.isdigit() else part
+    return text

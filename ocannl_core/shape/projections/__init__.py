@@ -1,0 +1,1 @@
+"""Projections: from closed shapes to loops and index maps."""

@@ -1,0 +1,236 @@
+"""Projections: from closed shapes to the loops and index maps of an operation.
+
+Each occurrence of an axis gets an identity of its own, and the constraints of the operation are
+solved anew, so that no other operation can unify axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import lru_cache
+from itertools import count
+
+from ocannl_core.errors import ShapeError, VerifyError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    ConcatIndex,
+    FixedIndex,
+    IndexMap,
+    IndexVar,
+    LoopVar,
+    Projections,
+    SubAxis,
+    VarIndex,
+    affine,
+    exchange_roles,
+    fresh_var,
+    substitute,
+)
+from ocannl_core.origin import Origin
+from ocannl_core.shape.language.constraints import DimEqual
+from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
+from ocannl_core.shape.language.terms import (
+    Dim,
+    DimVar,
+    Row,
+    Shape,
+    Size,
+)
+from ocannl_core.shape.projections.axis_classes import HINTS, derive
+from ocannl_core.shape.projections.selection_maps import project_selection
+from ocannl_core.shape.solving import solver
+from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.translation.logic import (
+    Adjoint,
+    Logic,
+    NumbersOfWords,
+    PlaceRows,
+    ScatterRows,
+    Slice,
+    SliceUpdate,
+    Take,
+    TakeAlong,
+    relation_of,
+)
+
+
+def project(
+    logic: Logic,
+    result: Shape,
+    operands: Sequence[Shape],
+    origin: Origin,
+    sizes: Mapping[str, int] | None = None,
+) -> Projections:
+    """Return the domain and the index maps of an operation on closed shapes.
+
+    An axis `a^b` of which one part is taken, as in `a^b => b`, has the part's index plus the sizes
+    of the parts before it, and no loop goes over the others. Otherwise its index is a
+    `ConcatIndex`, of which lowering makes one nest per part. For an operation like `a; b => a^b`
+    the caller emits one assignment per operand, with that operand's index map alone and a domain
+    restricted to the variables of the result and of this operand: the first one resets the
+    result, the others do not. Only the nest of the operand's own part is then generated.
+
+    Args:
+        logic: The correspondence of the axes.
+        result: The result's shape.
+        operands: The operands' shapes.
+        origin: The operation.
+        sizes: Sizes of labels that are decided by other operations.
+
+    Raises:
+        ShapeError: if the shapes contradict the operation, one axis is indexed in two ways, or the
+            size of a window is unknown.
+        SpecError: if the spec of the operation does not fit.
+    """
+    if isinstance(logic, NumbersOfWords):
+        return _project_words(logic.per_word, result, operands[0])
+    if isinstance(logic, Adjoint):
+        found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin, sizes)
+        return exchange_roles(found, logic.target, logic.sources)
+    if isinstance(logic, Take | TakeAlong | ScatterRows | PlaceRows):
+        return project_selection(logic, result, operands)
+    if isinstance(logic, Slice | SliceUpdate):
+        _refuse_run_time_sizes(
+            logic.keys, operands[0] if isinstance(logic, Slice) else result, origin
+        )
+    if isinstance(logic, Slice):
+        return _project_slice(logic, result, operands[0], origin)
+    if isinstance(logic, SliceUpdate):
+        return _project_update(logic, result, operands, origin)
+    case = _Case(logic, result, tuple(operands), tuple((sizes or {}).items()), origin)
+    if any(isinstance(size, Size) and size.extent for size in _sizes((result, *operands))):
+        return case.solve()
+    return _with_fresh_variables(_solved(case))
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """An operation on closed shapes, which determines its projections but for their variables.
+
+    Attributes:
+        logic: The correspondence of the axes.
+        result: The result's shape.
+        operands: The operands' shapes.
+        sizes: Sizes of labels that are decided by other operations.
+        origin: The operation, for messages; not part of equality.
+    """
+
+    logic: Logic
+    result: Shape
+    operands: tuple[Shape, ...]
+    sizes: tuple[tuple[str, int], ...]
+    origin: Origin = field(compare=False)
+
+    def solve(self) -> Projections:
+        """Return the projections."""
+        ids = count()
+        result = _with_identities(self.result, ids)
+        operands = [_with_identities(operand, ids) for operand in self.operands]
+        state = State()
+        relation = relation_of(self.logic, result, operands, self.origin, state.fresh)
+        for label, n in self.sizes:
+            dim = relation.labels.get(label)
+            if isinstance(dim, DimVar):
+                where = self.origin.at(f"the size of {label}")
+                relation.constraints.append(DimEqual(dim, Size(n), where))
+        return derive(state, relation, result, operands)
+
+
+@lru_cache(maxsize=2048)
+def _solved(case: _Case) -> Projections:
+    """Return the projections of an operation, solved once: programs repeat few operations."""
+    return case.solve()
+
+
+def _with_fresh_variables(found: Projections) -> Projections:
+    fresh = {var: fresh_var(var.hint, var.size) for var, _ in found.domain}
+    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
+
+    def renamed(index_map: IndexMap) -> IndexMap:
+        return tuple([substitute(index, values) for index in index_map])
+
+    return Projections(
+        tuple([(fresh[var], extent) for var, extent in found.domain]),
+        renamed(found.lhs),
+        tuple([renamed(each) for each in found.rhs]),
+        found.lhs_dims,
+        found.rhs_dims,
+        found.margins,
+        found.lhs_margins,
+    )
+
+
+def _sizes(shapes: Sequence[Shape]) -> Iterator[Dim]:
+    for shape in shapes:
+        for row in (shape.batch, shape.input, shape.output):
+            yield from row.trailing
+
+
+def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:
+    """Return the projections of words that expand to runs of cells. The left-hand side is the start
+    of each run, in row-major order.
+    """
+    word = fresh_var("w")
+    (length,) = words.dims
+    start = (affine([(per_word, word)]),) if result.dims else ()
+    lhs = (*(SubAxis() for _ in result.dims[1:]), *start)
+    return Projections(((word, length),), lhs, ((VarIndex(word),),), result.dims, (words.dims,))
+
+
+def _project_slice(logic: Slice, result: Shape, operand: Shape, origin: Origin) -> Projections:
+    """Return the projections of a subscript: loops over its result, and affine positions."""
+    state = State()
+    relation_of(logic, result, [operand], origin, state.fresh).enter(state)
+    solver.run(state)  # refuses shapes that contradict the keys
+    domain: list[tuple[LoopVar, int]] = []
+    lhs: list[AxisIndex] = []
+    for kind, row in result.rows():
+        for size in row.trailing:
+            assert isinstance(size, Size), "shapes are closed"
+            if size.n == 1:
+                lhs.append(FixedIndex(0))
+                continue
+            var = fresh_var(HINTS[kind], size.extent)
+            domain.append((var, size.n))
+            lhs.append(VarIndex(var))
+    rhs = (operand_index(logic.keys, operand, lhs),)
+    return Projections(tuple(domain), tuple(lhs), rhs, result.dims, (operand.dims,))
+
+
+def _refuse_run_time_sizes(keys: Keys, whole: Shape, origin: Origin) -> None:
+    """Refuse keys whose positions depend on a size that is given at run time."""
+    for key, size in depends_on_size(keys, whole):
+        raise ShapeError(
+            "Positions counted from the end, and parts of an axis, need its size.",
+            found=f"{type(key).__name__} along an axis of size {size}, which calls give",
+            where=str(origin),
+            fix="keep the axis whole, or read a position counted from 0",
+        )
+
+
+def _project_update(
+    logic: SliceUpdate, result: Shape, operands: Sequence[Shape], origin: Origin
+) -> Projections:
+    """Return the projections of a write to a part of the result."""
+    found = project(logic.logic, sliced_shape(logic.keys, result), operands, origin)
+    if any(isinstance(index, ConcatIndex) for index in found.lhs) or found.lhs_margins:
+        raise ShapeError(
+            "A slice is written at single positions, not in concatenated parts or windows.",
+            found=f"the logic of {origin.operation}",
+            where=str(origin),
+            fix="assign the value to a declared tensor first, and that to the slice",
+        )
+    lhs = operand_index(logic.keys, result, found.lhs)
+    return replace(found, lhs=lhs, lhs_dims=result.dims)
+
+
+def _with_identities(shape: Shape, ids: Iterator[int]) -> Shape:
+    """Return the shape with a fresh identity for every axis."""
+    if not shape.is_closed:
+        raise VerifyError("Projections are derived from closed shapes.", found=str(shape))
+    for kind, row in shape.rows():
+        sizes = (replace(d, axis_id=next(ids)) for d in row.trailing if isinstance(d, Size))
+        shape = shape.with_row(kind, Row(trailing=tuple(sizes)))
+    return shape

@@ -1,0 +1,1 @@
+"""The solver: from constraints to solutions, bounds and errors."""

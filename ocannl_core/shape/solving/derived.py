@@ -1,0 +1,256 @@
+"""Sizes computed from other sizes: strided, windowed and concatenated axes.
+
+Every such size is a linear form of other sizes:
+
+    stride*over                     -->  stride*over
+    stride*over=+dilation*kernel    -->  stride*over
+    stride*over<+dilation*kernel    -->  stride*over + dilation*kernel + (1 - stride - dilation)
+    one^other                       -->  one + other
+
+so that an equation is `sum(coefficient * unknown) = constant`. With one unknown it is solved; two
+unknowns that cancel are unified; otherwise it waits for more sizes. Only sizes are substituted for
+variables, so that cyclic formulas do not cause an endless loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from math import gcd
+from typing import NamedTuple, assert_never
+
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.shape.language.constraints import DimEqual
+from ocannl_core.shape.language.terms import AffineDim, ConcatDim, Dim, DimVar, Size
+from ocannl_core.shape.solving import formula_messages as messages
+from ocannl_core.shape.solving.state import State
+
+
+class SolutionRole(IntEnum):
+    """The role of a size in a formula; lower roles are guessed before higher ones follow."""
+
+    KERNEL = 0
+    PART = 1
+    WHOLE = 2
+
+
+class Linear(NamedTuple):
+    """`sum(coefficient * variable) + constant`; the variables are undecided representatives."""
+
+    terms: dict[DimVar, int]
+    constant: int
+
+
+class SolutionOutcome(NamedTuple):
+    """The consequences of an equation in the present state.
+
+    Attributes:
+        solved: The one unknown, and its size.
+        same: Two unknowns that are equal.
+        waits: True if more sizes are needed.
+    """
+
+    solved: tuple[DimVar, Size] | None = None
+    same: tuple[DimVar, DimVar] | None = None
+    waits: bool = False
+
+
+def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
+    """Return a size as a linear form of its unknowns, or of all its variables."""
+    match dim:
+        case Size(n):
+            return Linear({}, n)
+        case DimVar():
+            known = None if is_symbolic else state.size(dim)
+            return Linear({state.find(dim): 1}, 0) if known is None else Linear({}, known.n)
+        case AffineDim(stride, over, window):
+            scaled = _combine((stride, linear(state, over, is_symbolic=is_symbolic)))
+            if window is None or window.padded:
+                return scaled
+            kernel = linear(state, window.kernel, is_symbolic=is_symbolic)
+            terms, constant = _combine((1, scaled), (window.dilation, kernel))
+            return Linear(terms, constant + 1 - stride - window.dilation)
+        case ConcatDim(parts):
+            forms = (linear(state, part, is_symbolic=is_symbolic) for part in parts)
+            return _combine(*((1, form) for form in forms))
+        case _:
+            assert_never(dim)
+
+
+def difference(state: State, equation: DimEqual) -> Linear:
+    """Return the left side minus the right side, which is zero."""
+    return _combine((1, linear(state, equation.left)), (-1, linear(state, equation.right)))
+
+
+def _combine(*forms: tuple[int, Linear]) -> Linear:
+    terms: dict[DimVar, int] = {}
+    for factor, form in forms:
+        for var, coefficient in form.terms.items():
+            terms[var] = terms.get(var, 0) + factor * coefficient
+    kept = {var: coefficient for var, coefficient in terms.items() if coefficient}
+    return Linear(kept, sum(factor * form.constant for factor, form in forms))
+
+
+def roles(equation: DimEqual) -> Iterator[tuple[DimVar, SolutionRole]]:
+    """Yield the variables of an equation and their roles."""
+    for side in (equation.left, equation.right):
+        if isinstance(side, DimVar):
+            yield side, SolutionRole.WHOLE
+        else:
+            yield from _roles_within(side)
+
+
+def _roles_within(dim: Dim) -> Iterator[tuple[DimVar, SolutionRole]]:
+    match dim:
+        case DimVar():
+            yield dim, SolutionRole.PART
+        case AffineDim(over=over, window=window):
+            yield from _roles_within(over)
+            if window is not None:
+                for var, _ in _roles_within(window.kernel):
+                    yield var, SolutionRole.KERNEL
+        case ConcatDim(parts):
+            for part in parts:
+                yield from _roles_within(part)
+        case Size():
+            return
+        case _:
+            assert_never(dim)
+
+
+def solve(state: State, equation: DimEqual) -> SolutionOutcome:
+    """Solve an equation of sizes, at least one of them computed.
+
+    Raises:
+        ShapeError: if it has no solution.
+    """
+    _refuse_extents(state, equation)
+    left, right = linear(state, equation.left), linear(state, equation.right)
+    terms, excess = _combine((1, left), (-1, right))
+    _check_windows(state, equation)
+    if _is_from_itself(state, equation):
+        raise messages.too_short(state, equation, itself=True)
+    basis = _basis(state, equation)
+    if not terms:
+        if excess:
+            raise messages.formula_fails(state, equation, left.constant, right.constant)
+        return SolutionOutcome(solved=_propagate_basis(state, equation, basis))
+    constant = -excess
+    if constant % gcd(*terms.values()):
+        raise messages.does_not_divide(state, equation)
+    if len(terms) == 1:
+        ((var, coefficient),) = terms.items()
+        n = constant // coefficient
+        if n < _least(state, equation, var):
+            itself = var in left.terms and var in right.terms
+            raise messages.too_short(state, equation, itself=itself)
+        return SolutionOutcome(solved=(var, Size(n, basis)))
+    if constant == 0 and len(terms) == 2 and sum(terms.values()) == 0:
+        one, other = terms
+        return SolutionOutcome(same=(one, other))
+    if all(coefficient > 0 for coefficient in terms.values()):
+        least = sum(c * _least(state, equation, var) for var, c in terms.items())
+        if constant < least:
+            raise messages.too_short(state, equation, itself=False)
+    return SolutionOutcome(waits=True)
+
+
+def _refuse_extents(state: State, equation: DimEqual) -> None:
+    """Refuse windows, strides and concatenation of axes whose extent is known at run time only."""
+    for side in (equation.left, equation.right):
+        for dim in _plain(side):
+            size = state.size(dim)
+            if size is not None and size.extent is not None:
+                raise messages.computed_from_extent(state, equation, size.extent)
+
+
+def _is_from_itself(state: State, equation: DimEqual) -> bool:
+    """Return True for a size that is a multiple of itself, and so could only be 0: x = 2*x."""
+    left, right = (
+        linear(state, side, is_symbolic=True) for side in (equation.left, equation.right)
+    )
+    terms, constant = _combine((1, left), (-1, right))
+    return (
+        len(terms) == 1 and not constant and terms.keys() <= left.terms.keys() & right.terms.keys()
+    )
+
+
+def _windows(dim: Dim) -> Iterator[AffineDim]:
+    """Yield the parts of a size whose window must lie inside the axis."""
+    if isinstance(dim, AffineDim):
+        if dim.window is not None and not dim.window.padded:
+            yield dim
+        yield from _windows(dim.over)
+    elif isinstance(dim, ConcatDim):
+        for part in dim.parts:
+            yield from _windows(part)
+
+
+def _check_windows(state: State, equation: DimEqual) -> None:
+    """Refuse an empty axis under a window that must lie inside it, and an empty kernel."""
+    for side in (equation.left, equation.right):
+        for dim in _windows(side):
+            assert dim.window is not None
+            for part in (dim.over, dim.window.kernel):
+                size = state.size(part)
+                if size is not None and size.n < 1:
+                    raise messages.too_short(state, equation, itself=False)
+
+
+def _least(state: State, equation: DimEqual, var: DimVar) -> int:
+    """Return the least size that a variable can have in an equation."""
+    for side in (equation.left, equation.right):
+        for dim in _windows(side):
+            assert dim.window is not None
+            if any(
+                isinstance(p, DimVar) and state.find(p) == var
+                for p in (dim.over, dim.window.kernel)
+            ):
+                return 1
+    return 0
+
+
+# ----- bases --------------------------------------------------------------------------------------
+
+
+def _plain(dim: Dim) -> Iterator[Dim]:
+    """Yield the plain sizes that a size is computed from; all have one basis."""
+    match dim:
+        case DimVar() | Size():
+            yield dim
+        case AffineDim(over=over, window=window):
+            yield from _plain(over)
+            if window is not None:
+                yield from _plain(window.kernel)
+        case ConcatDim(parts):
+            for part in parts:
+                yield from _plain(part)
+        case _:
+            assert_never(dim)
+
+
+def _basis(state: State, equation: DimEqual) -> str | None:
+    """Return the known basis of an axis, its positions, its kernel and its parts.
+
+    Raises:
+        ShapeError: if their bases differ.
+    """
+    sizes = [state.size(dim) for side in (equation.left, equation.right) for dim in _plain(side)]
+    bases = {size.basis: None for size in sizes if size is not None and size.basis is not None}
+    if len(bases) > 1:
+        raise messages.bases_of_formula_differ(state, equation, sorted(bases))
+    return next(iter(bases), None)
+
+
+def _propagate_basis(
+    state: State, equation: DimEqual, basis: str | None
+) -> tuple[DimVar, Size] | None:
+    """Return a size of an equation whose basis follows from the others."""
+    if basis is None:
+        return None
+    for side in (equation.left, equation.right):
+        for dim in _plain(side):
+            size = state.size(dim)
+            if isinstance(dim, DimVar) and size is not None and size.basis is None:
+                return state.find(dim), replace(size, basis=basis)
+    return None

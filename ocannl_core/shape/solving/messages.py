@@ -1,0 +1,216 @@
+"""Error messages of shape inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.origin import Origin
+from ocannl_core.shape.language.constraints import (
+    AtLeast,
+    Constraint,
+    DimBelow,
+    DimEqual,
+    RowBelow,
+    RowEqual,
+    SliceLength,
+)
+from ocannl_core.shape.language.terms import Row, Size
+
+
+def place(cause: Constraint) -> str:
+    """Return the place of a constraint: part of the operation, operation, user's line."""
+    return str(narrow_origin(cause))
+
+
+def narrow_origin(cause: Constraint) -> Origin:
+    """Return the origin of a constraint, down to the axis.
+
+    output row of the second operand  -->  output axis -1 of the second operand
+    """
+    if not isinstance(cause, DimEqual | DimBelow | AtLeast | SliceLength) or cause.axis is None:
+        return cause.origin
+    return cause.origin.at(cause.origin.detail.replace(" row", f" axis {cause.axis}"))
+
+
+def _places(causes: Sequence[Constraint]) -> str:
+    """Return the places of constraints, each once."""
+    return "\n".join(dict.fromkeys(map(place, causes)))
+
+
+_SHOWN_ORIGINS = 6
+
+
+def _all(cause: Constraint, others: Sequence[Constraint]) -> str:
+    """Return the places of constraints, one per line; the first ones if there are many."""
+    lines = list(dict.fromkeys([str(cause.origin), *(str(other.origin) for other in others)]))
+    if len(lines) > _SHOWN_ORIGINS:
+        lines[_SHOWN_ORIGINS:] = [f"and {len(lines) - _SHOWN_ORIGINS} more"]
+    return "\n".join(lines)
+
+
+def sizes_differ(
+    one: Size,
+    one_cause: Constraint,
+    other: Size,
+    other_cause: Constraint,
+    sources: Sequence[Constraint] = (),
+) -> ShapeError:
+    """Return the error of two sizes, or two bases, that must be equal and differ."""
+    where = _places(sources or (one_cause, other_cause))
+    if one.extent is not other.extent:
+        return ShapeError(
+            "An extent at run time equals itself only: no number, and no other extent.",
+            found=f"size {one} and size {other}"
+            + (", two extents of one name" if str(one) == str(other) else ""),
+            where=where,
+            fix="give both axes the same extent; an axis that is 1 or missing is repeated as "
+            "needed",
+        )
+    if one.n == other.n:
+        return ShapeError(
+            "Axes that meet must have the same basis.",
+            found=f"basis {one.basis!r} (size {one.n}) and basis {other.basis!r} (size {other.n})",
+            where=where,
+            fix="convert one of the tensors, or leave the basis of one of them out",
+        )
+    if isinstance(one_cause, DimBelow) or isinstance(other_cause, DimBelow):
+        rule = "Axes that meet must have the same size, unless the operand's size is 1."
+        fix = (
+            "change one of the sizes; an operand's axis that is 1 or missing is repeated as needed"
+        )
+    else:
+        rule = "Axes that are the same must have the same size."
+        fix = "change one of the sizes"
+    return ShapeError(rule, found=f"size {one} and size {other}", where=where, fix=fix)
+
+
+def too_small(
+    size: Size,
+    size_cause: Constraint,
+    at_least: int,
+    cause: Constraint,
+    sources: Sequence[Constraint] = (),
+) -> ShapeError:
+    """Return the error of an axis without the position that is accessed."""
+    if at_least == 1:
+        rule = "An axis of which a position is accessed has positions."
+    else:
+        rule = (
+            f"Position {at_least - 1} is accessed, so the axis needs at least {at_least} positions."
+        )
+    return ShapeError(
+        rule,
+        found=f"size {size}",
+        where=_places(sources or (size_cause, cause)),
+        fix="use a smaller index, or make the axis longer",
+    )
+
+
+def too_many_cells(shape: str, nbytes: int, where: str, name: str = "") -> ShapeError:
+    """Return the error of a tensor that exceeds the address space."""
+    each = f", of {nbytes} bytes each" if nbytes > 1 else ""
+    return ShapeError(
+        "A tensor has less than 2**63 bytes, or indices could not address it.",
+        found=f"cells for the shape {shape}{each}" + (f", for {name}" if name else ""),
+        where=where,
+        fix="make an axis shorter, or reduce in the operation that makes the axes",
+    )
+
+
+def too_many_axes(
+    result: Row, operand: Row, cause: RowBelow, others: Sequence[Constraint] = ()
+) -> ShapeError:
+    """Return the error of an operand with more axes than the fixed result."""
+    axes, wanted = (_axes(row, cause.skipped, cause.ahead) for row in (operand, result))
+    found = f"{axes} against {wanted}"
+    if ", against " in cause.origin.detail:
+        fix = (
+            "give the first operand more input axes, turn the surplus output axes of the\n"
+            "second into batch axes, or use `*` if its cells should meet one by one"
+        )
+        if not result.dims:
+            fix += (
+                ";\nthe axes of a nested list are outputs, except those of input_axes=:"
+                "\noc.tensor([[1, 2], [3, 4]], input_axes=1) is a matrix"
+            )
+        return ShapeError(
+            "The outputs of an operand must not have more axes than the inputs that they meet.",
+            found=found,
+            where=_all(cause, others),
+            fix=fix,
+        )
+    return ShapeError(
+        "An operand must not have more axes than the result that it is repeated to.",
+        found=found,
+        where=_all(cause, others),
+        fix="reduce the surplus axes with einsum, or give the result more axes;\n"
+        "if the operand's outputs should meet inputs, use `@` rather than `*`",
+    )
+
+
+def position_is_missing(
+    operand: Row, wanted: int, cause: RowBelow, others: Sequence[Constraint] = ()
+) -> ShapeError:
+    """Return the error of an operand without an axis at which a position is read."""
+    return ShapeError(
+        "An operand has the axis of which a position is read.",
+        found=f"{_axes(operand, cause.skipped)} in place of {wanted + cause.skipped}",
+        where=_all(cause, others),
+        fix="give the operand this axis, or leave the position out",
+    )
+
+
+def axes_differ(
+    left: Row, right: Row, cause: RowEqual, others: Sequence[Constraint] = ()
+) -> ShapeError:
+    """Return the error of two equal rows with different numbers of axes."""
+    return ShapeError(
+        "Rows that must be equal have different numbers of axes.",
+        found=f"{_axes(left, cause.skipped)} and {_axes(right, cause.skipped)}",
+        where=_all(cause, others),
+        fix="give both rows the same number of axes"
+        + ("; each index takes one batch axis" if "batch" in cause.origin.detail else ""),
+    )
+
+
+def self_reference(cause: Constraint, found: str, others: Sequence[Constraint] = ()) -> ShapeError:
+    """Return the error of a row that contains itself (occurs check)."""
+    return ShapeError(
+        "A row cannot contain itself and further axes: it would have infinitely many.",
+        found=found,
+        where=_all(cause, others),
+        fix="give the rows of this operation explicitly, or write an einsum that names its axes",
+    )
+
+
+def rank_cycle(cause: Constraint, circle: Sequence[Constraint] = ()) -> ShapeError:
+    """Return the error of rows each longer than the next, in a cycle."""
+    return ShapeError(
+        "Rows that each need more axes than the next, in a circle, would have infinitely many.",
+        found="a circle of operations in which a row gains axes",
+        where=_all(cause, circle),
+        fix="give the shape of one of the tensors involved explicitly",
+    )
+
+
+def out_of_steps(steps: int, cause: Constraint | None) -> ShapeError:
+    """Return the error of inference that exceeds its budget."""
+    return ShapeError(
+        "Shape inference must come to an end within its step budget.",
+        found=f"still working after {steps} steps",
+        where=str(cause.origin) if cause else "",
+        fix="give more shapes explicitly",
+    )
+
+
+def _axes(row: Row, skipped: int, ahead: int = 0) -> str:
+    """Return the number of axes of a row whose outer axes may be omitted, and the row."""
+    number = len(row.dims) + skipped + ahead
+    if number == 0 and row.tail is None:
+        return "no axes"
+    count = "1 axis" if number == 1 else f"{number} axes"
+    if row.tail is not None:
+        count = f"at least {count}"
+    shown = [*(["..."] if ahead else []), str(row), *(["..."] if skipped else [])]
+    return f"{count} ({','.join(filter(None, shown))})"

@@ -1,0 +1,323 @@
+"""Relations between the ranks (numbers of axes) of rows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+
+from ocannl_core.shape.language.constraints import Constraint, RowBelow, RowEqual, Subscript
+from ocannl_core.shape.language.terms import Row, RowVar
+from ocannl_core.shape.solving.messages import rank_cycle
+from ocannl_core.shape.solving.state import LeafTensor, State, preferred_leaf
+
+_SUSPICIOUS_DEPTH = 16
+
+
+# ----- growing without end ------------------------------------------------------------------------
+
+
+def record(state: State, longer: RowVar, shorter: RowVar, surplus: int, cause: Constraint) -> None:
+    """Record that a row variable has at least `surplus` more axes than another."""
+    long_root, long_outside = state.root(longer)
+    short_root, short_outside = state.root(shorter)
+    surplus += long_outside - short_outside
+    if long_root == short_root and surplus <= 0:
+        return
+    edges = state.rank_edges.get(long_root, {})
+    if edges.get(short_root, surplus - 1) < surplus:
+        state.put_inner(state.rank_edges, long_root, short_root, surplus)
+        state.put_inner(state.rank_causes, long_root, short_root, cause)
+
+
+def record_part(state: State, var: RowVar, outer: RowVar, outside: int) -> None:
+    """Record that a fresh variable is a part of the axes of another one."""
+    root, outer_outside = state.root(outer)
+    state.roots[var] = (root, outer_outside + outside)
+    state.depths[var] = state.depths.get(outer, 0) + 1
+
+
+def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
+    """Search for a cycle if a row keeps growing.
+
+    Raises:
+        ShapeError: if the row is in a cycle of rows each longer than the next.
+    """
+    depth = state.depths.get(var, 0)
+    if (
+        depth >= _SUSPICIOUS_DEPTH
+        and depth & (depth - 1) == 0
+        and (circle := _positive_cycle(state, var))
+    ):
+        raise rank_cycle(cause, circle)
+
+
+def _positive_cycle(state: State, var: RowVar) -> list[Constraint]:
+    """Return the causes of a reachable cycle of rank edges with a positive sum (Bellman-Ford);
+    empty if there is none.
+    """
+    start, _ = state.root(var)
+    best = {start: 0}
+    length = {start: 0}
+    came_from: dict[RowVar, RowVar] = {}
+    queue = deque([start])
+    while queue:
+        here = queue.popleft()
+        for there, surplus in state.rank_edges.get(here, {}).items():
+            if best.get(there, best[here] + surplus - 1) < best[here] + surplus:
+                best[there] = best[here] + surplus
+                length[there] = length[here] + 1
+                came_from[there] = here
+                if length[there] > len(best):
+                    return _cycle(state, came_from, there)
+                queue.append(there)
+    return []
+
+
+def _cycle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[Constraint]:
+    """Return the causes along the cycle that the predecessors of a variable lead to."""
+    passed: set[RowVar] = set()
+    while var not in passed:
+        passed.add(var)
+        var = came_from[var]
+    causes: list[Constraint] = []
+    last = var
+    while True:
+        before = came_from[var]
+        causes.append(state.rank_causes[before][var])
+        var = before
+        if var == last:
+            return causes
+
+
+# ----- the number of axes that operands imply -----------------------------------------------------
+
+
+def implied_axes(state: State, row: Row) -> int | None:
+    """Return the number of axes that a row has because its operands have them.
+
+    Return None if the rank of a leaf among the operands, or an equation of rows, is open: then uses
+    that follow may add axes.
+    """
+    flat = state.flat(row)
+    known = len(flat.leading) + len(flat.trailing)
+    if flat.tail is None:
+        return known
+    found: dict[RowVar, int] = {}
+    entered: set[RowVar] = set()
+    pending = [flat.tail]
+    while pending:
+        var = pending[-1]
+        if var in found:
+            pending.pop()
+            continue
+        waiting = [c.opnd.tail for c in open_operands(state, var)]
+        missing = [tail for tail in waiting if tail is not None and tail not in found]
+        if var not in entered:
+            entered.add(var)
+            if var in state.row_leaves or any(equally_long(state, var)):
+                return None
+            if _is_subscript(state, var):
+                return None
+        elif missing:
+            return None  # each is at least as long as the other
+        pending += missing
+        if not missing:
+            lengths = [
+                found[c.opnd.tail] - _surplus(c)
+                for c in open_operands(state, var)
+                if c.opnd.tail is not None
+            ]
+            # closing gives rows that may be scalars the axis of their operand
+            lengths += [
+                1
+                for c in state.suspended.get(var, ())
+                if c in state.scalars and state.flat(c.res).tail == var
+            ]
+            found[var] = max(0, *lengths) if lengths else 0
+            pending.pop()
+    return known + found[flat.tail]
+
+
+def _is_subscript(state: State, var: RowVar) -> bool:
+    """Return True if a row is that of a subscript that waits for its operand."""
+    return any(
+        isinstance(each, Subscript)
+        and any(state.flat(row).tail == var for _, row in each.result.rows())
+        for each in state.suspended.get(var, ())
+    )
+
+
+# ----- the greatest number of axes ----------------------------------------------------------------
+
+
+def bounds(state: State, var: RowVar) -> Iterator[RowBelow]:
+    """Yield the suspended constraints whose operand has the variable, except reflexive ones."""
+    for constraint in state.suspended.get(var, ()):
+        if not isinstance(constraint, RowBelow) or constraint.opnd.tail != var:
+            continue
+        if constraint.res.tail != var:
+            yield constraint
+
+
+def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
+    """Yield the suspended constraints by which the variable refines an open operand."""
+    for constraint in state.suspended.get(var, ()):
+        if not isinstance(constraint, RowBelow) or constraint.res.tail != var:
+            continue
+        if constraint.opnd.tail not in (None, var):
+            yield constraint
+
+
+def equally_long(state: State, var: RowVar) -> Iterator[RowVar]:
+    """Yield the variables that an equation of rows makes equally long."""
+    for constraint in state.suspended.get(var, ()):
+        if isinstance(constraint, RowEqual):
+            for tail in (constraint.left.tail, constraint.right.tail):
+                if tail is not None and tail != var:
+                    yield tail
+
+
+def group(state: State, var: RowVar) -> list[RowVar]:
+    """Return a variable and all variables of the same length."""
+    found: dict[RowVar, None] = {}
+    pending = [var]
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found[one] = None
+            pending += equally_long(state, one)
+    return list(found)
+
+
+def leaf_of(state: State, var: RowVar) -> LeafTensor | None:
+    """Return the leaf that decides how a row variable, and all of the same length, are closed."""
+    found: LeafTensor | None = None
+    for one in group(state, var):
+        if (leaf := state.row_leaves.get(one)) is not None:
+            found = preferred_leaf(found, leaf)
+    return found
+
+
+def is_anchored(state: State, var: RowVar) -> bool:
+    """Return True for a row above a closed operand, which needs no further axes."""
+    return any(state.anchored.get(one) for one in group(state, var))
+
+
+def is_contracted(state: State, var: RowVar) -> bool:
+    """Return True for a row that a contraction relates to another, so that no guess is allowed."""
+    return any(state.contracted.get(one) for one in group(state, var))
+
+
+def _surplus(constraint: RowBelow) -> int:
+    return len(constraint.res.dims) - len(constraint.opnd.dims)
+
+
+def upper_bounds(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
+    """Return the upper bounds on numbers of axes from results, for the variables that have one."""
+    region = _sources(state, wanted)
+    seeds: dict[RowVar, int] = {}
+    for var in region:
+        for constraint in bounds(state, var):
+            if constraint.res.tail is None:
+                seeds[var] = min(_surplus(constraint), seeds.get(var, _surplus(constraint)))
+    return _nearest(state, region, seeds)
+
+
+def missing_between(state: State, together: Iterable[RowVar]) -> int:
+    """Return the least number of axes by which rows of specs, with axes before their variable, are
+    shorter than their results with known axes.
+    """
+    held = [
+        each
+        for var in together
+        for each in bounds(state, var)
+        if each.is_written and each.opnd.leading
+    ]
+    return max(0, min(map(_surplus, held), default=0))
+
+
+def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
+    """Return, for variables with results of known axes, the least number of these axes; at least
+    the number that a spec names.
+    """
+    region = _sources(state, wanted)
+    informed = _informed(state, region)
+    seeds: dict[RowVar, int] = {}
+    for var in region:
+        for constraint in bounds(state, var):
+            surplus = _surplus(constraint)
+            if surplus > 0 and constraint.res.tail not in informed:
+                seeds[var] = min(surplus, seeds.get(var, surplus))
+        if var in seeds:
+            seeds[var] = max(seeds[var], *(map(_named_surplus, bounds(state, var))))
+    return _nearest(state, region, seeds)
+
+
+def _named_surplus(constraint: RowBelow) -> int:
+    """Return the number of axes named by a spec that the operand lacks."""
+    return sum(constraint.named) - len(constraint.opnd.dims)
+
+
+def _sources(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
+    """Return the variables that can propagate information to the given ones."""
+    region: dict[RowVar, None] = {}
+    pending = list(wanted)
+    while pending:
+        var = pending.pop()
+        if var in region:
+            continue
+        region[var] = None
+        pending += [c.res.tail for c in bounds(state, var) if c.res.tail is not None]
+        pending += equally_long(state, var)
+    return region
+
+
+def reachable_rows(state: State, start: Iterable[RowVar]) -> list[RowVar]:
+    """Return the given open row variables and those that they propagate information to."""
+    seen: dict[RowVar, None] = {}
+    pending = [var for var in start if var not in state.rows]
+    while pending:
+        var = pending.pop()
+        if var not in seen:
+            seen[var] = None
+            pending += [c.opnd.tail for c in open_operands(state, var) if c.opnd.tail]
+            pending += equally_long(state, var)
+    return list(seen)
+
+
+def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:
+    pending = [var for var in region if any(_surplus(c) > 0 for c in bounds(state, var))]
+    informed: set[RowVar] = set()
+    while pending:
+        var = pending.pop()
+        if var in informed:
+            continue
+        informed.add(var)
+        pending += [other for other in equally_long(state, var) if other in region]
+        for constraint in open_operands(state, var):
+            if constraint.opnd.tail in region and constraint.opnd.tail is not None:
+                pending.append(constraint.opnd.tail)
+    return informed
+
+
+def _nearest(
+    state: State, region: dict[RowVar, None], seeds: dict[RowVar, int]
+) -> dict[RowVar, int]:
+    """Return the least sums of seed and surpluses along the constraints (Dijkstra)."""
+    found: dict[RowVar, int] = {}
+    heap = [(value, var.id, var) for var, value in seeds.items()]
+    heapify(heap)
+    while heap:
+        value, _, var = heappop(heap)
+        if var in found:
+            continue
+        found[var] = value
+        for other in equally_long(state, var):
+            if other in region and other not in found:
+                heappush(heap, (value, other.id, other))
+        for constraint in open_operands(state, var):
+            tail = constraint.opnd.tail
+            if tail is not None and tail in region and tail not in found:
+                heappush(heap, (value + _surplus(constraint), tail.id, tail))
+    return found

@@ -1,0 +1,185 @@
+"""Solver of equations of rows, which are compared from both ends."""
+
+from __future__ import annotations
+
+from ocannl_core.shape.language.constraints import DimEqual, RowEqual
+from ocannl_core.shape.language.terms import Dim, Row, RowVar
+from ocannl_core.shape.solving import ranks
+from ocannl_core.shape.solving.messages import axes_differ, self_reference
+from ocannl_core.shape.solving.rows import (
+    as_row,
+    keep_crossing,
+    left_forms,
+    right_forms,
+    solution_causes,
+    solve,
+    substitute_sizes,
+    with_causes,
+)
+from ocannl_core.shape.solving.state import Flat, State
+
+
+def equate(state: State, constraint: RowEqual) -> None:
+    """Unify two rows.
+
+    Raises:
+        ShapeError: if they cannot have the same number of axes.
+    """
+    left, right = state.flat(constraint.left), state.flat(constraint.right)
+    if left.tail is None and right.tail is None:
+        if left.known != right.known:
+            raise axes_differ(
+                substitute_sizes(state, left),
+                substitute_sizes(state, right),
+                constraint,
+                solution_causes(state, constraint),
+            )
+        _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
+    elif left.tail == right.tail:
+        _equate_to_itself(state, left, right, constraint)
+    elif left.tail is None or right.tail is None:
+        closed, opened = (left, right) if left.tail is None else (right, left)
+        if opened.known > closed.known:
+            raise axes_differ(
+                substitute_sizes(state, left),
+                substitute_sizes(state, right),
+                constraint,
+                solution_causes(state, constraint),
+            )
+        _solve_against(state, opened, closed, constraint)
+    else:
+        _equate_open(state, left, right, constraint)
+
+
+def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    if left.known != right.known:
+        found = f"{as_row(left)} = {as_row(right)}"
+        raise self_reference(constraint, found, solution_causes(state, constraint))
+    if len(left.leading) < len(right.leading):
+        left, right = right, left
+    first, last = len(right.leading), len(left.trailing)
+    cut = len(right.trailing) - last
+    _equate_axes(state, left.leading[:first], right.leading, constraint, from_right=False)
+    _equate_axes(state, left.trailing, right.trailing[cut:], constraint, from_right=True)
+    if not cut:
+        return
+    _equate_ends(state, left, right, constraint)
+    ahead = with_causes(state, left.leading[first:], constraint)
+    behind = with_causes(state, right.trailing[:cut], constraint)
+    kept = RowEqual(
+        Row(ahead, left.tail),
+        Row((), left.tail, behind),
+        constraint.origin,
+        constraint.skipped + last,
+    )
+    if not state.is_suspended(kept):
+        state.suspend(kept)
+
+
+def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    ahead = len(left.leading) - len(right.leading)
+    behind = len(left.trailing) - len(right.trailing)
+    if ahead >= 0 and behind >= 0 and (ahead or behind or _busier(state, left, right)):
+        _solve_against(state, right, left, constraint)
+    elif ahead <= 0 and behind <= 0:
+        _solve_against(state, left, right, constraint)
+    elif ahead > 0:
+        _equate_crossing(state, left, right, constraint)
+    else:
+        _equate_crossing(state, right, left, constraint)
+
+
+def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    """Unify rows of which one has more leading and the other more trailing axes.
+
+    A variable absorbs the surplus of one end over the other; the rest may overlap or not, which
+    stays open.
+
+    (a, b, v) = (w, c)  -->  w = (a, u), and (b, v) = (u, c) is kept
+    """
+    assert left.tail is not None
+    assert right.tail is not None
+    _equate_ends(state, left, right, constraint)
+    first = len(right.leading)
+    last = len(right.trailing) - len(left.trailing)
+    ahead, behind = left.leading[first:], right.trailing[:last]
+    _equate_axes(state, left.leading[:first], right.leading, constraint, from_right=False)
+    _equate_axes(state, left.trailing, right.trailing[last:], constraint, from_right=True)
+    surplus = len(ahead) - len(behind)
+    left_tail, right_tail = left.tail, right.tail
+    if surplus > 0:
+        right_tail = _grow(state, right_tail, ahead[:surplus], (), constraint)
+        ahead = ahead[surplus:]
+    elif surplus < 0:
+        left_tail = _grow(state, left_tail, (), behind[surplus:], constraint)
+        behind = behind[:surplus]
+    skipped = constraint.skipped + len(left.trailing) + max(0, -surplus)
+    keep_crossing(state, Row(ahead, left_tail), Row((), right_tail, behind), constraint, skipped)
+
+
+def _equate_ends(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    """Unify the known axes at the ends of rows, including those from other equations.
+
+    (w, c) = (b, u) where (w, c) = (a, v)  -->  a = b
+    """
+    for one in left_forms(state, left):
+        for other in left_forms(state, right):
+            number = min(len(one.leading), len(other.leading))
+            ends = one.leading[:number], other.leading[:number]
+            _equate_axes(state, *ends, constraint, from_right=False)
+    for one in right_forms(state, left):
+        for other in right_forms(state, right):
+            number = min(len(one.trailing), len(other.trailing))
+            ends = one.trailing[-number:], other.trailing[-number:]
+            if number:
+                _equate_axes(state, *ends, constraint, from_right=True)
+
+
+def _grow(
+    state: State,
+    var: RowVar,
+    leading: tuple[Dim, ...],
+    trailing: tuple[Dim, ...],
+    constraint: RowEqual,
+) -> RowVar:
+    """Add known axes to the ends of a row variable; return the variable between them."""
+    tail = state.fresh.row(var.name)
+    ranks.record_part(state, tail, var, len(leading) + len(trailing))
+    solve(state, var, Row(leading, tail, trailing), constraint)
+    ranks.check_growth(state, tail, constraint)
+    return tail
+
+
+def _busier(state: State, left: Flat, right: Flat) -> bool:
+    def waiting(row: Flat) -> int:
+        return len(state.suspended.get(row.tail, ())) if row.tail is not None else 0
+
+    return waiting(left) > waiting(right)
+
+
+def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
+    """Unify rows; the variable of the shorter one takes the surplus of the longer one."""
+    assert shorter.tail is not None
+    leading, tail, trailing = longer
+    if tail is None:
+        leading, trailing = trailing[: len(shorter.leading)], trailing[len(shorter.leading) :]
+    cut, keep = len(shorter.leading), len(trailing) - len(shorter.trailing)
+    _equate_axes(state, shorter.leading, leading[:cut], constraint, from_right=False)
+    _equate_axes(state, shorter.trailing, trailing[keep:], constraint, from_right=True)
+    ahead, behind = (
+        with_causes(state, dims, constraint) for dims in (leading[cut:], trailing[:keep])
+    )
+    solve(state, shorter.tail, Row(ahead, tail, behind), constraint)
+
+
+def _equate_axes(
+    state: State,
+    left: tuple[Dim, ...],
+    right: tuple[Dim, ...],
+    constraint: RowEqual,
+    *,
+    from_right: bool,
+) -> None:
+    for position, (one, other) in enumerate(zip(left, right, strict=True)):
+        axis = position - len(left) - constraint.skipped if from_right else position
+        state.agenda.append(DimEqual(one, other, constraint.origin, axis))

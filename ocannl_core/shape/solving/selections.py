@@ -1,0 +1,281 @@
+"""Solver of selections: positions along one axis, given by the cells of another tensor.
+
+    source    batch A1 -> output A2, n, B2 -> input B3
+    positions batch P1 -> output P2        -> input P3
+    result    batch A1, P1 -> output A2, P2, B2 -> input P3, B3
+
+The axes of the positions keep their kinds. In the row of the selected axis `n` they take its place;
+in rows before it, in buffer order, they follow the source's axes, and in rows after it they precede
+them. Positions with axes of the selected axis' kind alone give the axes of `numpy.take`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.shape.language.constraints import (
+    Constraint,
+    DimBelow,
+    DimEqual,
+    RowBelow,
+    RowEqual,
+    RowJoin,
+    Rows,
+    Selection,
+)
+from ocannl_core.shape.language.terms import BUFFER_ORDER, Dim, Row, RowVar, Shape
+from ocannl_core.shape.solving.state import Flat, State
+
+_OUTPUT = 1
+"""The place of the output row in buffer order."""
+
+
+class _Place(NamedTuple):
+    """The place of the selected axis.
+
+    Attributes:
+        row: The number of its row in buffer order.
+        before: The axes before it in that row.
+        dim: Its size.
+        after: The axes after it.
+    """
+
+    row: int
+    before: Row
+    dim: Dim
+    after: Row
+
+
+def solve_selection(state: State, constraint: Selection) -> None:
+    """Split a selection into constraints on rows as soon as the selected axis is located.
+
+    Raises:
+        ShapeError: if there is no such axis, or it cannot be located once all axes are known.
+    """
+    source = [state.flat(row) for row in constraint.source]
+    positions = [state.flat(row) for row in constraint.positions]
+    result = [state.flat(row) for row in constraint.result]
+    if constraint.is_inserted:
+        found = _split_inserted(source, positions, result, constraint)
+    else:
+        place = _locate(source, constraint)
+        if place is None:
+            found = None
+        elif constraint.is_along:
+            found = _aligned(state, place, source, positions, result, constraint)
+        else:
+            found = _joined(place, source, positions, result, constraint)
+    if found is not None:
+        state.agenda.extend(found)
+        return
+    state.suspend(constraint.with_rows(_rows(source), _rows(positions), _rows(result)))
+
+
+def _rows(flat: Sequence[Flat]) -> Rows:
+    batch, output, input = (Row(*row) for row in flat)
+    return batch, output, input
+
+
+def _locate(source: Sequence[Flat], constraint: Selection) -> _Place | None:
+    """Return the place of the axis of a number; None as long as it is unknown."""
+    backwards = constraint.axis < 0
+    left = -constraint.axis - 1 if backwards else constraint.axis
+    numbers = range(len(source))[:: -1 if backwards else 1]
+    for number in numbers:
+        leading, tail, trailing = source[number]
+        near = trailing if tail is None or backwards else leading
+        if left < len(near):
+            at = len(near) - 1 - left if backwards else left
+            before, dim, after = near[:at], near[at], near[at + 1 :]
+            if tail is None:
+                return _Place(number, Row(trailing=before), dim, Row(trailing=after))
+            if backwards:
+                return _Place(number, Row(leading, tail, before), dim, Row(trailing=after))
+            return _Place(number, Row(trailing=before), dim, Row(after, tail, trailing))
+        if tail is not None:
+            return None
+        left -= len(near)
+    raise _no_axis(constraint, source)
+
+
+def _joined(
+    place: _Place,
+    source: Sequence[Flat],
+    positions: Sequence[Flat],
+    result: Sequence[Flat],
+    constraint: Selection,
+) -> list[Constraint]:
+    """Return the constraints by which the axes of the positions replace the selected one."""
+    found: list[Constraint] = [DimEqual(place.dim, constraint.extent, constraint.origin)]
+    for number, kind in enumerate(BUFFER_ORDER):
+        own, given = Row(*source[number]), Row(*positions[number])
+        if number == place.row:
+            parts: tuple[Row, ...] = (place.before, given, place.after)
+        else:
+            parts = (own, given) if number < place.row else (given, own)
+        origin = constraint.origin.at(f"{kind.value} row of the result")
+        found.append(RowJoin(Row(*result[number]), parts, origin))
+    return found
+
+
+def _aligned(
+    state: State,
+    place: _Place,
+    source: Sequence[Flat],
+    positions: Sequence[Flat],
+    result: Sequence[Flat],
+    constraint: Selection,
+) -> list[Constraint] | None:
+    """Return the constraints by which source and positions line up, but for the selected axis."""
+    if place.before.tail is not None or place.after.tail is not None:
+        return None
+    at, count = len(place.before.dims), len(place.before.dims) + 1 + len(place.after.dims)
+    given, made = state.fresh.dims(count), state.fresh.dims(count)
+    own = (*place.before.dims, place.dim, *place.after.dims)
+    found: list[Constraint] = []
+    for number, kind in enumerate(BUFFER_ORDER):
+        origin = constraint.origin
+        rows = Row(*positions[number]), Row(*result[number])
+        if number != place.row:
+            where = origin.at(f"{kind.value} row of the first operand")
+            found.append(RowBelow(rows[1], Row(*source[number]), where))
+            where = origin.at(f"{kind.value} row of the positions")
+            found.append(RowBelow(rows[1], rows[0], where))
+            continue
+        where = origin.at(f"{kind.value} row of the positions")
+        found.append(RowEqual(rows[0], Row(trailing=given), where))
+        where = origin.at(f"{kind.value} row of the result")
+        found.append(RowEqual(rows[1], Row(trailing=made), where))
+        for axis in range(count):
+            if axis == at:
+                found.append(DimEqual(made[axis], given[axis], origin))
+                continue
+            found += [DimBelow(made[axis], each, origin) for each in (own[axis], given[axis])]
+    return found
+
+
+def _split_inserted(
+    source: Sequence[Flat],
+    positions: Sequence[Flat],
+    result: Sequence[Flat],
+    constraint: Selection,
+) -> list[Constraint] | None:
+    """Return the constraints by which one axis replaces those of the positions; None as long as
+    their place is unknown.
+
+    Here `result` has the axes of the positions, and `source` the one in their place.
+    """
+    filled = [number for number, row in enumerate(positions) if row.known]
+    if len(filled) > 1:
+        raise ShapeError(
+            "The axes of positions to scatter to are of one kind.",
+            found=f"positions of shape {_shape_text(positions)}",
+            where=str(constraint.origin),
+            fix="flatten them into one row",
+        )
+    if any(row.tail is not None for row in positions):
+        return None
+    here = filled[0] if filled else _OUTPUT
+    backwards = constraint.axis < 0
+    passed = result[here + 1 :] if backwards else result[:here]
+    if any(row.tail is not None for row in passed):
+        return None
+    left = (-constraint.axis - 1 if backwards else constraint.axis) - sum(r.known for r in passed)
+    width, (leading, tail, trailing) = positions[here].known, result[here]
+    near = trailing if tail is None or backwards else leading
+    if left < 0 or (tail is None and left + width > len(near)):
+        raise _misplaced(constraint, positions, result)
+    if left + width > len(near):
+        return None
+    end = len(near) - left if backwards else left + width
+    before, middle, after = near[: end - width], near[end - width : end], near[end:]
+    if tail is None:
+        row = Row(trailing=(*before, constraint.extent, *after))
+    elif backwards:
+        row = Row(leading, tail, (*before, constraint.extent, *after))
+    else:
+        row = Row((*before, constraint.extent, *after), tail, trailing)
+    origin = constraint.origin
+    found: list[Constraint] = [
+        RowEqual(
+            Row(*positions[here]),
+            Row(trailing=middle),
+            origin.at(f"{BUFFER_ORDER[here].value} row of the positions"),
+        )
+    ]
+    for number, kind in enumerate(BUFFER_ORDER):
+        made = row if number == here else Row(*result[number])
+        where = origin.at(f"{kind.value} row of the result")
+        found.append(RowEqual(Row(*source[number]), made, where))
+    return found
+
+
+def solve_join(state: State, constraint: RowJoin) -> None:
+    """Solve a row that is several rows one after the other, as soon as one at most is open."""
+    whole = state.flat(constraint.whole)
+    parts = [state.flat(part) for part in constraint.parts]
+    tails = [part.tail for part in parts if part.tail is not None]
+    known = sum(part.known for part in parts)
+    if len(tails) <= 1:
+        before: list[Dim] = []
+        after: list[Dim] = []
+        side = before
+        for part in parts:
+            side += part.leading
+            if part.tail is not None:
+                side = after
+            side += part.trailing
+        joined = Row(tuple(before), tails[0] if tails else None, tuple(after))
+        state.agenda.append(RowEqual(Row(*whole), joined, constraint.origin))
+    elif whole.tail is None and whole.known <= known:  # all open ones are empty
+        empty = [RowEqual(Row(tail=tail), Row(), constraint.origin) for tail in set(tails)]
+        state.agenda.extend([*empty, constraint])
+    else:
+        rows = tuple(Row(*part) for part in parts)
+        state.suspend(RowJoin(Row(*whole), rows, constraint.origin))
+
+
+def selected_rows(state: State) -> list[RowVar]:
+    """Return the open rows that suspended constraints derive from other open rows."""
+    suspended = {each: None for waiting in state.suspended.values() for each in waiting}
+    derived: list[Row] = []
+    for constraint in suspended:
+        if isinstance(constraint, Selection):
+            derived += constraint.source if constraint.is_inserted else constraint.result
+        elif isinstance(constraint, RowJoin):
+            derived.append(constraint.whole)
+    flat = [state.flat(row) for row in derived]
+    return [row.tail for row in flat if row.tail is not None]
+
+
+# ----- errors -------------------------------------------------------------------------------------
+
+
+def _shape_text(rows: Sequence[Flat]) -> str:
+    batch, output, input = (Row(*row) for row in rows)
+    return str(Shape(batch, input, output))
+
+
+def _no_axis(constraint: Selection, source: Sequence[Flat]) -> ShapeError:
+    count = sum(row.known for row in source)
+    return ShapeError(
+        "The axis that is selected from is one of the tensor's, counted in buffer order: batch, "
+        "output, input axes.",
+        found=f"axis {constraint.axis} of a tensor of {count} axes, {_shape_text(source)}",
+        where=str(constraint.origin),
+        fix="state the shape of the tensor, or another axis",
+    )
+
+
+def _misplaced(
+    constraint: Selection, positions: Sequence[Flat], updates: Sequence[Flat]
+) -> ShapeError:
+    return ShapeError(
+        "Updates have the axes of the positions where the result has the axis that they select.",
+        found=f"positions {_shape_text(positions)} at axis {constraint.axis} of updates "
+        f"{_shape_text(updates)}",
+        where=str(constraint.origin),
+        fix="move the axes of the updates, or state another axis",
+    )

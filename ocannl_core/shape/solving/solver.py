@@ -1,0 +1,94 @@
+"""Driver of the solver: a worklist of constraints."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.shape.language.constraints import (
+    AtLeast,
+    DimBelow,
+    DimEqual,
+    Exact,
+    ReverseEqual,
+    RowBelow,
+    RowEqual,
+    RowJoin,
+    Selection,
+    SliceLength,
+    Subscript,
+    TotalElements,
+)
+from ocannl_core.shape.solving import (
+    counts,
+    dims,
+    guesses,
+    row_equations,
+    row_order,
+    selections,
+    slices,
+)
+from ocannl_core.shape.solving.messages import out_of_steps
+from ocannl_core.shape.solving.state import Edge, State, Work
+
+_STEPS_PER_CONSTRAINT = 2_000
+_STEPS_AT_LEAST = 100_000
+
+
+def run(state: State, budget: int | None = None) -> None:
+    """Run the solver until the agenda is empty.
+
+    Args:
+        state: The state of the solver, which is updated.
+        budget: The maximal number of steps.
+
+    Raises:
+        ShapeError: if the constraints contradict each other, or the budget is exceeded.
+    """
+    agenda = state.agenda
+    if budget is None:
+        known = len(state.suspended) + len(state.operands) + len(state.formulas) + len(agenda)
+        budget = _STEPS_AT_LEAST + _STEPS_PER_CONSTRAINT * known
+    steps = 0
+    while agenda:
+        work = agenda.popleft()
+        steps += 1
+        if steps > budget:
+            raise out_of_steps(steps, work.cause if isinstance(work, Edge) else work)
+        try:
+            step(state, work)
+        except ShapeError as error:
+            raise guesses.add_guess_notes(state, work, error) from None
+
+
+def step(state: State, work: Work) -> None:
+    """Solve one item of the agenda, which may add others."""
+    match work:
+        case Edge():
+            dims.propagate(state, work)
+        case DimBelow():
+            dims.refine(state, work)
+        case DimEqual():
+            dims.equate(state, work)
+        case AtLeast():
+            dims.at_least(state, work)
+        case RowBelow():
+            row_order.refine(state, work)
+        case RowEqual():
+            row_equations.equate(state, work)
+        case TotalElements():
+            counts.solve_count(state, work)
+        case Exact():
+            counts.solve_exact(state, work)
+        case ReverseEqual():
+            counts.solve_reverse(state, work)
+        case Selection():
+            selections.solve_selection(state, work)
+        case RowJoin():
+            selections.solve_join(state, work)
+        case SliceLength():
+            slices.solve_length(state, work)
+        case Subscript():
+            slices.solve_subscript(state, work)
+        case _:
+            assert_never(work)

@@ -1,0 +1,405 @@
+"""State of shape inference: solutions, bounds, suspended constraints, and the agenda."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar, assert_never
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.origin import Origin
+from ocannl_core.shape.language.constraints import (
+    Constraint,
+    DimEqual,
+    Exact,
+    Formula,
+    ReverseEqual,
+    RowBelow,
+    RowConstraint,
+    RowEqual,
+    RowJoin,
+    Selection,
+    Subscript,
+    TotalElements,
+)
+from ocannl_core.shape.language.terms import (
+    AffineDim,
+    ConcatDim,
+    Dim,
+    DimVar,
+    FreshVariables,
+    Row,
+    RowKind,
+    RowVar,
+    Size,
+    dim_variables,
+)
+from ocannl_core.shape.solving.undo_log import UndoLog
+
+_Key = TypeVar("_Key")
+_Inner = TypeVar("_Inner")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A size with its cause.
+
+    Attributes:
+        size: The size.
+        explicit: False if the size is 1 only because uses of the axis disagree; this does not
+            propagate to its results.
+        cause: The constraint that decided it.
+        stated: False for a size that no user stated: a 0 that a formula leaves, the 1 of an axis to
+            which a result writes one position, a guessed 1, and consequences of these.
+    """
+
+    size: Size
+    explicit: bool
+    cause: Constraint
+    stated: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least size that the accessed positions allow."""
+
+    n: int
+    cause: Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class Guessed:
+    """The provenance of a guess.
+
+    Attributes:
+        stage: The stage of closing that made it.
+        closing: The computation that was closed.
+    """
+
+    stage: str
+    closing: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class LeafTensor:
+    """A row of a tensor that no operation computes.
+
+    Attributes:
+        order: The ordinal of the leaf in order of declaration.
+        kind: The kind of the row.
+        row: The row as declared.
+        origin: The origin of the tensor.
+        parameter: True if its shape must follow from its uses; guesses are refused.
+    """
+
+    order: int
+    kind: RowKind
+    row: Row
+    origin: Origin
+    parameter: bool
+
+
+class Edge(NamedTuple):
+    """An agenda item: propagate information between the ends of `res ⊑ opnd`."""
+
+    res: DimVar
+    opnd: DimVar
+    cause: Constraint
+
+
+Work = Constraint | Edge
+
+
+class Flat(NamedTuple):
+    """A row with the solution of its variable substituted."""
+
+    leading: tuple[Dim, ...]
+    tail: RowVar | None
+    trailing: tuple[Dim, ...]
+
+    @property
+    def known(self) -> int:
+        """The number of known axes."""
+        return len(self.leading) + len(self.trailing)
+
+
+class State:
+    """Solutions, bounds and suspended constraints.
+
+    Mappings are changed through the undo log only, so that an operation can be rolled back. Merged
+    variables have a representative (`find`), which holds the entries of a size.
+
+    Attributes:
+        undo_log: The undo log of all mappings below.
+        fresh: The supply of variables.
+        agenda: The worklist.
+        values: Decided sizes.
+        ceilings: Upper bounds: the variable has this size or 1.
+        floors: Lower bounds from accesses.
+        written: Lower bounds from writes.
+        results: For a variable, those below it: `res ⊑ variable`.
+        operands: For a variable, those above it: `variable ⊑ opnd`.
+        units: For a variable with an operand of size 1, and so no lower bound, the operand.
+        unit_bases: For a variable, the bases of its operands of size 1, which it takes if it is 1.
+        rows: Solutions of row variables.
+        row_causes: The causes of these solutions.
+        row_leaves: For a row variable, the leaf that decides how it is closed.
+        dim_leaves: As `row_leaves`, for sizes.
+        suspended: For a row variable, the row constraints that wait for it.
+        equations: The equations among them.
+        within: For a size, the suspended row constraints with it; solved ones may remain.
+        formulas: For a size, the formulas with it; solved ones may remain.
+        open_formulas: The formulas that wait for sizes.
+        concatenations: Equations with a concatenated axis that closing has not processed yet.
+        scalars: Constraints on rows that wait because both sides may be scalars.
+        scalars_are_decided: True during closing, which gives such rows axes.
+        cells: For a row variable, the number of cells of its axes, and the cause.
+        optional: Parts of concatenated axes that may be empty.
+        spanned: Computed sizes of axes in specs along which operands are broadcast.
+        addressed: The axes of specs at which a position other than 0 is read: an operand has these,
+            and they are not broadcast.
+        anchored: Row variables above a closed operand, which need no further axes. The marks here,
+            in `contracted` and in `row_leaves` concern the number of axes, and hold for all
+            variables of the same length (`ranks.group`).
+        contracted: Row variables that a contraction relates to another row, so that no guess is
+            allowed.
+        touched_rows: Row variables with new information, for closing.
+        touched_dims: As `touched_rows`, for sizes.
+        rank_edges: `rank_edges[v][w] = k` says that v's root has at least k more axes than w's.
+        rank_causes: The causes of these edges.
+        roots: For a row variable that is a part of another one, the outermost of these, and the
+            number of its axes outside the part.
+        depths: The number of splits that created a row variable.
+        parents: The union-find parents of merged variables.
+        joins: For a merged variable, the cause of the merge.
+        decided_rows: As `rows`, without path compression.
+        guesses: For variables that closing guessed, the provenance.
+        closing: The computation that is being closed; None while operations are composed.
+    """
+
+    def __init__(self) -> None:
+        self.undo_log = UndoLog()
+        self.fresh = FreshVariables()
+        self.agenda: deque[Work] = deque()
+        self.parents: dict[DimVar, DimVar] = {}
+        self.values: dict[DimVar, Known] = {}
+        self.ceilings: dict[DimVar, Known] = {}
+        self.floors: dict[DimVar, Floor] = {}
+        self.written: dict[DimVar, Floor] = {}
+        self.results: dict[DimVar, dict[DimVar, Constraint]] = {}
+        self.operands: dict[DimVar, dict[DimVar, Constraint]] = {}
+        self.units: dict[DimVar, Known] = {}
+        self.unit_bases: dict[DimVar, dict[str, Constraint]] = {}
+        self.dim_leaves: dict[DimVar, LeafTensor] = {}
+        self.joins: dict[DimVar, Constraint] = {}
+        self.rows: dict[RowVar, Row] = {}
+        self.row_causes: dict[RowVar, Constraint] = {}
+        self.decided_rows: dict[RowVar, Row] = {}
+        self.guesses: dict[DimVar | RowVar, Guessed] = {}
+        self.closing: Origin | None = None
+        self.suspended: dict[RowVar, dict[RowConstraint, None]] = {}
+        self.equations: dict[RowVar, dict[RowEqual, None]] = {}
+        self.within: dict[DimVar, dict[RowConstraint, None]] = {}
+        self.formulas: dict[DimVar, dict[Formula, None]] = {}
+        self.open_formulas: dict[Formula, None] = {}
+        self.concatenations: dict[DimEqual, None] = {}
+        self.scalars: dict[RowBelow, None] = {}
+        self.scalars_are_decided = False
+        self.cells: dict[RowVar, tuple[int, TotalElements]] = {}
+        self.optional: dict[DimVar, bool] = {}
+        self.spanned: dict[DimVar, bool] = {}
+        self.addressed: dict[DimVar, bool] = {}
+        self.row_leaves: dict[RowVar, LeafTensor] = {}
+        self.anchored: dict[RowVar, bool] = {}
+        self.contracted: dict[RowVar, bool] = {}
+        self.rank_edges: dict[RowVar, dict[RowVar, int]] = {}
+        self.rank_causes: dict[RowVar, dict[RowVar, Constraint]] = {}
+        self.roots: dict[RowVar, tuple[RowVar, int]] = {}
+        self.depths: dict[RowVar, int] = {}
+        self.touched_rows: dict[RowVar, None] = {}
+        self.touched_dims: dict[DimVar, None] = {}
+
+    # ----- looking things up --------------------------------------------------------------------
+
+    def find(self, var: DimVar) -> DimVar:
+        """Return the representative of a variable."""
+        while (parent := self.parents.get(var)) is not None:
+            var = parent
+        return var
+
+    def size(self, dim: Dim) -> Size | None:
+        """Return a size that is decided or computable; None for others."""
+        match dim:
+            case Size():
+                return dim
+            case DimVar():
+                known = self.values.get(self.find(dim))
+                return known.size if known else None
+            case ConcatDim(parts):
+                sizes = [self.size(part) for part in parts]
+                return None if None in sizes else Size(sum(size.n for size in sizes if size))
+            case AffineDim(stride, over, window):
+                positions = self.size(over)
+                if positions is None or window is None or window.padded:
+                    return Size(stride * positions.n) if positions else None
+                kernel = self.size(window.kernel)
+                if kernel is None:
+                    return None
+                span = 1 + (kernel.n - 1) * window.dilation
+                return Size(stride * (positions.n - 1) + span)
+            case _:
+                assert_never(dim)
+
+    def may_be_one(self, dim: Dim) -> bool:
+        """Return True unless the size is known and not 1."""
+        size = self.size(dim)
+        if size is not None:
+            return size.n == 1
+        floor = self.floors.get(self.find(dim)) if isinstance(dim, DimVar) else None
+        return floor is None or floor.n <= 1
+
+    def current(self, dim: Dim) -> Dim:
+        """Return the size, or the representative of its variable."""
+        size = self.size(dim)
+        if size is not None:
+            return size
+        return self.find(dim) if isinstance(dim, DimVar) else dim
+
+    def flat(self, row: Row) -> Flat:
+        """Return the row with its variable's solution substituted; sizes are not."""
+        leading, tail, trailing = row.leading, row.tail, row.trailing
+        steps = 0
+        while tail is not None and (value := self.rows.get(tail)) is not None:
+            leading += value.leading
+            trailing = value.trailing + trailing
+            tail = value.tail
+            steps += 1
+        if steps > 1 and row.tail is not None:
+            ahead = leading[len(row.leading) :]
+            behind = trailing[: len(trailing) - len(row.trailing)]
+            self.undo_log.put(self.rows, row.tail, Row(ahead, tail, behind))
+        if tail is None:
+            return Flat((), None, leading + trailing)
+        return Flat(leading, tail, trailing)
+
+    def unknowns(self, row: Row) -> tuple[RowVar | None, list[DimVar]]:
+        """Return the undecided variables of a row."""
+        flat = self.flat(row)
+        return flat.tail, list(self.undecided((*flat.leading, *flat.trailing)))
+
+    def undecided(self, dims: tuple[Dim, ...]) -> Iterator[DimVar]:
+        """Yield the representatives of the undecided variables in sizes."""
+        for dim in dims:
+            for each in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
+                var = self.find(each)
+                if var not in self.values:
+                    yield var
+
+    def root(self, var: RowVar) -> tuple[RowVar, int]:
+        """Return the variable that another is a part of, and the number of its other axes."""
+        return self.roots.get(var, (var, 0))
+
+    def causes(self, row: Row) -> list[Constraint]:
+        """Return the causes of the solution of the row's variable, then of the variable in this
+        solution, and so on.
+        """
+        found: list[Constraint] = []
+        tail = row.tail
+        while tail is not None and tail in self.decided_rows:
+            found.append(self.row_causes[tail])
+            tail = self.decided_rows[tail].tail
+        return found
+
+    # ----- recording ----------------------------------------------------------------------------
+
+    def put_inner(
+        self, outer: dict[_Key, dict[_Inner, _Value]], key: _Key, inner: _Inner, value: _Value
+    ) -> None:
+        """Set `outer[key][inner]`."""
+        mapping = outer.get(key)
+        if mapping is None:
+            mapping = outer[key] = {}
+        self.undo_log.put(mapping, inner, value)
+
+    def mark_dim(self, dim: Dim, leaf: LeafTensor) -> None:
+        """Mark a size as that of a leaf."""
+        if isinstance(dim, DimVar):
+            var = self.find(dim)
+            self.undo_log.put(self.dim_leaves, var, preferred_leaf(self.dim_leaves.get(var), leaf))
+            self.touched_dims[var] = None
+
+    def mark_row(self, var: RowVar, leaf: LeafTensor) -> None:
+        """Mark a row variable as that of a leaf."""
+        self.undo_log.put(self.row_leaves, var, preferred_leaf(self.row_leaves.get(var), leaf))
+        self.touched_rows[var] = None
+
+    def anchor(self, var: RowVar) -> None:
+        """Mark a row variable as that of a row above a closed operand."""
+        self.undo_log.put(self.anchored, var, True)
+        self.touched_rows[var] = None  # it may have been its last open operand
+
+    def suspend(self, constraint: RowConstraint) -> None:
+        """Suspend a constraint until one of its row variables is solved."""
+        for row in sides(constraint):
+            if row.tail is not None:
+                self.put_inner(self.suspended, row.tail, constraint, None)
+                if isinstance(constraint, RowEqual):
+                    self.put_inner(self.equations, row.tail, constraint, None)
+                self.touched_rows[row.tail] = None
+            for var in self.undecided(row.dims):
+                self.put_inner(self.within, var, constraint, None)
+
+    def is_suspended(self, constraint: RowConstraint) -> bool:
+        """Return True if the constraint is suspended already."""
+        return any(
+            row.tail is not None and constraint in self.suspended.get(row.tail, ())
+            for row in sides(constraint)
+        )
+
+    def watch(self, formula: Formula, dims: tuple[Dim, ...]) -> None:
+        """Add a formula to the agenda whenever one of its sizes has new information."""
+        for dim in dims:
+            for var in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
+                self.put_inner(self.formulas, self.find(var), formula, None)
+
+    def wait(self, formula: Formula) -> None:
+        """Record that a formula is unsolved."""
+        if formula not in self.open_formulas:
+            self.undo_log.put(self.open_formulas, formula, None)
+
+    def wake(self, var: RowVar) -> None:
+        """Add the constraints that wait for a row variable to the agenda."""
+        for constraint in list(self.suspended.get(var, ())):
+            for row in sides(constraint):
+                if row.tail is not None and row.tail in self.suspended:
+                    self.undo_log.remove(self.suspended[row.tail], constraint)
+                    if isinstance(constraint, RowEqual):
+                        self.undo_log.remove(self.equations[row.tail], constraint)
+            self.agenda.append(constraint)
+
+
+def sides(constraint: RowConstraint) -> tuple[Row, ...]:
+    """Return the rows of a constraint: left and right, result and operand, or all of them."""
+    match constraint:
+        case RowBelow(res, opnd):
+            return res, opnd
+        case RowEqual(left, right) | ReverseEqual(left, right):
+            return left, right
+        case TotalElements(rows=rows) | Exact(rows=rows):
+            return rows
+        case Selection(source, positions, result):
+            return (*source, *positions, *result)
+        case RowJoin(whole, parts):
+            return (whole, *parts)
+        case Subscript(result, operand):
+            return tuple(row for shape in (result, operand) for _, row in shape.rows())
+        case _:
+            assert_never(constraint)
+
+
+def preferred_leaf(one: LeafTensor | None, other: LeafTensor) -> LeafTensor:
+    """Return the leaf that decides how a shared variable is closed: a parameter, else the first."""
+    if one is None:
+        return other
+    return min(one, other, key=lambda leaf: (not leaf.parameter, leaf.order))

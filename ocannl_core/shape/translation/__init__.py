@@ -1,0 +1,1 @@
+"""Translation of operations and specifications to constraints."""

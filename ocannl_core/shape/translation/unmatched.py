@@ -1,0 +1,193 @@
+"""Axes named by a spec that an operand lacks, or that no operand gives a size.
+
+Otherwise both would silently be broadcast: a missing axis is one of size 1, and so is the other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from ocannl_core import settings
+from ocannl_core.errors import ShapeError, ShapeWarning, SpecError, SpecWarning
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.origin import Location, Origin, caller_location
+from ocannl_core.shape.language.einsum_ast import RowSpec, ShapeSpec, Spec, axis_names
+from ocannl_core.shape.language.terms import DimVar, RowKind, RowVar, Shape
+from ocannl_core.shape.solving.explain import derivation
+from ocannl_core.shape.solving.state import State
+from ocannl_core.shape.translation.einsum import operand_name
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumApplication:
+    """An application of a spec to operands.
+
+    Attributes:
+        spec: The spec.
+        operands: The shapes of the operands.
+        unsized: The axes that only the result names, and that have no value.
+        origin: The operation.
+    """
+
+    spec: Spec
+    operands: tuple[Shape, ...]
+    unsized: tuple[tuple[str, DimVar], ...]
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A warning about a doubtful broadcast.
+
+    Attributes:
+        rule: What must hold in strict programs.
+        found: The violation.
+        fix: The correction.
+        origin: The operation.
+    """
+
+    rule: str
+    found: str
+    fix: str
+    origin: Origin
+
+
+def application_of(
+    spec: Spec,
+    operands: Sequence[Shape],
+    labels: Mapping[str, DimVar | RowVar],
+    values: Sequence[str],
+    origin: Origin,
+) -> EinsumApplication:
+    """Return an application of a spec.
+
+    Args:
+        spec: The spec.
+        operands: The shapes of the operands.
+        labels: The variables of the labels of the spec.
+        values: The names with values.
+        origin: The operation.
+    """
+    sized = set(chain.from_iterable(map(_names, spec.operands))) | set(values)
+    new = dict.fromkeys(name for name in _names(spec.result) if name not in sized)
+    unsized = tuple((name, dim) for name in new if isinstance(dim := labels[name], DimVar))
+    return EinsumApplication(spec, tuple(operands), unsized, origin)
+
+
+def _names(shape: ShapeSpec) -> Iterator[str]:
+    for row in shape.rows():
+        for axis in row.axes:
+            yield from axis_names(axis)
+
+
+def find_remarks(state: State, application: EinsumApplication) -> tuple[list[Remark], bool]:
+    """Return the remarks on an application, and True if unknown shapes may add others."""
+    found: list[Remark] = []
+    is_open = False
+    for position, (written, shape) in enumerate(
+        zip(application.spec.operands, application.operands, strict=True)
+    ):
+        ranks = _ranks(state, shape)
+        if ranks is None:
+            is_open = True
+        elif not _is_scalar(state, shape):
+            for (kind, _), rank in zip(shape.rows(), ranks, strict=True):
+                row = written.row(kind)
+                missing = [] if row is None else _missing(row, rank)
+                if missing:
+                    found.append(_lacking(application, missing, position, kind))
+    for name, dim in application.unsized:
+        size = state.size(dim)
+        if size is None:
+            is_open = True
+        elif size.n <= 1 and derivation(state, dim)[1]:
+            found.append(_unsized(application, name, size.n))
+    return found, is_open
+
+
+def _ranks(state: State, shape: Shape) -> list[int] | None:
+    """Return the numbers of axes of the rows; None while they are unknown."""
+    flat = [state.flat(row) for _, row in shape.rows()]
+    return None if any(row.tail is not None for row in flat) else [row.known for row in flat]
+
+
+def _is_scalar(state: State, shape: Shape) -> bool:
+    """Return True if every row is empty or one axis of size 1."""
+    rows = [state.flat(row).trailing for _, row in shape.rows()]
+    return all(len(row) <= 1 and all(map(state.may_be_one, row)) for row in rows)
+
+
+def _missing(row: RowSpec, rank: int) -> list[str]:
+    """Return the named axes that a row of a given number of axes lacks."""
+    lacking = row.axes[: max(0, len(row.axes) - rank)]
+    return [str(axis) for axis in lacking if axis_names(axis)]
+
+
+def _lacking(
+    application: EinsumApplication, missing: Sequence[str], position: int, kind: RowKind
+) -> Remark:
+    axes = ", ".join(f"`{each}`" for each in missing)
+    number = "axis" if len(missing) == 1 else "axes"
+    return Remark(
+        "An operand has the axes that a specification names.",
+        f"{operand_name(position)} of {_text(application)} has no {number} {axes} in its "
+        f"{kind.value} row, and is repeated along {'it' if len(missing) == 1 else 'them'}",
+        f"give it the {number}, or leave them out of this operand in the specification"
+        if len(missing) > 1
+        else f"give it the {number}, or leave it out of this operand in the specification",
+        application.origin,
+    )
+
+
+def _unsized(application: EinsumApplication, name: str, size: int) -> Remark:
+    return Remark(
+        "Every axis of a result has a size that something gives.",
+        f"the size of `{name}` in {_text(application)} is undetermined, and so it is {size}",
+        f"give its size, values={{{name!r}: ...}}, or write 0 in place of it for an axis of size 1",
+        application.origin,
+    )
+
+
+def _text(application: EinsumApplication) -> str:
+    return application.spec.text or str(application.spec)
+
+
+_registries: dict[str, dict[Any, Any]] = {}
+"""For each file, the warnings that were shown, as `warnings.warn` keeps them in modules."""
+
+
+def report(
+    remark: Remark, reported: set[tuple[Location | None, str]], *, of_spec: bool = True
+) -> None:
+    """Warn about a remark at the line of its operation, once per line; or refuse it, depending on
+    the settings.
+
+    Args:
+        remark: The remark.
+        reported: The remarks so far.
+        of_spec: True for a remark about a spec, False for one about shapes.
+
+    Raises:
+        SpecError: if the setting `missing_axes` is `error`; a ShapeError for shapes.
+    """
+    mode = settings.current().missing_axes
+    place = remark.origin.location or caller_location()
+    if mode == "allow" or (place, remark.found) in reported:
+        return
+    if mode == "error":
+        error = SpecError if of_spec else ShapeError
+        raise error(remark.rule, found=remark.found, where=str(remark.origin), fix=remark.fix)
+    text = (
+        f"{remark.found[0].upper()}{remark.found[1:]}.\n"
+        f"  where  {remark.origin}\n"
+        f"  try    {remark.fix}; the setting missing_axes=allow ends these warnings, and "
+        "missing_axes=error makes them errors"
+    )
+    file, line = (place.file, place.line) if place is not None else ("<unknown>", 1)
+    registry = _registries.setdefault(file, {})
+    category = SpecWarning if of_spec else ShapeWarning
+    warnings.warn_explicit(text, category, file, line, registry=registry)
+    reported.add((place, remark.found))
