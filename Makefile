@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-assembly cuda-emulated cuda-races opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
+.PHONY: cuda-all-races cuda-assembly cuda-emulated cuda-faults cuda-graphs cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -34,14 +34,29 @@ ulps: $(VENV)/.for-test
 torture: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_cpu_c.tests.torture $(ARGS)
 
-# The backend tests, compilers for three generations of devices, and faults, on emulated CUDA devices: needs no GPU.
-cuda-emulated: $(VENV)/.for-cuda cuda-races
-	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests $(ARGS)
-	$(BIN)/python -m ocannl_cuda.emulation --sanitize -- $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends -k cuda $(ARGS)
+# Runs on emulated devices: need no GPU. Parts print as they end, and their results are kept by the content of the repository: after
+# ARGS="--seconds 540" has ended a run, the same command goes on with the parts that are left (exit code 3).
+IN_PARTS := $(BIN)/python -m plugins.ocannl_cuda.tests.runs_in_parts
 
-# The conformance suite with a detector of races; each of two processes that finds one fails in all later tests.
+# The tests of the backend, compilers for three generations of devices, and faults; then the others under the address sanitizer.
+cuda-emulated: cuda-faults cuda-sanitize cuda-races
+
+cuda-faults: $(VENV)/.for-cuda
+	CUDA_COMPILE_ALL=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal plugins/ocannl_cuda/tests
+
+cuda-sanitize: $(VENV)/.for-cuda
+	$(IN_PARTS) sanitize $(ARGS)
+
+# With a detector of races. The conformance suite takes minutes, all of it hours at first: kernels are compiled anew.
 cuda-races: $(VENV)/.for-cuda
-	$(BIN)/python -m ocannl_cuda.emulation --races -- $(BIN)/python -m pytest --all-devices --numprocesses=2 --dist=worksteal tests/backends/test_conformance.py -k cuda $(ARGS)
+	$(IN_PARTS) races tests/backends/test_conformance.py $(ARGS)
+
+cuda-all-races: $(VENV)/.for-cuda
+	$(IN_PARTS) races $(ARGS)
+
+# Every routine that runs twice replays as a graph.
+cuda-graphs: $(VENV)/.for-cuda
+	$(IN_PARTS) emulated-graphs $(ARGS)
 
 # Compiles the kernels of the benchmarks' networks for three generations of devices; needs none.
 cuda-assembly: $(VENV)/.for-cuda

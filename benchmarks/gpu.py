@@ -4,29 +4,36 @@
     python benchmarks/gpu.py --small      # sizes for emulated devices, whose times mean nothing
     python benchmarks/gpu.py --backend opencl
 
+    python benchmarks/gpu.py --isolate 60 # in processes of their own: a kernel that hangs, or
+                                          # loses the device, costs its own line only
+
 Each line is printed when it is known, so that a run that is cut off leaves results. PyTorch takes
 part if it is installed and sees the device: eager and compiled, with cuBLAS for products and its
-fused attention. Times on CUDA devices are those between events on the stream; the series of all
-parties alternate, and the fastest counts.
+fused attention; else CuPy does, with cuBLAS. Times on CUDA devices are those between events on the
+stream; the series of all parties alternate, and the fastest counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import struct
+import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import IO, Any
 
 import numpy as np
+from gpu_clocks import Clock, CudaClock, CupyClock, HostClock, Run, TorchClock, fastest
+from isolation import run_isolated
 
 import ocannl_core as oc
 from ocannl_core import settings
 
 Array = np.ndarray[Any, Any]
-Run = Callable[[], object]
-_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -130,87 +137,7 @@ def _reference_attention(module: Any, q: Any, k: Any, v: Any) -> Any:
     return exponents / exponents.sum(2, keepdims=True) @ v
 
 
-# ----- clocks -----------------------------------------------------------------------------------
-
-
-class Clock(Protocol):
-    def seconds(self, run: Run, count: int) -> float:
-        """Return the seconds from the start of the first run to the end of the last one."""
-        ...
-
-
-class HostClock:
-    """Seconds on the host, of work that it waits for."""
-
-    def __init__(self, wait: Run) -> None:
-        self._wait = wait
-
-    def seconds(self, run: Run, count: int) -> float:
-        self._wait()
-        start = time.perf_counter()
-        for _ in range(count):
-            run()
-        self._wait()
-        return time.perf_counter() - start
-
-
-class CudaClock:
-    """Seconds between events on the stream of routines."""
-
-    def __init__(self, ordinal: int) -> None:
-        from ocannl_cuda.device import ordinal_device
-
-        self._device = ordinal_device(ordinal)
-
-    def seconds(self, run: Run, count: int) -> float:
-        device = self._device
-        first, last = self._event(), self._event()
-        for _ in range(count):
-            run()
-        with device.current():
-            last.record(device.stream)
-            last.synchronize()
-            return float(first.time_till(last)) * 1e-3
-
-    def _event(self) -> Any:
-        with self._device.current():
-            event = self._device.driver.Event()
-            event.record(self._device.stream)
-        return event
-
-
-class TorchClock:
-    """Seconds between events on the stream of PyTorch."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-
-    def seconds(self, run: Run, count: int) -> float:
-        first, last = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        for _ in range(count):
-            run()
-        last.record()
-        last.synchronize()
-        return float(first.elapsed_time(last)) * 1e-3
-
-
-def fastest(parties: dict[str, tuple[Run, Clock]], least: float) -> dict[str, float]:
-    """Return the seconds of a run of each party: of its fastest series, which takes the least time
-    at least; the series of all parties alternate.
-    """
-    counts: dict[str, int] = {}
-    for name, (run, clock) in parties.items():
-        clock.seconds(run, 2)  # compiles, and captures graphs
-        counts[name] = 1
-        while clock.seconds(run, counts[name]) < least:
-            counts[name] *= 2
-    found: dict[str, float] = {}
-    for _ in range(_ROUNDS if least else 1):
-        for name, (run, clock) in parties.items():
-            seconds = clock.seconds(run, counts[name]) / counts[name]
-            found[name] = min(found.get(name, seconds), seconds)
-    return found
+# ----- parties ------------------------------------------------------------------------------------
 
 
 def torch_on_device() -> Any:
@@ -222,6 +149,15 @@ def torch_on_device() -> Any:
     return torch if torch.cuda.is_available() else None
 
 
+def cupy_on_device() -> Any:
+    """Return CuPy if it is installed and has a device; None otherwise."""
+    try:
+        cupy = importlib.import_module("cupy")
+        return cupy if cupy.cuda.is_available() else None
+    except Exception:  # it loads libraries of CUDA, each of which may be missing
+        return None
+
+
 @dataclass(frozen=True)
 class Bench:
     """The parties of the comparison.
@@ -230,6 +166,7 @@ class Bench:
         ctx: The context of our side.
         clock: The clock of our side.
         torch: PyTorch; None without it.
+        cupy: CuPy; None without it.
         least: The least seconds of a series.
         compiles: True to compare with compiled functions of PyTorch, too.
     """
@@ -237,10 +174,25 @@ class Bench:
     ctx: oc.Context
     clock: Clock
     torch: Any
+    cupy: Any
     least: float
     compiles: bool
 
-    def others(self, function: Callable[..., Any], *given: Any) -> dict[str, tuple[Run, Clock]]:
+    def others(self, work: Workload) -> dict[str, tuple[Run, Clock]]:
+        """Return the ways of others to compute a workload."""
+        torch = self.torch
+        if torch is not None:
+            torch.backends.cuda.matmul.allow_tf32 = False
+            kind = getattr(torch, work.dtype)
+            given = [torch.from_numpy(array).cuda().to(kind) for array in work.arrays]
+            return self.of_torch(lambda *arrays: work.reference(torch, *arrays), *given)
+        cupy = self.cupy
+        if cupy is None or work.dtype != "float32":
+            return {}
+        arrays = [cupy.asarray(array) for array in work.arrays]
+        return {"CuPy": (lambda: work.reference(np, *arrays), CupyClock(cupy))}
+
+    def of_torch(self, function: Callable[..., Any], *given: Any) -> dict[str, tuple[Run, Clock]]:
         """Return PyTorch's ways to run a function."""
         if self.torch is None:
             return {}
@@ -258,28 +210,36 @@ def ratios(found: dict[str, float]) -> str:
     return "".join(f"  {each / own:.2f} of {name}" for name, each in list(found.items())[1:])
 
 
-def measure(work: Workload, bench: Bench, copy: float) -> str:
-    """Return a line about a workload, after comparing its result with NumPy's."""
-    ctx, torch = bench.ctx, bench.torch
-    operands = [oc.tensor(array, dtype=work.dtype) for array in work.arrays]
-    result = work.make(*operands)
-    routine = ctx.compile(oc.train.forward(result))
-    given = []
-    if torch is not None:
-        torch.backends.cuda.matmul.allow_tf32 = False
-        kind = getattr(torch, work.dtype)
-        given = [torch.from_numpy(array).cuda().to(kind) for array in work.arrays]
-    others = bench.others(lambda *arrays: work.reference(torch, *arrays), *given)
-    found = fastest({"": (routine, bench.clock)} | others, bench.least)
-    own = found[""]
+def variants(work: Workload) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the settings to measure a workload with, each with a name: the defaults first."""
+    yield "", {}
+    known = {field.name for field in fields(settings.Settings)}
+    if work.flops and work.dtype == "float32" and "accumulation" in known:
+        yield "accumulation fast", {"accumulation": "fast"}
+    if work.flops and work.dtype != "float32" and "asynchronous_products" in known:
+        yield "asynchronous products", {"asynchronous_products": True}
+
+
+def measure(work: Workload, bench: Bench, copy: float) -> Iterator[str]:
+    """Yield lines about a workload with some settings, after comparing results with NumPy's."""
+    ctx = bench.ctx
     expected = work.reference(np, *(array.astype(np.float64) for array in work.arrays))
-    computed = np.asarray(ctx[result], np.float64)
-    error = float(np.abs(computed - expected).max() / np.abs(expected).max())
-    verdict = "right" if error < work.tolerance else "WRONG"
-    rate = f"{work.flops / own / 1e12:.2f} TFLOP/s"
-    if not work.flops:
-        rate = f"{work.nbytes / own / 1e9:.0f} GB/s, {work.nbytes / own / copy:.2f} of copies"
-    return f"{work.name:<22} {own * 1e6:>10.1f} us  {rate}  {verdict} to {error:.1e}{ratios(found)}"
+    others = bench.others(work)
+    for name, chosen in variants(work):
+        operands = [oc.tensor(array, dtype=work.dtype) for array in work.arrays]
+        result = work.make(*operands)
+        with settings.overrides(**chosen):
+            routine = ctx.compile(oc.train.forward(result))
+        found = fastest({"": (routine, bench.clock)} | others, bench.least)
+        own = found[""]
+        computed = np.asarray(ctx[result], np.float64)
+        error = float(np.abs(computed - expected).max() / np.abs(expected).max())
+        verdict = "right" if error < work.tolerance else "WRONG"
+        rate = f"{work.flops / own / 1e12:.2f} TFLOP/s"
+        if not work.flops:
+            rate = f"{work.nbytes / own / 1e9:.0f} GB/s, {work.nbytes / own / copy:.2f} of copies"
+        title = f"{work.name}, {name}" if name else work.name
+        yield f"{title:<22} {own * 1e6:>10.1f} us  {rate}  {verdict} to {error:.1e}{ratios(found)}"
 
 
 def copy_rate(bench: Bench, nbytes: int) -> float:
@@ -329,7 +289,7 @@ def perceptron(
         ((model(inputs) - targets) ** 2).sum().backward()
         optimizer.step()
 
-    return step, bench.others(train, inputs, targets)
+    return step, bench.of_torch(train, inputs, targets)
 
 
 def training_step(bench: Bench, width: int, batch: int) -> str:
@@ -339,57 +299,164 @@ def training_step(bench: Bench, width: int, batch: int) -> str:
     return f"{f'perceptron {batch} x {width}':<22} {found[''] * 1e6:>10.1f} us{ratios(found)}"
 
 
+@contextmanager
+def launches_made(bench: Bench) -> Iterator[list[Any]]:
+    """Yield a list that gets the launches of kernels that are linked meanwhile, on CUDA devices."""
+    found: list[Any] = []
+    if isinstance(bench.clock, CudaClock):
+        from ocannl_cuda.launches import KernelLaunch
+
+        device = bench.clock.device
+        own = device.own
+
+        def noted(thing: Any) -> None:
+            if isinstance(thing, KernelLaunch):
+                found.append(thing)
+            own(thing)
+
+        device.own = noted
+        try:
+            yield found
+        finally:
+            device.own = own
+    else:
+        yield found
+
+
+def prepared_calls(launches: Sequence[Any], device: Any) -> Run:
+    """Return a function that runs kernels by PyCUDA's prepared calls."""
+    calls = []
+    for launch in launches:
+        packed = launch.packed({})
+        given = struct.unpack(f"={len(packed) // 8}Q", packed)
+        launch._function.prepare("P" * len(given))
+        more = {"shared_size": launch._shared_bytes}
+        calls.append((launch._function.prepared_async_call, *launch._grid_and_block, given, more))
+
+    def run() -> None:
+        stream = device.stream
+        with device.current():
+            for call, grid, block, given, more in calls:
+                call(grid, block, stream, *given, **more)
+
+    return run
+
+
 def host_times(bench: Bench, rounds: int) -> Iterator[str]:
-    """Yield lines about the time that the host takes to start a small training step."""
-    calls = 10  # few enough that no queue of the driver is full
-    first = 0.0
+    """Yield lines about the time that the host takes to start a small training step; the rounds of
+    all parties alternate.
+    """
+    parties: dict[str, Run] = {}
     for name, uses_graphs in (("launches", False), ("a graph", True)):
-        with settings.overrides(cuda_graphs=uses_graphs), oc.Session():
+        with (
+            settings.overrides(cuda_graphs=uses_graphs),
+            oc.Session(),
+            launches_made(bench) as launches,
+        ):
             step, others = perceptron(bench, 16, 8, depth=4)
         kernels = len(step.plan.kernels)
-        parties: dict[str, Run] = {f"a training step of {kernels} kernels as {name}": step}
+        parties[f"a training step of {kernels} kernels as {name}"] = step
         if not uses_graphs:
+            if isinstance(bench.clock, CudaClock) and len(launches) >= kernels:
+                prepared = prepared_calls(launches[:kernels], bench.clock.device)
+                parties["prepared calls of PyCUDA for its kernels"] = prepared
             parties |= {key: run for key, (run, _) in others.items()}
+    best = dict.fromkeys(parties, float("inf"))
+    calls = 10  # few enough that no queue of the driver is full
+    for _ in range(rounds):
         for party, run in parties.items():
-            best = float("inf")
-            for _ in range(rounds):
+            run()
+            bench.ctx.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
                 run()
-                bench.ctx.synchronize()
-                start = time.perf_counter()
-                for _ in range(calls):
-                    run()
-                best = min(best, (time.perf_counter() - start) / calls)
-                bench.ctx.synchronize()
-            first = first or best
-            yield f"{'host, ' + party:<44} {best * 1e6:>6.1f} us  {best / first:.2f} of the first"
+            best[party] = min(best[party], (time.perf_counter() - start) / calls)
+            bench.ctx.synchronize()
+    first = next(iter(best.values()))
+    for party, seconds in best.items():
+        ratio = seconds / first
+        yield f"{'host, ' + party:<50} {seconds * 1e6:>6.1f} us  {ratio:.2f} of the first"
 
 
-def main() -> None:
+# ----- runs ---------------------------------------------------------------------------------------
+
+
+def parts_of(bench: Bench, *, small: bool) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
+    """Yield what is measured, each with a name and a function that yields lines."""
+    copy = 0.0
+
+    def copies() -> Iterator[str]:
+        yield f"{'copy':<22} {rate() / 1e9:.0f} GB/s"
+
+    def rate() -> float:
+        nonlocal copy
+        copy = copy or copy_rate(bench, 1 << (16 if small else 28))
+        return copy
+
+    yield "copies", copies
+    yield "host times", lambda: host_times(bench, 10 if small else 50)
+    for work in workloads(small=small):
+        yield work.name, lambda work=work: measure(work, bench, rate() if not work.flops else 1.0)
+    for width, batch in [(16, 8)] if small else [(256, 128), (2048, 512)]:
+        size = width, batch
+        yield f"perceptron {width}", lambda size=size: [training_step(bench, *size)]
+
+
+def run_parts(bench: Bench, progress: IO[str], *, small: bool, only: str, skipped: int) -> int:
+    """Print the lines of parts, and return how many have failed.
+
+    Args:
+        bench: The parties.
+        progress: Gets a line with the number and the name of each part before it begins.
+        small: True for small arrays.
+        only: A text in the names of the parts.
+        skipped: The number of parts to leave out.
+    """
+    failed = 0
+    for number, (name, lines) in enumerate(parts_of(bench, small=small)):
+        if number < skipped or only not in name:
+            continue
+        print(number, name, file=progress, flush=True)
+        try:
+            with oc.Session():
+                for line in lines():
+                    print(line, flush=True)
+                    failed += "WRONG" in line
+        except Exception as error:  # the others still count
+            failed += 1
+            print(f"{name}: FAILED: {type(error).__name__}: {error}", flush=True)
+            bench.ctx.synchronize()  # raises if the device refuses all further work of this process
+    return failed
+
+
+def main() -> int:
     """Print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--backend", default="cuda", help="the device, as NAME or NAME:DEVICE")
     parser.add_argument("--small", action="store_true", help="small arrays, single runs")
-    parser.add_argument("--only", default="", help="workloads with this text in their names")
+    parser.add_argument("--only", default="", help="parts with this text in their names")
     parser.add_argument("--eager", action="store_true", help="leave torch.compile out")
-    arguments = parser.parse_args()
-    ctx, torch, small = oc.Context(arguments.backend), torch_on_device(), arguments.small
+    parser.add_argument("--isolate", type=float, metavar="SECONDS", help="the most for a part")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many parts")
+    parser.add_argument("--progress", type=int, help="a file descriptor for the names of parts")
+    given = parser.parse_args()
+    if given.isolate:
+        own = ["--backend", given.backend, "--only", given.only]
+        own += ["--small"] * given.small + ["--eager"] * given.eager
+        return run_isolated(__file__, own, given.isolate)
+    ctx, torch, small = oc.Context(given.backend), torch_on_device(), given.small
     is_cuda = ctx.target.backend == "cuda"
     clock = CudaClock(ctx.target.device) if is_cuda else HostClock(ctx.synchronize)
-    bench = Bench(ctx, clock, torch, 0.0 if small else 0.1, not arguments.eager)
-    print(f"{ctx.target}: {ctx.target.description}; {ctx.target.compiler}", flush=True)
-    print(f"PyTorch {torch.__version__}" if torch is not None else "no PyTorch", flush=True)
-    if arguments.only in "host times":
-        for line in host_times(bench, 10 if small else 50):
-            print(line, flush=True)
-    copy = copy_rate(bench, 1 << (16 if small else 28))
-    print(f"{'copy':<22} {copy / 1e9:.0f} GB/s", flush=True)
-    for work in workloads(small=small):
-        if arguments.only in work.name:
-            print(measure(work, bench, copy), flush=True)
-    if arguments.only in "perceptron":
-        for width, batch in [(16, 8)] if small else [(256, 128), (2048, 512)]:
-            print(training_step(bench, width, batch), flush=True)
+    cupy = cupy_on_device() if torch is None else None
+    bench = Bench(ctx, clock, torch, cupy, 0.0 if small else 0.1, not given.eager)
+    if not given.skip:
+        print(f"{ctx.target}: {ctx.target.description}; {ctx.target.compiler}", flush=True)
+        found = [each for each in (torch, cupy) if each is not None]
+        names = [f"{each.__name__} {each.__version__}" for each in found]
+        print(f"peers: {', '.join(names) or 'neither PyTorch nor CuPy'}", flush=True)
+    with open(os.devnull if given.progress is None else given.progress, "w") as progress:
+        return int(run_parts(bench, progress, small=small, only=given.only, skipped=given.skip) > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

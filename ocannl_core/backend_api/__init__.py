@@ -63,6 +63,7 @@ from ocannl_core.kernels.nodes import (
     RepeatedSteps,
     Step,
     leaf_steps,
+    nodes_written,
     private_nodes,
 )
 from ocannl_core.kernels.stream import KernelStream
@@ -164,6 +165,7 @@ __all__ = [
     "make_exclusive",
     "memory_plan",
     "merge_reads",
+    "nodes_written",
     "private_nodes",
     "raise_overlap",
     "replace",

@@ -116,6 +116,7 @@ def _host_cells(
     cells = values.unconverted(value, info)
     if cells is not None:
         return cells, {}
+    value = values.taken_over(value, tensor.describe())
     sizes = values.given_sizes(value, info, tensor.describe())
     given = values.sized(info, sizes)
     return values.cells_of(value, given, tensor.describe(), str(tensor.shape)), sizes

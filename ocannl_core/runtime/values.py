@@ -165,6 +165,26 @@ def unconverted(value: object, info: NodeInfo) -> Array | None:
     return None if lowest != lowest else value
 
 
+def taken_over(value: object, name: str) -> object:
+    """Return an array of another library as one of NumPy, without a copy; other objects as they
+    are.
+
+    Raises:
+        TransferError: if it is not in the host's memory, or in a format that NumPy lacks.
+    """
+    if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__dlpack__"):
+        return value
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TransferError(
+            "The value of a tensor is an array in memory of the host, or of the context's device.",
+            found=f"{type(value).__name__}: {error}",
+            where=name,
+            fix="convert it to a NumPy array: for PyTorch, x.detach().cpu().float().numpy()",
+        ) from error
+
+
 def _as_array(value: object, name: str) -> Array:
     refuse_mask(value, name)
     try:

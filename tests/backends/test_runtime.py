@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -168,3 +170,31 @@ def test_the_fix_of_reading_a_tensor_without_memory_works(
         context[y]
     context.compile(oc.train.forward(z), keep=[y, z])()
     assert np.allclose(context[y], 1.5)
+
+
+class OnlyDLPack:
+    """An array of a library that shares its memory by DLPack only."""
+
+    def __init__(self, cells: Any) -> None:
+        self.cells = cells
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **options: object) -> object:
+        if self.cells is None:
+            raise BufferError("a tensor with a gradient")
+        return self.cells.__dlpack__()
+
+
+def test_an_array_of_another_library_is_a_value_without_a_way_through_numbers(target: str) -> None:
+    x = oc.placeholder("x", output=[3])
+    y = x * 2.0
+    ctx = oc.Context(target)
+    step = ctx.compile(oc.train.forward(y))
+    ctx[x] = OnlyDLPack(np.array([1.0, 2.0, 3.0], np.float32))
+    step()
+    assert ctx[y].tolist() == [2.0, 4.0, 6.0]
+    with pytest.raises(oc.OcannlError, match="OnlyDLPack: a tensor with a gradient") as caught:
+        ctx[x] = OnlyDLPack(None)
+    assert isinstance(caught.value, oc.TransferError)

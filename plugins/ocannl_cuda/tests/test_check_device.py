@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,30 +22,56 @@ exec "$@"
 """A tool that finds a fault in the memory accesses of every program."""
 
 
-def test_every_step_runs_and_is_summed_up(tmp_path: Path) -> None:
-    tool = tmp_path / "compute-sanitizer"
-    tool.write_text(SANITIZER)
-    tool.chmod(0o755)
+def check(folder: Path, **variables: str) -> tuple[list[list[str]], str, int]:
+    """Run the script, and return the words of its summary, its output and its exit code."""
     own = {
-        "PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(folder), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "PYTHON": sys.executable,
         "EMULATED": "1",
         "ONLY": "x + y",
         "TESTS": "matrix_product",
+        "TMPDIR": str(folder),
     }
     command = ["bash", str(SCRIPT)]
-    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | own)
+    env = os.environ | own | variables
+    result = subprocess.run(command, capture_output=True, text=True, env=env)
     _, _, summary = result.stdout.partition("===== summary")
-    found = [line.split()[:-2] for line in summary.splitlines()[1:]]
-    assert found == [
+    found = [re.sub(r" +\d+ s$", "", line).split() for line in summary.splitlines()[1:]]
+    return found, result.stdout + result.stderr, result.returncode
+
+
+def tool(folder: Path, text: str) -> None:
+    path = folder / "compute-sanitizer"
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def test_every_step_runs_and_is_summed_up(tmp_path: Path) -> None:
+    tool(tmp_path, SANITIZER)
+    found, output, code = check(tmp_path)
+    asynchronous = [["asynchronous", "products", "passed"]]
+    assert [each for each in found if each not in asynchronous] == [
         ["doctor", "passed"],
         ["first", "results", "passed"],
         ["conformance", "passed"],
         ["benchmarks", "passed"],
+        ["conformance,", "graphs", "passed"],
         ["racecheck", "passed"],
         ["memcheck", "failed", "with", "9"],
-    ], result.stdout + result.stderr
-    assert result.returncode == 1
-    assert result.stdout.count("Emulated device 0") >= 3
-    assert result.stdout.count("right to") == 3
+    ], output
+    assert code == 1
+    assert output.count("Emulated device 0") >= 3
+    assert output.count("right to") >= 3
+
+
+def test_steps_that_hang_and_those_without_time_are_summed_up(tmp_path: Path) -> None:
+    tool(tmp_path, "#!/bin/sh\nexec sleep 60\n")
+    begun = "import time; time.sleep(60)"
+    (tmp_path / "sitecustomize.py").write_text(begun)  # every Python hangs
+    paths = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])
+    found, output, code = check(tmp_path, LIMIT="7", PYTHONPATH=paths)
+    assert found[0] == ["doctor", "cut", "off"], output
+    assert [each[-4:] for each in found[1:]] == [["left", "out:", "no", "time"]] * (len(found) - 1)
+    assert len(found) >= 6
+    assert code == 0

@@ -20,6 +20,7 @@ from ocannl_core.backend_api import (
     hookimpl,
 )
 from ocannl_cuda import compilers, driver_probe, targets
+from ocannl_cuda.array_memory import allocator
 from ocannl_cuda.source import CudaSource, generate
 from ocannl_cuda.user_streams import on_stream
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ocannl_cuda.executable import CudaExecutable
     from ocannl_cuda.memory import CudaBuffer
 
-__all__ = ["OCANNL_API", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "on_stream"]
+__all__ = ["OCANNL_API", "OCANNL_SOURCE", "OCANNL_STAGES_UPLOADS", "allocator", "on_stream"]
 
 OCANNL_API = (1, 0)
 OCANNL_SOURCE = CudaSource
@@ -92,6 +93,22 @@ def ocannl_synchronize(target: Target) -> bool:
 
     device_of(target).synchronize()
     return True
+
+
+@hookimpl
+def ocannl_record_event(target: Target) -> Event:
+    """Return the point after all work submitted to the device so far."""
+    from ocannl_cuda import memory
+
+    return memory.recorded(target)
+
+
+@hookimpl
+def ocannl_wait_event(event: Event, target: Target) -> bool | None:
+    """Let later work of the device begin after an event of a CUDA device, this one or another."""
+    from ocannl_cuda import memory
+
+    return memory.wait_event(event, target)
 
 
 def _newest_major() -> int | None:

@@ -12,6 +12,7 @@ memory and events themselves.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections import deque
@@ -23,14 +24,13 @@ from typing import Any, Protocol, Self
 from ocannl_core.backend_api import LinkError, Target
 from ocannl_cuda.cache import Cubin
 from ocannl_cuda.driver_calls import DriverCallError, DriverCalls
+from ocannl_cuda.events import DeviceEvent, EventPool
 from ocannl_cuda.memory_pool import MemoryPool
 from ocannl_cuda.staging import HostMemory, Staging
 from ocannl_cuda.targets import is_emulated
 
 _NON_BLOCKING = 1
 """The flag of streams that do not wait for the legacy default stream."""
-_MOST_EVENTS = 64
-"""The most events that are kept for reuse."""
 _NAMED_RUNS = 8
 """The most routines that the error of a kernel names."""
 
@@ -50,6 +50,10 @@ class Device:
     Args:
         ordinal: Its number among the devices of the driver.
         is_emulated: True for exact allocations, so that a sanitizer sees every overrun.
+
+    Attributes:
+        is_closed: True at the end of the process: nothing is reused.
+        is_left: True in a forked process, which must release nothing.
     """
 
     def __init__(self, ordinal: int, *, is_emulated: bool) -> None:
@@ -69,19 +73,20 @@ class Device:
             self.memory = MemoryPool(self, is_exact=is_emulated)
         self.staging = Staging(self)
         self._modules: dict[str, Any] = {}
-        self._events: list[Any] = []
+        self.events = EventPool(self.calls)
         self._owned: weakref.WeakSet[Freed] = weakref.WeakSet()
-        self._held: deque[tuple[Any, object]] = deque()
+        self._held: deque[tuple[DeviceEvent, object]] = deque()
         self._runs: deque[str] = deque(maxlen=_NAMED_RUNS)
         self._peers: dict[int, bool] = {ordinal: True}
-        self.is_closed = False
+        self.is_closed: bool = False
+        self.is_left: bool = False
 
     def __enter__(self) -> Self:
         self.context.push()
         followed = getattr(self._threads, "stream", 0)
         if followed:
             try:
-                self.calls.let_wait(self.stream.handle, followed)
+                self.let_wait(self.stream.handle, followed)
             except DriverCallError as error:
                 self.driver.Context.pop()
                 raise self.failure(error) from error
@@ -96,7 +101,7 @@ class Device:
         followed = getattr(self._threads, "stream", 0)
         try:
             if followed:
-                self.calls.let_wait(followed, self.stream.handle)
+                self.let_wait(followed, self.stream.handle)
         except DriverCallError as failed:
             if error is None:
                 raise self.failure(failed) from failed
@@ -148,8 +153,18 @@ class Device:
             "Kernels run to their end.",
             found=f"device {self.ordinal}: {error}",
             where=where or f"some kernel{recent} since the last synchronisation",
-            fix="CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails",
+            fix="CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails"
+            + ("; start a new process: the driver refuses all work of this one" * self._is_lost()),
         )
+
+    def _is_lost(self) -> bool:
+        """Return True if the driver refuses all further work in the context of the device."""
+        try:
+            with self.current():
+                self.stream.is_done()
+        except self.driver.Error:
+            return True
+        return False
 
     def note_run(self, routine: str) -> None:
         """Record a routine whose kernels are about to be enqueued, for messages."""
@@ -160,7 +175,7 @@ class Device:
         current.
         """
         try:
-            self.calls.let_wait(stream, self.stream.handle)
+            self.let_wait(stream, self.stream.handle)
         except DriverCallError as error:
             raise self.failure(error, f"the stream {stream:#x}") from error
 
@@ -169,9 +184,22 @@ class Device:
         current.
         """
         try:
-            self.calls.let_wait(self.stream.handle, stream)
+            self.let_wait(self.stream.handle, stream)
         except DriverCallError as error:
             raise self.failure(error, f"the stream {stream:#x}") from error
+
+    def let_wait(self, waiting: int, working: int) -> None:
+        """Let later work of a stream wait for all work so far of one of this device; the context
+        must be current.
+
+        Raises:
+            DriverCallError: if the driver refuses.
+        """
+        event = self.events.recorded(working)
+        try:
+            event.hold_back(waiting)
+        finally:
+            self.events.reuse(event)
 
     def hold(self, thing: object) -> None:
         """Keep an object until the work so far has finished; the context must be current."""
@@ -185,7 +213,7 @@ class Device:
                 event, thing = self._held.popleft()
             except IndexError:  # another thread has taken it
                 return
-            with self, suppress(self.driver.Error):
+            with self.current(), suppress(DriverCallError):
                 if not event.query():
                     self._held.appendleft((event, thing))
                     return
@@ -266,19 +294,21 @@ class Device:
         except DriverCallError as error:
             raise self.failure(error, "a copy between devices") from error
 
-    def event(self) -> Any:
-        """Return an event behind all work so far; the context must be current."""
-        try:
-            event = self._events.pop()
-        except IndexError:
-            event = self.driver.Event(self.driver.event_flags.DISABLE_TIMING)
-        event.record(self.stream)
-        return event
+    def event(self) -> DeviceEvent:
+        """Return an event behind all work so far; the context must be current.
 
-    def reuse_event(self, event: Any) -> None:
-        """Take back an event that nothing waits for any more."""
-        if not self.is_closed and len(self._events) < _MOST_EVENTS:
-            self._events.append(event)
+        Raises:
+            LinkError: if the driver refuses, as after a kernel that failed.
+        """
+        try:
+            return self.events.recorded(self.stream.handle)
+        except DriverCallError as error:
+            raise self.failure(error) from error
+
+    def reuse_event(self, event: DeviceEvent) -> None:
+        """Take back an event that nothing will wait for any more."""
+        if not self.is_closed:
+            self.events.reuse(event)
 
     def close(self) -> None:
         """Finish all work, and release memory, code and context."""
@@ -291,10 +321,27 @@ class Device:
             self._held.clear()
             self.staging.close()
             self.memory.close()
-            self._events.clear()
+            with suppress(DriverCallError):  # a lost context has lost its events, too
+                self.events.close()
             self._modules.clear()
             del self.stream
         self.context.detach()
+
+
+class _ForkedContext:
+    """The context of a device in a process that was forked, which cannot use it."""
+
+    def push(self) -> None:
+        raise _after_fork()
+
+
+def _after_fork() -> LinkError:
+    return LinkError(
+        "A process that was forked while CUDA devices were in use makes no use of them.",
+        found=f"process {os.getpid()}, a fork",
+        fix='multiprocessing.get_context("spawn") starts processes anew; or fork before the first '
+        "use of a device",
+    )
 
 
 _devices: dict[int, Device] = {}
@@ -322,6 +369,8 @@ def ordinal_device(ordinal: int) -> Device:
 
 
 def _opened(ordinal: int, is_emulated: bool) -> Device:
+    if _is_forked:
+        raise _after_fork()
     with _lock:
         if ordinal not in _devices:
             try:
@@ -333,6 +382,25 @@ def _opened(ordinal: int, is_emulated: bool) -> Device:
                     fix="`ocannl doctor cuda` checks driver, devices and compiler",
                 ) from error
         return _devices[ordinal]
+
+
+def _leave_to_parent() -> None:
+    """Let a forked process release nothing: memory, streams and code are those of its parent."""
+    global _is_forked, _lock
+    _lock = threading.RLock()  # a thread of the parent may hold the other one
+    _is_forked = _is_forked or bool(_devices)
+    for device in _devices.values():
+        device.is_closed = device.is_left = True
+        device.memory.leave()
+        device.context = _ForkedContext()
+        _kept_of_parent.append(device)
+    _devices.clear()
+
+
+_is_forked = False
+_kept_of_parent: list[Device] = []
+"""Devices that a forked process must not release."""
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @atexit.register

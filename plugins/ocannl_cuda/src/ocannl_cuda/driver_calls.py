@@ -1,4 +1,4 @@
-"""Functions of the driver that PyCUDA does not wrap: graphs, streams of others, copies of peers.
+"""Functions of the driver that PyCUDA does not wrap: graphs, events of any stream, copies of peers.
 
 They take the handles that PyCUDA's objects state. The structures are those of `cuda.h` of CUDA 12
 and later.
@@ -7,6 +7,7 @@ and later.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 from typing import Any
 
@@ -16,7 +17,11 @@ LEGACY_STREAM = 1
 """The stream that waits for all streams that are not marked as independent of it."""
 _RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED: calls of other libraries during a capture are allowed."""
+_REPLACE = 1
+"""CU_STREAM_SET_CAPTURE_DEPENDENCIES: those that are given, in place of the last node."""
 _DISABLE_TIMING = 2
+_NOT_READY = 600
+"""CUDA_ERROR_NOT_READY: the work before an event has not finished."""
 _PARAMETER_BUFFER, _PARAMETER_SIZE = 1, 2
 """CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE; 0 ends the list."""
 
@@ -26,8 +31,13 @@ class DriverCallError(Exception):
 
 
 class KernelNodeParams(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS_v2."""
+    """CUDA_KERNEL_NODE_PARAMS_v2.
 
+    Attributes:
+        kept: The memory of the arguments.
+    """
+
+    kept: object
     _fields_ = (
         ("function", c_void_p),
         ("grid", c_uint * 3),
@@ -40,10 +50,30 @@ class KernelNodeParams(ctypes.Structure):
     )
 
 
+def with_arguments(params: KernelNodeParams, given: bytearray) -> KernelNodeParams:
+    """Return the parameters of a launch with arguments in memory that may change afterwards.
+
+    Args:
+        params: The parameters.
+        given: The arguments, packed; the result keeps them alive.
+    """
+    size = c_size_t(len(given))
+    cells = (ctypes.c_char * len(given)).from_buffer(given)
+    params.extra = (c_void_p * 5)(
+        _PARAMETER_BUFFER, ctypes.addressof(cells), _PARAMETER_SIZE, ctypes.addressof(size), None
+    )
+    params.parameters = None
+    params.kept = (cells, size)
+    return params
+
+
 SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy_v2": (c_void_p,),
+    "cuEventQuery": (c_void_p,),
     "cuEventRecord": (c_void_p, c_void_p),
+    "cuEventSynchronize": (c_void_p,),
     "cuGraphDestroy": (c_void_p,),
     "cuGraphExecDestroy": (c_void_p,),
     "cuGraphExecKernelNodeSetParams_v2": (c_void_p, c_void_p, POINTER(KernelNodeParams)),
@@ -62,6 +92,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
         POINTER(c_size_t),
     ),
     "cuStreamGetCtx": (c_void_p, POINTER(c_void_p)),
+    "cuStreamUpdateCaptureDependencies": (c_void_p, POINTER(c_void_p), c_size_t, c_uint),
     "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
 }
 """The parameters of the functions, all of which return a `CUresult`."""
@@ -78,7 +109,10 @@ class DriverCalls:
             function = getattr(library, name)
             function.argtypes = parameters
             self._functions[name] = function
+        # the functions of every launch, copy and wait
         self._launch = self._functions["cuGraphLaunch"]
+        self._record = self._functions["cuEventRecord"]
+        self._wait = self._functions["cuStreamWaitEvent"]
 
     def call(self, name: str, *arguments: object) -> None:
         """Call a function.
@@ -98,25 +132,52 @@ class DriverCalls:
 
     # ----- streams ------------------------------------------------------------------------------
 
+    def current_context(self) -> int:
+        """Return the handle of the context of this thread; 0 for none."""
+        context = c_void_p()
+        self.call("cuCtxGetCurrent", byref(context))
+        return context.value or 0
+
     def context_of(self, stream: int) -> int:
         """Return the handle of the context of a stream."""
         context = c_void_p()
         self.call("cuStreamGetCtx", stream, byref(context))
         return context.value or 0
 
-    def let_wait(self, waiting: int, working: int) -> None:
-        """Let later work of a stream wait for all work so far of another one.
+    # ----- events -------------------------------------------------------------------------------
 
-        The context of the working stream must be current.
-        """
+    def create_event(self) -> int:
+        """Return an event without times, of the current context."""
         event = c_void_p()
         self.call("cuEventCreate", byref(event), _DISABLE_TIMING)
-        try:
-            self.call("cuEventRecord", event, working)
-            self.call("cuStreamWaitEvent", waiting, event, 0)
-        finally:
-            # the driver keeps it until the work that waits for it has begun
-            self.call("cuEventDestroy_v2", event)
+        return event.value or 0
+
+    def record_event(self, event: int, stream: int) -> None:
+        """Move an event behind all work so far of a stream."""
+        code = self._record(event, stream)
+        if code:
+            raise self._error("cuEventRecord", code)
+
+    def let_stream_wait(self, stream: int, event: int) -> None:
+        """Let later work of a stream wait for an event."""
+        code = self._wait(stream, event, 0)
+        if code:
+            raise self._error("cuStreamWaitEvent", code)
+
+    def wait_for_event(self, event: int) -> None:
+        """Return when the work before an event has finished."""
+        self.call("cuEventSynchronize", event)
+
+    def has_happened(self, event: int) -> bool:
+        """Return True if the work before an event has finished."""
+        code = self._functions["cuEventQuery"](event)
+        if code and code != _NOT_READY:
+            raise self._error("cuEventQuery", code)
+        return not code
+
+    def destroy_event(self, event: int) -> None:
+        """Return an event to the driver."""
+        self.call("cuEventDestroy_v2", event)
 
     # ----- copies -------------------------------------------------------------------------------
 
@@ -140,6 +201,16 @@ class DriverCalls:
     def begin_capture(self, stream: int) -> None:
         """Let a stream record its work in place of running it."""
         self.call("cuStreamBeginCapture_v2", stream, _RELAXED)
+
+    def capture_after(self, stream: int, nodes: Sequence[int]) -> None:
+        """Let the work that a stream records next follow these nodes of its graph, and no others.
+
+        Args:
+            stream: The stream.
+            nodes: The nodes.
+        """
+        given = (c_void_p * len(nodes))(*nodes)
+        self.call("cuStreamUpdateCaptureDependencies", stream, given, len(nodes), _REPLACE)
 
     def last_captured(self, stream: int) -> int:
         """Return the node of the work that a stream has recorded last."""
@@ -177,27 +248,14 @@ class DriverCalls:
         self.call("cuGraphKernelNodeGetParams_v2", node, byref(params))
         return params
 
-    def set_arguments(
-        self, ready: int, node: int, params: KernelNodeParams, given: bytes | bytearray
-    ) -> None:
+    def set_params(self, ready: int, node: int, params: KernelNodeParams) -> None:
         """Let later launches of a graph pass other arguments to a kernel.
 
         Args:
             ready: The graph, ready for launches.
             node: The launch of the kernel.
-            params: The parameters of that launch.
-            given: The arguments, packed.
+            params: Its parameters, with the arguments that `with_arguments` has set.
         """
-        size = c_size_t(len(given))
-        buffer = ctypes.create_string_buffer(bytes(given), len(given))
-        extra = (c_void_p * 5)(
-            _PARAMETER_BUFFER,
-            ctypes.addressof(buffer),
-            _PARAMETER_SIZE,
-            ctypes.addressof(size),
-            None,
-        )
-        params.extra, params.parameters = extra, None
         self.call("cuGraphExecKernelNodeSetParams_v2", ready, node, byref(params))
 
     def destroy_graph(self, graph: int, ready: int) -> None:

@@ -26,6 +26,7 @@ from ocannl_core.backend_api import (
     make_exclusive,
     memory_plan,
     merge_reads,
+    nodes_written,
     settings,
 )
 from ocannl_core.backend_api.c_family import native_arguments
@@ -34,6 +35,7 @@ from ocannl_core.backend_api.loops import Block, CheckPositions, check_positions
 from ocannl_cuda.building import build
 from ocannl_cuda.cache import Cubin
 from ocannl_cuda.compiler import CudaCompiler
+from ocannl_cuda.dependences import MemoryAccess
 from ocannl_cuda.device import Device, device_of
 from ocannl_cuda.dialect import DIALECT, STATIC_SHARED_BYTES
 from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
@@ -85,7 +87,11 @@ class CudaExecutable:
             LinkError: if a buffer is missing, belongs to another device, or does not fit its node;
                 or if the device has too little memory for the nodes of the routine.
         """
-        return _Linker(self, device_of(self.target), buffers, merge_buffers or {}).launcher()
+        device = device_of(self.target)
+        try:
+            return _Linker(self, device, buffers, merge_buffers or {}).launcher()
+        except device.failures as error:
+            raise device.failure(error, f"linking {self.source.plan.name}") from error
 
 
 class _Linker:
@@ -197,7 +203,7 @@ class _Linker:
         """Yield the launch of a kernel, and a step that waits for it if it has checks."""
         text = self._texts[symbol]
         function = self._device.function(self._executable.cubins[symbol], symbol)
-        addresses, indices = self._arguments(step)
+        addresses, indices, accesses = self._arguments(step)
         checks = _checks_of(step.body) if isinstance(step, Kernel) and text.checks else ()
         flag = self._device.host_memory(_FLAG_BYTES) if checks else None
         shape = _padded(text.grid), _padded(text.block)
@@ -207,7 +213,7 @@ class _Linker:
         if shared:
             self._device.allow_shared_memory(function, shared, where)
         launch = KernelLaunch(
-            self._device, function, where, shape, addresses, indices, last, shared_bytes=shared
+            self._device, function, where, shape, addresses, indices, last, shared, accesses
         )
         if launch.is_empty:
             return
@@ -236,18 +242,29 @@ class _Linker:
 
         return HostStep(check)
 
-    def _arguments(self, step: LeafStep) -> tuple[list[int], tuple[StaticIndex, ...]]:
-        """Return the addresses that a kernel is given, and the static indices after them."""
+    def _arguments(
+        self, step: LeafStep
+    ) -> tuple[list[int], tuple[StaticIndex, ...], tuple[MemoryAccess, ...]]:
+        """Return the addresses that a kernel is given, the static indices after them, and its
+        accesses.
+        """
+        merged: list[CudaBuffer] = []
         match step:
-            case Kernel(body, arguments, indices):
-                given = [self._memory[node] for node in arguments]
-                given += map(self._merge_buffer, merge_reads(body))
+            case Kernel(body, nodes, indices):
+                merged += map(self._merge_buffer, merge_reads(body))
             case HostCall(call):
-                given, indices = [self._memory[node] for node in native_arguments(call)], ()
+                nodes, indices = native_arguments(call), ()
             case _:
                 assert_never(step)
+        written = frozenset(nodes_written(step))
+        given = [(self._memory[node], node in written) for node in nodes]
+        given += [(buffer, False) for buffer in merged]
         self._kept += given
-        return [buffer.address for buffer in given], indices
+        accesses = tuple(
+            MemoryAccess(buffer.address, buffer.address + buffer.info.nbytes, is_written)
+            for buffer, is_written in given
+        )
+        return [buffer.address for buffer, _ in given], indices, accesses
 
     def _raise_failure(self, checks: Sequence[CheckPositions], values: Values) -> None:
         """Raise the error of a check that failed."""

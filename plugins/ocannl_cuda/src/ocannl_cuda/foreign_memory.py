@@ -8,7 +8,7 @@ One that states none, as PyCUDA's arrays do, may still have work queued on the l
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ def describe(array: Any, device: Device) -> Described | None:
         TransferError: if it is on another device, of an unknown format, or has gaps.
     """
     if hasattr(array, "__dlpack_device__"):
-        kind, ordinal = array.__dlpack_device__()
+        kind, ordinal = _given(array, array.__dlpack_device__)
         if int(kind) != CUDA:
             return None
         if int(ordinal) != device.ordinal:
@@ -107,15 +107,31 @@ def describe(array: Any, device: Device) -> Described | None:
     return _described(array, device)
 
 
+def _given(array: object, method: Callable[..., Any], **options: object) -> Any:
+    """Return the result of another library's method.
+
+    Raises:
+        TransferError: if it refuses.
+    """
+    try:
+        return method(**options)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise TransferError(
+            "The library of an array gives its memory to others.",
+            found=f"{type(array).__name__}: {error}",
+            fix="for PyTorch, x.detach() has no gradient",
+        ) from error
+
+
 # ----- DLPack -----------------------------------------------------------------------------------
 
 
 def _taken(array: Any, device: Device) -> Described:
     stream = device.stream.handle
     try:
-        capsule = array.__dlpack__(stream=stream, max_version=(_MAJOR, 0))
+        capsule = _given(array, array.__dlpack__, stream=stream, max_version=(_MAJOR, 0))
     except TypeError:  # a producer of an older version
-        capsule = array.__dlpack__(stream=stream)
+        capsule = _given(array, array.__dlpack__, stream=stream)
     tensor, owner, is_read_only = _tensor_in(capsule, array)
     dtype = _FORMATS.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:

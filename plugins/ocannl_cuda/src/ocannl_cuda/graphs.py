@@ -1,5 +1,8 @@
 """CUDA graphs: consecutive launches of kernels as one call of the driver.
 
+Launches follow those on whose memory they depend, and no others, so that a graph has branches that
+a device may run at the same time.
+
 The first run of a routine launches its kernels one by one; the second one captures them in a graph,
 which later runs replay. Addresses are bound when a routine is linked, so that a graph holds for all
 runs; kernels that take static indices get their arguments anew when the values have changed. A
@@ -13,8 +16,14 @@ from contextlib import suppress
 from typing import assert_never
 
 from ocannl_core.backend_api import StaticIndex, dataclass
+from ocannl_cuda.dependences import dependences
 from ocannl_cuda.device import Device
-from ocannl_cuda.driver_calls import DriverCallError, KernelNodeParams
+from ocannl_cuda.driver_calls import (
+    DriverCallError,
+    DriverCalls,
+    KernelNodeParams,
+    with_arguments,
+)
 from ocannl_cuda.launches import Action, KernelLaunch, Values
 
 _NON_BLOCKING = 1
@@ -65,6 +74,48 @@ class BoundLaunch:
         return tuple(index for index in self.launch.indices if index not in self.fixed)
 
 
+class _NodeUpdate:
+    """The arguments of a launch of a graph, which change with static indices.
+
+    Args:
+        bound: The launch.
+        node: The driver's node of the graph.
+        params: Its parameters.
+        values: The values that the graph was made with.
+    """
+
+    __slots__ = ("_cells", "_fixed", "_last", "_launch", "_node", "_params")
+
+    def __init__(
+        self, bound: BoundLaunch, node: int, params: KernelNodeParams, values: Values
+    ) -> None:
+        self._launch = bound.launch
+        self._fixed = bound.fixed
+        known = {**values, **bound.fixed}
+        self._last = [known[index] for index in bound.launch.indices]
+        self._cells = bytearray(bound.launch.packed(known))
+        self._node = node
+        self._params = with_arguments(params, self._cells)
+
+    def update(self, calls: DriverCalls, ready: int, values: Values) -> None:
+        """Set the arguments of the launch, unless they are the last ones.
+
+        Args:
+            calls: The driver.
+            ready: The graph, ready for launches.
+            values: The values of the static indices.
+
+        Raises:
+            DriverCallError: if the driver refuses.
+        """
+        fixed = self._fixed
+        given = [fixed[i] if i in fixed else values[i] for i in self._launch.indices]
+        if given != self._last:
+            self._launch.pack_into(self._cells, given)
+            calls.set_params(ready, self._node, self._params)
+            self._last = given
+
+
 class Graph:
     """Launches as one call of the driver.
 
@@ -77,7 +128,7 @@ class Graph:
         LinkError: if the driver refuses one of them, or the whole.
     """
 
-    __slots__ = ("__weakref__", "_device", "_graph", "_nodes", "_ready", "_where")
+    __slots__ = ("__weakref__", "_device", "_graph", "_ready", "_updates", "_where")
 
     def __init__(self, device: Device, launches: Sequence[BoundLaunch], values: Values) -> None:
         self._device: Device | None = None
@@ -85,23 +136,25 @@ class Graph:
         self._where = _where(launches)
         calls = device.calls
         stream = device.driver.Stream(_NON_BLOCKING)
-        nodes: list[tuple[BoundLaunch, int]] = []
+        follows = dependences([each.launch.accesses for each in launches])
+        nodes: list[int] = []
         try:
             calls.begin_capture(stream.handle)
             try:
-                for each in launches:
+                for each, before in zip(launches, follows, strict=True):
+                    calls.capture_after(stream.handle, [nodes[position] for position in before])
                     each.launch.start({**values, **each.fixed}, stream)
-                    if each.varying():
-                        nodes.append((each, calls.last_captured(stream.handle)))
+                    nodes.append(calls.last_captured(stream.handle))
             except BaseException:
                 with suppress(DriverCallError):  # the first error has the kernel
                     self._graph = calls.end_capture(stream.handle)
                 raise
             self._graph = calls.end_capture(stream.handle)
             self._ready = calls.instantiate(self._graph)
-            # the parameters of a node are the driver's, as long as the graph is
-            self._nodes: list[tuple[BoundLaunch, int, KernelNodeParams]] = [
-                (each, node, calls.kernel_params(node)) for each, node in nodes
+            self._updates = [
+                _NodeUpdate(each, node, calls.kernel_params(node), values)
+                for each, node in zip(launches, nodes, strict=True)
+                if each.varying()
             ]
         except DriverCallError as error:
             calls.destroy_graph(self._graph, self._ready)
@@ -119,9 +172,8 @@ class Graph:
         device = self._device
         assert device is not None
         try:
-            for each, node, params in self._nodes:
-                given = each.launch.packed({**values, **each.fixed})
-                device.calls.set_arguments(self._ready, node, params, given)
+            for each in self._updates:
+                each.update(device.calls, self._ready, values)
         except DriverCallError as error:
             raise device.failure(error, self._where) from error
 
@@ -141,7 +193,7 @@ class Graph:
     def free(self) -> None:
         """Return the graph to the driver, once."""
         device, self._device = self._device, None
-        if device is not None:
+        if device is not None and not device.is_left:
             with device:
                 device.calls.destroy_graph(self._graph, self._ready)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ocannl_core.backend_api import StaticIndex
+from ocannl_cuda.dependences import MemoryAccess
 from ocannl_cuda.device import Device
 
 Values = dict[StaticIndex, int]
@@ -29,8 +30,10 @@ class KernelLaunch:
         indices: The static indices that are its next ones.
         last: The addresses that are its last ones.
         shared_bytes: The shared memory of a block that the kernel does not declare.
+        accesses: The memory that the kernel reads and writes.
 
     Attributes:
+        accesses: The same.
         indices: The same.
         where: The same.
         is_empty: True if the grid has no blocks: there is nothing to launch.
@@ -46,6 +49,7 @@ class KernelLaunch:
         "_grid_and_block",
         "_layout",
         "_shared_bytes",
+        "accesses",
         "indices",
         "is_empty",
         "where",
@@ -61,10 +65,12 @@ class KernelLaunch:
         indices: tuple[StaticIndex, ...] = (),
         last: Sequence[int] = (),
         shared_bytes: int = 0,
+        accesses: tuple[MemoryAccess, ...] = (),
     ) -> None:
         self._device = device
         self._function = function
         self.where = where
+        self.accesses = accesses
         self._grid_and_block = shape
         self._shared_bytes = shared_bytes
         self.indices = indices
@@ -83,6 +89,10 @@ class KernelLaunch:
             return self._constant
         self._layout.pack_into(self._cells, self._first, *[values[i] for i in self.indices])
         return self._cells
+
+    def pack_into(self, cells: bytearray, values: Sequence[int]) -> None:
+        """Write the values of the indices, in their order, to parameters that `packed` has made."""
+        self._layout.pack_into(cells, self._first, *values)
 
     def start(self, values: Mapping[StaticIndex, int], stream: Any = None) -> None:
         """Enqueue the kernel.

@@ -19,7 +19,8 @@ from ocannl_core.backend_api import (
 from ocannl_cuda import interop
 from ocannl_cuda.device import Device, device_of
 from ocannl_cuda.dialect import DIALECT
-from ocannl_cuda.driver_calls import LEGACY_STREAM
+from ocannl_cuda.driver_calls import LEGACY_STREAM, DriverCallError
+from ocannl_cuda.events import DeviceEvent
 from ocannl_cuda.foreign_memory import ForeignMemory, describe
 from ocannl_cuda.memory_pool import Allocation
 from ocannl_cuda.staging import CHUNK, Download
@@ -88,9 +89,21 @@ class Queued:
 
     def __init__(self, device: Device, kept: object = None) -> None:
         self._device = device
-        self._event = device.event()
+        self._event: DeviceEvent | None = device.event()
         self._kept = kept
         device.own(self)
+
+    @property
+    def is_done(self) -> bool:
+        """True if all earlier work has finished; False if some failed, so that waiting raises."""
+        event = self._event
+        if event is None:
+            return True
+        try:
+            with self._device.current():
+                return event.query()
+        except DriverCallError:
+            return False
 
     def wait(self) -> None:
         """Return when all earlier work has finished.
@@ -98,21 +111,33 @@ class Queued:
         Raises:
             LinkError: if some kernel failed.
         """
-        with self._device:
+        event = self._event
+        if event is not None:
             try:
-                self._event.synchronize()
-            except self._device.failures as error:
+                with self._device.current():
+                    event.synchronize()
+            except DriverCallError as error:
                 raise self._device.failure(error) from error
 
     def free(self) -> None:
-        """Release the event, while the context is current."""
+        """Return the event for reuse."""
         event, self._event = self._event, None
         if event is not None:
             self._device.reuse_event(event)
 
     def wait_on(self, other: Device) -> None:
-        """Let later work of another device wait; the other one's context must be current."""
-        other.stream.wait_for_event(self._event)
+        """Let later work of another device wait; the other one's context must be current.
+
+        Raises:
+            LinkError: if the driver refuses.
+        """
+        event = self._event
+        if event is None:
+            return  # the device is closed
+        try:
+            event.hold_back(other.stream.handle)
+        except DriverCallError as error:
+            raise other.failure(error, "a wait for another device") from error
 
     def __del__(self) -> None:
         self.free()
@@ -186,9 +211,12 @@ def zeroed(nbytes: int, target: Target) -> Allocation:
     """Return so many bytes of a device, all zero."""
     device = device_of(target)
     with device:
-        memory = device.memory.allocate(nbytes)
-        if nbytes:
-            device.driver.memset_d8_async(memory.address, 0, nbytes, device.stream)
+        try:
+            memory = device.memory.allocate(nbytes)
+            if nbytes:
+                device.driver.memset_d8_async(memory.address, 0, nbytes, device.stream)
+        except device.failures as error:
+            raise device.failure(error) from error
     return memory
 
 
@@ -256,9 +284,12 @@ def _copy(destination: CudaBuffer, source: CudaBuffer) -> Event:
         return Done()
     device = device_of(source.target)
     with device:
-        device.driver.memcpy_dtod_async(
-            destination.address, source.address, source.info.nbytes, device.stream
-        )
+        try:
+            device.driver.memcpy_dtod_async(
+                destination.address, source.address, source.info.nbytes, device.stream
+            )
+        except device.failures as error:
+            raise device.failure(error) from error
         _hold(device, destination, source)
         return Queued(device, (destination, source))
 
@@ -297,3 +328,22 @@ def wait_for(waiting: Device, working: Device) -> None:
         point = Queued(working)
     with waiting:
         point.wait_on(waiting)
+
+
+def recorded(target: Target) -> Queued:
+    """Return the point after all work submitted to a device so far."""
+    device = device_of(target)
+    with device:
+        return Queued(device)
+
+
+def wait_event(event: object, target: Target) -> bool | None:
+    """Let work submitted to a device from now on begin after an event of this backend; None for
+    one of another backend.
+    """
+    if not isinstance(event, Queued):
+        return None
+    device = device_of(target)
+    with device:
+        event.wait_on(device)
+    return True

@@ -132,6 +132,11 @@ class MemoryPool:
             for allocation in list(self._live):
                 allocation._block.free()
 
+    def leave(self) -> None:
+        """Release nothing from now on, in a process that was forked."""
+        self._lock = threading.RLock()  # a thread of the parent may hold the other one
+        self._is_closed = True
+
     def _new_block(self, size: int, nbytes: int) -> Any:
         driver = self._device.driver
         for free_memory in (self.trim, gc.collect, None):

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ocannl_cuda.events import DeviceEvent
+
 Bytes = np.ndarray[Any, Any]
 _SMALLEST = 1 << 16
 CHUNK = 1 << 24
@@ -28,6 +30,7 @@ class HostDevice(Protocol):
 
     driver: Any
     stream: Any
+    is_left: bool
 
     def __enter__(self) -> object: ...
 
@@ -38,9 +41,9 @@ class HostDevice(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
-    def event(self) -> Any: ...
+    def event(self) -> DeviceEvent: ...
 
-    def reuse_event(self, event: Any) -> None: ...
+    def reuse_event(self, event: DeviceEvent) -> None: ...
 
     def own(self, thing: Any) -> None: ...
 
@@ -71,7 +74,7 @@ class HostMemory:
     def free(self) -> None:
         """Return the memory to the driver, once."""
         device, self._device = self._device, None
-        if device is not None:
+        if device is not None and not device.is_left:
             with device:
                 self._memory.free()
 
@@ -92,7 +95,7 @@ class Staging:
     def __init__(self, device: HostDevice) -> None:
         self._device = device
         self._free: dict[int, list[HostMemory]] = {}
-        self._busy: deque[tuple[HostMemory, Any]] = deque()
+        self._busy: deque[tuple[HostMemory, DeviceEvent]] = deque()
         self._lock = threading.RLock()
         self.nbytes = 0
 
@@ -123,7 +126,7 @@ class Staging:
         self._device.own(made)
         return made
 
-    def give_back(self, block: HostMemory, event: Any) -> None:
+    def give_back(self, block: HostMemory, event: DeviceEvent) -> None:
         """Take back a block that is free after an event."""
         with self._lock:
             self._busy.append((block, event))
@@ -184,15 +187,19 @@ class Download:
 
     __slots__ = ("__weakref__", "_block", "_event", "_staging", "cells")
 
-    def __init__(self, staging: Staging, block: HostMemory, cells: Bytes, event: Any) -> None:
+    def __init__(
+        self, staging: Staging, block: HostMemory, cells: Bytes, event: DeviceEvent
+    ) -> None:
         self._staging = staging
         self._block = block
-        self._event = event
+        self._event: DeviceEvent | None = event
         self.cells = cells
 
     def wait(self) -> None:
         """Return when the bytes have arrived; the context must be current."""
-        self._event.synchronize()
+        event = self._event
+        if event is not None:
+            event.synchronize()
 
     def free(self) -> None:
         """Give the block back, free after the copy."""

@@ -38,13 +38,22 @@ def on_stream(stream: object, device: int = 0) -> Iterator[None]:
     from ocannl_cuda.device import ordinal_device
 
     chosen = ordinal_device(device)
-    handle = _handle_of(stream)
-    _check(handle, chosen)
-    with chosen.following(handle):
+    with chosen.following(handle_of(stream, chosen)):
         yield
 
 
-def _handle_of(stream: object) -> int:
+def handle_of(stream: object, device: Device) -> int:
+    """Return the handle of a stream of a device.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    handle = _stated_handle(stream)
+    _check(handle, device)
+    return handle
+
+
+def _stated_handle(stream: object) -> int:
     described = getattr(stream, "__cuda_stream__", None)
     found: object = stream
     if callable(described):
@@ -54,7 +63,7 @@ def _handle_of(stream: object) -> int:
         found = next((each for each in held if isinstance(each, int)), None)
     if not isinstance(found, int):
         raise UsageError(
-            "on_stream takes a stream of CUDA.",
+            "Work follows a stream of CUDA.",
             found=f"a {type(stream).__name__}: {stream!r}",
             fix="an object with `__cuda_stream__`, as torch.cuda.current_stream(), or a handle",
         )
@@ -73,7 +82,7 @@ def _check(handle: int, device: Device) -> None:
             context = device.calls.context_of(handle)
         except device.failures as error:
             raise UsageError(
-                "on_stream takes a stream of CUDA.", found=f"the handle {handle:#x}: {error}"
+                "Work follows a stream of CUDA.", found=f"the handle {handle:#x}: {error}"
             ) from error
     if context != int(device.context.handle):
         raise UsageError(

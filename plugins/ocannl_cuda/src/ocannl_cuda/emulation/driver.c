@@ -8,8 +8,8 @@
 //   CUDA_EMULATOR_DEVICES  the number of devices, 1 by default
 //   CUDA_EMULATOR_MEMORY   bytes of each, 4 GiB by default
 //   CUDA_EMULATOR_FAIL     NAME:N lets the Nth call of the function fail, for cuMemAlloc_v2,
-//                          cuMemHostAlloc, cuLaunchKernel, cuModuleLoadDataEx, cuGraphLaunch and
-//                          cuGraphInstantiateWithFlags
+//                          cuMemHostAlloc, cuLaunchKernel, cuModuleLoadDataEx, cuGraphLaunch,
+//                          cuGraphInstantiateWithFlags, cuEventCreate, cuEventRecord, cuStreamWaitEvent
 //   CUDA_LAUNCH_BLOCKING   1 runs each kernel when it is launched
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -37,7 +37,12 @@ enum { MOST_DEVICES = 16, MOST_CONTEXTS = 64 };
 
 typedef struct Context { int device, retained; Result error; } Context;
 typedef struct Block { char *start; size_t size; Context *context; int is_host; struct Block *next; } Block;
-typedef struct Event { struct timespec time; uint64_t recorded; uint64_t reached; struct Stream *stream; Context *context; } Event;
+typedef struct Point {  // what an event has recorded
+  struct timespec time;
+  struct Stream *stream;
+  int is_reached, uses;
+} Point;
+typedef struct Event { Point *point; Context *context; } Event;
 typedef enum { COPY, SNAPSHOT, FILL, KERNEL, RECORD, WAIT } Kind;
 typedef struct Work {
   Kind kind;
@@ -45,11 +50,13 @@ typedef struct Work {
   size_t size, width;
   unsigned value, grid[3], block[3], shared;
   struct Function *function;
-  Event *event;
+  Point *point;
+  struct Work **before;  // of a graph: the nodes that it follows
+  size_t befores;
   uint64_t number;
   struct Work *next;
 } Work;
-typedef struct Graph { Work **nodes; size_t count; } Graph;
+typedef struct Graph { Work **nodes, **last; size_t count, lasts; } Graph;  // last: what the next one follows
 typedef struct GraphExec { Graph copy; Context *context; } GraphExec;
 typedef struct Stream {
   Context *context;
@@ -78,7 +85,7 @@ static __thread Context *stack[MOST_CONTEXTS];
 static __thread int depth;
 static Block *blocks;
 static Stream *streams;
-static long live_events, live_modules, live_contexts, live_graphs, launches, graph_launches, copies;
+static long live_events, live_modules, live_contexts, live_graphs, launches, graph_launches, copies, graph_nodes, graph_levels;
 
 #define CURRENT() (depth ? stack[depth - 1] : NULL)
 #define NEED_CONTEXT()                                    \
@@ -92,7 +99,8 @@ static void leave(int *held) { pthread_mutex_unlock(&lock); }
 
 static int must_fail(const char *name) {
   static const char *const names[] = {"cuMemAlloc_v2",      "cuMemHostAlloc", "cuLaunchKernel",
-                                      "cuModuleLoadDataEx", "cuGraphLaunch",  "cuGraphInstantiateWithFlags"};
+                                      "cuModuleLoadDataEx", "cuGraphLaunch",  "cuGraphInstantiateWithFlags",
+                                      "cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"};
   enum { COUNT = sizeof names / sizeof *names };
   static int counts[COUNT];
   const char *asked = getenv("CUDA_EMULATOR_FAIL");
@@ -111,6 +119,18 @@ static int must_fail(const char *name) {
 // ----- streams -----------------------------------------------------------------------------------
 
 static void run_stream(Stream *stream);
+
+static Point *use(Point *point) {
+  ++point->uses;
+  return point;
+}
+static void drop_point(Point *point) {
+  if (point && !--point->uses) free(point);
+}
+static void reach(Point *point) {
+  // once it is reached, the stream may be gone
+  while (!point->is_reached && point->stream->first) run_stream(point->stream);
+}
 
 static Stream *stream_of(Stream *given) {
   return given && given != (Stream *)1 && given != (Stream *)2 ? given : &legacy[CURRENT()->device];
@@ -141,13 +161,10 @@ static void run_work(Stream *stream, Work *work) {
       free(work->from);
       break;
     case RECORD:
-      clock_gettime(CLOCK_MONOTONIC, &work->event->time);
-      work->event->reached = work->number;
+      clock_gettime(CLOCK_MONOTONIC, &work->point->time);
+      work->point->is_reached = 1;
       break;
-    case WAIT:
-      while (work->event->reached < work->number && work->event->stream->first)
-        run_stream(work->event->stream);
-      break;
+    case WAIT: reach(work->point); break;
   }
 }
 
@@ -157,6 +174,7 @@ static void run_stream(Stream *stream) {
     stream->first = work->next;
     if (!stream->first) stream->last = NULL;
     run_work(stream, work);
+    drop_point(work->point);
     free(work);
   }
 }
@@ -179,6 +197,9 @@ static Work *submit(Stream *stream, Kind kind) {
     Graph *graph = stream->captured;
     graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
     graph->nodes[graph->count++] = work;
+    work->before = graph->last, work->befores = graph->lasts;
+    graph->last = malloc(sizeof work), graph->lasts = 1;
+    graph->last[0] = work;
   } else {
     append(stream, work);
   }
@@ -197,6 +218,9 @@ static void run_legacy(void) {
   for (Stream *each = streams; each; each = each->next)
     if (each->context == CURRENT() && !(each->flags & 1)) run_stream(each);
 }
+
+// For tests: as after a kernel that has accessed memory that is not there.
+void cuda_emulator_lose_context(int device) { primary[device].error = ILLEGAL_ADDRESS; }
 
 // ----- errors, devices, contexts -----------------------------------------------------------------
 
@@ -235,9 +259,9 @@ static void report(void) {
   fprintf(file,
           "{\"allocations\": %ld, \"host_allocations\": %ld, \"streams\": %ld, \"events\": %ld, "
           "\"modules\": %ld, \"contexts\": %ld, \"graphs\": %ld, \"launches\": %ld, "
-          "\"graph_launches\": %ld, \"copies\": %ld}\n",
+          "\"graph_launches\": %ld, \"copies\": %ld, \"graph_nodes\": %ld, \"graph_levels\": %ld}\n",
           device_blocks, host_blocks, live_streams, live_events, live_modules,
-          retained + live_contexts, live_graphs, launches, graph_launches, copies);
+          retained + live_contexts, live_graphs, launches, graph_launches, copies, graph_nodes, graph_levels);
   fclose(file);
 }
 
@@ -490,14 +514,14 @@ Result cuStreamQuery(Stream *stream) {
 }
 Result cuStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
   NEED_CONTEXT();
+  if (must_fail("cuStreamWaitEvent")) return OUT_OF_MEMORY;
   if (is_captured(stream_of(stream))) return CAPTURE_UNSUPPORTED;
-  if (!event->recorded) return OK;
-  Work *work = submit(stream_of(stream), WAIT);
-  work->event = event, work->number = event->recorded;
+  if (event->point) submit(stream_of(stream), WAIT)->point = use(event->point);
   return OK;
 }
 Result cuEventCreate(Event **event, unsigned flags) {
   NEED_CONTEXT();
+  if (must_fail("cuEventCreate")) return OUT_OF_MEMORY;
   *event = calloc(1, sizeof **event);
   (*event)->context = CURRENT();
   ++live_events;
@@ -505,33 +529,36 @@ Result cuEventCreate(Event **event, unsigned flags) {
 }
 Result cuEventDestroy_v2(Event *event) {
   GUARD();
-  run_context(event->context);
-  for (Stream *each = streams; each; each = each->next) run_stream(each);
+  drop_point(event->point);  // waits for nothing, as on a device
   free(event);
   --live_events;
   return OK;
 }
 Result cuEventRecord(Event *event, Stream *stream) {
   NEED_CONTEXT();
+  if (must_fail("cuEventRecord")) return OUT_OF_MEMORY;
   if (event->context != stream_of(stream)->context) return INVALID_HANDLE;
   if (is_captured(stream_of(stream))) return CAPTURE_UNSUPPORTED;
-  event->stream = stream_of(stream);
-  Work *work = submit(event->stream, RECORD);
-  work->event = event, work->number = ++event->recorded;
+  drop_point(event->point);  // streams that wait for it keep it
+  event->point = use(calloc(1, sizeof *event->point));
+  event->point->stream = stream_of(stream);
+  submit(stream_of(stream), RECORD)->point = use(event->point);
   return OK;
 }
 Result cuEventSynchronize(Event *event) {
   GUARD();
-  while (event->reached < event->recorded && event->stream->first) run_stream(event->stream);
+  if (!depth) return INVALID_CONTEXT;
+  if (event->point) reach(event->point);
   return event->context->error;
 }
 Result cuEventQuery(Event *event) {
   GUARD();
-  return event->reached < event->recorded ? NOT_READY : event->context->error;
+  return event->point && !event->point->is_reached ? NOT_READY : event->context->error;
 }
 Result cuEventElapsedTime_v2(float *milliseconds, Event *first, Event *last) {
-  if (!first->reached || !last->reached) return INVALID_HANDLE;
-  *milliseconds = (last->time.tv_sec - first->time.tv_sec) * 1e3f + (last->time.tv_nsec - first->time.tv_nsec) * 1e-6f;
+  if (!first->point || !first->point->is_reached || !last->point || !last->point->is_reached) return INVALID_HANDLE;
+  const struct timespec *a = &first->point->time, *b = &last->point->time;
+  *milliseconds = (b->tv_sec - a->tv_sec) * 1e3f + (b->tv_nsec - a->tv_nsec) * 1e-6f;
   return OK;
 }
 Result cuEventElapsedTime(float *milliseconds, Event *first, Event *last) { return cuEventElapsedTime_v2(milliseconds, first, last); }
@@ -621,16 +648,18 @@ Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsi
 static Work *duplicate(const Work *work) {
   Work *made = malloc(sizeof *made);
   *made = *work;
-  made->next = NULL;
+  made->next = NULL, made->before = NULL, made->befores = 0;
   if (work->kind == KERNEL && work->size) made->from = memcpy(malloc(work->size), work->from, work->size);
   return made;
 }
 static void free_nodes(Graph *graph) {
   for (size_t k = 0; k < graph->count; ++k) {
     if (graph->nodes[k]->kind == KERNEL) free(graph->nodes[k]->from);
+    free(graph->nodes[k]->before);
     free(graph->nodes[k]);
   }
   free(graph->nodes);
+  free(graph->last);
 }
 Result cuStreamBeginCapture_v2(Stream *stream, int mode) {
   NEED_CONTEXT();
@@ -647,8 +676,21 @@ Result cuStreamGetCaptureInfo_v2(Stream *stream, int *status, uint64_t *id, Grap
   if (!captured) return OK;
   if (id) *id = (uintptr_t)captured;
   if (graph) *graph = captured;
-  *count = captured->count != 0;
-  *dependencies = captured->count ? &captured->nodes[captured->count - 1] : NULL;
+  *count = captured->lasts, *dependencies = captured->last;
+  return OK;
+}
+Result cuStreamUpdateCaptureDependencies(Stream *stream, Work **before, size_t count, unsigned flags) {
+  NEED_CONTEXT();
+  Graph *captured = stream_of(stream)->captured;
+  if (!captured || flags != 1) return INVALID_VALUE;  // 1: in place of the last ones
+  for (size_t k = 0; k < count; ++k) {
+    size_t at = 0;
+    while (at < captured->count && captured->nodes[at] != before[k]) ++at;
+    if (at == captured->count) return INVALID_VALUE;
+  }
+  free(captured->last);
+  captured->last = count ? memcpy(malloc(count * sizeof *before), before, count * sizeof *before) : NULL;
+  captured->lasts = count;
   return OK;
 }
 Result cuStreamEndCapture(Stream *stream, Graph **graph) {
@@ -680,10 +722,26 @@ Result cuGraphInstantiateWithFlags(GraphExec **exec, Graph *graph, unsigned long
   made->context = CURRENT();
   made->copy.count = graph->count;
   made->copy.nodes = calloc(graph->count + 1, sizeof *made->copy.nodes);
-  for (size_t k = 0; k < graph->count; ++k) {
-    made->copy.nodes[k] = duplicate(graph->nodes[k]);
-    made->copy.nodes[k]->number = (uintptr_t)graph->nodes[k];  // the node that calls name
+  uint64_t levels = 0;
+  for (size_t k = 0; k < graph->count; ++k) graph->nodes[k]->number = 0;
+  for (size_t done = 0; done < graph->count; ++done) {
+    // the latest node whose dependences are done: one that states too few of them runs too early
+    size_t next = graph->count;
+    for (int is_ready = 0; !is_ready;) {
+      if (!next--) abort();
+      Work *node = graph->nodes[next];
+      is_ready = !node->number;
+      for (size_t k = 0; k < node->befores && is_ready; ++k) is_ready = node->before[k]->number != 0;
+    }
+    uint64_t level = 0;
+    for (size_t k = 0; k < graph->nodes[next]->befores; ++k)
+      if (graph->nodes[next]->before[k]->number > level) level = graph->nodes[next]->before[k]->number;
+    graph->nodes[next]->number = ++level;
+    if (level > levels) levels = level;
+    made->copy.nodes[done] = duplicate(graph->nodes[next]);
+    made->copy.nodes[done]->number = (uintptr_t)graph->nodes[next];  // the node that calls name
   }
+  graph_nodes += graph->count, graph_levels += levels;
   ++live_graphs;
   return OK;
 }

@@ -1,0 +1,52 @@
+"""Parts of a benchmark in processes that are replaced when one hangs or dies."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+
+def run_isolated(script: str, arguments: list[str], seconds: float) -> int:
+    """Run the parts of a script in a process that is replaced where one takes too long, or ends it.
+
+    The script takes `--skip`, a number of parts to leave out, and `--progress`, a file descriptor
+    to which it writes the number and the name of each part before it begins. Return the exit code.
+
+    Args:
+        script: Its path.
+        arguments: Its other arguments.
+        seconds: The most seconds of a part.
+    """
+    skipped = failed = 0
+    while True:
+        reading, writing = os.pipe()
+        more = ["--skip", str(skipped), "--progress", str(writing)]
+        command = [sys.executable, "-u", script, *arguments, *more]
+        process = subprocess.Popen(command, pass_fds=(writing,))
+        os.close(writing)
+        began, name, limit = skipped - 1, "the start", time.monotonic() + seconds
+        with open(reading, encoding="utf-8") as progress:
+            while process.poll() is None and time.monotonic() < limit:
+                if select.select([progress], [], [], 0.2)[0]:
+                    line = progress.readline().rstrip("\n")
+                    if not line:  # the process ends
+                        with suppress(subprocess.TimeoutExpired):
+                            process.wait(max(limit - time.monotonic(), 0.1))
+                        break
+                    first, _, name = line.partition(" ")
+                    began, limit = int(first), time.monotonic() + seconds
+        if process.poll() is None:
+            process.kill()
+            print(f"{name}: CUT OFF after {seconds:.0f} s", flush=True)
+        elif process.returncode not in (0, 1):
+            print(f"{name}: ENDED the process with {process.returncode}", flush=True)
+        if process.wait() == 0:
+            return int(failed > 0)
+        failed += 1
+        if began < skipped:  # no part has begun: all are done, or none can
+            return 1
+        skipped = began + 1
