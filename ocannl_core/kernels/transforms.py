@@ -215,11 +215,15 @@ class Stage:
         operand: The position of the factor in the term, from the left.
         width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
         pitch: The cells from one row of the copy to the next one.
+        skip: The cells that are left out after each group of rows.
+        rows: The rows of such a group; 0 for none.
     """
 
     operand: int
     width: int
     pitch: int
+    skip: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,10 +387,12 @@ def _text(transform: Transform) -> str:
             return f"pack {operand}{where} as {' '.join(axes)}"
         case Pipeline(axis, stages):
             return f"pipeline {axis} in {stages}"
-        case Stage(operand, width, pitch):
-            return f"stage {operand}{f' by {width}' if width else ''} pitch {pitch}"
         case Ring(axis):
             return f"ring {axis}"
+        case Stage(operand, width, pitch, skip, rows):
+            copied = f" by {width}" if width else ""
+            skipped = f" skip {skip} after {rows}" if rows else ""
+            return f"stage {operand}{copied} pitch {pitch}{skipped}"
         case AccumulateAt(over, fused, prefetch):
             options = f"{' fused' if fused else ''}{' prefetch' if prefetch else ''}"
             return f"accumulate over {over}{options}"
@@ -418,7 +424,8 @@ _FORMS = tuple(
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>pipeline) (?P<axis>{_AXIS}) in (?P<size>[1-9]\d*)",
-        r"(?P<verb>stage) (?P<operand>\d+)( by (?P<size>[1-9]\d*))? pitch (?P<pitch>[1-9]\d*)",
+        r"(?P<verb>stage) (?P<operand>\d+)( by (?P<size>[1-9]\d*))? pitch (?P<pitch>[1-9]\d*)"
+        r"( skip (?P<skip>[1-9]\d*) after (?P<groups>[1-9]\d*))?",
         rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<prefetch> prefetch)?",
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
         r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
@@ -487,8 +494,8 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
         case "ring":
             return Ring(axis)
         case "stage":
-            size, pitch = (int(parts[name] or 0) for name in ("size", "pitch"))
-            return Stage(int(parts["operand"] or 0), size, pitch)
+            own = (int(parts[name] or 0) for name in ("size", "pitch", "skip", "groups"))
+            return Stage(int(parts["operand"] or 0), *own)
         case "rows":
             counts = int(parts["size"] or 1), int(parts["groups"] or 1)
             return FuseRows(axes, *counts, flag, int(parts["threads"] or 0))

@@ -46,6 +46,7 @@ def test_every_transform_parses_its_printed_form() -> None:
         Stage(0, 8, 40),
         Stage(1, 0, 136),
         Ring("k10"),
+        Stage(1, 8, 40, skip=16, rows=8),
         AccumulateAt("k"),
         AccumulateAt("j0", fused=True),
         AccumulateAt("j1", prefetch=True),
@@ -54,7 +55,7 @@ def test_every_transform_parses_its_printed_form() -> None:
     )
     text = schedule_text(schedule)
     assert text == snapshot(
-        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; grid i j0; block j11; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; pack 1 as k j10 j11; pack 0 inside i as k; pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 pitch 136; ring k10; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch; rows i on 64"
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; grid i j0; block j11; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; pack 1 as k j10 j11; pack 0 inside i as k; pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 pitch 136; ring k10; stage 1 by 8 pitch 40 skip 16 after 8; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch; rows i on 64"
     )
     assert parse_schedule(text) == schedule
 
