@@ -198,7 +198,9 @@ class AffineIndex:
 
 @dataclass(frozen=True, slots=True)
 class SubAxis:
-    """Position 0 of an axis that a vector access covers together with the innermost one."""
+    """Position 0 of an axis that an access covers together with the next one, whose index counts
+    the cells of both: `x[_, 5]` is the cell `x[1, 2]` of three columns.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +358,25 @@ def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
         offset += stride * axis_offset
         stride *= dim
     return affine(terms, offset)
+
+
+def joint_extents(indices: Sequence[AxisIndex], dims: Sequence[int]) -> tuple[int, ...]:
+    """Return the number of positions of each index of an access: those of a sub-axis are positions
+    of the next index.
+
+    x[i, j] of 3 x 4 cells  -->  3, 4
+    x[_, j]                 -->  1, 12
+    """
+    if not any(isinstance(index, SubAxis) for index in indices):
+        return tuple(dims)
+    found: list[int] = []
+    cells = 1
+    for index, dim in zip(indices, dims, strict=True):
+        is_sub_axis = isinstance(index, SubAxis)
+        cells *= dim
+        found.append(1 if is_sub_axis else cells)
+        cells = cells if is_sub_axis else 1
+    return tuple(found)
 
 
 IndexMap = tuple[AxisIndex, ...]

@@ -264,6 +264,18 @@ time than its operands take.
 """
 MAX_UNROLLED_SHIFTS = 64
 """Positions of a window whose sums run as kernels one after the other."""
+MAX_GATHERED_STEPS = 1 << 26
+"""Terms of all windows together up to which one kernel that gathers the terms of each cell is
+faster than tiles of products for each position, with a launch of each.
+"""
+MAX_LAUNCH_KERNELS = 64
+"""Kernels that run at the same time in one launch."""
+MAX_LAUNCH_ARGUMENTS = 112
+"""Nodes that such a launch accesses: devices pass 1024 bytes of arguments at least."""
+MAX_LAUNCH_DISTANCE = 128
+"""Launches over which a kernel moves, at most, to one that it joins."""
+MAX_MOVED_BYTES = 1 << 24
+"""Memory that kernels access, at most, which move over others to share a launch."""
 MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16

@@ -12,6 +12,7 @@ from ocannl_core.indexing import (
     VarIndex,
     affine,
     as_affine,
+    joint_extents,
     value_of,
     variables,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "check_positions",
     "children",
     "fold",
+    "joint_extents",
     "map_exprs",
     "map_stmts",
     "reads",

@@ -45,7 +45,7 @@ from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, int64, uint4x32
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
-from ocannl_core.indexing import AxisIndex, IndexVar
+from ocannl_core.indexing import AxisIndex, IndexVar, joint_extents
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -256,7 +256,7 @@ class _KernelRenderer:
 
     def _is_inside(self, load: Load | LoadMerge) -> bool:
         """Return True if an access is certainly in bounds."""
-        extents = self._info(load.node).buffer_dims
+        extents = joint_extents(load.indices, self._info(load.node).buffer_dims)
         for index, extent in zip(load.indices, extents, strict=True):
             reach = bounded_range(index, self._ranges, self._limits)
             if reach is None or reach.low < 0 or reach.high >= extent:
@@ -490,7 +490,7 @@ class _KernelRenderer:
         """Write the body for the iteration that the device runs; idle iterations skip it."""
         start = f"{loop.start} + " if loop.start else ""
         declaration = f"const {self._dialect.index_type} {name} = {start}{axis.index};"
-        head = "" if axis.is_full else f"if ({axis.index} < {loop.stop - loop.start})"
+        head = f"if ({axis.condition})" if axis.condition else ""
         with self.writer.braces(head):
             self.writer.line(declaration)
             self._write_guarded([self._ends.condition(loop.bound)] if loop.bound else [], loop.body)

@@ -6,16 +6,22 @@ have any number of them, and neighbouring threads run neighbouring iterations of
     for i in grid(8):                  const int i = group / 33;
       for j in grid(33):        -->    const int j = group % 33;
         for k in block(16):            const int k = thread;
+
+Statements of a kernel that have GRID axes of their own run on different blocks, side by side:
+
+    for i in grid(8): ...              if (group < 8) { const int i = group; ... }
+    for j in grid(5): ...       -->    if (group >= 8) { const int j = group - 8; ... }
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.identity import IdentityMap
+from ocannl_core.loopir.loop_nests import inner_statements, most_iterations
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -26,7 +32,6 @@ from ocannl_core.loopir.nodes import (
     For,
     Scatter,
     Scope,
-    Staged,
     Stmt,
     Store,
     StoreVector,
@@ -47,11 +52,16 @@ class DeviceAxis:
 
     Attributes:
         index: The number of the iteration that a thread runs, counted from the loop's start.
-        is_full: True if the device runs no iterations beyond those of the loop.
+        condition: The test that there is such an iteration; empty if the device runs no others.
     """
 
     index: str
-    is_full: bool
+    condition: str
+
+    @property
+    def is_full(self) -> bool:
+        """True if the device runs no iterations beyond those of the loop."""
+        return not self.condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +96,18 @@ def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
     counts = []
     for kind in KINDS:
         number = dialect.device_index(kind)
-        count = 0 if number is None else _most_iterations(body, kind)
-        counts.append(count)
-        if number is not None and count:
-            _number(body, kind, number, count, count, axes)
+        if number is None:
+            counts.append(0)
+            continue
+        parts = body.stmts if kind is AxisKind.GRID else (body,)
+        wide = [(part, most_iterations(part, kind)) for part in parts]
+        wide = [(part, count) for part, count in wide if count]
+        total = sum(count for _, count in wide)
+        counts.append(total)
+        first = 0
+        for part, count in wide:
+            _number(part, kind, _Place(number, first, count, total), count, axes)
+            first += count
     launched = frozenset(kind for kind, count in zip(KINDS, counts, strict=True) if count)
     if launched:
         _reject_repeated_writes(body, launched, set())
@@ -101,18 +119,40 @@ def _is_check(body: Block) -> bool:
     return bool(body.stmts) and all(isinstance(stmt, CheckPositions) for stmt in body.stmts)
 
 
-def _most_iterations(stmt: Stmt, kind: AxisKind) -> int:
-    """Return the most iterations of nested loops of a kind; 0 if there are none."""
-    own = stmt.stop - stmt.start if isinstance(stmt, For) and stmt.kind is kind else 0
-    inside = max((_most_iterations(each, kind) for each in _inside(stmt)), default=0)
-    return own * max(inside, 1) if own else inside
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The blocks, or the threads of each, that run a statement.
+
+    Attributes:
+        number: The number of a block or thread.
+        first: The first one.
+        count: Their number.
+        total: The number of all blocks or threads.
+    """
+
+    number: str
+    first: int
+    count: int
+    total: int
+
+    @property
+    def own_number(self) -> str:
+        """The number of a block among those that run the statement."""
+        return f"({self.number} - {self.first})" if self.first else self.number
+
+    @property
+    def conditions(self) -> Iterator[str]:
+        """The tests that a block is among these."""
+        if self.first:
+            yield f"{self.number} >= {self.first}"
+        if self.first + self.count < self.total:
+            yield f"{self.number} < {self.first + self.count}"
 
 
 def _number(
     stmt: Stmt,
     kind: AxisKind,
-    number: str,
-    count: int,
+    place: _Place,
     around: int,
     axes: IdentityMap[For, DeviceAxis],
 ) -> None:
@@ -121,17 +161,19 @@ def _number(
     Args:
         stmt: The statement with the loops.
         kind: The kind.
-        number: The number of a thread or block.
-        count: The number of all of them.
+        place: The blocks or threads that run the statement.
         around: The iterations of all loops that share one iteration of those around.
         axes: Receives the loops.
     """
     if isinstance(stmt, For) and stmt.kind is kind:
-        inside = max(_most_iterations(stmt.body, kind), 1)
-        index = number if around == count else f"{number} % {around}"
+        inside = max(most_iterations(stmt.body, kind), 1)
+        is_outermost = around == place.count
+        index = place.own_number if is_outermost else f"{place.own_number} % {around}"
         index = index if inside == 1 else f"{index} / {inside}"
         is_full = (stmt.stop - stmt.start) * inside == around
-        axes[stmt] = DeviceAxis(index, is_full)
+        conditions = [*place.conditions] if is_outermost else []
+        conditions += [] if is_full else [f"{index} < {stmt.stop - stmt.start}"]
+        axes[stmt] = DeviceAxis(index, " && ".join(conditions))
         is_partial = not is_full or stmt.bound is not None
         if kind is AxisKind.BLOCK and is_partial and _meets(stmt.body):
             raise CodegenError(
@@ -140,18 +182,8 @@ def _number(
                 "iterations",
             )
         around = inside
-    for each in _inside(stmt):
-        _number(each, kind, number, count, around, axes)
-
-
-def _inside(stmt: Stmt) -> Iterable[Stmt]:
-    match stmt:
-        case Block(stmts):
-            return stmts
-        case For(body=body) | Staged(body=body):
-            return (body,)
-        case _:
-            return ()
+    for each in inner_statements(stmt):
+        _number(each, kind, place, around, axes)
 
 
 def _meets(body: Block) -> bool:
@@ -182,5 +214,5 @@ def _reject_repeated_writes(
             missing = missing - {kind}
         case _:
             pass
-    for each in _inside(stmt):
+    for each in inner_statements(stmt):
         _reject_repeated_writes(each, missing, private)

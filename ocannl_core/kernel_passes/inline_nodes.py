@@ -51,7 +51,7 @@ def initialise_reductions(plan: NestPlan) -> NestPlan:
     """
     steps: list[NestStep | None] = list(plan.steps)
     for position, step in enumerate(plan.steps):
-        fill = _fill(step)
+        fill = fill_of(step)
         if fill is None:
             continue
         for later in range(position + 1, len(steps)):
@@ -64,7 +64,8 @@ def initialise_reductions(plan: NestPlan) -> NestPlan:
     return plan.with_steps([step for step in steps if step is not None])
 
 
-def _fill(step: NestStep) -> Fill | None:
+def fill_of(step: NestStep) -> Fill | None:
+    """Return the fill that a step consists of, if it is one."""
     if not isinstance(step, Kernel):
         return None
     match [stmt for stmt in step.body.stmts if not isinstance(stmt, Remark)]:

@@ -15,15 +15,18 @@ from functools import partial
 
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernel_passes.collapse_axes import collapse_axes
 from ocannl_core.kernel_passes.distribute import distribute
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
+from ocannl_core.kernel_passes.gather_windows import gather_windows
 from ocannl_core.kernel_passes.inline_nodes import (
     forward_stores,
     initialise_reductions,
     rematerialise,
 )
 from ocannl_core.kernel_passes.memory_budget import within_budget
+from ocannl_core.kernel_passes.merge_launches import merge_launches
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
@@ -97,6 +100,7 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
         return run if budget is None else within_budget(run, budget)
 
     passes: list[tuple[str, NestPass]] = [
+        *([("gather windows", gather_windows)] if on_blocks else []),
         ("initialise reductions", initialise_reductions),
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
         ("fuse neighbours", fusion(fuse_neighbours)),
@@ -116,6 +120,8 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     if target is not None and budget is None:
         group = group_rows_on_blocks if on_blocks else group_rows
         passes.append(("group rows", partial(group, target=target)))
+    if on_blocks:
+        passes.append(("collapse axes", collapse_axes))
     passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
     return tuple(NamedNestPass(*each) for each in passes)
 
@@ -172,7 +178,12 @@ def _schedule_steps(
     plan: Plan, target: Target, finish: StepRule, observers: Sequence[PlanObserver]
 ) -> Generator[FinishedStep, None, Plan]:
     nests = nest_plan(plan, target, observers)
-    return (yield from schedule_kernels(nests, rule_for(target), finish))
+    scheduled = schedule_kernels(nests, rule_for(target), finish)
+    if target.thread_blocks is None:
+        return (yield from scheduled)
+    # launches are merged across the whole plan
+    merged = merge_launches(KernelStream(scheduled).plan(), target.thread_blocks)
+    return (yield from rewrite_steps(merged))
 
 
 def plan_kernels(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from ocannl_core.indexing import AxisIndex, ComputedIndex, ConcatIndex, IndexVar, as_affine
+from ocannl_core.indexing import (
+    AxisIndex,
+    ComputedIndex,
+    ConcatIndex,
+    IndexVar,
+    as_affine,
+    joint_extents,
+)
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -138,7 +145,9 @@ def _cells(access: Access, info: NodeInfo, ranges: Mapping[IndexVar, Range]) -> 
         return info.size
     return prod(
         _positions(index, dim, ranges)
-        for index, dim in zip(access.indices, info.buffer_dims, strict=True)
+        for index, dim in zip(
+            access.indices, joint_extents(access.indices, info.buffer_dims), strict=True
+        )
     )
 
 

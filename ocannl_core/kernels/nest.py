@@ -30,7 +30,6 @@ from ocannl_core.indexing import (
     LoopVar,
     Projections,
     StaticExtent,
-    SubAxis,
     VarIndex,
     affine,
     as_affine,
@@ -532,7 +531,7 @@ def is_independent(nest: KernelNest) -> bool:
     for store in nest.epilogue:
         if places.setdefault(store.node, store.indices) != store.indices:
             return False
-        if any(isinstance(i, SubAxis | ConcatIndex | ComputedIndex) for i in store.indices):
+        if any(isinstance(i, ConcatIndex | ComputedIndex) for i in store.indices):
             return False
         if not _is_injective(nest, store):
             return False

@@ -15,7 +15,7 @@ from ocannl_core.indexing import (
     fresh_var,
     substitute,
 )
-from ocannl_core.loopir.nodes import Block, For, LoopBound, Stmt
+from ocannl_core.loopir.nodes import AxisKind, Block, For, LoopBound, Staged, Stmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,21 @@ def with_fresh_variables(
     loops = tuple((fresh[var], extent) for var, extent in domain)
     sizes = {fresh[var]: var.size for var, _ in domain if var.size is not None}
     return LoopNest(loops, lhs, tuple(rhs), sizes)
+
+
+def inner_statements(stmt: Stmt) -> Sequence[Stmt]:
+    """Return the statements right inside of a block, a loop or staged code."""
+    match stmt:
+        case Block(stmts):
+            return stmts
+        case For(body=body) | Staged(body=body):
+            return (body,)
+        case _:
+            return ()
+
+
+def most_iterations(stmt: Stmt, kind: AxisKind) -> int:
+    """Return the most iterations of nested loops of a kind; 0 if there are none."""
+    own = stmt.stop - stmt.start if isinstance(stmt, For) and stmt.kind is kind else 0
+    inside = max((most_iterations(each, kind) for each in inner_statements(stmt)), default=0)
+    return own * max(inside, 1) if own else inside

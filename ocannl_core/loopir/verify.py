@@ -21,6 +21,7 @@ from ocannl_core.indexing import (
     LoopVar,
     StaticIndex,
     as_affine,
+    joint_extents,
     row_major,
     variables,
 )
@@ -482,7 +483,8 @@ class _Checker:
             return
         if self.guarded or self.dead or flat:
             return
-        for axis, (index, dim) in enumerate(zip(indices, dims, strict=True)):
+        extents = joint_extents(indices, dims)
+        for axis, (index, dim) in enumerate(zip(indices, extents, strict=True)):
             reach = bounded_range(index, self.ranges, self.ends)
             if reach is None:
                 continue

@@ -28,6 +28,7 @@ from ocannl_core.indexing import (
     VarIndex,
     as_affine,
     fresh_var,
+    joint_extents,
     row_major,
     substitute,
     variables,
@@ -164,7 +165,8 @@ def _depends(indices: tuple[AxisIndex, ...], var: LoopVar) -> bool:
 
 def _is_inside(place: Place, nodes: NodeInfos, ranges: Ranges) -> bool:
     node, indices = place
-    for index, extent in zip(indices, nodes[node].buffer_dims, strict=True):
+    extents = joint_extents(indices, nodes[node].buffer_dims)
+    for index, extent in zip(indices, extents, strict=True):
         reach = index_range(index, ranges)
         if reach is None or reach.low < 0 or reach.high >= extent:
             return False

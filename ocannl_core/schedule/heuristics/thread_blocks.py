@@ -165,16 +165,20 @@ class _Dealing:
         self.unrolled: list[str] = []
         self.vector = ""
 
-    def deal(self, axis: LoopAxis, most: int | None = None) -> None:
-        """Deal an axis: the threads that are left take so many iterations, or as many as there are;
-        those dealt first are neighbours.
+    def deal(self, axis: LoopAxis, *, is_rounded: bool = False) -> None:
+        """Deal an axis: the threads that are left take as many iterations as there are; those dealt
+        first are neighbours.
+
+        Args:
+            axis: The axis.
+            is_rounded: True for a power of two, some threads of which may have no iteration.
         """
         name = axis.name
-        count = min(axis.extent, self.threads if most is None else min(most, self.threads))
+        count = min(_power_above(axis.extent) if is_rounded else axis.extent, self.threads)
         if count <= 1:
             self.grid.insert(0, name)
             return
-        if axis.extent > count:
+        if axis.extent != count:
             self.splits.append(Split(name, count))
             self.grid.insert(0, f"{name}0")
             name = f"{name}1"
@@ -284,13 +288,18 @@ def _schedule_reduction(
     if terms >= MIN_TREE_TERMS and not nest.rounds_often:
         most = _power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
         # along the cells, as many as those leave idle
-        count = prod(axis.extent for axis in cells) // blocks.processors
-        width = max(blocks.subgroup, _power_below(min(blocks.threads, count)))
+        count = prod(axis.extent for axis in cells)
+        if count == 1 and 2 * most == blocks.threads:
+            most = blocks.threads  # as many as other kernels, to share a launch with these
+        width = max(
+            min(blocks.subgroup, _power_above(count)),
+            _power_below(min(blocks.threads, count // blocks.processors)),
+        )
         idle = most if is_across else max(1, blocks.threads // width)
         shared = min(most, parameters.sharing or idle)
     leaves = _deal_reduced(dealing, reduced, shared)
     for axis in cells:
-        dealing.deal(axis)
+        dealing.deal(axis, is_rounded=shared > 1)  # blocks of equal sizes can share a launch
     dealing.block = [*dealing.block, *leaves] if is_across else [*leaves, *dealing.block]
     over = _first_reduced_leaf(nest, dealing)
     exchanges = _shuffles(dealing.block if is_across else (), leaves, shared, blocks)
@@ -314,12 +323,12 @@ def _deal_reduced(dealing: _Dealing, axes: list[LoopAxis], count: int) -> list[s
     """
     leaves: list[str] = []
     for axis in axes:
-        threads = min(axis.extent, count)
+        threads = min(_power_above(axis.extent), count)
         if threads <= 1:
             continue
-        if axis.extent > threads:
+        if axis.extent != threads:
             dealing.splits.append(Split(axis.name, threads))
-        leaves.insert(0, f"{axis.name}1" if axis.extent > threads else axis.name)
+        leaves.insert(0, axis.name if axis.extent == threads else f"{axis.name}1")
         count //= threads
         dealing.threads //= threads
     return leaves
@@ -336,6 +345,11 @@ def _first_reduced_leaf(nest: KernelNest, dealing: _Dealing) -> str:
 def _power_below(number: int) -> int:
     """Return the greatest power of two that is no greater than a number; 1 at least."""
     return 1 << max(0, number.bit_length() - 1)
+
+
+def _power_above(number: int) -> int:
+    """Return the least power of two that is no less than a number; 1 at least."""
+    return 1 << max(0, number - 1).bit_length()
 
 
 # ----- rows ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ocannl_core.dtypes import ALL, PACKED, DType, Kind, bool_, float32
-from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, variables
+from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, joint_extents, variables
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -61,7 +61,7 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
     }
 
     def is_inside(load: Load) -> bool:
-        dims = nodes[load.node].buffer_dims
+        dims = joint_extents(load.indices, nodes[load.node].buffer_dims)
         return all(is_within(index, dim) for index, dim in zip(load.indices, dims, strict=True))
 
     def is_within(index: AxisIndex, dim: int) -> bool:

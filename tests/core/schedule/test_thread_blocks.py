@@ -138,7 +138,7 @@ routine scale(a: float32[1000, 30], c: float32[1000, 30]):
     for i in range(1000):
         for j in range(30):
             c[i, j] = a[i, j] * a[i, j]"""
-    assert schedules(text) == snapshot(["split i 8; grid i0; block i1 j"])
+    assert schedules(text) == snapshot(["split i 256; grid i0; block i1"])
 
 
 def test_threads_share_a_sum_along_memory() -> None:
@@ -205,12 +205,21 @@ routine rows(a: float32[100, 500], s: float32[100, 1], c: float32[100, 500]):
     )
 
 
-def test_windows_of_results_become_kernels_one_after_the_other() -> None:
+def test_windows_of_results_gather_their_terms() -> None:
     text = """\
 routine windows(a: float32[40], b: float32[3], c: float32[42]):
     for i in range(40):
         for k in range(3):
             c[i + k] += a[i] * b[k]"""
+    assert schedules(text) == snapshot(["block i; accumulate over j"])
+
+
+def test_distant_windows_of_results_become_kernels_one_after_the_other() -> None:
+    text = """\
+routine windows(a: float32[40], b: float32[3], c: float32[81]):
+    for i in range(40):
+        for k in range(3):
+            c[2*i + k] += a[i] * b[k]"""
     assert schedules(text) == snapshot(["block i", "block i", "block i"])
 
 

@@ -79,6 +79,7 @@ from ocannl_core.backend_api.loops import (
     affine,
     as_affine,
     check_positions,
+    joint_extents,
 )
 from ocannl_interp.groups import (
     Meeting,
@@ -440,7 +441,8 @@ class Translator:
                 found=f"{len(indices)} indices for {len(info.dims)} axes of {node!r}",
             )
         terms = [self._terms(index) for index in indices]
-        return offset_of(node, info, terms, self._iterations, self._functions)
+        extents = joint_extents(indices, info.buffer_dims)
+        return offset_of(node, info, terms, extents, self._iterations, self._functions)
 
     # ----- expressions ---------------------------------------------------------------------------
 

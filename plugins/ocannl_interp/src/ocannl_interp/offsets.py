@@ -25,6 +25,7 @@ def offset_of(
     node: TensorNode,
     info: NodeInfo,
     positions: Sequence[Terms],
+    extents: Sequence[int],
     iterations: Mapping[int, range],
     functions: Functions,
 ) -> Code:
@@ -34,6 +35,7 @@ def offset_of(
         node: The node.
         info: Its extents.
         positions: The index along each axis.
+        extents: The number of positions of each index.
         iterations: The values of loop variables, by slot.
         functions: The functions of the routine.
     """
@@ -45,7 +47,7 @@ def offset_of(
     whole = sum_of(([(factor, slot) for slot, factor in factors.items()], offset))
     tests = [
         f"0 <= {sum_of(index).text} < {extent}"
-        for index, extent in zip(positions, info.buffer_dims, strict=True)
+        for index, extent in zip(positions, extents, strict=True)
         if not _is_inside(index, extent, iterations)
     ]
     if not tests:

@@ -1,0 +1,274 @@
+"""Horizontal fusion for thread blocks: independent kernels become one launch.
+
+    launch 1: w -= dw                    launch 1: blocks 0..3  x = x @ a
+    launch 2: x = x @ a          -->               blocks 4..6  w -= dw
+    launch 3: v -= dv                              blocks 7..9  v -= dv
+
+A launch costs microseconds, and a small kernel leaves most of a device idle. The statements of a
+launch run on blocks of their own, side by side, so that none waits for another one; a kernel moves
+over others that neither write what it accesses nor access what it writes. Every statement stays the
+same, and so do all bits.
+
+Kernels are merged if each leaves processors idle, or if none of them needs shared memory, which the
+blocks of one launch all get; and if the threads of their blocks meet at barriers in equal numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.identity import IdentityMap, IdentityNumbers
+from ocannl_core.kernels.nest_plan import joint_title
+from ocannl_core.kernels.nodes import (
+    Kernel,
+    NodeInfos,
+    Plan,
+    RepeatedSteps,
+    Step,
+    kernel_of,
+    nodes_written,
+)
+from ocannl_core.kernels.regions import Regions, accessed_regions, are_disjoint
+from ocannl_core.loopir.loop_nests import most_iterations
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    Block,
+    CheckPositions,
+    For,
+    Remark,
+    Scope,
+    Staged,
+    SubgroupReduce,
+)
+from ocannl_core.loopir.traverse import walk
+from ocannl_core.machine_model import (
+    MAX_LAUNCH_ARGUMENTS,
+    MAX_LAUNCH_DISTANCE,
+    MAX_LAUNCH_KERNELS,
+    MAX_MOVED_BYTES,
+)
+from ocannl_core.node import TensorNode
+from ocannl_core.target import ThreadBlocks
+
+_OF_TILES = frozenset({AxisKind.TILE, AxisKind.COPY})
+
+
+def merge_launches(plan: Plan, blocks: ThreadBlocks) -> Plan:
+    """Merge independent kernels of a plan, and of each iteration of repeated steps."""
+    return replace(plan, steps=_merged(plan.steps, plan.nodes, blocks, _Originals()))
+
+
+def _merged(
+    steps: Sequence[Step], nodes: NodeInfos, blocks: ThreadBlocks, originals: _Originals
+) -> tuple[Step, ...]:
+    merger = _Merger(blocks, nodes, originals)
+    for step in steps:
+        match step:
+            case RepeatedSteps(steps=inside):
+                merger.close(replace(step, steps=_merged(inside, nodes, blocks, originals)))
+            case Kernel():
+                launch = _launch(step, nodes)
+                if launch is None:
+                    merger.close(step)
+                else:
+                    merger.add(launch)
+            case _:
+                merger.close(step)
+    merger.flush()
+    return tuple(merger.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """Kernels that run at the same time.
+
+    Attributes:
+        kernels: The kernels.
+        accessed: The nodes that they read or write.
+        written: Those that they write.
+        grid: The number of thread blocks.
+        largest: The number of thread blocks of the largest of them.
+        threads: The threads of a block.
+        meeting: The threads of a block that meet at barriers; 0 if none do.
+        shared_bytes: The memory that the threads of a block share.
+        nbytes: That of all nodes.
+    """
+
+    kernels: tuple[Kernel, ...]
+    accessed: frozenset[TensorNode]
+    written: frozenset[TensorNode]
+    grid: int
+    largest: int
+    threads: int
+    meeting: int
+    shared_bytes: int
+    nbytes: int
+
+    def shared_nodes(self, other: _Launch) -> frozenset[TensorNode]:
+        """Return the nodes that one writes and the other one accesses."""
+        return (self.written & other.accessed) | (other.written & self.accessed)
+
+    def joined(self, other: _Launch) -> _Launch:
+        """Return the launch of all kernels of both."""
+        return _Launch(
+            (*self.kernels, *other.kernels),
+            self.accessed | other.accessed,
+            self.written | other.written,
+            self.grid + other.grid,
+            max(self.largest, other.largest),
+            max(self.threads, other.threads),
+            max(self.meeting, other.meeting),
+            self.shared_bytes + other.shared_bytes,
+            self.nbytes + other.nbytes,
+        )
+
+    def fits(self, other: _Launch, blocks: ThreadBlocks) -> bool:
+        """Return True if one launch of both is as fast as two, without the cost of one."""
+        joint = self.joined(other)
+        if len(joint.kernels) > MAX_LAUNCH_KERNELS or len(joint.accessed) > MAX_LAUNCH_ARGUMENTS:
+            return False
+        if {self.meeting, other.meeting} - {0, joint.threads}:
+            return False  # some threads of a block would miss a barrier
+        if not joint.shared_bytes and joint.threads <= 2 * min(self.threads, other.threads):
+            return True
+        return joint.largest <= blocks.processors and 2 * joint.shared_bytes <= blocks.local_bytes
+
+    def step(self, originals: _Originals) -> Kernel:
+        """Return the kernels as one."""
+        if len(self.kernels) == 1:
+            return self.kernels[0]
+        body = Block(tuple(stmt for each in self.kernels for stmt in each.body.stmts))
+        joint = kernel_of(body, joint_title(each.title for each in self.kernels))
+        return originals.referring(joint, self.kernels)
+
+
+class _Originals:
+    """The launches of a plan, of which later ones may be copies."""
+
+    def __init__(self) -> None:
+        self._numbers: IdentityNumbers[Kernel] = IdentityNumbers()
+        self._first: dict[object, Kernel] = {}
+
+    def referring(self, joint: Kernel, kernels: Sequence[Kernel]) -> Kernel:
+        """Return a launch of some kernels; it refers to an earlier one of equal kernels, if that
+        passes them its arguments in the same way.
+        """
+        numbers, _ = self._numbers.number([each.like or each for each in kernels])
+        passed = tuple(
+            tuple(map(joint.arguments.index, each.arguments))
+            + tuple(map(joint.indices.index, each.indices))
+            for each in kernels
+        )
+        first = self._first.setdefault((tuple(numbers), passed), joint)
+        return joint if first is joint else replace(joint, like=first)
+
+
+def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | None:
+    """Return the launch of a kernel; None for one that others neither join nor move over."""
+    stmts = [stmt for stmt in kernel.body.stmts if not isinstance(stmt, Remark)]
+    if not stmts or any(most_iterations(stmt, AxisKind.GRID) < 1 for stmt in stmts):
+        return None
+    parts = list(walk(kernel.body))
+    if any(isinstance(each, For) and each.kind in _OF_TILES for each in parts):
+        return None
+    if any(isinstance(each, CheckPositions | Staged) for each in parts):
+        return None  # nothing is written before the check, or accesses are unknown
+    grid = sum(most_iterations(stmt, AxisKind.GRID) for stmt in stmts)
+    threads = max(1, most_iterations(kernel.body, AxisKind.BLOCK))
+    meets = any(isinstance(each, Barrier | SubgroupReduce) for each in parts)
+    shared = [each.node for each in parts if isinstance(each, Allocate) and _is_shared(each)]
+    return _Launch(
+        (kernel,),
+        frozenset(kernel.arguments),
+        frozenset(nodes_written(kernel)),
+        grid,
+        grid,
+        threads,
+        threads if meets else 0,
+        sum(prod(nodes[node].dims) * nodes[node].dtype.nbytes for node in shared),
+        sum(nodes[node].nbytes for node in kernel.arguments),
+    )
+
+
+def _is_shared(allocation: Allocate) -> bool:
+    return allocation.scope is Scope.GROUP
+
+
+class _Merger:
+    """The steps so far, and the launches since the last step that none moves over.
+
+    Args:
+        blocks: The device.
+        nodes: Extents and formats.
+        originals: The launches of the plan so far.
+    """
+
+    def __init__(self, blocks: ThreadBlocks, nodes: NodeInfos, originals: _Originals) -> None:
+        self.steps: list[Step] = []
+        self._blocks = blocks
+        self._nodes = nodes
+        self._originals = originals
+        self._regions: IdentityMap[Kernel, Regions] = IdentityMap()
+        self._pending: list[_Launch] = []
+
+    def _is_independent(self, first: _Launch, second: _Launch) -> bool:
+        """Return True if neither accesses a cell that the other one writes."""
+        shared = first.shared_nodes(second)
+        return not shared or all(
+            are_disjoint(a[node], b[node])
+            for a in map(self._regions_of, first.kernels)
+            for b in map(self._regions_of, second.kernels)
+            for node in shared & a.keys() & b.keys()
+        )
+
+    def _regions_of(self, kernel: Kernel) -> Regions:
+        found = self._regions.find(kernel)
+        if found is None:
+            found = self._regions[kernel] = accessed_regions(kernel.body, self._nodes)
+        return found
+
+    def add(self, launch: _Launch) -> None:
+        """Add a launch, to an earlier one if it can."""
+        pending = self._pending
+        least = max(0, len(pending) - MAX_LAUNCH_DISTANCE)
+        last = next(
+            (
+                at
+                for at in range(len(pending) - 1, least - 1, -1)
+                if not self._is_independent(launch, pending[at])
+            ),
+            least - 1,
+        )
+        # the launch moves up, next to one behind all that it depends on
+        is_small = launch.nbytes <= MAX_MOVED_BYTES  # memory is in use for longer
+        for at in range(last + 1, len(pending)):
+            is_near = is_small or at == len(pending) - 1
+            if is_near and pending[at].fits(launch, self._blocks):
+                pending[at] = pending[at].joined(launch)
+                return
+        # or an earlier one moves down, over all that do not depend on it
+        for at in range(last, least - 1, -1):
+            other = pending[at]
+            is_near = at == len(pending) - 1 or other.nbytes <= MAX_MOVED_BYTES
+            is_movable = is_near and all(
+                self._is_independent(other, each) for each in (*pending[at + 1 :], launch)
+            )
+            if is_movable and other.fits(launch, self._blocks):
+                del pending[at]
+                pending.append(other.joined(launch))
+                return
+        pending.append(launch)
+
+    def flush(self) -> None:
+        """Turn the pending launches into steps."""
+        self.steps += [launch.step(self._originals) for launch in self._pending]
+        self._pending = []
+
+    def close(self, step: Step) -> None:
+        """Add a step that no launch moves over."""
+        self.flush()
+        self.steps.append(step)
