@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -175,6 +177,38 @@ ALL = FEW | {
 }
 
 
+# ----- compiled kernels ---------------------------------------------------------------------------
+
+
+class KeptCompiler:
+    """A compiler whose results are kept, so that a run that was cut off goes on where it was.
+
+    Args:
+        compiler: The compiler.
+    """
+
+    FOLDER = BENCHMARKS.parent / "build" / "assembly"
+
+    def __init__(self, compiler: Nvrtc | Nvcc) -> None:
+        self._compiler = compiler
+
+    def compile_and_report(
+        self, text: str, architecture: str, name: str, *options: str
+    ) -> tuple[bytes, str]:
+        """Return a cubin and the messages of the compiler."""
+        key = "\0".join([self._compiler.identity, architecture, *options, text])
+        path = self.FOLDER / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
+        if not path.is_file():
+            found = self._compiler.compile_and_report(text, architecture, name, *options)
+            content, log = found
+            self.FOLDER.mkdir(parents=True, exist_ok=True)
+            own = path.with_suffix(f".{os.getpid()}")
+            own.write_bytes(log.encode() + b"\0" + content)
+            own.replace(path)
+        kept, _, content = path.read_bytes().partition(b"\0")
+        return content, kept.decode()
+
+
 # ----- tables -------------------------------------------------------------------------------------
 
 
@@ -189,7 +223,7 @@ class Network:
         self, program: LoopProgram, architecture: str, compiler: Nvrtc | Nvcc, disassembler: Path
     ) -> None:
         source = generate(plan_kernels(program, target_for(architecture, compiler)))
-        found = assemble(compiler, disassembler, unit(source.kernels), architecture)
+        found = assemble(KeptCompiler(compiler), disassembler, unit(source.kernels), architecture)
         self.kernels: list[tuple[int, Assembly]] = [
             (each.block[0], found[each.symbol]) for each in source.kernels
         ]

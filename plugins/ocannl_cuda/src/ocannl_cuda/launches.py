@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ocannl_core.backend_api import StaticIndex
+from ocannl_core.backend_api import LinkError, StaticIndex
 from ocannl_cuda.dependences import MemoryAccess
 from ocannl_cuda.device import Device
 
@@ -35,6 +36,7 @@ class KernelLaunch:
 
     Attributes:
         accesses: The same.
+        enqueue: Enqueues the kernel on the stream of the device, with zeros for static indices.
         indices: The same.
         where: The same.
         is_empty: True if the grid has no blocks: there is nothing to launch.
@@ -51,6 +53,7 @@ class KernelLaunch:
         "_layout",
         "_shared_bytes",
         "accesses",
+        "enqueue",
         "indices",
         "is_empty",
         "where",
@@ -84,6 +87,10 @@ class KernelLaunch:
         self._cells = bytearray(before + struct.pack(layout, *addresses, *zeros, *last))
         self._constant = bytes(self._cells)
         self.is_empty = 0 in (*shape[0], *shape[1])
+        enqueue = function._launch_kernel
+        self.enqueue: Callable[[], object] = partial(
+            enqueue, *shape, self._constant, shared_bytes, device.stream
+        )
         device.own(self)
 
     def packed(self, values: Mapping[StaticIndex, int]) -> bytes | bytearray:
@@ -118,3 +125,30 @@ class KernelLaunch:
     def free(self) -> None:
         """Drop the loaded kernel: its code must be released before the device is."""
         self._function = None
+        self.enqueue = _refuse
+
+
+def _refuse() -> None:
+    raise LinkError("Kernels run before their device is closed, at the end of the process.")
+
+
+class LaunchSequence:
+    """An action that enqueues kernels without static indices, one after the other.
+
+    Args:
+        device: The device.
+        launches: The launches.
+    """
+
+    __slots__ = ("_device", "_launches")
+
+    def __init__(self, device: Device, launches: Sequence[KernelLaunch]) -> None:
+        self._device = device
+        self._launches = tuple(launches)
+
+    def __call__(self, values: Values) -> None:
+        try:
+            for launch in self._launches:
+                launch.enqueue()
+        except self._device.failures as error:
+            raise self._device.failure(error, launch.where) from error
