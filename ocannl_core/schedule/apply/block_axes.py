@@ -26,6 +26,7 @@ from ocannl_core.kernels.transforms import (
     Order,
     Pack,
     Pipeline,
+    Ring,
     Schedule,
     Shuffle,
     Split,
@@ -297,5 +298,6 @@ _TRANSFORMS: tuple[type[Transform], ...] = (
     TileMatrix,
     Pipeline,
     Stage,
+    Ring,
     AccumulateAt,
 )

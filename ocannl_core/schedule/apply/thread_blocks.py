@@ -519,7 +519,7 @@ class ThreadEmitter:
             terms, offset = as_affine(position)
             values[axis.var] = affine(terms, offset + axis.start)
             if self.axes.exceeds(root):
-                conditions.append(_is_inside(axis, position))
+                conditions.append(is_inside(axis, position))
         value = substitute_in_expr(factor, values)
         if not conditions:
             return value
@@ -552,7 +552,7 @@ class ThreadEmitter:
         return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
 
 
-def _is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:
+def is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:
     """Return the condition that a position is before the end of an axis."""
     bound = axis.bound_at(position) or LoopBound(position, axis.extent)
     reach = max(bound.maximum, axis.extent)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,6 +93,16 @@ def adam() -> LoopProgram:
         return program_of(oc.train.Adam(learning_rate=1e-3).minimise(loss))
 
 
+def attention(dtype: str = "float32", width: int = 64) -> LoopProgram:
+    """Return causal attention of 12 heads."""
+    with oc.Session():
+        q, k, v = (
+            oc.placeholder(name, batch=[8, 1024], output=[12, width], dtype=dtype) for name in "qkv"
+        )
+        y = oc.nn.attention(q * (1 / width**0.5), k, v, causal=True)
+        return program_of(oc.train.forward(y))
+
+
 def workloads(name: str) -> Iterator[Any]:
     """Yield the workloads of a module of the benchmarks."""
     sys.path.append(str(BENCHMARKS))
@@ -147,18 +159,54 @@ FEW: dict[str, Callable[[], LoopProgram]] = {
     "softmax": softmax,
     "layer norm": layer_norm,
     "adam": adam,
+    "attention": attention,
+    "attention bfloat16": lambda: attention("bfloat16"),
 }
 ALL = FEW | {
     "product 4097": lambda: product(4097, 4097, 4097),
     "product 100x37x61": lambda: product(100, 37, 61),
     "product 256": lambda: product(256, 256, 256),
     "product bfloat16": lambda: product(1024, 1024, 1024, "bfloat16"),
+    "attention bfloat16 of 128": lambda: attention("bfloat16", 128),
+    "attention of 128": lambda: attention("float32", 128),
     "layer bfloat16": lambda: layer(4096, 1024, 1024),
     "sum over a batch": long_sum,
     "perceptron": lambda: training_step("perceptron"),
     "LeNet": lambda: training_step("LeNet"),
     "transformer block": transformer_block,
 }
+
+
+# ----- compiled kernels ---------------------------------------------------------------------------
+
+
+class KeptCompiler:
+    """A compiler whose results are kept, so that a run that was cut off goes on where it was.
+
+    Args:
+        compiler: The compiler.
+    """
+
+    FOLDER = BENCHMARKS.parent / "build" / "assembly"
+
+    def __init__(self, compiler: Nvrtc | Nvcc) -> None:
+        self._compiler = compiler
+
+    def compile_and_report(
+        self, text: str, architecture: str, name: str, *options: str
+    ) -> tuple[bytes, str]:
+        """Return a cubin and the messages of the compiler."""
+        key = "\0".join([self._compiler.identity, architecture, *options, text])
+        path = self.FOLDER / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
+        if not path.is_file():
+            found = self._compiler.compile_and_report(text, architecture, name, *options)
+            content, log = found
+            self.FOLDER.mkdir(parents=True, exist_ok=True)
+            own = path.with_suffix(f".{os.getpid()}")
+            own.write_bytes(log.encode() + b"\0" + content)
+            own.replace(path)
+        kept, _, content = path.read_bytes().partition(b"\0")
+        return content, kept.decode()
 
 
 # ----- tables -------------------------------------------------------------------------------------
@@ -175,7 +223,7 @@ class Network:
         self, program: LoopProgram, architecture: str, compiler: Nvrtc | Nvcc, disassembler: Path
     ) -> None:
         source = generate(plan_kernels(program, target_for(architecture, compiler)))
-        found = assemble(compiler, disassembler, unit(source.kernels), architecture)
+        found = assemble(KeptCompiler(compiler), disassembler, unit(source.kernels), architecture)
         self.kernels: list[tuple[int, Assembly]] = [
             (each.block[0], found[each.symbol]) for each in source.kernels
         ]
