@@ -256,6 +256,24 @@ MIN_GRID_TERMS = 2048
 """Terms of a part of a single cell, at least; fewer for more cells."""
 MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
+CHAIN_THREADS = 128
+"""The threads of a block that walks along the columns of a chain of online reductions."""
+CHAIN_ROW_REGISTERS = 3
+"""The statistics that such a thread keeps for each of its rows."""
+CHAIN_REGISTERS = 20
+"""The registers that it needs for addresses and for statistics while they change."""
+SCORE_OPERATIONS = 10
+"""Operations of a thread for each score of a chain, beside products."""
+ROW_OPERATIONS = 30
+"""Operations of a thread for each of its rows and each tile of columns: the greatest score, and
+corrections.
+"""
+WALK_TERMS = 4
+"""The terms of its products that a thread loads from shared memory at once."""
+MAX_IDLE_WALK = 8
+"""A chain is one kernel unless fewer than one processor in so many had a thread block, which would
+walk along more tiles than so many.
+"""
 GRID_TILE = 64
 """Rows and columns of the tiles of a product by which the blocks are counted that work on it."""
 MIN_TILE_TERMS = 1024

@@ -8,6 +8,7 @@ from ocannl_core.codegen.names import NameRole
 from ocannl_core.codegen.native import native_arguments, render_native
 from ocannl_core.codegen.precedence import CExpr, Precedence, call
 from ocannl_core.codegen.prelude import PreludeWords, headers_of, prelude
+from ocannl_core.kernels.transforms import WalkTiles
 
 __all__ = [
     "CODEGEN_VERSION",
@@ -23,6 +24,7 @@ __all__ = [
     "NameRole",
     "Precedence",
     "PreludeWords",
+    "WalkTiles",
     "call",
     "group_offsets",
     "headers_of",

@@ -27,6 +27,7 @@ from ocannl_core.kernel_passes.inline_nodes import (
 )
 from ocannl_core.kernel_passes.memory_budget import within_budget
 from ocannl_core.kernel_passes.merge_launches import merge_launches
+from ocannl_core.kernel_passes.online_reductions.fuse import fuse_online_reductions
 from ocannl_core.kernel_passes.parallelise import parallelise_step
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
@@ -113,6 +114,9 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     passes.append(("reassociate products", reassociate_products))
     if on_blocks:
         passes.append(("unroll shifts", unroll_shifts))
+    if target is not None and on_blocks:
+        online = partial(fuse_online_reductions, target=target)
+        passes.append(("fuse online reductions", online))
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialise", partial(rematerialise, cache=cache)))

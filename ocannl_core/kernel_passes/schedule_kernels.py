@@ -133,6 +133,8 @@ class _Scheduler:
                 return self.memo.made(key, [each.title for each in kernels], nodes, make)
             case NestKernel(nest, title, body):
                 return self.memo.made((nest, body is None), [title], nodes, make)
+            case Kernel(body, title=title, schedule=schedule) if schedule:
+                return self.memo.made((body, schedule), [title], nodes, make)
             case Kernel() | HostCall():
                 return make()
             case _:

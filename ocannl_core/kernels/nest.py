@@ -267,18 +267,22 @@ class KernelNest:
         return self.epilogue[0].value == LocalRead(self.reduction.result)
 
 
-def kernel_nest(body: Block) -> KernelNest | None:
+def kernel_nest(body: Block, *, is_speculative: bool = False) -> KernelNest | None:
     """Return the nest that a block consists of; None if its iterations depend on each other.
 
     Without outer loops, stores around an inlined reduction are a nest of one cell.
+
+    Args:
+        body: The statements.
+        is_speculative: True to compute a reduction also where a condition on positions excludes it.
     """
     loops, inner = perfect_loops(body)
     if len(loops) > len(AXIS_LETTERS):
         return None
     if loops:
-        found = _accumulation(loops, inner) or _inlined(inner) or _stores(inner)
+        found = _accumulation(loops, inner) or _inlined(inner, is_speculative) or _stores(inner)
     else:
-        found = _inlined(inner)
+        found = _inlined(inner, is_speculative)
     if found is None:
         return None
     reduction, inner_loops, epilogue = found
@@ -391,7 +395,7 @@ def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
     return reduction, [], (replace(store, value=LocalRead(result)),)
 
 
-def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
+def _inlined(stmts: tuple[Stmt, ...], is_speculative: bool) -> _Found | None:
     """Return the parts of stores around one inlined reduction.
 
     { total = 0.0; for k: total += term; } out = f(total)
@@ -400,7 +404,7 @@ def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
         return None
     stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store)]
     inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, Scoped)}
-    if len(inlined) != 1 or not all(map(is_unconditional, stores)):
+    if len(inlined) != 1 or not (is_speculative or all(map(is_unconditional, stores))):
         return None
     (scoped,) = inlined
     match _relevant(scoped.body):

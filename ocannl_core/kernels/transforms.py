@@ -26,6 +26,11 @@ loops they share, and the transforms of the nodes that they write come last.
 
     rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
 
+Online reductions of a device walk along their terms once, in tiles: that of the first nest states
+its rows and its columns.
+
+    rows i k j by 64 on 128; walk m by 32
+
 The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`.
 """
 
@@ -252,6 +257,22 @@ class FuseRows:
 
 
 @dataclass(frozen=True, slots=True)
+class WalkTiles:
+    """The threads of a block walk along an axis tile by tile, with a running result of everything
+    that is reduced along it; of nests that run together, for the first one.
+
+    Attributes:
+        axis: The axis.
+        size: So many of its iterations are a tile.
+        on_tiles: True if matrix instructions multiply.
+    """
+
+    axis: str
+    size: int
+    on_tiles: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FoldStorage:
     """A node that nests running together write has the size of one row.
 
@@ -300,6 +321,7 @@ Transform = (
     | Stage
     | AccumulateAt
     | FuseRows
+    | WalkTiles
     | FoldStorage
     | Inline
     | StreamStores
@@ -349,6 +371,8 @@ def _text(transform: Transform) -> str:
             options += f" in {groups}" if groups > 1 else ""
             options += f" on {threads}" if threads else ""
             return f"rows {' '.join(axes)}{options}{' along' if is_along else ''}"
+        case WalkTiles(axis, size, on_tiles):
+            return f"walk {axis} by {size}{' on tiles' if on_tiles else ''}"
         case FoldStorage(written):
             return f"fold {written}"
         case Inline(written):
@@ -375,6 +399,7 @@ _FORMS = tuple(
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
         r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
         r"(?P<flag> along)?",
+        rf"(?P<verb>walk) (?P<axis>{_AXIS}) by (?P<size>[1-9]\d*)(?P<flag> on tiles)?",
         r"(?P<verb>shuffle) (?P<size>[1-9]\d*)",
         r"(?P<verb>fold|inline|stream) (?P<written>\d+)",
     )
@@ -398,7 +423,7 @@ def _transform(text: str) -> Transform:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
         "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, "
-        "block, shuffle, pack, pipeline, stage, accumulate, rows, fold, inline and stream.",
+        "block, shuffle, pack, pipeline, stage, accumulate, rows, walk, fold, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -440,6 +465,8 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
         case "rows":
             counts = int(parts["size"] or 1), int(parts["groups"] or 1)
             return FuseRows(axes, *counts, flag, int(parts["threads"] or 0))
+        case "walk":
+            return WalkTiles(axis, int(parts["size"] or 0), flag)
         case "fold":
             return FoldStorage(int(parts["written"] or 0))
         case "inline":

@@ -69,6 +69,22 @@ def bounded_range(
     reach = index_range(index, ranges)
     if reach is None:
         return None
+    known = tuple(bounds)
+    found = _range_below(index, ranges, reach, known)
+    # two positions with terms in common are no sum: each alone may say more than the first of both
+    for each in known if len(known) > 1 else ():
+        alone = _range_below(index, ranges, reach, (each,))
+        found = Range(max(found.low, alone.low), min(found.high, alone.high))
+    return found
+
+
+def _range_below(
+    index: AxisIndex,
+    ranges: Mapping[IndexVar, Range],
+    reach: Range,
+    bounds: Iterable[tuple[AxisIndex, int]],
+) -> Range:
+    """Return the range of an index within its reach, by positions that have no terms in common."""
     terms, low = as_affine(index)
     high = low
     left = {var: coefficient for coefficient, var in terms}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit, int32
+from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit, int32, saturate
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.nn.attention_weights import note_weights
@@ -79,7 +79,7 @@ def attention(
     broadcasts to the scores, `...,s|t->h`.
 
     Queries are to be scaled by the caller. A query with all positions masked gets the mean of the
-    values.
+    values. With `causal` alone there is none.
 
     Args:
         queries: The queries.
@@ -96,7 +96,11 @@ def attention(
     if causal:
         key_positions = require_shape(offsets(dtype=int32, label="key_positions"), "|_->")
         allowed = less_equal(key_positions, positions_of(position))
-        mask = allowed if mask is None else where(mask, allowed, 0.0)
+        if mask is None and position is None and _has_infinity(scores.dtype):
+            # every query has a key at its position or before, whose score is a number
+            scores = where(allowed, scores, -math.inf)
+        else:
+            mask = allowed if mask is None else where(mask, allowed, 0.0)
     if mask is not None:
         scores = where(mask, scores, _masked_score(scores.dtype))
     weights = softmax(OVER_KEYS, scores)
@@ -105,6 +109,11 @@ def attention(
         weights = drop(weights, rate=dropout)
     attended: Tensor = einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
     return attended
+
+
+def _has_infinity(dtype: DType) -> bool:
+    """Return True if a format has infinities."""
+    return math.isinf(saturate(-math.inf, dtype))
 
 
 def _masked_score(dtype: DType) -> float:

@@ -164,7 +164,7 @@ def warp_tiles(
     nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
 ) -> Iterator[WarpTile]:
     """Yield the tiles of a product that fit a device, the largest blocks first."""
-    instruction = _instruction(nest, reduction, blocks)
+    instruction = matrix_instruction(nest, reduction, blocks)
     axes = None if instruction is None else product_axes(nest, nodes)
     if instruction is None or axes is None:
         return
@@ -230,7 +230,7 @@ def in_supertiles(nest: KernelNest, tile: WarpTile, target: Target) -> WarpTile:
 # ----- products that qualify ----------------------------------------------------------------------
 
 
-def _instruction(
+def matrix_instruction(
     nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
 ) -> MatrixInstruction | None:
     """Return the instruction that multiplies the factors of a sum, as far as its rounding is

@@ -81,6 +81,16 @@ def adam() -> LoopProgram:
         return program_of(oc.train.Adam(learning_rate=1e-3).minimise(loss))
 
 
+def attention(dtype: str = "float32", width: int = 64) -> LoopProgram:
+    """Return causal attention of 12 heads."""
+    with oc.Session():
+        q, k, v = (
+            oc.placeholder(name, batch=[8, 1024], output=[12, width], dtype=dtype) for name in "qkv"
+        )
+        y = oc.nn.attention(q * (1 / width**0.5), k, v, causal=True)
+        return program_of(oc.train.forward(y))
+
+
 def workloads(name: str) -> Iterator[Any]:
     """Yield the workloads of a module of the benchmarks."""
     sys.path.append(str(BENCHMARKS))
@@ -137,12 +147,16 @@ FEW: dict[str, Callable[[], LoopProgram]] = {
     "softmax": softmax,
     "layer norm": layer_norm,
     "adam": adam,
+    "attention": attention,
+    "attention bfloat16": lambda: attention("bfloat16"),
 }
 ALL = FEW | {
     "product 4097": lambda: product(4097, 4097, 4097),
     "product 100x37x61": lambda: product(100, 37, 61),
     "product 256": lambda: product(256, 256, 256),
     "product bfloat16": lambda: product(1024, 1024, 1024, "bfloat16"),
+    "attention bfloat16 of 128": lambda: attention("bfloat16", 128),
+    "attention of 128": lambda: attention("float32", 128),
     "sum over a batch": long_sum,
     "perceptron": lambda: training_step("perceptron"),
     "LeNet": lambda: training_step("LeNet"),

@@ -26,6 +26,7 @@ from ocannl_core.backend_api import (
 from ocannl_core.backend_api.c_family import (
     KernelText,
     NameRole,
+    WalkTiles,
     native_arguments,
     render_kernel,
     render_native,
@@ -87,7 +88,8 @@ def _kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
     """Return the kernel of a step; None for a call of code that is not CUDA C++."""
     match step:
         case Kernel():
-            return _with_launch_bounds(render_kernel(step, nodes, DIALECT))
+            walks = any(isinstance(each, WalkTiles) for each in step.schedule)
+            return _with_launch_bounds(render_kernel(step, nodes, DIALECT), has_tiles=walks)
         case HostCall(call):
             native = render_native(call, nodes, DIALECT)
             return None if native is None else _with_launch_bounds(native)
@@ -95,14 +97,14 @@ def _kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
             assert_never(step)
 
 
-def _with_launch_bounds(kernel: KernelText) -> KernelText:
+def _with_launch_bounds(kernel: KernelText, *, has_tiles: bool = False) -> KernelText:
     """Return a kernel that states the threads of its blocks: their number limits its registers.
 
     One that holds tiles also states the blocks that run together, by which the compiler may use
     as many registers as the schedule has counted.
     """
     threads = prod(kernel.block)
-    has_tiles = any(each.startswith("multiply_add_") for each in kernel.helpers)
+    has_tiles |= any(each.startswith("multiply_add_") for each in kernel.helpers)
     together = f", {max(1, PROCESSOR_REGISTERS // (REGISTERS * threads))}" if has_tiles else ""
     bounds = f"__global__ void __launch_bounds__({threads}{together})"
     return replace(kernel, text=kernel.text.replace("__global__ void", bounds, 1))

@@ -1,0 +1,113 @@
+"""Chains of online reductions as data.
+
+    s[q, t] = the sum of a[q, d] * b[t, d]          the score of a row and a column
+    m[q]    = the maximum of s[q, t]                a limit
+    l[q]    = the sum of exp(s[q, t] - m[q])        a total
+    o[q, e] = the sum of exp(s[q, t] - m[q]) / l[q] * v[t, e]
+
+A chain reads the columns `t` once, tile by tile, and keeps a running value of each reduction. A sum
+over the tiles so far has terms `exp(s - m)` with a limit that is not the last one. Where the limit
+becomes `m'`, the sum is multiplied by `exp(m - m')` (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", 2018). Factors that depend on a row only, and on totals, are applied when
+all columns have been read.
+"""
+
+from __future__ import annotations
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import LoopVar
+from ocannl_core.kernels.nest import LoopAxis
+from ocannl_core.loopir.nodes import Expr, Local, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The first product of a chain: the scores.
+
+    Attributes:
+        result: The variable that holds a score.
+        left: The factor of rows and terms.
+        right: The factor of columns and terms.
+        terms: The reduced axis.
+    """
+
+    result: Local
+    left: Expr
+    right: Expr
+    terms: LoopAxis
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A maximum over the columns of a row.
+
+    Attributes:
+        result: The variable that holds it.
+        term: The expression of a row and a column that it is the maximum of.
+    """
+
+    result: Local
+    term: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A sum over the columns of a row.
+
+    Attributes:
+        result: The variable that holds it.
+        term: The part of its term that depends on the column; `exp(limit.term - shift)` is a factor
+            of it if there is a shift.
+        shift: An expression of the limit, by which the sum is corrected where that changes; None if
+            its terms do not depend on the limit.
+        exponential: The factor `exp(limit.term - shift)`, with the limit in place of its term; None
+            without a shift.
+        numerators: Factors that depend on the row, for the whole sum.
+        denominators: Likewise, divisors.
+    """
+
+    result: Local
+    term: Expr
+    shift: Expr | None
+    exponential: Expr | None
+    numerators: tuple[Expr, ...] = ()
+    denominators: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A product, statistics of its rows, and a second product.
+
+    All expressions have the variables of the axes below, and those that hold results.
+
+    Attributes:
+        batch: The axes of rows that each thread block has one position along.
+        rows: The axis of rows that tiles run along.
+        columns: The axis of columns.
+        product: The first product.
+        score: The value of a row and a column that is kept: that of the limit's term if there is a
+            limit.
+        limit: The limit, if there is one.
+        totals: The other statistics, in the order of the program.
+        weighted: The sums of the second product.
+        operand: Its factor of columns and cells.
+        cells: The axis of cells of a row.
+        epilogue: The stores of a row and a cell.
+    """
+
+    batch: tuple[LoopAxis, ...]
+    rows: LoopAxis
+    columns: LoopAxis
+    product: Product
+    score: Expr
+    limit: Limit | None
+    totals: tuple[Sum, ...]
+    weighted: Sum
+    operand: Expr
+    cells: LoopAxis
+    epilogue: tuple[Store, ...]
+
+    @property
+    def row_vars(self) -> frozenset[LoopVar]:
+        """The variables of the axes of rows."""
+        return frozenset((self.rows.var, *(axis.var for axis in self.batch)))
