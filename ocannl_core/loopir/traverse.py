@@ -258,9 +258,8 @@ def _rewrite(
     results: list[_Replacement] = []
     for node, old in reversed(found):
         if old:
-            new = results[-len(old) :]
+            node = _with_children(node, old, results[-len(old) :])
             del results[-len(old) :]
-            node = _with_children(node, old, new)
         if type(node) not in _STATEMENTS:
             results.append(on_expr(cast(Expr, node)) if on_expr else node)
             continue
@@ -279,8 +278,7 @@ def _with_children(node: Node, old: tuple[Node, ...], new: Sequence[_Replacement
     flat = _flat(new)
     match node:
         case Binary(op, _, _, dtype):
-            left, right = cast(tuple[Expr, Expr], flat)
-            return Binary(op, left, right, dtype)
+            return Binary(op, *cast(tuple[Expr, Expr], flat), dtype)
         case For() | Scoped() | Staged():
             return replace(node, body=_as_block(flat))
         case Block():
@@ -295,8 +293,7 @@ def _with_children(node: Node, old: tuple[Node, ...], new: Sequence[_Replacement
             position, value = cast(tuple[Expr, Expr], flat)
             return replace(node, position=position, value=value)
         case Ternary(op, _, _, _, dtype):
-            first, second, third = cast(tuple[Expr, Expr, Expr], flat)
-            return Ternary(op, first, second, third, dtype)
+            return Ternary(op, *cast(tuple[Expr, Expr, Expr], flat), dtype)
         case _:
             return node
 
@@ -309,13 +306,8 @@ def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
 
 def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
     """Return nodes one after the other."""
-    found: list[Node] = []
-    for each in replacements:
-        if isinstance(each, tuple):
-            found += each
-        else:
-            found.append(each)
-    return tuple(found)
+    groups = [each if isinstance(each, tuple) else (each,) for each in replacements]
+    return tuple([node for group in groups for node in group])
 
 
 def _as_block(stmts: tuple[Node, ...]) -> Block:
@@ -495,7 +487,7 @@ class Access:
 
 
 _WRITING = (Store, StoreVector, Scatter, Fill)
-_ACCESSING = frozenset((Load, Gather, LoadMerge, *_WRITING, CheckPositions, CallExternal, Repeat))
+_ACCESSING = {Load, Gather, LoadMerge, *_WRITING, CheckPositions, CallExternal, Repeat}
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
