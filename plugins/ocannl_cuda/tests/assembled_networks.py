@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +50,16 @@ def product(rows: int, terms: int, columns: int, dtype: str = "float32") -> Loop
         a = oc.placeholder("a", batch=[rows], output=[terms], dtype=dtype)
         b = oc.placeholder("b", batch=[terms], output=[columns], dtype=dtype)
         return program_of(oc.train.forward(oc.einsum("i|k; k|j => i|j", a, b)))
+
+
+def layer(rows: int, terms: int, columns: int) -> LoopProgram:
+    """Return a layer whose weights have a row for each output, with a residual connection."""
+    with oc.Session():
+        x = oc.placeholder("x", batch=[rows], output=[terms], dtype="bfloat16")
+        w = oc.placeholder("w", batch=[columns], output=[terms], dtype="bfloat16")
+        bias = oc.placeholder("b", output=[columns], dtype="bfloat16")
+        y = oc.placeholder("y", batch=[rows], output=[columns], dtype="bfloat16")
+        return program_of(oc.train.forward(oc.relu(oc.einsum("i|k; j|k => i|j", x, w) + bias) + y))
 
 
 def softmax() -> LoopProgram:
@@ -157,11 +169,44 @@ ALL = FEW | {
     "product bfloat16": lambda: product(1024, 1024, 1024, "bfloat16"),
     "attention bfloat16 of 128": lambda: attention("bfloat16", 128),
     "attention of 128": lambda: attention("float32", 128),
+    "layer bfloat16": lambda: layer(4096, 1024, 1024),
     "sum over a batch": long_sum,
     "perceptron": lambda: training_step("perceptron"),
     "LeNet": lambda: training_step("LeNet"),
     "transformer block": transformer_block,
 }
+
+
+# ----- compiled kernels ---------------------------------------------------------------------------
+
+
+class KeptCompiler:
+    """A compiler whose results are kept, so that a run that was cut off goes on where it was.
+
+    Args:
+        compiler: The compiler.
+    """
+
+    FOLDER = BENCHMARKS.parent / "build" / "assembly"
+
+    def __init__(self, compiler: Nvrtc | Nvcc) -> None:
+        self._compiler = compiler
+
+    def compile_and_report(
+        self, text: str, architecture: str, name: str, *options: str
+    ) -> tuple[bytes, str]:
+        """Return a cubin and the messages of the compiler."""
+        key = "\0".join([self._compiler.identity, architecture, *options, text])
+        path = self.FOLDER / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
+        if not path.is_file():
+            found = self._compiler.compile_and_report(text, architecture, name, *options)
+            content, log = found
+            self.FOLDER.mkdir(parents=True, exist_ok=True)
+            own = path.with_suffix(f".{os.getpid()}")
+            own.write_bytes(log.encode() + b"\0" + content)
+            own.replace(path)
+        kept, _, content = path.read_bytes().partition(b"\0")
+        return content, kept.decode()
 
 
 # ----- tables -------------------------------------------------------------------------------------
@@ -178,7 +223,7 @@ class Network:
         self, program: LoopProgram, architecture: str, compiler: Nvrtc | Nvcc, disassembler: Path
     ) -> None:
         source = generate(plan_kernels(program, target_for(architecture, compiler)))
-        found = assemble(compiler, disassembler, unit(source.kernels), architecture)
+        found = assemble(KeptCompiler(compiler), disassembler, unit(source.kernels), architecture)
         self.kernels: list[tuple[int, Assembly]] = [
             (each.block[0], found[each.symbol]) for each in source.kernels
         ]

@@ -107,6 +107,26 @@ def test_blocks_pass_between_tensors_and_arrays_in_the_order_of_both_streams(
     check(with_arrays(program, tmp_path))
 
 
+def test_an_array_that_a_stream_fills_is_a_value_inside_of_that_stream(tmp_path: Path) -> None:
+    program = """
+        with device:
+            stream = driver.Stream(1)
+            array = GPUArray((4, 3), np.float32, allocator=ocannl_cuda.allocator(stream=stream))
+            filled = pinned(0.0, 12)
+        for number in range(3):
+            filled[:] = cells.ravel() + number
+            with ocannl_cuda.on_stream(stream):
+                with device.current():
+                    driver.memcpy_htod_async(array.gpudata, filled, stream)
+                ctx[x] = array
+                step()
+            assert ctx[y].tolist() == (2 * (cells + number)).tolist()
+        with device:
+            del array, stream, filled
+        """
+    check(with_arrays(program, tmp_path))
+
+
 @pytest.mark.parametrize(
     ("statement", "found"),
     [

@@ -110,7 +110,7 @@ def test_a_training_step_has_branches_and_the_bits_of_single_launches(tmp_path: 
     assert (plain.errors, replayed.errors) == ("", "")
     assert replayed.output == plain.output
     assert replayed.left["graph_launches"] == 4
-    assert replayed.left["graph_levels"] < replayed.left["graph_nodes"] - 3
+    assert replayed.left["graph_levels"] < replayed.left["graph_nodes"]
     assert left_of(replayed) == NOTHING_LEFT
 
 

@@ -157,6 +157,32 @@ def test_a_streamed_merge_buffer_is_read_before_its_source_is_written_again(tmp_
     check(on_two(program, tmp_path))
 
 
+def test_devices_that_cannot_access_each_other_copy_and_refuse_streamed_merge_buffers(
+    tmp_path: Path,
+) -> None:
+    program = """
+        merge = second.compile(merged(total, y))
+        second[total] = 0
+        first[x] = 3
+        step()
+        second.copy_from(first, {p: y})
+        follow()
+        assert second[z].tolist() == [7] * 4
+        second.fill_merge(y, source=first)
+        merge()
+        assert second[total].tolist() == [6] * 4
+        try:
+            second.fill_merge(y, source=first, streamed=True)
+            merge()
+        except oc.LinkError as error:
+            print(error)
+        """
+    outcome = on_two(program, tmp_path, CUDA_EMULATOR_PEERS="0")
+    check(outcome)
+    assert "cuda:1 cannot read memory of cuda:0" in outcome.output
+    assert "streamed=False" in outcome.output
+
+
 def test_threads_record_and_wait_for_events_of_both_devices(tmp_path: Path) -> None:
     program = """
         def work(number):

@@ -24,7 +24,7 @@ from ocannl_cuda.driver_calls import (
     KernelNodeParams,
     with_arguments,
 )
-from ocannl_cuda.launches import Action, KernelLaunch, Values
+from ocannl_cuda.launches import Action, KernelLaunch, LaunchSequence, Values
 
 _NON_BLOCKING = 1
 MOST_NODES = 4096
@@ -243,6 +243,7 @@ def actions_of(steps: Sequence[RunStep], device: Device, *, uses_graphs: bool) -
         uses_graphs: True to replay consecutive launches as graphs.
     """
     pending: list[BoundLaunch] = []
+    constant: list[KernelLaunch] = []
     for step in steps:
         launches = None
         if uses_graphs:
@@ -253,6 +254,12 @@ def actions_of(steps: Sequence[RunStep], device: Device, *, uses_graphs: bool) -
         if launches is not None:
             pending += launches
             continue
+        if isinstance(step, KernelLaunch) and not step.indices:
+            constant.append(step)
+            continue
+        if constant:
+            yield LaunchSequence(device, constant)
+            constant = []
         match step:
             case KernelLaunch():
                 yield step.start
@@ -263,6 +270,8 @@ def actions_of(steps: Sequence[RunStep], device: Device, *, uses_graphs: bool) -
                 yield _repeated(step, list(inside))
             case _:
                 assert_never(step)
+    if constant:
+        yield LaunchSequence(device, constant)
     yield from _flushed(device, pending)
 
 

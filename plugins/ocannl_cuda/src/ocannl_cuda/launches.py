@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ocannl_core.backend_api import StaticIndex
+from ocannl_core.backend_api import LinkError, StaticIndex
 from ocannl_cuda.dependences import MemoryAccess
 from ocannl_cuda.device import Device
 
@@ -31,9 +32,11 @@ class KernelLaunch:
         last: The addresses that are its last ones.
         shared_bytes: The shared memory of a block that the kernel does not declare.
         accesses: The memory that the kernel reads and writes.
+        maps: The tensor maps that are its parameters before the addresses.
 
     Attributes:
         accesses: The same.
+        enqueue: Enqueues the kernel on the stream of the device, with zeros for static indices.
         indices: The same.
         where: The same.
         is_empty: True if the grid has no blocks: there is nothing to launch.
@@ -50,6 +53,7 @@ class KernelLaunch:
         "_layout",
         "_shared_bytes",
         "accesses",
+        "enqueue",
         "indices",
         "is_empty",
         "where",
@@ -66,6 +70,7 @@ class KernelLaunch:
         last: Sequence[int] = (),
         shared_bytes: int = 0,
         accesses: tuple[MemoryAccess, ...] = (),
+        maps: Sequence[bytes] = (),
     ) -> None:
         self._device = device
         self._function = function
@@ -75,12 +80,17 @@ class KernelLaunch:
         self._shared_bytes = shared_bytes
         self.indices = indices
         self._layout = struct.Struct(f"={len(indices)}q")
-        self._first = _WORD * len(addresses)
+        before = b"".join(maps)
+        self._first = len(before) + _WORD * len(addresses)
         zeros = (0,) * len(indices)
         layout = f"={len(addresses)}Q{len(indices)}q{len(last)}Q"
-        self._cells = bytearray(struct.pack(layout, *addresses, *zeros, *last))
+        self._cells = bytearray(before + struct.pack(layout, *addresses, *zeros, *last))
         self._constant = bytes(self._cells)
         self.is_empty = 0 in (*shape[0], *shape[1])
+        enqueue = function._launch_kernel
+        self.enqueue: Callable[[], object] = partial(
+            enqueue, *shape, self._constant, shared_bytes, device.stream
+        )
         device.own(self)
 
     def packed(self, values: Mapping[StaticIndex, int]) -> bytes | bytearray:
@@ -115,3 +125,30 @@ class KernelLaunch:
     def free(self) -> None:
         """Drop the loaded kernel: its code must be released before the device is."""
         self._function = None
+        self.enqueue = _refuse
+
+
+def _refuse() -> None:
+    raise LinkError("Kernels run before their device is closed, at the end of the process.")
+
+
+class LaunchSequence:
+    """An action that enqueues kernels without static indices, one after the other.
+
+    Args:
+        device: The device.
+        launches: The launches.
+    """
+
+    __slots__ = ("_device", "_launches")
+
+    def __init__(self, device: Device, launches: Sequence[KernelLaunch]) -> None:
+        self._device = device
+        self._launches = tuple(launches)
+
+    def __call__(self, values: Values) -> None:
+        try:
+            for launch in self._launches:
+                launch.enqueue()
+        except self._device.failures as error:
+            raise self._device.failure(error, launch.where) from error

@@ -7,6 +7,7 @@
 //
 //   CUDA_EMULATOR_DEVICES  the number of devices, 1 by default
 //   CUDA_EMULATOR_MEMORY   bytes of each, 4 GiB by default
+//   CUDA_EMULATOR_PEERS    0 for devices that cannot access each other's memory
 //   CUDA_EMULATOR_FAIL     NAME:N lets the Nth call of the function fail, for cuMemAlloc_v2,
 //                          cuMemHostAlloc, cuLaunchKernel, cuModuleLoadDataEx, cuGraphLaunch,
 //                          cuGraphInstantiateWithFlags, cuEventCreate, cuEventRecord, cuStreamWaitEvent
@@ -29,7 +30,7 @@ typedef int (*Run)(const char *, size_t, const unsigned *, const unsigned *);
 
 enum {
   OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100,
-  INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ENABLED = 704,
+  INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_UNSUPPORTED = 217, PEER_ENABLED = 704,
   INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
   NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
 };
@@ -238,6 +239,7 @@ Result cuGetErrorString(Result code, const char **text) {
     case NOT_READY: *text = "device not ready"; break;
     case NOT_FOUND: *text = "named symbol not found"; break;
     case ILLEGAL_ADDRESS: *text = "an illegal memory access was encountered"; break;
+    case PEER_UNSUPPORTED: *text = "peer access is not supported between these two devices"; break;
     case PEER_ENABLED: *text = "peer access is already enabled"; break;
     case LAUNCH_FAILED: *text = "unspecified launch failure"; break;
     case NOT_SUPPORTED: *text = "operation not supported"; break;
@@ -313,7 +315,11 @@ Result cuDeviceGetAttribute(int *value, int attribute, int device) {
   }
   return OK;
 }
-Result cuDeviceCanAccessPeer(int *value, int device, int peer) { *value = device != peer; return OK; }
+Result cuDeviceCanAccessPeer(int *value, int device, int peer) {
+  const char *peers = getenv("CUDA_EMULATOR_PEERS");
+  *value = device != peer && !(peers && *peers == '0');
+  return OK;
+}
 Result cuDevicePrimaryCtxRetain(Context **context, int device) { primary[device].retained++; *context = &primary[device]; return OK; }
 Result cuDevicePrimaryCtxRelease_v2(int device) {
   GUARD();
@@ -353,6 +359,9 @@ Result cuCtxSynchronize(void) {
 Result cuCtxEnablePeerAccess(Context *peer, unsigned flags) {
   static char enabled[MOST_DEVICES][MOST_DEVICES];
   NEED_CONTEXT();
+  int can_access = 0;
+  cuDeviceCanAccessPeer(&can_access, CURRENT()->device, peer->device);
+  if (!can_access) return PEER_UNSUPPORTED;
   char *cell = &enabled[CURRENT()->device][peer->device];
   if (*cell) return PEER_ENABLED;
   *cell = 1;
@@ -641,6 +650,35 @@ Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsi
   const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
   if (blocking && *blocking == '1') run_stream(stream_of(stream));
   return CURRENT()->error;
+}
+
+// ----- tensor maps -------------------------------------------------------------------------------
+
+typedef struct TensorMap {  // as warpgroup_emulator.hpp reads it
+  uint64_t address, strides[4];
+  uint32_t extents[5], box[5], cell_bytes, rank, kind, unused;
+  uint64_t mark, rest[3];
+} TensorMap;
+
+Result cuTensorMapEncodeTiled(TensorMap *map, int format, uint32_t rank, void *address, const uint64_t *extents,
+                              const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                              int swizzle, int promotion, int fill) {
+  GUARD();
+  const int is_known = (format == 6 || format == 9) && !interleave && !fill && swizzle == 3;
+  if (!is_known || (uintptr_t)map % 64 || (uintptr_t)address % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
+  memset(map, 0, sizeof *map);
+  uint64_t reach = 2;
+  for (uint32_t axis = 0; axis < rank; ++axis) {
+    if (!extents[axis] || extents[axis] > 1ull << 32 || !box[axis] || box[axis] > 256 || steps[axis] != 1) return INVALID_VALUE;
+    if (axis + 1 < rank && (strides[axis] % 16 || strides[axis] >= 1ull << 40)) return INVALID_VALUE;
+    map->extents[axis] = (uint32_t)extents[axis], map->box[axis] = box[axis];
+    if (axis + 1 < rank) map->strides[axis] = strides[axis];
+    reach += (extents[axis] - 1) * (axis ? strides[axis - 1] : 2);
+  }
+  if (box[0] * 2 > 128 || !block_of((Address)(uintptr_t)address, reach)) return INVALID_VALUE;
+  map->address = (uintptr_t)address, map->cell_bytes = 2, map->rank = rank, map->kind = swizzle;
+  map->mark = 0x70616d726f736e65;
+  return OK;
 }
 
 // ----- graphs ------------------------------------------------------------------------------------
