@@ -38,7 +38,6 @@ from ocannl_core.shape.language.terms import (
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.state import State
 from ocannl_core.shape.translation.logic import logic_from_text
-from tests.support.example_count import example_count
 
 ORIGIN = Origin("formula", detail="output row")
 
@@ -574,7 +573,7 @@ def _outcome(dims: tuple[DimVar, ...], constraints: Sequence[Constraint]) -> lis
         return None
 
 
-@settings(max_examples=example_count(150), deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(_formulas(), st.data())
 def test_formulas_in_any_order_have_the_same_solution(
     problem: tuple[tuple[DimVar, ...], list[Constraint]], data: st.DataObject
