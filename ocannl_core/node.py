@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum, IntEnum
+from functools import lru_cache
 from math import prod
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -38,6 +39,17 @@ class _Entered:
     __slots__ = ("__weakref__", "_entries")
 
 
+@lru_cache(maxsize=4096)
+def _identifier(label: tuple[str, ...]) -> str:
+    """Return the parts of a label as one identifier, but for a digit at its beginning."""
+    parts: list[str] = []
+    for part in label:
+        clean = "".join(c if c.isalnum() or c == "_" else "_" for c in part).strip("_")
+        if clean and (not parts or parts[-1] != clean):
+            parts.append(clean)
+    return "_".join(parts)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorNode(_Entered):
     """The identity of a multi-dimensional array; compared by identity.
@@ -55,12 +67,7 @@ class TensorNode(_Entered):
     @property
     def name(self) -> str:
         """The label as one identifier; `n<id>` for a node without one."""
-        parts: list[str] = []
-        for part in self.label:
-            clean = "".join(c if c.isalnum() or c == "_" else "_" for c in part).strip("_")
-            if clean and (not parts or parts[-1] != clean):
-                parts.append(clean)
-        name = "_".join(parts)
+        name = _identifier(self.label)
         return (
             name if name and not name[0].isdigit() else f"n{self.id}" + (f"_{name}" if name else "")
         )

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from ocannl_core import config_files
@@ -39,6 +40,7 @@ __all__ = [
     "cache_directory",
     "current",
     "describe",
+    "held",
     "other_arguments",
     "overrides",
 ]
@@ -336,7 +338,14 @@ class Described:
     doc: str
 
 
-_overrides: ContextVar[Mapping[str, object]] = ContextVar("ocannl settings overrides")
+_NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
+_overrides: ContextVar[Mapping[str, object]] = ContextVar(
+    "ocannl settings overrides", default=_NO_OVERRIDES
+)
+_held: ContextVar[tuple[Mapping[str, object], Settings] | None] = ContextVar(
+    "ocannl settings held", default=None
+)
+"""Settings that were read already, with the overrides that they contain."""
 
 
 def current() -> Settings:
@@ -346,8 +355,26 @@ def current() -> Settings:
         SettingsError: if a configuration file or a variable contains an unknown or malformed
             setting.
     """
+    held = _held.get()
+    if held is not None and held[0] is _overrides.get():
+        return held[1]
     values = {name: value for name, (value, _) in _resolve().items()}
     return Settings(**cast("dict[str, Any]", values))
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Read files, variables and options once for the duration of a `with` statement, such as a
+    compilation, of which all parts have the same settings; overrides inside it are in force.
+
+    Raises:
+        SettingsError: as `current`.
+    """
+    token = _held.set((_overrides.get(), current()))
+    try:
+        yield
+    finally:
+        _held.reset(token)
 
 
 def describe() -> list[Described]:
@@ -367,7 +394,7 @@ def overrides(**values: object) -> Iterator[Settings]:
         SettingsError: for an unknown name or an impossible value.
     """
     checked = {name: _TABLE.check(name, value, "overrides(...)") for name, value in values.items()}
-    token = _overrides.set({**_overrides.get({}), **checked})
+    token = _overrides.set({**_overrides.get(), **checked})
     try:
         yield current()
     finally:
@@ -424,7 +451,7 @@ def _resolve() -> Resolved:
     for option, name in unknown.items():
         _warn_about_unknown(f"option {option}", name)
     chosen.update(given)
-    chosen.update({name: (value, "overrides(...)") for name, value in _overrides.get({}).items()})
+    chosen.update({name: (value, "overrides(...)") for name, value in _overrides.get().items()})
     own = config_files.user_file()
     if own is not None:
         resolved.update(_TABLE.from_file(own))

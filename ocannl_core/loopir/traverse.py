@@ -7,8 +7,8 @@ without changes returns its argument itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from operator import attrgetter
-from typing import Any, TypeVar, cast
+from operator import attrgetter, is_
+from typing import Any, TypeVar, cast, get_args
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
@@ -183,19 +183,19 @@ def fold(
         combine: Takes a node and the results of the nodes inside it.
         inside: The children to visit; all of them by default.
     """
+    found: list[tuple[Node, int]] = []
+    pending = [root]
+    while pending:  # backwards: a node, then its children from the right
+        node = pending.pop()
+        inner = inside(node)
+        found.append((node, len(inner)))
+        pending += inner
     results: list[Result] = []
-    pending: list[tuple[Node, int]] = [(root, -1)]
-    while pending:
-        node, count = pending.pop()
-        if count < 0:
-            inner = inside(node)
-            if inner:
-                pending.append((node, len(inner)))
-                pending.extend([(child, -1) for child in reversed(inner)])
-                continue
-            count = 0
-        cut = len(results) - count
-        results[cut:] = [combine(node, tuple(results[cut:]))]
+    for node, count in reversed(found):
+        if count:
+            results[-count:] = [combine(node, tuple(results[-count:]))]
+        else:
+            results.append(combine(node, ()))
     return results[0]
 
 
@@ -214,7 +214,7 @@ def rewrite(
         on_stmt: Replaces a statement with rewritten children; an empty tuple removes it.
         on_expr: Replaces an expression with rewritten children.
     """
-    return _as_block(_rewrite(root, on_stmt, on_expr))
+    return _as_block(_flat([_rewrite(root, on_stmt, on_expr)]))
 
 
 def map_stmts(root: Stmt, function: Callable[[Stmt], Replacement]) -> Block:
@@ -233,11 +233,13 @@ def map_expr(
     on_stmt: Callable[[Stmt], Replacement] | None = None,
 ) -> Expr:
     """Rewrite an expression bottom-up, including inlined computations."""
-    return _as_expr(_rewrite(root, on_stmt, on_expr))
+    return cast(Expr, _rewrite(root, on_stmt, on_expr))
 
 
-_Replacement = tuple[Node, ...]
-"""One expression, or the statements that replace one."""
+_STATEMENTS = frozenset(get_args(Stmt))
+"""The classes of statements: the union itself takes long to search."""
+_Replacement = Node | tuple[Node, ...]
+"""One node, or none or several statements that replace one."""
 
 
 def _rewrite(
@@ -245,35 +247,38 @@ def _rewrite(
     on_stmt: Callable[[Stmt], Replacement] | None,
     on_expr: Callable[[Expr], Expr] | None,
 ) -> _Replacement:
+    found: list[tuple[Node, tuple[Node, ...]]] = []
+    pending = [root]
+    while pending:  # backwards: a node, then its children from the right
+        node = pending.pop()
+        inside = _INSIDE[type(node)]
+        inner = () if inside is None else inside(node)
+        found.append((node, inner))
+        pending += inner
     results: list[_Replacement] = []
-    pending: list[tuple[Node, tuple[Node, ...] | None]] = [(root, None)]
-    while pending:
-        node, old = pending.pop()
-        if old is None:
-            old = children(node)
-            if old:
-                pending.append((node, old))
-                pending.extend([(child, None) for child in reversed(old)])
-                continue
-        else:
-            cut = len(results) - len(old)
-            new = results[cut:]
-            del results[cut:]
-            node = _with_children(node, old, new)
-        if not isinstance(node, Stmt):
-            results.append((on_expr(node),) if on_expr else (node,))
+    for node, old in reversed(found):
+        if old:
+            node = _with_children(node, old, results[-len(old) :])
+            del results[-len(old) :]
+        if type(node) not in _STATEMENTS:
+            results.append(on_expr(cast(Expr, node)) if on_expr else node)
             continue
-        replacement = on_stmt(node) if on_stmt else node
-        results.append(tuple(replacement) if isinstance(replacement, Sequence) else (replacement,))
+        replacement = on_stmt(cast(Stmt, node)) if on_stmt else cast(Stmt, node)
+        if isinstance(replacement, Sequence):
+            results.append(replacement[0] if len(replacement) == 1 else tuple(replacement))
+        else:
+            results.append(replacement)
     return results[0]
 
 
-def _with_children(node: Node, old: tuple[Node, ...], new: list[_Replacement]) -> Node:
+def _with_children(node: Node, old: tuple[Node, ...], new: Sequence[_Replacement]) -> Node:
     """Return the node with other children; the node itself if they are the same objects."""
-    if all(len(group) == 1 and group[0] is child for group, child in zip(new, old, strict=True)):
+    if all(map(is_, new, old)):
         return node
-    flat = tuple([child for group in new for child in group])
+    flat = _flat(new)
     match node:
+        case Binary(op, _, _, dtype):
+            return Binary(op, *cast(tuple[Expr, Expr], flat), dtype)
         case For() | Scoped() | Staged():
             return replace(node, body=_as_block(flat))
         case Block():
@@ -287,23 +292,25 @@ def _with_children(node: Node, old: tuple[Node, ...], new: list[_Replacement]) -
         case Scatter():
             position, value = cast(tuple[Expr, Expr], flat)
             return replace(node, position=position, value=value)
-        case Binary(op, _, _, dtype):
-            left, right = cast(tuple[Expr, Expr], flat)
-            return Binary(op, left, right, dtype)
         case Ternary(op, _, _, _, dtype):
-            first, second, third = cast(tuple[Expr, Expr, Expr], flat)
-            return Ternary(op, first, second, third, dtype)
+            return Ternary(op, *cast(tuple[Expr, Expr, Expr], flat), dtype)
         case _:
             return node
 
 
 def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
     """Return an expression with other operands; itself if they are the same objects."""
-    rebuilt = _with_children(expr, children(expr), [(operand,) for operand in operands])
+    rebuilt = _with_children(expr, children(expr), operands)
     return cast(Expr, rebuilt)
 
 
-def _as_block(stmts: _Replacement) -> Block:
+def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
+    """Return nodes one after the other."""
+    groups = [each if isinstance(each, tuple) else (each,) for each in replacements]
+    return tuple([node for group in groups for node in group])
+
+
+def _as_block(stmts: tuple[Node, ...]) -> Block:
     match stmts:
         case (Block() as block,):
             return block
@@ -311,7 +318,7 @@ def _as_block(stmts: _Replacement) -> Block:
             return Block(cast(tuple[Stmt, ...], stmts))
 
 
-def _as_expr(rewritten: _Replacement) -> Expr:
+def _as_expr(rewritten: tuple[Node, ...]) -> Expr:
     (expr,) = rewritten
     return cast(Expr, expr)
 
@@ -480,7 +487,7 @@ class Access:
 
 
 _WRITING = (Store, StoreVector, Scatter, Fill)
-_ACCESSING = (Load, Gather, LoadMerge, *_WRITING, CheckPositions, CallExternal, Repeat)
+_ACCESSING = {Load, Gather, LoadMerge, *_WRITING, CheckPositions, CallExternal, Repeat}
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
@@ -505,7 +512,7 @@ def accesses_at(node: Node) -> tuple[Access, ...]:
 def accesses(root: Node) -> Iterator[Access]:
     """Yield every access inside a node, in execution order."""
     for node in walk_up(root):
-        if isinstance(node, _ACCESSING):
+        if type(node) in _ACCESSING:
             yield from accesses_at(node)
 
 

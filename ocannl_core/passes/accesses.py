@@ -341,11 +341,10 @@ class CostClass(NamedTuple):
 
 def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None) -> CostClass:
     """Return the cost class of a node of the loop language, given those of its children."""
-    reads = any(each.has_reads for each in inner) or _is_access(node, own)
-    computes = any(each.has_computation for each in inner)
-    loads = any(each.has_loads for each in inner) or (
-        not isinstance(node, LocalRead) and _is_access(node, own)
-    )
+    reads = is_access = _is_access(node, own)
+    computes, loads = False, is_access and not isinstance(node, LocalRead)
+    for has_reads, has_computation, has_loads in inner:
+        reads, computes, loads = reads or has_reads, computes or has_computation, loads or has_loads
     match node:
         case Binary(_, Load(loaded), _) if loaded is own:
             return CostClass(reads, computes, loads)

@@ -71,7 +71,7 @@ class Context:
         device: int | None = None,
         asynchronous: bool | None = None,
     ) -> None:
-        with _without_collections():  # imported objects live on
+        with settings.held(), _without_collections():  # imported objects live on
             chosen, target = manager.select(backend)
         if device is not None and device != target.device:
             if backend is not None and ":" in backend:
@@ -155,7 +155,7 @@ class Context:
                 )
             checks.check_entries(keyword, given or ())
         collect_if_due()
-        with _without_collections():
+        with settings.held(), _without_collections():
             return self._compile(computation, bindings, keep, name, inline)
 
     def compile_all(

@@ -19,6 +19,7 @@ from ocannl_core.tensor.operations.operators import primitive_operations
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import power_primitive
 from ocannl_core.testing.gradients import Point, check_gradients
+from tests.support.example_count import example_count
 
 POINTWISE = {
     operation.name: operation
@@ -394,13 +395,13 @@ step = st.tuples(st.sampled_from(sorted(FORMS)), st.integers(0, 9), st.integers(
 
 
 @given(st.lists(step, min_size=1, max_size=5))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=example_count(13), deadline=None)
 def test_gradients_of_random_compositions_are_slopes(steps: list[tuple[str, int, int]]) -> None:
     check_composition(steps, "interp")
 
 
 @given(st.lists(step, min_size=3, max_size=5))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=example_count(3), deadline=None)
 def test_compiled_gradients_of_random_compositions_are_slopes(
     steps: list[tuple[str, int, int]],
 ) -> None:

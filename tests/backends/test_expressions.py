@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
+from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]
 
@@ -95,7 +96,7 @@ program = st.builds(
 
 
 @given(program)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=example_count(13), deadline=None)
 def test_random_expressions_and_their_gradients_agree_with_numpy(
     target: str, program: ExpressionProgram
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
+from tests.support.example_count import example_count
 
 Array = npt.NDArray[Any]
 Axis = int | oc.StaticExtent
@@ -237,7 +238,7 @@ def trained(target: str, size: Axis, rows: int, **given: int) -> list[Array]:
     return state(network)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=example_count(4), deadline=None)
 @given(data=st.data())
 def test_bits_are_those_of_the_routine_of_this_size(target: str, data: st.DataObject) -> None:
     most = data.draw(st.integers(2, 8))
@@ -247,7 +248,7 @@ def test_bits_are_those_of_the_routine_of_this_size(target: str, data: st.DataOb
         assert_same_bits(trained(target, n, size, n=size), trained(target, size, size))
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=example_count(3), deadline=None)
 @given(most=st.integers(2, 70))
 def test_at_the_maximum_schedules_give_the_bits_of_a_constant_size(target: str, most: int) -> None:
     if target.startswith("interp"):
@@ -303,7 +304,7 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     assert_same_bits(found[2], found[0])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=example_count(13), deadline=None)
 @given(
     most=st.integers(2, 40),
     fixed=st.integers(1, 40),

@@ -14,6 +14,7 @@ import ocannl_core as oc
 from ocannl_core.errors import UsageError
 from ocannl_core.testing.gradients import Point, weighted
 from tests.backends.test_every_gradient import CASES, FORMS, POINTWISE, cells, step
+from tests.support.example_count import example_count
 
 
 def check_second_gradients(
@@ -109,7 +110,7 @@ def test_compiled_second_gradients_are_slopes_too(case: str) -> None:
 
 
 @given(st.lists(step, min_size=1, max_size=3))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=example_count(3), deadline=None)
 def test_second_gradients_of_random_compositions_are_slopes(
     steps: list[tuple[str, int, int]],
 ) -> None:

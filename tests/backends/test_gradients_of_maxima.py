@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.testing.gradients import check_gradients
+from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]
 INF, NAN = np.inf, np.nan
@@ -123,7 +124,7 @@ def gradient_of(
 
 @pytest.mark.parametrize("name", MAXIMA)
 @hypothesis_settings(
-    max_examples=6,
+    max_examples=example_count(3),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -18,6 +18,7 @@ from ocannl_core.passes.inline.decide import Policy, inline
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.support.chains import chain_programs
+from tests.support.example_count import example_count
 
 KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
 
@@ -172,7 +173,10 @@ def test_a_padded_tensor_is_inlined_with_its_margins(target: str) -> None:
 
 @given(chain_programs(max_steps=5))
 @hypothesis_settings(
-    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    max_examples=example_count(6),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
 )
 def test_inlined_chains_give_the_same_bits_on_every_device(target: str, example: Example) -> None:
     subject = subject_named(target)

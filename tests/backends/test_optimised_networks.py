@@ -21,6 +21,7 @@ import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.testing.compare import Array, assert_same
 from ocannl_core.testing.subject import subject_named
+from tests.support.example_count import example_count
 
 WIDTH, BATCH = 4, 3
 
@@ -197,7 +198,10 @@ def _cells(context: oc.Context, tensor: oc.Tensor) -> Array | None:
 
 
 @hypothesis_settings(
-    max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=example_count(15),
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 @given(plan=PLANS)
 def test_the_optimiser_changes_no_bit_of_results(target: str, plan: NetworkPlan) -> None:

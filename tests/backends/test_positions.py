@@ -18,6 +18,7 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.loopir.computed_positions import value_beyond
 from ocannl_core.testing.gradients import check_gradients
+from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]
 KINDS = ("batch", "output", "input")
@@ -53,7 +54,7 @@ extents = st.lists(st.integers(0, 4), max_size=2).map(tuple)
 
 
 @given(data=st.data(), seed=st.integers(0, 9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=example_count(13), deadline=None)
 def test_take_gives_the_cells_that_numpy_takes(target: str, data: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     before, after = data.draw(extents), data.draw(extents)
@@ -116,7 +117,7 @@ def test_brackets_select_along_one_axis(target: str) -> None:
 
 
 @given(data=st.data(), seed=st.integers(0, 9))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=example_count(10), deadline=None)
 def test_take_along_gives_the_cells_that_numpy_takes(target: str, data: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     dims = list(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
@@ -135,7 +136,7 @@ def test_take_along_gives_the_cells_that_numpy_takes(target: str, data: Any, see
 
 
 @given(data=st.data(), seed=st.integers(0, 9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=example_count(13), deadline=None)
 def test_scatter_add_gives_the_sums_of_numpy(target: str, data: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     before, after, chosen = data.draw(extents), data.draw(extents), data.draw(extents)

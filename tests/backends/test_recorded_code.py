@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
+from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]
 Code = Callable[..., None]
@@ -455,7 +456,7 @@ def value_of(oc_or_np: Any, kind: str, x: Any, y: Any) -> Any:
 
 
 @given(st.lists(statement, min_size=1, max_size=7))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=example_count(50), deadline=None)
 def test_random_code_agrees_with_numpy(statements: list[tuple[str, str, str, str, str]]) -> None:
     initial = {name: np.arange(3.0) * (i + 1) - 2 for i, name in enumerate(NAMES)}
 
@@ -506,7 +507,7 @@ piece = st.one_of(
 
 
 @given(st.lists(piece, min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(30), deadline=None)
 def test_code_after_code_is_the_same_as_one_routine_after_another(pieces: list[Any]) -> None:
     found = []
     for is_one_routine in (True, False):

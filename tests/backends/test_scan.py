@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.testing.subject import subject_named
+from tests.support.example_count import example_count
 from tests.support.loops import (
     KEEP,
     Array,
@@ -201,7 +202,7 @@ def flat(structure: Any) -> list[Any]:
 
 
 @hypothesis_settings(
-    max_examples=12,
+    max_examples=example_count(6),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

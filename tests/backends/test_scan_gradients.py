@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.testing.gradients import check_gradients
+from tests.support.example_count import example_count
 from tests.support.loops import (
     KEEP,
     assert_same_gradients,
@@ -218,7 +219,7 @@ PLANS = st.lists(
 
 
 @hypothesis_settings(
-    max_examples=4,
+    max_examples=example_count(3),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

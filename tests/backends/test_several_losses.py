@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.assign.traverse import leaves
+from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]
 Losses = tuple[oc.Tensor, oc.Tensor, oc.Tensor]
@@ -193,7 +194,9 @@ FORMS: list[Callable[[oc.Tensor, oc.Tensor], oc.Tensor]] = [
 
 
 @hypothesis_settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=example_count(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     steps=st.lists(st.tuples(st.integers(0, 5), *[st.integers(0, 9)] * 2), min_size=2, max_size=6),

@@ -113,6 +113,23 @@ def test_overrides_end_with_their_block_even_if_it_raises() -> None:
     assert settings.current().seed == 42
 
 
+def test_held_settings_are_those_at_the_beginning_with_overrides_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OCANNL_SEED", "1")
+    with settings.held():
+        monkeypatch.setenv("OCANNL_SEED", "2")
+        assert settings.current() is settings.current()
+        assert settings.current().seed == 1
+        with settings.overrides(log_runs=3):
+            assert settings.current().log_runs == 3
+            with settings.held():
+                assert settings.current().log_runs == 3
+        assert settings.current().log_runs == 0
+        assert settings.current().seed == 1
+    assert settings.current().seed == 2
+
+
 def test_overrides_do_not_reach_other_threads() -> None:
     seen: list[int] = []
     with settings.overrides(seed=3):

@@ -17,9 +17,9 @@ Example = Callable[[str], ModuleType]
 def test_the_ladder_of_names_descends(example: Example) -> None:
     makemore = example("makemore")
     models = ["bigram", "mlp", "wavenet"]
-    found = makemore.main(["--epochs", "2", "--names", "600", "--models", *models])
+    found = makemore.main(["--epochs", "2", "--names", "400", "--models", *models])
     losses = [found[each].held_out for each in models]
-    assert losses[0] < 3.0
+    assert losses[0] < 3.1
     assert losses[1] < losses[0] - 0.3
     assert losses[2] < losses[0] - 0.3
     assert all(set(name) <= set(makemore.LETTERS) for name in found["mlp"].invented)
@@ -77,7 +77,7 @@ def test_the_autoencoder_tightens_its_bound(example: Example) -> None:
 
 def test_the_generator_finds_the_clusters(example: Example) -> None:
     gan = example("gan")
-    result = gan.train(400)
+    result = gan.train(250)
     assert result.covered >= 5
     assert gan.judge(gan.clusters(500, np.random.default_rng(1))).covered == 8
 
@@ -111,7 +111,7 @@ def test_the_karate_club_divides_as_it_did(example: Example) -> None:
 def test_short_rows_are_sorted(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
     module = example("sort_digits")
     monkeypatch.setattr(module, "LENGTH", 3)
-    result = module.train(250, batch=50, width=24)
+    result = module.train(150, batch=50, width=24)
     assert result.sorted > 0.8
     assert result.losses[-1] < 0.5
 

@@ -42,6 +42,9 @@ class DimVar:
     id: int
     name: str = field(default="", compare=False)
 
+    def __hash__(self) -> int:
+        return self.id
+
     def __str__(self) -> str:
         return self.name or f"${self.id}"
 
@@ -156,6 +159,9 @@ class RowVar:
 
     id: int
     name: str = field(default="", compare=False)
+
+    def __hash__(self) -> int:
+        return self.id
 
     def __str__(self) -> str:
         return f"..{self.name or f'${self.id}'}.."

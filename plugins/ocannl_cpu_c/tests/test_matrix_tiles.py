@@ -34,13 +34,17 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import amx_permission, compiler, devices
+from tests.support.example_count import example_count
 from tests.support.products import random_products
 from tests.support.reductions import in_format
 from tests.support.schedules import schedule_by_rule
 
 Array = np.ndarray[Any, Any]
 FEW = settings(
-    max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=example_count(4),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 
 

@@ -20,12 +20,16 @@ from ocannl_core.target import Target
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.example_count import example_count
 from tests.support.reductions import in_format, random_reductions
 
 Array = np.ndarray[Any, Any]
 LONG = (1, 2, 3, 5, 8, 16, 19, 33, 40)
 FEW = settings(
-    max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=example_count(3),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 
 PROCESSORS = {

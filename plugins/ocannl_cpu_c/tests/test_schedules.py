@@ -23,6 +23,7 @@ from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Scheduler, subject_named
 from tests.support.blocks import random_block_programs
+from tests.support.example_count import example_count
 from tests.support.reductions import fitting_schedules, random_reductions
 from tests.support.rows import random_row_programs
 from tests.support.schedules import schedule_by_rule
@@ -40,7 +41,10 @@ def check(example: Example, schedule: Scheduler) -> None:
 
 
 @settings(
-    max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=example_count(6),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 @given(example=REDUCTIONS, data=st.data())
 def test_c_code_of_any_schedule_is_right(example: Example, data: st.DataObject) -> None:
@@ -59,7 +63,10 @@ PROCESSORS = {
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 @settings(
-    max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=example_count(5),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 @given(example=REDUCTIONS)
 def test_the_chosen_schedule_is_right_on_every_processor(processor: str, example: Example) -> None:
@@ -120,7 +127,7 @@ def test_without_schedules_the_bits_are_those_of_the_interpreter() -> None:
 
 
 @settings(
-    max_examples=15,
+    max_examples=example_count(8),
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
@@ -138,7 +145,10 @@ def test_kernels_that_run_together_row_by_row_are_right(example: Example, near: 
 
 
 @settings(
-    max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=example_count(4),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 @given(example=random_block_programs(), threads=st.sampled_from([1, 3]))
 def test_kernels_that_run_together_by_blocks_are_right(example: Example, threads: int) -> None:

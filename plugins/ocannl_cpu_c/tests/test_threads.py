@@ -36,6 +36,7 @@ from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import devices
 from ocannl_cpu_c.partition import partition
+from tests.support.example_count import example_count
 from tests.support.reductions import random_reductions
 
 TARGET = Target("cpu_c", cores=4)
@@ -113,7 +114,10 @@ def shared(plan: Plan, target: Target) -> Plan:
 
 @pytest.mark.usefixtures("everything_is_worth_a_thread")
 @hypothesis_settings(
-    max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=example_count(5),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 @given(example=random_reductions(float32, (1, 2, 3, 16, 19, 70), 20_000) | random_programs())
 def test_random_programs_give_the_same_bits_on_any_number_of_threads(example: Example) -> None:

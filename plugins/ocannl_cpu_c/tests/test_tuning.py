@@ -30,6 +30,7 @@ from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.example_count import example_count
 from tests.support.reductions import random_reductions
 from tests.support.sample_ops import Product
 from tests.support.schedules import schedule_by_rule
@@ -77,7 +78,10 @@ def test_kernels_run_row_by_row_also_where_something_is_remembered() -> None:
 
 
 @settings(
-    max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=example_count(4),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 @given(
     example=random_reductions(float32, (1, 2, 3, 5, 8, 16, 19, 33), 5000)

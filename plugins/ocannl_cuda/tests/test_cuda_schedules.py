@@ -23,13 +23,17 @@ from plugins.ocannl_cuda.tests import emulated_plans
 from plugins.ocannl_cuda.tests.emulated import needs_emulation, run
 from plugins.ocannl_cuda.tests.emulated_kernels import load_kernels
 from plugins.ocannl_cuda.tests.emulated_plans import SMALL, FaultError, planned_for
+from tests.support.example_count import example_count
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 FEW = settings(
-    max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=example_count(3),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 LONG = (1, 4, 8, 16, 33, 64, 70, 128)
 

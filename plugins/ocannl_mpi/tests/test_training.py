@@ -22,19 +22,20 @@ def bits(done: subprocess.CompletedProcess[str]) -> str:
 def test_any_number_of_processes_has_the_bits_of_training_without_mpi(launch: Launch) -> None:
     """With dropout, batch norm, clipping, micro-batches, and a part of the state in each process.
 
-    In groups of eight, some parameters have fewer rows than there are processes.
+    In groups of five, some parameters have fewer rows than there are processes, and processes have
+    unequal numbers of slots.
     """
-    common = ("--slots", 8, "--steps", 50, "--optimizer", "adamw")
+    common = ("--slots", 6, "--steps", 12, "--optimizer", "adamw")
     runs = [
-        ("0,1,2,3,4,6,8", *common, "--clip", "--regularised"),
-        ("8", *common, "--clip", "--regularised", "--sharded"),
+        ("0,1,3,5", *common, "--clip", "--regularised"),
+        ("5", *common, "--clip", "--regularised", "--sharded"),
         ("0", *common, "--accumulate", 2),
         ("3", *common, "--accumulate", 2, "--sharded"),
         ("0,2", "--slots", 4, "--sharded"),
         ("0,3", "--backend", "interp", "--steps", 2, "--slots", 3, "--sharded"),
     ]
     words = [word for run in runs for word in (*run, ",")]
-    done = launch(8, "groups.py", *words[:-1])
+    done = launch(5, "groups.py", *words[:-1])
     assert done.returncode == 0, done.stderr
     found: dict[str, set[str]] = {}
     for line in done.stdout.splitlines():

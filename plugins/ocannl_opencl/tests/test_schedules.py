@@ -20,12 +20,16 @@ from ocannl_core.testing import programs
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs, random_programs
 from ocannl_core.testing.subject import subject_named
+from tests.support.example_count import example_count
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs
 
 LONG = (1, 2, 3, 5, 16, 33, 70)
 FEW = settings(
-    max_examples=5, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=example_count(3),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 
 

@@ -18,6 +18,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
+from tests.support.example_count import example_count
 from tests.support.schedules import schedule_by_rule
 
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
@@ -143,7 +144,7 @@ def test_a_number_that_costs_much_is_computed_once() -> None:
     assert "g[" in "".join(twice)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(30), deadline=None)
 @given(example=random_programs(dtypes=(int32, float32), max_nests=8))
 def test_moving_and_forwarding_change_no_bit(example: Example) -> None:
     interp = subject_named("interp")

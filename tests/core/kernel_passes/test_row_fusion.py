@@ -35,6 +35,7 @@ from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import Scheduler, subject_named
+from tests.support.example_count import example_count
 from tests.support.rows import random_row_programs
 
 I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
@@ -349,7 +350,9 @@ def test_a_contraction_keeps_its_own_blocks() -> None:
 
 # ----- results ------------------------------------------------------------------------------------
 
-GENERATED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+GENERATED = settings(
+    max_examples=example_count(30), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 CACHES = st.sampled_from([256, 1024, 4096, 1 << 16, 1 << 20])
 
 

@@ -16,6 +16,7 @@ from ocannl_core.kernels.printer import to_text
 from ocannl_core.kernels.verify import verify
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example
+from tests.support.example_count import example_count
 from tests.support.plans import ANY_PROGRAM, HAND_MADE, TARGETS, plans
 
 EVERYTHING = """\
@@ -68,7 +69,7 @@ def test_plans_of_programs_made_by_hand_are_read_back(make: Callable[[], Example
         check(plan)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=example_count(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(example=ANY_PROGRAM, target=st.sampled_from(TARGETS))
 def test_plans_are_read_back(example: Example, target: Target) -> None:
     for plan in plans(example.program, target):

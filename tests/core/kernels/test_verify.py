@@ -33,6 +33,7 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
+from tests.support.example_count import example_count
 from tests.support.external_calls import CopyCall
 from tests.support.plans import ANY_PROGRAM, HAND_MADE, TARGETS, plans
 
@@ -136,7 +137,7 @@ def test_kernel_passes_keep_the_invariants_of_programs_made_by_hand(
         verify(found)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=example_count(50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(example=ANY_PROGRAM, target=st.sampled_from(TARGETS))
 def test_kernel_passes_keep_the_invariants(example: Example, target: Target) -> None:
     for found in plans(example.program, target):

@@ -51,6 +51,7 @@ from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, Signature, TernaryOp,
 from ocannl_core.passes.algebraic_rules import RULES
 from ocannl_core.passes.simplify import simplify_expr
 from ocannl_core.passes.value_analysis import can_represent
+from tests.support.example_count import example_count
 
 NUMBERS = tuple(dtype for dtype in ALL if dtype is not uint4x32)
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -4.0, math.inf, -math.inf, math.nan)
@@ -145,7 +146,7 @@ ENVS = st.lists(VALUES, min_size=3 * len(NUMBERS), max_size=3 * len(NUMBERS)).ma
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(30), deadline=None)
 @given(data=st.data())
 def test_simplified_expressions_have_the_same_bits(dtype: DType, data: st.DataObject) -> None:
     expr = data.draw(expressions(dtype))
@@ -423,7 +424,7 @@ def test_every_law_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("expr", [e for e in EXAMPLES if not isinstance(e, IndexValue)], ids=text)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(30), deadline=None)
 @given(values=st.lists(VALUES, min_size=4, max_size=4))
 def test_both_sides_of_every_example_have_the_same_bits(expr: Expr, values: list[Number]) -> None:
     if any(isinstance(child, IndexValue) for child in children(expr)):

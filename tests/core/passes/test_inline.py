@@ -31,6 +31,7 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs
 from tests.support.chains import chain_programs
+from tests.support.example_count import example_count
 from tests.support.inlining import KEPT, inlined, plus, times
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
@@ -525,7 +526,7 @@ def check(
 
 
 @given(chain_programs(), POLICIES, st.data())
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=example_count(75), deadline=None)
 def test_inlining_preserves_every_bit_of_chains(
     interpret: Run, example: Example, policy: Policy, data: st.DataObject
 ) -> None:
@@ -541,7 +542,7 @@ def test_inlining_preserves_every_bit_of_random_programs(
 
 
 @given(chain_programs() | loop_programs(), st.data())
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=example_count(50), deadline=None)
 def test_inlining_on_request_preserves_every_bit(
     interpret: Run, example: Example, data: st.DataObject
 ) -> None:

@@ -25,6 +25,7 @@ from ocannl_core.passes.simplify import simplify
 from ocannl_core.testing.compare import assert_same
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import SOME_DTYPES, loop_programs
+from tests.support.example_count import example_count
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 Pass = Callable[[LoopProgram], LoopProgram]
@@ -64,7 +65,9 @@ def assert_same_cells(interpret: Run, example: Example, found: LoopProgram) -> N
 def test_a_pass_keeps_every_bit_and_every_invariant_and_has_nothing_left_to_do(
     interpret: Run, run: Pass, dtypes: tuple[dtypes.DType, ...]
 ) -> None:
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=example_count(13), deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @given(loop_programs(dtypes))
     def check(example: Example) -> None:
         found = run(example.program)
@@ -76,7 +79,7 @@ def test_a_pass_keeps_every_bit_and_every_invariant_and_has_nothing_left_to_do(
     check()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=example_count(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(loop_programs(max_nests=6))
 def test_all_passes_in_sequence_keep_every_bit(interpret: Run, example: Example) -> None:
     found = example.program

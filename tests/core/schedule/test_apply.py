@@ -21,6 +21,7 @@ from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.example_count import example_count
 from tests.support.reductions import fitting_schedules, random_reductions
 
 
@@ -70,7 +71,7 @@ def _with_other_ends(nest: KernelNest, number: float | None, additions: int) -> 
 
 
 @settings(
-    max_examples=100,
+    max_examples=example_count(50),
     phases=[Phase.generate],
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -23,6 +23,7 @@ from ocannl_core.testing.drafts import loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.core.schedule.test_apply import scheduled
+from tests.support.example_count import example_count
 from tests.support.reductions import fitting_schedules, random_reductions
 
 
@@ -45,7 +46,7 @@ def with_ends(program: LoopProgram, extents: dict[object, StaticExtent]) -> Loop
 
 
 @settings(
-    max_examples=150,
+    max_examples=example_count(75),
     phases=[Phase.generate],
     deadline=None,
     suppress_health_check=list(HealthCheck),

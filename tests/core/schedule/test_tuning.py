@@ -27,6 +27,7 @@ from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.example_count import example_count
 from tests.support.reductions import random_reductions
 from tests.support.schedules import schedule_by_rule
 
@@ -73,7 +74,7 @@ def measured(schedule: str) -> TuningResult:
 # ----- candidates ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=example_count(13), deadline=None)
 @given(
     example=random_reductions(int32, (1, 2, 3, 5, 8, 17, 33), 2000),
     target=st.sampled_from([WIDE, NARROW]),

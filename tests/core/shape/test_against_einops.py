@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core import settings as project
+from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]
 Groups = tuple[tuple[str, ...], ...]
@@ -149,7 +150,7 @@ def test_the_gradient_of_a_rearrangement_is_the_rearrangement_back(
     np.testing.assert_array_equal(found, einops.rearrange(cells, back, **dict(pattern.sizes)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=example_count(20), deadline=None)
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=3), st.integers(1, 3), st.integers(1, 3))
 def test_tensors_are_packed_along_an_axis_and_unpacked(
     lengths: list[int], before: int, after: int

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core import settings as project
+from tests.support.example_count import example_count
 
 Array = np.ndarray[Any, Any]
 LABELS = "ijklm"
@@ -68,7 +69,7 @@ def _value(build: Any) -> Array:
         return cells
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(75), deadline=None)
 @given(_examples())
 def test_specifications_in_letters_agree_with_numpy(example: EinsumExample) -> None:
     spec = f"{';'.join(example.operands)}=>{example.result}"
@@ -217,7 +218,7 @@ def _slides(draw: st.DrawFn) -> Slide:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(30), deadline=None)
 @given(st.lists(_slides(), min_size=1, max_size=2))
 def test_convolutions_are_contractions_with_the_cells_that_windows_touch(
     slides: list[Slide],

@@ -38,6 +38,7 @@ from ocannl_core.shape.translation.logic import (
     TakeAlong,
     Transpose,
 )
+from tests.support.example_count import example_count
 
 pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.errors.SpecWarning")
 
@@ -251,7 +252,7 @@ def test_operations_in_any_order_give_the_same_shapes(
     assert _outcome(program, steps) == _outcome(program, order)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(75), deadline=None)
 @given(_requiring(), st.data())
 def test_requirements_in_any_order_give_the_same_shapes(
     program: _Program, data: st.DataObject
@@ -407,7 +408,7 @@ def _solution(
     return [str(environment.view(shape)) for shape in [*shapes, *others]]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=example_count(100), deadline=None)
 @given(_constraint_sets(), st.data())
 def test_constraints_in_any_order_have_the_same_solution(
     problem: tuple[list[DimVar], list[RowVar], list[Constraint]], data: st.DataObject

@@ -27,6 +27,7 @@ from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.primitives import exact_primitives, primitives, special_values
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import INDEPENDENT_KINDS, loop_programs, random_programs
+from tests.support.example_count import example_count
 
 NUMBERS = tuple(dtype for dtype in dtypes.ALL if dtype is not dtypes.uint4x32)
 
@@ -48,7 +49,7 @@ def test_random_programs_reach_every_kind_of_loop_and_nested_values() -> None:
     reached: set[object] = set()
 
     @settings(
-        max_examples=120,
+        max_examples=example_count(60),
         deadline=None,
         database=None,
         derandomize=True,

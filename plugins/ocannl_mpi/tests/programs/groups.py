@@ -42,7 +42,7 @@ def run(size: int, options: list[str]) -> None:
             print(f"{size} {' '.join(options)}: {found}", flush=True)
     waiting = world.Ibarrier()
     while not waiting.Test():
-        time.sleep(0.001)
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":
