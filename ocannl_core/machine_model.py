@@ -335,6 +335,14 @@ STAGE_ROW_BYTES = 64
 """Bytes of the terms of a row that are in one stage."""
 MAX_STAGES = 4
 """Stages of operands in shared memory: three are on their way while one is multiplied."""
+GROUP_BLOCKS: tuple[tuple[int, int], ...] = ((2, 256), (2, 128), (1, 128), (1, 64))
+"""Groups of threads of a block, and the columns of each, the largest first."""
+MIN_RING_STEPS = 2
+"""Stages of terms that a product has before a ring of them is worth it."""
+RING_ROWS = 16
+"""Rows of blocks that run one after the other for each column of blocks, at most: they share what
+the last cache has of the columns.
+"""
 BANKS = 32
 """Banks of shared memory, each of which serves one address at a time."""
 BANK_BYTES = 4

@@ -95,6 +95,12 @@ class Settings:
         "whether consecutive kernels of a routine on a CUDA device are replayed as one graph from "
         "its second run on",
     )
+    asynchronous_products: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether products of matrices of 16-bit floats run asynchronously on devices that can, "
+        "from operands that a copy engine fetches; tested on emulated devices only",
+    )
     dump_dir: str | None = _setting(
         None,
         formats.DIRECTORY,

@@ -105,6 +105,43 @@ class MatrixInstruction:
 
 
 @dataclass(frozen=True, slots=True)
+class AsynchronousProduct:
+    """An instruction by which a group of threads adds a product of two small matrices in shared
+    memory to a third one in registers, while the threads go on.
+
+    Products are exact. Sums are float32, and may be truncated. Both factors lie in shared memory in
+    rows of `row_bytes`, whose parts a copy engine exchanges in a fixed way; rows run along the
+    terms, or across them.
+
+    Attributes:
+        name: Its name, part of that of a helper in generated code.
+        dtype: The number format of the factors.
+        sums: The fragment of the sums, of all rows and the fewest columns; further columns are the
+            same fragment again.
+        columns: The numbers of columns that an instruction may have.
+        terms: The terms of an instruction.
+        row_bytes: The bytes of a row of a factor in shared memory.
+    """
+
+    name: str
+    dtype: DType
+    sums: Fragment
+    columns: tuple[int, ...]
+    terms: int
+    row_bytes: int
+
+    @property
+    def depth(self) -> int:
+        """The terms of a row that runs along them: those of a stage."""
+        return self.row_bytes // self.dtype.nbytes
+
+    @property
+    def threads(self) -> int:
+        """The threads of a group."""
+        return prod(each.count for each in self.sums.threads)
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadBlocks:
     """The execution of a kernel by a grid of thread blocks, as on a GPU.
 
@@ -126,6 +163,8 @@ class ThreadBlocks:
         matrix_instructions: Products of small matrices, by subgroups.
         asynchronous_copies: The bytes that one instruction may copy to shared memory while the
             thread goes on, each a divisor of the alignment of buffers.
+        asynchronous_products: Products of small matrices in shared memory, by groups of threads;
+            the device has a copy engine that fills it then.
     """
 
     max_threads: int
@@ -138,6 +177,7 @@ class ThreadBlocks:
     has_shuffles: bool = False
     matrix_instructions: tuple[MatrixInstruction, ...] = ()
     asynchronous_copies: tuple[int, ...] = ()
+    asynchronous_products: tuple[AsynchronousProduct, ...] = ()
 
 
 class Capability(Enum):

@@ -73,6 +73,7 @@ from ocannl_core.node import Margin, MemoryMode, ModeChoice, NodeInfo, TensorNod
 from ocannl_core.target import (
     BACKEND_API,
     HOST,
+    AsynchronousProduct,
     Buffer,
     Capability,
     Digit,
@@ -98,6 +99,7 @@ __all__ = [
     "BACKEND_API",
     "HOST",
     "Allocation",
+    "AsynchronousProduct",
     "Buffer",
     "CallExternal",
     "Capability",

@@ -3,7 +3,12 @@
 from ocannl_core.codegen.c_family import CODEGEN_VERSION, render_kernel
 from ocannl_core.codegen.dialect import AddressSpace, BlockDialect, Dialect, KernelParameter
 from ocannl_core.codegen.helper import EMULATED_TILES, MATH
-from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText, group_offsets
+from ocannl_core.codegen.kernel_text import (
+    CompilerVectorisation,
+    KernelText,
+    TensorMap,
+    group_offsets,
+)
 from ocannl_core.codegen.names import NameRole
 from ocannl_core.codegen.native import native_arguments, render_native
 from ocannl_core.codegen.precedence import CExpr, Precedence, call
@@ -24,6 +29,7 @@ __all__ = [
     "NameRole",
     "Precedence",
     "PreludeWords",
+    "TensorMap",
     "WalkTiles",
     "call",
     "group_offsets",

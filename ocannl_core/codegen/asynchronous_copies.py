@@ -75,7 +75,7 @@ class AsynchronousCopies:
             case Load():
                 load = value
             case Ternary(TernaryOp.WHERE, condition, Load() as load, Const(0.0)):
-                conditions = _conjuncts(condition)
+                conditions = conjuncts(condition)
             case _:
                 return False
         width, nbytes = loop.stop - loop.start, load.dtype.nbytes
@@ -147,10 +147,10 @@ class AsynchronousCopies:
         self._writer.line(f"{helper}({arguments});")
 
 
-def _conjuncts(condition: Expr) -> list[Expr]:
+def conjuncts(condition: Expr) -> list[Expr]:
     match condition:
         case Binary(BinaryOp.AND, left, right):
-            return [*_conjuncts(left), *_conjuncts(right)]
+            return [*conjuncts(left), *conjuncts(right)]
         case _:
             return [condition]
 

@@ -22,7 +22,11 @@ from ocannl_core.codegen.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
 from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
-from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText, group_bytes
+from ocannl_core.codegen.kernel_text import (
+    CompilerVectorisation,
+    KernelText,
+    group_bytes,
+)
 from ocannl_core.codegen.loop_ends import LoopEnds
 from ocannl_core.codegen.loop_partition import partition_loops
 from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
@@ -30,6 +34,7 @@ from ocannl_core.codegen.memset import MemsetRenderer
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.position_statements import FAILURE_FLAG, render_check, render_scatter
 from ocannl_core.codegen.precedence import CExpr
+from ocannl_core.codegen.prefetches import render_prefetch
 from ocannl_core.codegen.scalar_replacement import assign_registers
 from ocannl_core.codegen.staged_code import staged_text
 from ocannl_core.codegen.subgroup_loops import SubgroupLoops
@@ -119,6 +124,7 @@ def render_kernel(
 
     content = "\n".join(
         [dialect.language, dialect.definitions(helpers), str(kernel.launch), text("kernel")]
+        + [str(each) for each in kernel.subgroups.products.tensor_maps]
     )
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
     return KernelText(
@@ -131,6 +137,7 @@ def render_kernel(
         kernel.vectorisation,
         checks=kernel.checks,
         group_bytes=group_bytes(kernel.writer.group_arrays),
+        tensor_maps=kernel.subgroups.products.tensor_maps,
     )
 
 
@@ -145,7 +152,7 @@ def _render(
             kernel.close()
             return kernel
     kernel = _KernelRenderer(nest, nodes, dialect)
-    kernel.write_block(nest.body)
+    kernel.write_body()
     return kernel
 
 
@@ -176,8 +183,8 @@ class _KernelRenderer:
         self._tiles = TileLoops(
             self._names, self._info, self.writer, self._expressions, self._note_written
         )
-        self._subgroups = SubgroupLoops(
-            nest.body, self._names, self.writer, self._expressions.positions, dialect
+        self.subgroups = SubgroupLoops(
+            nest, self._names, self.writer, self._expressions.positions, dialect
         )
         shared = dialect, self._names, self._info, self.writer, self._expressions
         self._copies = VectorCopies(*shared, self._space_of, self._note_written)
@@ -195,7 +202,7 @@ class _KernelRenderer:
         self._vector_loops = 0
         self._enclosing: list[AxisKind] = []
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
-        self._device = device_axes(nest.body, dialect)
+        self._device = device_axes(nest.body, self.subgroups.dialect)
         self._group: set[TensorNode] = set()
         self._limits: list[tuple[AxisIndex, int]] = []
         self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
@@ -222,7 +229,7 @@ class _KernelRenderer:
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the number of thread blocks, and of the threads of each."""
-        return self._device.launch
+        return self.subgroups.launch(self._device.launch)
 
     def parameters(self) -> list[KernelParameter]:
         """Return the parameters of the kernel; they are complete once the body is rendered."""
@@ -247,7 +254,7 @@ class _KernelRenderer:
             indices.append(KernelParameter(FAILURE_FLAG, int64, is_written=True))
         if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
-        return arrays + indices
+        return self.subgroups.parameters() + arrays + indices
 
     def _info(self, node: TensorNode) -> NodeInfo:
         if node not in self._nodes:
@@ -278,6 +285,12 @@ class _KernelRenderer:
             self.writer.insert_first("tile_begin();")
             self.writer.line("tile_end();")
 
+    def write_body(self) -> None:
+        """Write the statements of all threads."""
+        body, blocks = self._nest.body, self._device.counts[0]
+        if not self.subgroups.products.write(body, blocks, self.write_block):
+            self.write_block(body)
+
     def write_block(self, block: Block) -> None:
         """Write statements in a scope of their own."""
         if not any(type(stmt) in _DECLARATIONS for stmt in block.stmts):
@@ -296,6 +309,8 @@ class _KernelRenderer:
                 self._write_statement(stmt)
 
     def _write_statement(self, stmt: Stmt) -> None:
+        if self.subgroups.products.skips(stmt):
+            return
         if not isinstance(stmt, Block | For | Store | Prefetch | Remark):
             self.writer.forget()
         match stmt:
@@ -324,15 +339,16 @@ class _KernelRenderer:
             case Allocate(node, scope):
                 self._allocate(node, scope)
             case Barrier(pending):
-                self._subgroups.await_copies(pending)
+                self.subgroups.await_copies(pending)
                 inside = AxisKind.BLOCK in self._enclosing
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
             case SubgroupReduce():
                 threads, shared = self._device.counts[1], (self._names, self.writer)
                 render_subgroup_reduce(stmt, threads, self._dialect, *shared, self._expressions)
-            case Prefetch(node, indices):
-                self._write_prefetch(node, indices)
+            case Prefetch(node):
+                if node in self._nest.arguments:  # the others are in the cache
+                    render_prefetch(stmt, self._dialect, self.writer, self._expressions)
             case CallExternal(op):
                 raise CodegenError(
                     "External calls run between kernels, never inside one.", found=op.name
@@ -347,16 +363,6 @@ class _KernelRenderer:
                 self._write_staged(stmt)
             case _:
                 assert_never(stmt)
-
-    def _write_prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
-        """Prefetch a cache line of an argument.
-
-        Arrays of the kernel are in the cache, and prefetched addresses may exceed their bounds.
-        """
-        if node in self._nest.arguments:
-            asked = self._dialect.prefetch(self._expressions.cell(node, indices))
-            if asked is not None:
-                self.writer.line(asked)
 
     def _write_loop(self, loop: For) -> None:
         """Write a loop; omit it for one iteration, and write nothing for none."""
@@ -389,7 +395,7 @@ class _KernelRenderer:
                     with self._names.bind(loop.var, value):
                         self.write_block(loop.body)
             return
-        if is_whole and self._subgroups.render(loop):
+        if is_whole and self.subgroups.render(loop):
             return
         partition = self._partitions.find(loop)
         if extent == 1 and (axis is None or axis.is_full):
@@ -417,7 +423,7 @@ class _KernelRenderer:
     def _uses_registers(self, loop: For) -> bool:
         """Return True if a loop uses an array in registers."""
         if not self._names.registers and not self._names.tiles:
-            return self._subgroups.is_around_tile(loop)
+            return self.subgroups.is_around_tile(loop)
         mentioned = self._mentioned.find(loop)
         if mentioned is None:
             mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))
@@ -535,7 +541,8 @@ class _KernelRenderer:
                 found=f"{node.name} allocated inside a kernel",
             )
         if self._partitions and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
-            self._allocate_private(node, info)
+            name = self._names.allocate_private(node)  # all its allocations share it
+            self._private[node] = KernelParameter(name, info.dtype, is_written=True)
             return
         if scope is Scope.GROUP and self._device.counts[1]:
             self._note_type(info.dtype)
@@ -552,11 +559,6 @@ class _KernelRenderer:
         self._note_type(info.dtype)
         name = self._names.allocate(node)
         self.writer.line(self._dialect.array(name, info.dtype, info.size, scope))
-
-    def _allocate_private(self, node: TensorNode, info: NodeInfo) -> None:
-        """Name a buffer that is private to each thread; all its allocations share it."""
-        name = self._names.allocate_private(node)
-        self._private[node] = KernelParameter(name, info.dtype, is_written=True)
 
     def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
         """Declare memory of one iteration: registers if possible, else an array."""

@@ -42,7 +42,7 @@ from ocannl_core.dtypes import (
 from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.loopir.nodes import AxisKind, Scope
-from ocannl_core.target import MatrixInstruction
+from ocannl_core.target import AsynchronousProduct, MatrixInstruction
 
 _LINE_WIDTH = 100
 
@@ -55,11 +55,13 @@ class KernelParameter:
         name: The name inside the kernel.
         dtype: The number format of its cells; None for a static index.
         is_written: False if the kernel only reads it.
+        is_tensor_map: True for an array of which the copy engine copies boxes.
     """
 
     name: str
     dtype: DType | None
     is_written: bool = False
+    is_tensor_map: bool = False
 
 
 class Dialect:
@@ -88,6 +90,8 @@ class Dialect:
     """Instructions that execute TILE loops of subgroups of threads; see `warp_fragments`."""
     asynchronous_copies: ClassVar[tuple[int, ...]] = ()
     """The bytes that one instruction copies in place of a COPY loop; see `asynchronous_copies`."""
+    asynchronous_products: ClassVar[tuple[AsynchronousProduct, ...]] = ()
+    """Instructions that multiply the stages of a ring; see `asynchronous_products`."""
 
     type_names: ClassVar[dict[DType, str]] = {
         bool_: "uint8_t",
@@ -249,6 +253,33 @@ class Dialect:
                 fix="split the axis into one loop before and one loop after the barrier",
             )
         return []
+
+    def for_persistent_blocks(self) -> Dialect:
+        """Return the dialect for a kernel whose blocks run in a `persistent_loop`."""
+        return self
+
+    def persistent_loop(self, blocks: int) -> str:
+        """Return the head of a loop in which each thread block of a launch runs some of the blocks
+        of the grid.
+
+        Raises:
+            CodegenError: if blocks are not persistent.
+        """
+        raise CodegenError(
+            f"Blocks of {self.language} are not persistent.", found=f"{blocks} blocks"
+        )
+
+    def matrix_descriptor(self, product: AsynchronousProduct, *, is_across: bool) -> int:
+        """Return the descriptor of a factor in shared memory, but for its address.
+
+        Args:
+            product: The instruction.
+            is_across: True if rows run across the terms.
+
+        Raises:
+            CodegenError: if there are no asynchronous products.
+        """
+        raise CodegenError(f"{self.language} has no asynchronous products.", found=product.name)
 
     @property
     def thread_number(self) -> str:

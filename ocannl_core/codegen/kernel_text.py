@@ -45,6 +45,31 @@ def group_bytes(arrays: Sequence[tuple[str, DType, int]]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMap:
+    """An array in memory of which a copy engine copies boxes to memory that threads share.
+
+    Cells of a box beyond the extents of the array are zeros. The first axis is contiguous.
+
+    Attributes:
+        argument: The position of the array among the arguments of the kernel.
+        dtype: The number format.
+        offset: The position of the first cell in the buffer.
+        extents: The cells along each axis.
+        strides: The cells from one position of each axis but the first to the next one.
+        box: The cells of a box along each axis.
+        row_bytes: The bytes of a row of a box, whose parts are exchanged with those of other rows.
+    """
+
+    argument: int
+    dtype: DType
+    offset: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelText:
     """One kernel.
 
@@ -63,6 +88,8 @@ class KernelText:
         checks: True if the kernel checks positions: an integer to be set to 1 by a failure is its
             last argument.
         group_bytes: Bytes of the memory that the threads of a block share.
+        tensor_maps: The arrays of which the copy engine copies boxes: the first parameters. Blocks
+            of such a kernel are persistent: any number of them runs the grid.
         author: The author, for messages, if it is not the compiler; kernels that differ only in
             this are equal.
     """
@@ -77,4 +104,5 @@ class KernelText:
     vectorisation: CompilerVectorisation = CompilerVectorisation.PLAIN
     checks: bool = False
     group_bytes: int = 0
+    tensor_maps: tuple[TensorMap, ...] = ()
     author: str = field(default="", compare=False)

@@ -34,6 +34,7 @@ class NameRole(Enum):
     PLACE = "c"
     ARRAY = "t"
     VARIABLE = "v"
+    BOXES = "b"
 
     def name_of(self, number: int) -> str:
         """Return the name with this number."""

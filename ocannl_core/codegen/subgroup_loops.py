@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from ocannl_core.codegen.addresses import Addresses
 from ocannl_core.codegen.asynchronous_copies import AsynchronousCopies
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.names import KernelNames
+from ocannl_core.codegen.asynchronous_products import AsynchronousProducts
+from ocannl_core.codegen.dialect import Dialect, KernelParameter
+from ocannl_core.codegen.names import KernelNames, NameRole
 from ocannl_core.codegen.warp_fragments import WarpTiles
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import IndexVar
+from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import AxisKind, Block, For, Stmt
 
 
@@ -20,16 +22,20 @@ class SubgroupLoops:
     """Renders TILE and COPY loops inside of BLOCK loops.
 
     Args:
-        body: The kernel.
+        kernel: The kernel.
         names: The names in scope.
         writer: Receives the statements.
         positions: Renders addresses.
         dialect: The dialect.
+
+    Attributes:
+        products: Renders a kernel with a ring of stages.
+        dialect: The dialect for the axes of the device.
     """
 
     def __init__(
         self,
-        body: Block,
+        kernel: Kernel,
         names: KernelNames,
         writer: KernelWriter,
         positions: Addresses,
@@ -39,11 +45,14 @@ class SubgroupLoops:
         self._tiles = WarpTiles(names, writer, positions, dialect)
         self._kinds: dict[IndexVar, AxisKind] = {}
         self._copies = AsynchronousCopies(names, writer, positions, dialect, self._kinds)
+        self.products = AsynchronousProducts(kernel, names, writer, positions, dialect)
+        is_persistent = bool(self.products.tensor_maps)
+        self.dialect = dialect.for_persistent_blocks() if is_persistent else dialect
         self._outer: IdentityMap[For, tuple[For, ...]] = IdentityMap()
         self._around: IdentityMap[For, None] = IdentityMap()
         self._has_copies = False
         if dialect.matrix_instructions or dialect.asynchronous_copies:
-            self._find(body, (), dialect)
+            self._find(kernel.body, (), dialect)
 
     def _find(self, stmt: Stmt, around: tuple[For, ...], dialect: Dialect) -> None:
         """Find the tiles and copies inside of a statement."""
@@ -70,8 +79,22 @@ class SubgroupLoops:
         """Return True if an unrolled loop has a tile inside: its iterations share fragments."""
         return loop in self._around
 
+    def launch(
+        self, counts: tuple[tuple[int, ...], tuple[int, ...]]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the grid and the block of a launch, given those of the loops."""
+        grid, block = counts
+        return grid, tuple(each + self.products.copying_threads for each in block)
+
+    def parameters(self) -> list[KernelParameter]:
+        """Return the parameters before the arrays."""
+        names = map(NameRole.BOXES.name_of, range(len(self.products.tensor_maps)))
+        return [KernelParameter(name, None, is_tensor_map=True) for name in names]
+
     def render(self, loop: For) -> bool:
         """Write a loop as instructions; return False if it is a plain loop."""
+        if self.products.render(loop):
+            return True
         if loop.kind is AxisKind.COPY and self._has_copies:
             self._writer.forget()
             return self._copies.render(loop)

@@ -60,6 +60,55 @@ class _Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class _Stride:
+    """A digit of the rows or columns of an instruction, as a step in memory.
+
+    Attributes:
+        weight: The rows or columns of one step of the digit.
+        count: The values of the digit.
+        step: The distance in memory of one step.
+    """
+
+    weight: int
+    count: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The places of a small matrix in memory. Its rows need not be equally far apart: neighbouring
+    columns of an instruction may be those of different tiles.
+
+    Attributes:
+        rows: The digits of a row.
+        columns: The digits of a column.
+    """
+
+    rows: tuple[_Stride, ...]
+    columns: tuple[_Stride, ...]
+
+    def of(self, digit: Digit) -> list[tuple[int, int]]:
+        """Return the parts of a digit that are equally far apart, as their counts and distances,
+        the least significant one first.
+        """
+        strides = self.rows if digit.rows else self.columns
+        weight, count = digit.rows or digit.columns, digit.count
+        parts: list[tuple[int, int]] = []
+        while count > 1:
+            own = [each for each in strides if each.weight <= weight < each.weight * each.count]
+            if len(own) != 1:
+                raise _no_instruction("threads that are no digits of a fragment")
+            part = min(count, own[0].weight * own[0].count // weight)
+            step = own[0].step * (weight // own[0].weight)
+            if parts and step == parts[-1][0] * parts[-1][1]:
+                parts[-1] = parts[-1][0] * part, parts[-1][1]
+            else:
+                parts.append((part, step))
+            weight, count = weight * part, count // part
+        return parts
+
+
+@dataclass(frozen=True, slots=True)
 class _Tile:
     """A loop nest over a tile.
 
@@ -154,18 +203,24 @@ class WarpTiles:
         left, right = operands
         if column in left.steps or row in right.steps or row not in left.steps:
             raise _no_instruction("factors that depend on rows and columns")
-        (down,) = (digit.rows for digit in instruction.sums.places if digit.rows)
-        (across,) = (digit.columns for digit in instruction.sums.places if digit.columns)
-        row_step, column_step = left.steps[row] // down, right.steps.get(column, 0) // across
+        high, wide = (
+            next(d for d in instruction.sums.places if bool(d.rows) is is_row)
+            for is_row in (True, False)
+        )
+        rows = [_Stride(high.rows, high.count, left.steps[row])]
+        columns = [_Stride(wide.columns, wide.count, right.steps.get(column, 0))]
         lanes = list(_lanes(instruction, [each for each in around if each.kind is AxisKind.BLOCK]))
-        for var, rows, columns in lanes:
-            expected = rows * row_step, columns * column_step
-            if (left.steps.get(var, 0), right.steps.get(var, 0)) != expected:
-                raise _no_instruction(
-                    "a fragment whose cells are those of other threads",
-                )
-        own = {*(each.var for each in tile.loops), *(var for var, _, _ in lanes)}
-        places = (row_step, left.steps.get(term, 0)), (right.steps.get(term, 0), column_step)
+        for var, count, down, across in lanes:
+            step, other = left.steps.get(var, 0), right.steps.get(var, 0)
+            if other if down else step:
+                raise _no_instruction("a fragment whose cells are those of other threads")
+            if down:
+                rows.append(_Stride(down, count, step))
+            else:
+                columns.append(_Stride(across, count, other))
+        own = {*(each.var for each in tile.loops), *(var for var, *_ in lanes)}
+        along = [_Stride(1, instruction.terms, each.steps.get(term, 0)) for each in operands]
+        places = _Steps(tuple(rows), (along[0],)), _Steps((along[1],), tuple(columns))
         next_column = self._step_to_next(right, left, around)
         registers = (
             self._load(instruction, instruction.left, left, places[0], own, 0),
@@ -226,7 +281,7 @@ class WarpTiles:
         instruction: MatrixInstruction,
         fragment: Fragment,
         operand: _Operand,
-        steps: tuple[int, int],
+        steps: _Steps,
         own: set[IndexVar],
         following: int,
     ) -> Sequence[str]:
@@ -237,7 +292,7 @@ class WarpTiles:
             instruction: The instruction.
             fragment: Its fragment.
             operand: The factor.
-            steps: The distance in memory between its rows, and between its columns.
+            steps: Its places in memory.
             own: The variables of the tile and of the threads of a subgroup.
             following: The distance to another fragment of the same form that is needed soon; 0 if
                 there is none.
@@ -258,8 +313,8 @@ class WarpTiles:
         count = prod(each.count for each in digits)
         stored = _stored_rows(fragment, steps, per)
         if stored is not None:
-            pitch, is_transposed = stored
-            rows = _row_terms(digits, pitch, steps)
+            parts, is_transposed = stored
+            rows = _row_terms(digits, parts, steps)
             form = "_transposed" if is_transposed else ""
             if count > _MOST_MATRICES // 2 or not following:
                 names, distances = self._declare(1, count), [0]
@@ -281,11 +336,11 @@ class WarpTiles:
         else:
             raise _no_instruction("factors that are contiguous neither along cells nor terms")
         for name, distance in zip(names, distances, strict=True):
-            parts = [name]
+            pieces = [name]
             if instruction.parts > 1:
-                parts += self._declare(1, count)
-                self._write(f"split_{instruction.name}_{count}", ", ".join(parts))
-            self._writer.cached[key(distance)] = " ".join(parts)
+                pieces += self._declare(1, count)
+                self._write(f"split_{instruction.name}_{count}", ", ".join(pieces))
+            self._writer.cached[key(distance)] = " ".join(pieces)
         return self._writer.cached[key(0)].split()
 
     def _declare(self, number: int, count: int) -> list[str]:
@@ -347,9 +402,9 @@ def _load_of(factor: Expr) -> Load | None:
 
 def _lanes(
     instruction: MatrixInstruction, threads: Sequence[For]
-) -> Iterator[tuple[IndexVar, int, int]]:
-    """Yield the variables of the loops that the threads of a subgroup run, with their steps along
-    rows and columns of the sums.
+) -> Iterator[tuple[IndexVar, int, int, int]]:
+    """Yield the variables of the loops that the threads of a subgroup run, with their iterations,
+    and their steps along rows and columns of the sums.
     """
     weights: list[tuple[int, Digit]] = []
     weight = 1
@@ -365,64 +420,61 @@ def _lanes(
             steps, rest = divmod(inside, start)
             if rest or inside * extent > start * digit.count:
                 raise _no_instruction("threads that are no digits of a fragment")
-            yield loop.var, steps * digit.rows, steps * digit.columns
+            yield loop.var, extent, steps * digit.rows, steps * digit.columns
         inside *= extent
     if inside % subgroup:
         raise _no_instruction(f"{inside} threads, with {subgroup} in a subgroup")
 
 
-def _step(digit: Digit, steps: tuple[int, int]) -> int:
-    """Return the distance in memory of one step of a digit."""
-    return digit.rows * steps[0] + digit.columns * steps[1]
-
-
-def _stored_rows(fragment: Fragment, steps: tuple[int, int], per: int) -> tuple[int, bool] | None:
-    """Return the distance of the rows of small matrices in memory, and True if threads have their
-    columns; None if no rows are contiguous in memory.
+def _stored_rows(
+    fragment: Fragment, steps: _Steps, per: int
+) -> tuple[Sequence[tuple[int, int]], bool] | None:
+    """Return the counts and distances of the rows of small matrices in memory, and True if threads
+    have their columns; None if no rows are contiguous in memory.
 
     Args:
         fragment: The fragment.
-        steps: The distance in memory between its rows, and between its columns.
+        steps: Its places in memory.
         per: The cells of a register.
     """
     match fragment.threads:
-        case (Digit(8) as major, Digit(4) as minor) if _step(minor, steps) == per:
-            is_whole = per == 1 or _step(fragment.places[-1], steps) == 1
-            return (_step(major, steps), False) if is_whole else None
-        case (Digit(8) as major, Digit(4) as minor) if _step(major, steps) == 1 and per == 2:
-            return _step(fragment.places[-1], steps), True
+        case (Digit(8) as major, Digit(4) as minor) if steps.of(minor) == [(4, per)]:
+            is_whole = per == 1 or steps.of(fragment.places[-1]) == [(2, 1)]
+            return (steps.of(major), False) if is_whole else None
+        case (Digit(8) as major, Digit(4)) if steps.of(major) == [(8, 1)] and per == 2:
+            ((_, pitch),) = steps.of(fragment.places[-1])
+            return [(_MATRIX_ROWS, pitch)], True
         case _:
             return None
 
 
 def _row_terms(
-    digits: Sequence[Digit], pitch: int, steps: tuple[int, int]
+    digits: Sequence[Digit], rows: Sequence[tuple[int, int]], steps: _Steps
 ) -> list[tuple[int, int, int]]:
     """Return the digits of a thread's number that say which row of which small matrix it has the
     address of.
     """
-    terms = [(1, _MATRIX_ROWS, pitch)]
-    weight = _MATRIX_ROWS
-    for digit in reversed(digits):
-        terms.append((weight, digit.count, _step(digit, steps)))
-        weight *= digit.count
-    return terms
+    return _weighted([*rows, *(part for digit in reversed(digits) for part in steps.of(digit))])
 
 
-def _own_terms(fragment: Fragment, steps: tuple[int, int]) -> list[tuple[int, int, int]]:
+def _own_terms(fragment: Fragment, steps: _Steps) -> list[tuple[int, int, int]]:
     """Return the digits of a thread's number that say which cells it has."""
-    terms = []
-    weight = 1
-    for digit in reversed(fragment.threads):
-        terms.append((weight, digit.count, _step(digit, steps)))
-        weight *= digit.count
-    return terms
+    return _weighted([part for digit in reversed(fragment.threads) for part in steps.of(digit)])
 
 
-def _place_offset(digits: Sequence[Digit], register: int, steps: tuple[int, int]) -> int:
+def _weighted(parts: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Return the weights, counts and distances of digits, the least significant one first."""
+    return [
+        (prod(count for count, _ in parts[:at]), count, step)
+        for at, (count, step) in enumerate(parts)
+    ]
+
+
+def _place_offset(digits: Sequence[Digit], register: int, steps: _Steps) -> int:
     """Return the distance of the cell in a register from that in the first one."""
     offset = 0
     for digit in reversed(digits):
-        register, value = divmod(register, digit.count)
-        offset += value * _step(digit, steps)
+        for count, step in steps.of(digit):
+            register, value = divmod(register, count)
+            offset += value * step
     return offset

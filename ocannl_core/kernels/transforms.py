@@ -21,6 +21,14 @@ On one with matrix instructions, tiles are those of a subgroup of threads, and c
     tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1;
     pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused
 
+On one with asynchronous products a warp of its own copies the operands, and fills a ring of stages:
+
+    split i 128; split i1 64; split i11 16; split i111 8; split j 256; split j1 8; split j11 2;
+    split k 256; split k1 64; grid i0 j0; block i10 i110 i1111 j110;
+    order i0 j0 i10 i110 i1111 j110 k0 k10 j10 i1110 j111 k11; unroll j10; unroll i1110;
+    unroll j111; tile i1110 j111 k11; pack 0 inside k10 as i1 k11; pack 1 inside k10 as k11 j1;
+    ring k10; accumulate over k0 fused
+
 Nests that run together, row by row, have one schedule: that of each nest begins with the axes whose
 loops they share, and the transforms of the nodes that they write come last.
 
@@ -207,11 +215,28 @@ class Stage:
         operand: The position of the factor in the term, from the left.
         width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
         pitch: The cells from one row of the copy to the next one.
+        skip: The cells that are left out after each group of rows.
+        rows: The rows of such a group; 0 for none.
     """
 
     operand: int
     width: int
     pitch: int
+    skip: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Each iteration of an axis has a stage of its own in shared memory, with the operands that are
+    packed inside of it. One thread copies all of a stage, which a copy engine may do in its place;
+    the threads of a block multiply it tile by tile.
+
+    Attributes:
+        axis: The axis, a reduced one.
+    """
+
+    axis: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +344,7 @@ Transform = (
     | Pack
     | Pipeline
     | Stage
+    | Ring
     | AccumulateAt
     | FuseRows
     | WalkTiles
@@ -361,8 +387,12 @@ def _text(transform: Transform) -> str:
             return f"pack {operand}{where} as {' '.join(axes)}"
         case Pipeline(axis, stages):
             return f"pipeline {axis} in {stages}"
-        case Stage(operand, width, pitch):
-            return f"stage {operand}{f' by {width}' if width else ''} pitch {pitch}"
+        case Ring(axis):
+            return f"ring {axis}"
+        case Stage(operand, width, pitch, skip, rows):
+            copied = f" by {width}" if width else ""
+            skipped = f" skip {skip} after {rows}" if rows else ""
+            return f"stage {operand}{copied} pitch {pitch}{skipped}"
         case AccumulateAt(over, fused, prefetch):
             options = f"{' fused' if fused else ''}{' prefetch' if prefetch else ''}"
             return f"accumulate over {over}{options}"
@@ -389,12 +419,13 @@ _FORMS = tuple(
     for form in (
         rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
         rf"(?P<verb>order|grid|block) (?P<axes>{_AXIS}( {_AXIS})*)",
-        rf"(?P<verb>unroll|vectorise|pair|parallelise) (?P<axis>{_AXIS})",
+        rf"(?P<verb>unroll|vectorise|pair|parallelise|ring) (?P<axis>{_AXIS})",
         rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>pipeline) (?P<axis>{_AXIS}) in (?P<size>[1-9]\d*)",
-        r"(?P<verb>stage) (?P<operand>\d+)( by (?P<size>[1-9]\d*))? pitch (?P<pitch>[1-9]\d*)",
+        r"(?P<verb>stage) (?P<operand>\d+)( by (?P<size>[1-9]\d*))? pitch (?P<pitch>[1-9]\d*)"
+        r"( skip (?P<skip>[1-9]\d*) after (?P<groups>[1-9]\d*))?",
         rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<prefetch> prefetch)?",
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
         r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?( on (?P<threads>[1-9]\d*))?"
@@ -423,7 +454,8 @@ def _transform(text: str) -> Transform:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
         "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, grid, "
-        "block, shuffle, pack, pipeline, stage, accumulate, rows, walk, fold, inline and stream.",
+        "block, shuffle, pack, pipeline, stage, ring, accumulate, rows, walk, fold, inline and "
+        "stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -459,9 +491,11 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
         case "pipeline":
             return Pipeline(axis, int(parts["size"] or 0))
+        case "ring":
+            return Ring(axis)
         case "stage":
-            size, pitch = (int(parts[name] or 0) for name in ("size", "pitch"))
-            return Stage(int(parts["operand"] or 0), size, pitch)
+            own = (int(parts[name] or 0) for name in ("size", "pitch", "skip", "groups"))
+            return Stage(int(parts["operand"] or 0), *own)
         case "rows":
             counts = int(parts["size"] or 1), int(parts["groups"] or 1)
             return FuseRows(axes, *counts, flag, int(parts["threads"] or 0))

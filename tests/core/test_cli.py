@@ -203,6 +203,7 @@ def test_config_shows_values_with_their_sources(
             "cc_arch                      native  (from default)",
             "cuda_compiler                not set  (from default)",
             "cuda_graphs                  false  (from default)",
+            "asynchronous_products        false  (from default)",
             "dump_dir                     not set  (from default)",
             "timeline                     not set  (from default)",
             "log_runs                     0  (from default)",

@@ -66,6 +66,7 @@ from ocannl_core.schedule.apply.accumulators import (
     has_expensive_epilogue,
     has_long_epilogue,
 )
+from ocannl_core.schedule.apply.asynchronous_products import apply_ring_schedule, is_for_ring
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.loop_ends import (
     WHOLE_KINDS,
@@ -100,6 +101,8 @@ def apply_schedule(
     Raises:
         UsageError: for a schedule that does not fit the nest.
     """
+    if is_for_ring(schedule):
+        return apply_ring_schedule(nest, schedule)
     if is_for_warps(schedule):
         return apply_warp_schedule(nest, schedule, nodes)
     if is_for_pipelines(schedule):

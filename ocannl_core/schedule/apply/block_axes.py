@@ -26,6 +26,7 @@ from ocannl_core.kernels.transforms import (
     Order,
     Pack,
     Pipeline,
+    Ring,
     Schedule,
     Shuffle,
     Split,
@@ -57,7 +58,7 @@ class BlockAxes:
         block: The leaves of a block, likewise.
         serial: The other leaves, likewise.
         unrolled: Those of them that are written out.
-        vector: The one of them that a thread loads and stores at once, or "".
+        vector: The part of an axis that a thread loads and stores at once, or "".
         variables: The variables of the leaves of grid and block.
     """
 
@@ -106,7 +107,7 @@ class BlockAxes:
         serial = tuple(name for name in order if name not in mapped)
         unrolled = frozenset(each.axis for each in schedule if isinstance(each, Unroll | Vectorise))
         vectors = [each.axis for each in schedule if isinstance(each, Vectorise)]
-        if vectors and (len(vectors) > 1 or vectors[0] not in serial or "0" in vectors[0]):
+        if vectors and (len(vectors) > 1 or not _is_vector(vectors[0], tree, serial)):
             raise UsageError(
                 "A thread loads and stores neighbouring iterations of one axis at once, which is "
                 "neither that of the grid nor of a block.",
@@ -279,6 +280,12 @@ class BlockAxes:
         return LoopBound(self.position(root, first), extent)
 
 
+def _is_vector(name: str, tree: AxisTree, serial: Sequence[str]) -> bool:
+    """Return True if a part of an axis has neighbouring iterations, all those of one thread."""
+    is_part = name in tree.splits or name in serial
+    return is_part and "0" not in name and set(tree.leaves(name)) <= set(serial)
+
+
 _TRANSFORMS: tuple[type[Transform], ...] = (
     Split,
     Order,
@@ -291,5 +298,6 @@ _TRANSFORMS: tuple[type[Transform], ...] = (
     TileMatrix,
     Pipeline,
     Stage,
+    Ring,
     AccumulateAt,
 )

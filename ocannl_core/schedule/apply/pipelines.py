@@ -26,7 +26,15 @@ from typing import TypeVar
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, FixedIndex, IndexVar, affine, fresh_var
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+)
 from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import (
@@ -179,7 +187,9 @@ class PipelineEmitter(ThreadEmitter, ABC):
         ]
 
     def _fits(self, pack: Pack, stage: Stage) -> bool:
-        cells = self.axes.extent(pack.axes[-1])
+        rows, cells = (self.axes.extent(name) for name in pack.axes)
+        if stage.rows and rows % stage.rows:
+            return False
         return stage.pitch >= cells and cells % max(1, stage.width) == 0
 
     # ----- shared memory ----------------------------------------------------------------------
@@ -189,7 +199,11 @@ class PipelineEmitter(ThreadEmitter, ABC):
             if not isinstance(pack, Pack):
                 continue
             stage = self._stage(pack.operand)
-            dims = (self.pipeline.stages, self.axes.extent(pack.axes[0]), stage.pitch)
+            rows = self.axes.extent(pack.axes[0])
+            group = (rows, stage.pitch)
+            if stage.rows:
+                group = (rows // stage.rows, stage.rows * stage.pitch + stage.skip)
+            dims = (self.pipeline.stages, *group)
             node = self._new_array("staged", dims, Scope.GROUP)
             self.nodes[node] = NodeInfo(self._staged_dtype(reduction, pack.operand), dims)
             self.staged[pack.operand] = SharedOperand(pack, node)
@@ -236,7 +250,9 @@ class PipelineEmitter(ThreadEmitter, ABC):
         dealt = deal_digits(self.axes, order, point, width, row)
         factor = self._staged_factor(reduction, pack.operand)
         value = self._padded(factor, point, dealt.positions)
-        cell = (FixedIndex(stage), *(dealt.positions[name] for name in pack.axes))
+        extents = {loop.var: loop.stop for loop in dealt.loops} | self._extents(point)
+        places = dealt.positions[pack.axes[0]], dealt.positions[pack.axes[1]]
+        cell = (FixedIndex(stage), *self._place(form, places, extents))
         stmts: tuple[Stmt, ...] = (Store(each.node, cell, value),)
         if form.width:
             stmts = (For(dealt.lane, 0, width, Block(stmts), AxisKind.COPY),)
@@ -301,6 +317,47 @@ class PipelineEmitter(ThreadEmitter, ABC):
         copies = self._copies(reduction, first % stages, point, step)
         return copies if last < count else guarded(LoopBound(step, count), copies)
 
+    def _extents(self, numbers: Numbers) -> dict[IndexVar, int]:
+        """Return the iterations of leaves by their variables."""
+        return {
+            index.var: self.axes.extent(leaf)
+            for leaf, index in numbers.items()
+            if isinstance(index, VarIndex) and leaf != self.pipeline.axis
+        }
+
+    def _place(
+        self,
+        form: Stage,
+        place: tuple[AxisIndex, AxisIndex],
+        extents: Mapping[IndexVar, int],
+    ) -> tuple[AxisIndex, AxisIndex]:
+        """Return the indices of a staged cell, after those of the stage.
+
+        Args:
+            form: The form of the operand.
+            place: The row and the column of the cell.
+            extents: The iterations of the variables of a row.
+
+        Raises:
+            UsageError: if the group of a row is not that of some of the variables.
+        """
+        row, column = place
+        if not form.rows:
+            return row, column
+        terms, offset = as_affine(row)
+        groups, rest = divmod(offset, form.rows)
+        outer = [(step // form.rows, var) for step, var in terms if step % form.rows == 0]
+        inner = [(step, var) for step, var in terms if step % form.rows]
+        if rest + sum(step * (extents[var] - 1) for step, var in inner) >= form.rows:
+            raise UsageError(
+                "The rows of a group in shared memory are those of whole digits of threads.",
+                found=schedule_text((form,)),
+                where=f"schedule {schedule_text(self.schedule)!r}",
+            )
+        own, first = as_affine(column)
+        scaled = [(form.pitch * step, var) for step, var in inner]
+        return affine(outer, groups), affine([*scaled, *own], form.pitch * rest + first)
+
     @abstractmethod
     def _products(
         self, reduction: Reduction, accumulator: ThreadAccumulator, stage: int, point: Numbers
@@ -310,7 +367,9 @@ class PipelineEmitter(ThreadEmitter, ABC):
     def _staged_cell(
         self, reduction: Reduction, each: SharedOperand, stage: int, numbers: Numbers
     ) -> Expr:
-        places = tuple(self.axes.position(name, numbers) for name in each.pack.axes)
+        row, column = (self.axes.position(name, numbers) for name in each.pack.axes)
+        form = self._stage(each.pack.operand)
+        places = self._place(form, (row, column), self._extents(numbers))
         dtype = self.nodes[each.node].dtype
         cell = Load(each.node, (FixedIndex(stage), *places), dtype)
         return cell if dtype is reduction.dtype else Unary(UnaryOp.IDENTITY, cell, reduction.dtype)

@@ -222,13 +222,16 @@ class ThreadEmitter:
     ) -> tuple[Stmt, ...]:
         """Return loops of a thread around statements, the innermost one as vectors if it can be."""
         vectors = self.vectors
-        if vectors is None or not is_guarded or not names or names[-1] != vectors.name:
+        leaves = () if vectors is None else self.axes.tree.leaves(vectors.name)
+        is_inside = set(leaves) <= set(names) and names[-1:] == leaves[-1:]
+        if vectors is None or not is_guarded or not leaves or not is_inside:
             return self.axes.loops(names, numbers, body, is_guarded=is_guarded)
 
         def innermost(inner: Numbers) -> tuple[Stmt, ...]:
             return vectors.loop(self.axes, inner, body, self._new_vector)
 
-        return self.axes.loops(names[:-1], numbers, innermost)
+        others = [name for name in names if name not in leaves]
+        return self.axes.loops(others, numbers, innermost)
 
     def _new_vector(self, name: str, dtype: DType, lanes: int) -> TensorNode:
         node = TensorNode(self.numbering, (name,))
@@ -516,7 +519,7 @@ class ThreadEmitter:
             terms, offset = as_affine(position)
             values[axis.var] = affine(terms, offset + axis.start)
             if self.axes.exceeds(root):
-                conditions.append(_is_inside(axis, position))
+                conditions.append(is_inside(axis, position))
         value = substitute_in_expr(factor, values)
         if not conditions:
             return value
@@ -549,7 +552,7 @@ class ThreadEmitter:
         return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
 
 
-def _is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:
+def is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:
     """Return the condition that a position is before the end of an axis."""
     bound = axis.bound_at(position) or LoopBound(position, axis.extent)
     reach = max(bound.maximum, axis.extent)

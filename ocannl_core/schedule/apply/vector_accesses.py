@@ -15,17 +15,20 @@ leave out, in a branch that is not chosen, are proven to be in bounds as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 
 from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
+    FixedIndex,
     IndexVar,
     LoopVar,
     StaticIndex,
     VarIndex,
+    affine,
     as_affine,
     fresh_var,
     joint_extents,
@@ -202,17 +205,20 @@ def vector_iterations(
     nodes: NodeInfos,
     new_array: NewArray,
     guard: Guard | None = None,
+    groups: Sequence[tuple[LoopVar, int]] = (),
 ) -> tuple[Stmt, ...]:
     """Return the iterations of a loop over a vector, with the accesses that are vectors around it.
 
     Args:
         places: The cells of these accesses.
         lane: The variable of the loop.
-        lanes: The number of iterations.
+        lanes: The number of iterations, of all loops together.
         stmts: The statements of an iteration.
         nodes: Formats.
         new_array: Makes the arrays.
         guard: Leaves out the loads where they are out of bounds; the vectors are zero there.
+        groups: The variables and iterations of loops around, outermost first, if several loops run
+            over the vector.
     """
     known = frozenset(places)
     loaded: dict[Place, None] = {}
@@ -225,7 +231,11 @@ def vector_iterations(
         place: new_array("vector", nodes[place[0]].dtype, lanes)
         for place in dict.fromkeys((*loaded, *stored))
     }
-    own = (VarIndex(lane),)
+    inner = lanes // prod(count for _, count in groups)
+    steps = [prod(count for _, count in groups[at + 1 :]) * inner for at in range(len(groups))]
+    around = [(step, var) for step, (var, _) in zip(steps, groups, strict=True)]
+    own = (affine([*around, (1, lane)]),)
+    firsts: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var, _ in groups}
 
     def on_expr(expr: Expr) -> Expr:
         if isinstance(expr, Load) and (expr.node, expr.indices) in arrays:
@@ -239,7 +249,8 @@ def vector_iterations(
 
     def copy(place: Place, *, is_load: bool) -> For:
         var = fresh_var(lane.hint)
-        there = tuple(substitute(index, {lane: VarIndex(var)}) for index in place[1])
+        values = {**firsts, lane: VarIndex(var)}
+        there = tuple(substitute(index, values) for index in place[1])
         array, here, dtype = arrays[place], (VarIndex(var),), nodes[place[0]].dtype
         stmt = (
             Store(array, here, Load(place[0], there, dtype))
@@ -261,9 +272,11 @@ def vector_iterations(
         for stmt in stmts
         for changed in rewrite(stmt, on_stmt=on_stmt, on_expr=on_expr).stmts
     )
+    for var, count in ((lane, inner), *reversed(groups)):
+        inside = (For(var, 0, count, Block(inside), AxisKind.UNROLLED),)
     return (
         *(Allocate(array, Scope.THREAD) for array in arrays.values()),
         *loads,
-        For(lane, 0, lanes, Block(inside), AxisKind.UNROLLED),
+        *inside,
         *(copy(place, is_load=False) for place in stored),
     )

@@ -1,4 +1,4 @@
-"""The leaf of a schedule for thread blocks whose iterations a thread loads and stores at once."""
+"""The part of an axis whose iterations a thread loads and stores at once."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from ocannl_core.schedule.apply.vector_accesses import (
 
 @dataclass(frozen=True, slots=True)
 class VectorLeaf:
-    """A leaf of a thread whose iterations are vector accesses.
+    """A part of an axis whose iterations are vector accesses of a thread.
 
     Attributes:
-        name: The leaf.
+        name: The part: a leaf, or one of which all leaves are serial.
         vectors: The accesses.
         nest: The nest.
         nodes: Extents and formats.
@@ -75,25 +75,29 @@ class VectorLeaf:
             body: Makes the statements of an iteration.
             new_array: Makes arrays of the thread.
         """
-        name, root, lanes = self.name, self.name[0], axes.extent(self.name)
-        lane = fresh_var(axes.tree.hint(name))
-        inner = {**numbers, name: VarIndex(lane)}
+        root, lanes, leaves = self.name[0], axes.extent(self.name), axes.tree.leaves(self.name)
+        own = [fresh_var(axes.tree.hint(leaf)) for leaf in leaves]
+        inner = {**numbers, **{leaf: VarIndex(var) for leaf, var in zip(leaves, own, strict=True)}}
         if root not in axes.complete(inner) or not self.vectors.places:
-            return axes.loops((name,), numbers, body)
+            return axes.loops(leaves, numbers, body)
         places = self.vectors.at(axes.values(inner))
-        whole = vector_iterations(places, lane, lanes, body(inner), self.nodes, new_array)
+        groups = [(var, axes.extent(leaf)) for leaf, var in zip(leaves, own, strict=True)][:-1]
+        whole = vector_iterations(
+            places, own[-1], lanes, body(inner), self.nodes, new_array, groups=groups
+        )
         if not axes.exceeds(root):
             return whole
         extent = axes.tree.axes[root].extent
         full = extent - extent % lanes
-        first = axes.position(root, {**numbers, name: FixedIndex(0)})
-        stmts = guarded(LoopBound(first, full), whole)
+        first = axes.position(root, {**numbers, **dict.fromkeys(leaves, FixedIndex(0))})
+        # vectors begin at multiples of their length: those before `full` end there
+        stmts = guarded(LoopBound(first, full - lanes + 1), whole)
         if full == extent:
             return stmts
         # the vector at `full` is not whole: full <= first, as a bound from above
         terms, offset = as_affine(first)
         negated = affine([(-step, var) for step, var in terms], full - 1 - offset)
-        scalar = axes.loops((name,), numbers, body)
+        scalar = axes.loops(leaves, numbers, body)
         return (*stmts, *guarded(LoopBound(negated, 0), scalar))
 
     def of_operand(self, axes: BlockAxes, factor: Expr, name: str) -> OperandVectors | None:

@@ -4,7 +4,8 @@ Five rules, from the strides and extents of a nest and the numbers of `ThreadBlo
 
 - cells without a reduction: neighbouring threads store neighbouring cells, in vectors where memory
   is aligned;
-- a product that matrix instructions compute: their tiles (`warp_matrix_tiles`);
+- a product that matrix instructions compute: their tiles (`warp_matrix_tiles`), or those of
+  asynchronous products, by a setting (`asynchronous_products`);
 - a product in which each factor lacks an axis of cells of the other: tiles of rows and columns,
   whose operands all threads of a block copy to shared memory, and of which each thread computes a
   register tile;
@@ -45,6 +46,10 @@ from ocannl_core.machine_model import (
     THREAD_VECTORS,
 )
 from ocannl_core.schedule.apply.vector_accesses import Ranges
+from ocannl_core.schedule.heuristics.asynchronous_products import (
+    find_ring_tile,
+    schedule_ring_tile,
+)
 from ocannl_core.schedule.heuristics.block_tiles import (
     find_block_tile,
     fused,
@@ -118,6 +123,9 @@ def block_schedule(
     if nest.reduction is None:
         return _schedule_cells(nest, nodes, blocks)
     if parameters == CHOSEN_BY_RULE:
+        ring_tile = find_ring_tile(nest, nest.reduction, nodes, blocks)
+        if ring_tile is not None:
+            return schedule_ring_tile(nest, ring_tile)
         warp_tile = find_warp_tile(nest, nest.reduction, nodes, blocks)
         if warp_tile is not None:
             return schedule_warp_tile(nest, in_supertiles(nest, warp_tile, target))

@@ -66,6 +66,8 @@ from ocannl_core.schedule.heuristics.product_axes import product_axes
 from ocannl_core.schedule.heuristics.tile_order import TileGrid, supertile_rows
 from ocannl_core.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
 
+TURN_ROWS = 8
+"""Rows of 16 bytes that shared memory loads in one turn."""
 ROW_BYTES = 16
 """Bytes beside each other that one thread reads for a warp."""
 
@@ -104,6 +106,8 @@ class WarpTile:
         depth: The terms of one stage.
         stages: The stages in shared memory.
         supertile: The rows of tiles of which blocks that run together compute a column.
+        joined: The instructions along the columns whose cells are neighbours: a thread has those of
+            all of them beside each other.
     """
 
     instruction: MatrixInstruction
@@ -116,6 +120,7 @@ class WarpTile:
     depth: int
     stages: int
     supertile: int = 1
+    joined: int = 1
 
     @property
     def cells(self) -> tuple[int, int]:
@@ -134,11 +139,23 @@ class WarpTile:
         is_across = operand.axes[1] != self.terms
         return pitch(operand.fragment, operand.dtype, self.extent(operand.axes[1]), is_across)
 
+    def form(self, operand: StagedOperand) -> Stage:
+        """Return the form of an operand in shared memory."""
+        step = self.pitch(operand)
+        if self.joined == 1 or operand is not self.operands[1]:
+            return Stage(operand.position, operand.width, step)
+        rows = self.joined * _own_columns(self.instruction.sums)
+        skip = skip_after(rows, step, self.joined, operand.dtype)
+        return Stage(operand.position, operand.width, step, skip, rows)
+
     @property
     def stage_bytes(self) -> int:
+        forms = [(self.form(each), each) for each in self.operands]
         return sum(
-            self.extent(each.axes[0]) * self.pitch(each) * each.dtype.nbytes
-            for each in self.operands
+            self.extent(each.axes[0])
+            * (form.pitch + -(-form.skip // max(form.rows, 1)))
+            * each.dtype.nbytes
+            for form, each in forms
         )
 
     @property
@@ -180,13 +197,76 @@ def warp_tiles(
         if not all(tiles):
             continue
         names = row.name, column.name, term.name
-        one = WarpTile(instruction, *names, operands, warps, tiles, depth, 1)
+        joined = _joined(nest, nodes, blocks, operands[1], sums, tiles[1], depth)
+        one = WarpTile(instruction, *names, operands, warps, tiles, depth, 1, joined=joined)
         most = min(MAX_STAGES, blocks.local_bytes // one.stage_bytes)
         is_small = one.registers + WARP_REGISTERS <= blocks.registers
         if most < 2 or not is_small or one.threads > blocks.max_threads:
             continue
         stages = max(2, min(most, -(-term.extent // depth)))
-        yield WarpTile(instruction, *names, operands, warps, tiles, depth, stages)
+        yield replace(one, stages=stages)
+
+
+def _joined(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    blocks: ThreadBlocks,
+    columns: StagedOperand,
+    sums: Fragment,
+    count: int,
+    depth: int,
+) -> int:
+    """Return the instructions along the columns whose cells a thread stores in one vector.
+
+    A column of the product can be any of an instruction if it is a row of shared memory. Where
+    columns are neighbours there, they are loaded together, and are neighbours in an instruction.
+
+    Args:
+        nest: The nest.
+        nodes: Formats of its nodes.
+        blocks: The device.
+        columns: The operand with the columns.
+        sums: The fragment of the sums.
+        count: The instructions of a warp along the columns.
+        depth: The terms of a stage.
+    """
+    nbytes = max(nodes[store.node].dtype.nbytes for store in nest.epilogue)
+    own = _own_columns(sums)
+    most = min(count, blocks.vector_bytes // (own * nbytes))
+    # the threads that copy neighbouring rows are those of one digit, and have a group of rows
+    digit, copies = sums.threads[0].count, sums.threads[-1].count
+    is_across = columns.axes[1] not in {axis.name for axis in nest.reduced}
+    is_dealt = columns.width * copies == depth and most * own >= digit
+    if is_across or not is_dealt or digit % own or count % (digit // own):
+        return 1
+    return digit // own
+
+
+def _own_columns(sums: Fragment) -> int:
+    """Return the neighbouring columns of an instruction that one thread has."""
+    return next((d.count for d in sums.places if d.columns == 1), 1)
+
+
+def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
+    """Return the cells to skip after so many rows, by which the rows that threads load together are
+    in different banks.
+
+    Args:
+        rows: The rows of a group, of which an instruction has those of one thread in each group.
+        pitch: The cells from one row to the next one.
+        joined: The instructions that share a group.
+        dtype: The number format.
+    """
+    unit, own = ROW_BYTES // dtype.nbytes, rows // joined
+
+    def turns(skip: int) -> int:
+        places = [
+            (at // own * (rows * pitch + skip) + at % own * pitch) // unit % TURN_ROWS
+            for at in range(TURN_ROWS)
+        ]
+        return max(places.count(each) for each in places)
+
+    return min(range(0, TURN_ROWS * unit, unit), key=lambda skip: (turns(skip), skip))
 
 
 def find_warp_tile(
@@ -343,20 +423,28 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
     i, j, k = tile.rows, tile.columns, tile.terms
     splits: list[Transform] = []
     leaves: dict[Digit, str] = {}
+    vector, joined = "", list[str]()
+    row_digits = [(digit.rows, digit) for digit in sums.digits if digit.rows]
+    column_digits = [(digit.columns, digit) for digit in sums.digits if digit.columns]
     height, width = tile.cells
     outer, inner, i = split_tiles(splits, i, height, tile.supertile)
     splits.append(Split(j, width))
-    for axis, block, size, warps, digits in (
-        (i, height, sums.rows, tile.warps[0], [(d.rows, d) for d in sums.digits if d.rows]),
-        (j, width, sums.columns, tile.warps[1], [(d.columns, d) for d in sums.digits if d.columns]),
+    for axis, block, size, together, warps, digits in (
+        (i, height, sums.rows, 1, tile.warps[0], row_digits),
+        (j, width, sums.columns, tile.joined, tile.warps[1], column_digits),
     ):
-        splits += [Split(f"{axis}1", block // warps), Split(f"{axis}11", size)]
-        name, rest = f"{axis}111", size
+        rest = size * together
+        splits += [Split(f"{axis}1", block // warps), Split(f"{axis}11", rest)]
+        name = f"{axis}111"
         *before, (_, last) = sorted(digits, key=lambda each: -each[0])
         for _, digit in before:
             rest //= digit.count
             splits.append(Split(name, rest))
             leaves[digit], name = f"{name}0", f"{name}1"
+        if together > 1:
+            vector, joined = name, [f"{name}0"]
+            splits.append(Split(name, rest // together))
+            name = f"{name}1"
         leaves[last] = name
     splits += [Split(k, tile.depth), Split(f"{k}1", tile.instruction.terms)]
     batches = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
@@ -366,7 +454,7 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
     rows, columns = (
         next(leaves[d] for d in sums.places if bool(d.rows) is is_row) for is_row in (True, False)
     )
-    steps = (f"{k}10", f"{i}110", f"{j}110")
+    steps = (f"{k}10", f"{i}110", f"{j}110", *joined)
     operands = sorted(tile.operands, key=lambda each: each.position)
     parts = {tile.rows: f"{i}1", j: f"{j}1", k: f"{k}1"}
     return (
@@ -374,15 +462,15 @@ def schedule_warp_tile(nest: KernelNest, tile: WarpTile) -> Schedule:
         MapToGrid(grid),
         MapToBlock(block_axes),
         Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
-        *(Unroll(name) for name in (*steps, rows)),
+        *(Unroll(name) for name in (*steps, rows, columns)),
         # neighbouring cells of a thread are stored together
-        Unroll(columns) if "0" in columns else Vectorise(columns),
+        *([Vectorise(vector or columns)] if "0" not in columns else []),
         TileMatrix(rows, columns, f"{k}11"),
         *(
             Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))
             for each in operands
         ),
         Pipeline(f"{k}0", tile.stages),
-        *(Stage(each.position, each.width, tile.pitch(each)) for each in operands),
+        *(tile.form(each) for each in operands),
         AccumulateAt((*reduced, f"{k}0")[0], fused=True),
     )

@@ -52,6 +52,16 @@ def product(rows: int, terms: int, columns: int, dtype: str = "float32") -> Loop
         return program_of(oc.train.forward(oc.einsum("i|k; k|j => i|j", a, b)))
 
 
+def layer(rows: int, terms: int, columns: int) -> LoopProgram:
+    """Return a layer whose weights have a row for each output, with a residual connection."""
+    with oc.Session():
+        x = oc.placeholder("x", batch=[rows], output=[terms], dtype="bfloat16")
+        w = oc.placeholder("w", batch=[columns], output=[terms], dtype="bfloat16")
+        bias = oc.placeholder("b", output=[columns], dtype="bfloat16")
+        y = oc.placeholder("y", batch=[rows], output=[columns], dtype="bfloat16")
+        return program_of(oc.train.forward(oc.relu(oc.einsum("i|k; j|k => i|j", x, w) + bias) + y))
+
+
 def softmax() -> LoopProgram:
     with oc.Session():
         x = oc.placeholder("x", batch=[512], output=[1024])
@@ -159,6 +169,7 @@ ALL = FEW | {
     "product bfloat16": lambda: product(1024, 1024, 1024, "bfloat16"),
     "attention bfloat16 of 128": lambda: attention("bfloat16", 128),
     "attention of 128": lambda: attention("float32", 128),
+    "layer bfloat16": lambda: layer(4096, 1024, 1024),
     "sum over a batch": long_sum,
     "perceptron": lambda: training_step("perceptron"),
     "LeNet": lambda: training_step("LeNet"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -12,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core.codegen.kernel_text import TensorMap
 from ocannl_cuda.emulation import host_compiler
 from ocannl_cuda.emulation.host_compiler import HostCompiler
 
 Array = np.ndarray[Any, Any]
 Launch = Callable[..., tuple[int, str]]
+MARK = 0x70616D726F736E65
 FOLDER = tempfile.TemporaryDirectory()
 
 
@@ -42,6 +45,29 @@ def load_kernels(text: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
+def tensor_map(form: TensorMap, address: int) -> bytes:
+    """Return the 128 bytes of a tensor map as the emulated driver encodes them."""
+    nbytes = form.dtype.nbytes
+    rank = len(form.extents)
+    none = [0] * (5 - rank)
+    strides = [nbytes * each for each in form.strides]
+    return struct.pack(
+        "=5Q14IQ",
+        address + nbytes * form.offset,
+        *strides,
+        *none,
+        *form.extents,
+        *none,
+        *form.box,
+        *none,
+        nbytes,
+        rank,
+        3,
+        0,
+        MARK,
+    ).ljust(128, b"\0")
+
+
 def launcher(text: str, kernel: str) -> Launch:
     """Return a function that launches a kernel of a text on arrays: extents of the grid and of a
     block, then the arguments.
@@ -49,9 +75,12 @@ def launcher(text: str, kernel: str) -> Launch:
     run = getattr(load_kernels(text), f"cuda_emulator_run_{kernel}")
     message = (ctypes.c_char * 512).in_dll(load_kernels(text), "cuda_emulator_message")
 
-    def launch(grid: Sequence[int], block: Sequence[int], *given: Array) -> tuple[int, str]:
-        cells = (ctypes.c_int64 * len(given))(*(each.ctypes.data for each in given))
+    def launch(
+        grid: Sequence[int], block: Sequence[int], *given: Array, maps: Sequence[TensorMap] = ()
+    ) -> tuple[int, str]:
+        content = b"".join(tensor_map(each, given[each.argument].ctypes.data) for each in maps)
+        content += struct.pack(f"={len(given)}q", *(each.ctypes.data for each in given))
         extents = [(ctypes.c_uint * 3)(*shape, *[1] * (3 - len(shape))) for shape in (grid, block)]
-        return run(cells, ctypes.c_size_t(8 * len(given)), *extents), message.value.decode()
+        return run(content, ctypes.c_size_t(len(content)), *extents), message.value.decode()
 
     return launch

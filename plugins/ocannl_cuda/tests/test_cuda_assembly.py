@@ -96,6 +96,15 @@ def test_most_instructions_of_a_large_tile_are_multiply_adds() -> None:
 
 
 @needs_tools
+def test_a_layer_on_matrix_instructions_has_vector_accesses_only() -> None:
+    """Its bias and its residual operand are loaded, and its results stored, 16 bytes at a time."""
+    ((_, kernel),) = assembled("layer bfloat16", FAST).kernels
+    assert kernel.matrix_instructions
+    found = {bits for name, bits in kernel.widths if name in ("LDG", "STG", "LDGSTS")}
+    assert found == {128}
+
+
+@needs_tools
 @needs_minutes
 @pytest.mark.parametrize("architecture", DEVICES)
 @pytest.mark.parametrize("name", ALL)

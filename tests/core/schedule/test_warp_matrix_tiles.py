@@ -35,6 +35,7 @@ from ocannl_core.schedule.heuristics.thread_blocks import block_schedule, block_
 from ocannl_core.schedule.heuristics.warp_matrix_tiles import (
     conflicts,
     schedule_warp_tile,
+    skip_after,
     warp_tiles,
 )
 from ocannl_core.target import Digit, Fragment, MatrixInstruction, Target, ThreadBlocks
@@ -198,6 +199,22 @@ def test_threads_of_a_warp_load_from_different_banks(sizes: tuple[int, int, int]
             assert tile.pitch(operand) * operand.dtype.nbytes % 16 == 0
 
 
+@pytest.mark.parametrize("pitch", [40, 72, 136])
+def test_rows_of_groups_are_in_different_banks(pitch: int) -> None:
+    """Threads load two rows of each of four groups of eight; plainly, these are in two places."""
+    skip = skip_after(8, pitch, 4, bfloat16)
+    places = [
+        {
+            (group * (8 * pitch + more) + row * pitch) // 8 % 8
+            for group in range(4)
+            for row in (0, 1)
+        }
+        for more in (0, skip)
+    ]
+    assert [len(each) for each in places] == [2, 8]
+    assert skip % 8 == 0
+
+
 # ----- meaning ------------------------------------------------------------------------------------
 
 
@@ -249,6 +266,60 @@ def test_tiles_of_warps_mean_the_product(interpret: Interpret, dtype: DType) -> 
 
     check()
     assert tiled > 2
+
+
+def transposed(rows: int, terms: int, columns: int) -> tuple[Draft, KernelNest]:
+    """Return `c[i, j] += a[i, k] * b[j, k]` of bfloat16."""
+    draft = Draft("product")
+    a, b = draft.node("a", bfloat16, rows, terms), draft.node("b", bfloat16, columns, terms)
+    c = draft.node("c", bfloat16, rows, columns)
+    term = Binary(BinaryOp.MUL, draft.load(a, I, K), draft.load(b, J, K), bfloat16)
+    body = draft.accumulate(c, I, J, op=BinaryOp.ADD, value=term)
+    nest = kernel_nest(Block((loop(I, rows, loop(J, columns, loop(K, terms, body))),)))
+    assert nest is not None
+    return draft, nest
+
+
+JOINED = (
+    "split i 16; split i1 16; split i11 16; split i111 8; split j 32; split j1 32; split j11 32; "
+    "split j111 8; split j1111 2; split k 16; split k1 16; grid i0 j0; "
+    "block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 j11110 i1110 "
+    "j11111 k11; unroll k10; unroll i110; unroll j110; unroll j11110; unroll i1110; "
+    "unroll j11111; vectorise j1111; tile i1110 j11111 k11; pack 0 inside k0 as i1 k1; "
+    "pack 1 inside k0 as j1 k1; pipeline k0 in 2; stage 0 by 4 pitch 24; "
+    "stage 1 by 4 pitch 24 skip 16 after 8; accumulate over k0 fused"
+)
+
+
+@pytest.mark.parametrize("columns", [32, 40, 61])
+def test_cells_of_several_tiles_are_one_vector(interpret: Interpret, columns: int) -> None:
+    draft, nest = transposed(20, 24, columns)
+    (kernel,) = widened(draft, nest).kernels
+    scheduled = apply_schedule(kernel.nest, parse_schedule(JOINED), draft.nodes)
+    program = draft.program(*nest_body(nest).stmts)
+    assert isinstance(scheduled.body, Block)
+    tiled = replace(program, nodes={**program.nodes, **scheduled.nodes}, body=scheduled.body)
+    verify(tiled)
+    assert ("(8):  # vector" in to_text(tiled) or "in vector(8)" in to_text(tiled)) == (
+        columns != 61
+    )
+    numbers = np.random.default_rng(columns)
+    a, b = (numbers.integers(-3, 4, shape) for shape in ((20, 24), (columns, 24)))
+    left, right, result = program.params
+    arrays = {left: a.astype(bfloat16.numpy), right: b.astype(bfloat16.numpy)}
+    found = interpret(tiled, arrays)[result]
+    np.testing.assert_array_equal(
+        found.astype(np.float32), (a @ b.T).astype(bfloat16.numpy).astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize("after", [2, 3, 64])
+def test_groups_of_rows_are_those_of_digits_of_threads(after: int) -> None:
+    draft, nest = transposed(20, 24, 32)
+    (kernel,) = widened(draft, nest).kernels
+    text = JOINED.replace("after 8", f"after {after}")
+    with pytest.raises(UsageError, match=r"rows|Rows"):
+        apply_schedule(kernel.nest, parse_schedule(text), draft.nodes)
 
 
 LONG = (
@@ -360,10 +431,10 @@ def test_warps_refuse_sums_of_one_factor() -> None:
 
 def test_large_products_get_large_blocks_and_stages_that_fit() -> None:
     assert chosen(2048, 2048, 2048, target=device(WIDE, processors=132)) == snapshot(
-        "split i 128; split j 128; split i1 64; split i11 16; split i111 8; split j1 32; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused"
+        "split i 128; split j 128; split i1 64; split i11 16; split i111 8; split j1 32; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 by 8 pitch 40; stage 1 by 8 pitch 136; accumulate over k0 fused"
     )
     assert chosen(100, 37, 61, target=device(WIDE, processors=132)) == snapshot(
-        "split i 32; split j 32; split i1 16; split i11 16; split i111 8; split j1 16; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 pitch 40; stage 1 pitch 40; accumulate over k0 fused"
+        "split i 32; split j 32; split i1 16; split i11 16; split i111 8; split j1 16; split j11 8; split j111 2; split k 32; split k1 16; grid i0 j0; block i10 j10 i1111 j1110; order i0 j0 i10 j10 i1111 j1110 k0 k10 i110 j110 i1110 j1111 k11; unroll k10; unroll i110; unroll j110; unroll i1110; unroll j1111; vectorise j1111; tile i1110 j1111 k11; pack 0 inside k0 as i1 k1; pack 1 inside k0 as k1 j1; pipeline k0 in 2; stage 0 pitch 40; stage 1 pitch 40; accumulate over k0 fused"
     )
 
 

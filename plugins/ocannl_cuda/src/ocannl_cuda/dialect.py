@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from ocannl_core.backend_api import DType, MatrixInstruction
+from ocannl_core.backend_api import AsynchronousProduct, DType, MatrixInstruction
 from ocannl_core.backend_api.c_family import (
     AddressSpace,
     BlockDialect,
+    Dialect,
     KernelParameter,
     PreludeWords,
     group_offsets,
 )
 from ocannl_core.backend_api.loops import AxisKind, Scope
 from ocannl_cuda import ptx
-from ocannl_cuda.matrix_instructions import COPIES, INSTRUCTIONS
+from ocannl_cuda.matrix_descriptors import matrix_descriptor
+from ocannl_cuda.matrix_instructions import ASYNCHRONOUS, COPIES, INSTRUCTIONS
 
 PREAMBLE = """\
 #ifdef __CUDACC_RTC__
@@ -76,6 +78,9 @@ class Cuda(BlockDialect):
     vector_bytes: ClassVar[int] = 16
     matrix_instructions: ClassVar[tuple[MatrixInstruction, ...]] = INSTRUCTIONS
     asynchronous_copies: ClassVar[tuple[int, ...]] = COPIES
+    asynchronous_products: ClassVar[tuple[AsynchronousProduct, ...]] = ASYNCHRONOUS
+    block_number: ClassVar[str] = "blockIdx.x"
+    """The number of the block of the grid that a thread block runs."""
 
     def definitions(self, helpers: Iterable[str]) -> str:
         own, others = _own_helpers(helpers)
@@ -94,6 +99,8 @@ class Cuda(BlockDialect):
 
     def parameter(self, parameter: KernelParameter) -> str:
         # 64 bits for every type of positions: parameters have one layout
+        if parameter.is_tensor_map:
+            return f"const __grid_constant__ TensorMap {parameter.name}"
         return (
             f"int64_t {parameter.name}" if parameter.dtype is None else super().parameter(parameter)
         )
@@ -102,7 +109,18 @@ class Cuda(BlockDialect):
         return "#pragma unroll" if kind in (AxisKind.UNROLLED, AxisKind.VECTOR) else ""
 
     def device_index(self, kind: AxisKind) -> str:
-        return f"({self.index_type})" + ("blockIdx.x" if kind is AxisKind.GRID else "threadIdx.x")
+        return f"({self.index_type})" + (
+            self.block_number if kind is AxisKind.GRID else "threadIdx.x"
+        )
+
+    def for_persistent_blocks(self) -> Dialect:
+        return _PERSISTENT_WIDE if self.index_type == "int64_t" else _PERSISTENT
+
+    def persistent_loop(self, blocks: int) -> str:
+        return f"for (uint32_t block = blockIdx.x; block < {blocks}u; block += gridDim.x)"
+
+    def matrix_descriptor(self, product: AsynchronousProduct, *, is_across: bool) -> int:
+        return matrix_descriptor(product, is_across=is_across)
 
     def barrier(self, inside_block_axis: bool) -> list[str]:
         return ["__syncthreads();"]
@@ -143,6 +161,14 @@ class WideCuda(Cuda):
     index_type: ClassVar[str] = "int64_t"
 
 
+class _Persistent(Cuda):
+    block_number: ClassVar[str] = "block"
+
+
+class _PersistentWide(WideCuda):
+    block_number: ClassVar[str] = "block"
+
+
 def _own_helpers(helpers: Iterable[str]) -> tuple[list[str], list[str]]:
     """Divide helpers into those of this backend and those of the core."""
     names = list(helpers)
@@ -152,3 +178,5 @@ def _own_helpers(helpers: Iterable[str]) -> tuple[list[str], list[str]]:
 
 DIALECT = Cuda()
 WIDE = WideCuda()
+_PERSISTENT = _Persistent()
+_PERSISTENT_WIDE = _PersistentWide()

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_int,
+    c_size_t,
+    c_uint,
+    c_uint32,
+    c_uint64,
+    c_ulonglong,
+    c_void_p,
+)
 from typing import Any
 
 from ocannl_cuda.driver_probe import LIBRARY
@@ -94,6 +104,14 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamGetCtx": (c_void_p, POINTER(c_void_p)),
     "cuStreamUpdateCaptureDependencies": (c_void_p, POINTER(c_void_p), c_size_t, c_uint),
     "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "cuTensorMapEncodeTiled": (
+        c_void_p,
+        c_int,
+        c_uint32,
+        c_void_p,
+        *(POINTER(each) for each in (c_uint64, c_uint64, c_uint32, c_uint32)),
+        *(c_int,) * 4,
+    ),
 }
 """The parameters of the functions, all of which return a `CUresult`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import assert_never
 
 import numpy as np
@@ -29,7 +30,7 @@ from ocannl_core.backend_api import (
     nodes_written,
     settings,
 )
-from ocannl_core.backend_api.c_family import native_arguments
+from ocannl_core.backend_api.c_family import KernelText, native_arguments
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.loops import Block, CheckPositions, check_positions, statements
 from ocannl_cuda.building import build
@@ -38,12 +39,14 @@ from ocannl_cuda.compiler import CudaCompiler
 from ocannl_cuda.dependences import MemoryAccess
 from ocannl_cuda.device import Device, device_of
 from ocannl_cuda.dialect import DIALECT, STATIC_SHARED_BYTES
+from ocannl_cuda.driver_calls import DriverCallError
 from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
 from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
 from ocannl_cuda.memory_pool import Allocation
 from ocannl_cuda.source import CudaSource
 from ocannl_cuda.staging import HostMemory
+from ocannl_cuda.tensor_maps import encode
 
 Buffers = Mapping[TensorNode, Buffer]
 _FLAG_BYTES = 8
@@ -206,20 +209,48 @@ class _Linker:
         addresses, indices, accesses = self._arguments(step)
         checks = _checks_of(step.body) if isinstance(step, Kernel) and text.checks else ()
         flag = self._device.host_memory(_FLAG_BYTES) if checks else None
-        shape = _padded(text.grid), _padded(text.block)
+        grid, maps = text.grid, self._tensor_maps(text, addresses, step.title)
+        if maps:  # persistent blocks: one for each multiprocessor
+            grid = (min(prod(grid), self._processors),)
+        shape = _padded(grid), _padded(text.block)
         last = () if flag is None else (flag.address,)
         where = f"kernel {symbol}, {step.title}"
         shared = text.group_bytes if text.group_bytes > STATIC_SHARED_BYTES else 0
         if shared:
             self._device.allow_shared_memory(function, shared, where)
         launch = KernelLaunch(
-            self._device, function, where, shape, addresses, indices, last, shared, accesses
+            self._device,
+            function,
+            where,
+            shape,
+            addresses,
+            indices,
+            last,
+            shared,
+            accesses,
+            maps=maps,
         )
         if launch.is_empty:
             return
         yield launch
         if flag is not None:
             yield self._check(checks, flag, where)
+
+    @property
+    def _processors(self) -> int:
+        blocks = self._executable.target.thread_blocks
+        assert blocks is not None
+        return blocks.processors
+
+    def _tensor_maps(self, text: KernelText, addresses: Sequence[int], title: str) -> list[bytes]:
+        """Return the tensor maps of the arrays of which a kernel copies boxes."""
+        try:
+            return [
+                encode(self._device.calls, each, addresses[each.argument])
+                for each in text.tensor_maps
+            ]
+        except DriverCallError as error:
+            raise self._device.failure(error, f"kernel {text.symbol}, {title}") from error
 
     def _check(self, checks: tuple[CheckPositions, ...], flag: HostMemory, where: str) -> HostStep:
         """Return the step that waits for a kernel and raises the error of a check that failed.

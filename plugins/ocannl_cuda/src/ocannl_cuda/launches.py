@@ -32,6 +32,7 @@ class KernelLaunch:
         last: The addresses that are its last ones.
         shared_bytes: The shared memory of a block that the kernel does not declare.
         accesses: The memory that the kernel reads and writes.
+        maps: The tensor maps that are its parameters before the addresses.
 
     Attributes:
         accesses: The same.
@@ -69,6 +70,7 @@ class KernelLaunch:
         last: Sequence[int] = (),
         shared_bytes: int = 0,
         accesses: tuple[MemoryAccess, ...] = (),
+        maps: Sequence[bytes] = (),
     ) -> None:
         self._device = device
         self._function = function
@@ -78,10 +80,11 @@ class KernelLaunch:
         self._shared_bytes = shared_bytes
         self.indices = indices
         self._layout = struct.Struct(f"={len(indices)}q")
-        self._first = _WORD * len(addresses)
+        before = b"".join(maps)
+        self._first = len(before) + _WORD * len(addresses)
         zeros = (0,) * len(indices)
         layout = f"={len(addresses)}Q{len(indices)}q{len(last)}Q"
-        self._cells = bytearray(struct.pack(layout, *addresses, *zeros, *last))
+        self._cells = bytearray(before + struct.pack(layout, *addresses, *zeros, *last))
         self._constant = bytes(self._cells)
         self.is_empty = 0 in (*shape[0], *shape[1])
         enqueue = function._launch_kernel

@@ -9,6 +9,7 @@ numbers that a register holds, and half of all terms beyond. The figures are tho
 from __future__ import annotations
 
 from ocannl_core.backend_api import (
+    AsynchronousProduct,
     Digit,
     Fragment,
     MatrixInstruction,
@@ -61,3 +62,21 @@ def instructions_of(capability: tuple[int, int]) -> tuple[MatrixInstruction, ...
 def copies_of(capability: tuple[int, int]) -> tuple[int, ...]:
     """Return the bytes that one instruction of a compute capability copies asynchronously."""
     return COPIES if capability >= OLDEST else ()
+
+
+ASYNCHRONOUS_CAPABILITY = (9, 0)
+"""The only compute capability with asynchronous products of warpgroups (`wgmma`)."""
+_GROUP_SUMS = Fragment(
+    threads=(Digit(4, rows=16), Digit(8, rows=1), Digit(4, columns=2)),
+    places=(Digit(2, rows=8), Digit(2, columns=1)),
+)
+_GROUP_COLUMNS = (64, 128, 256)
+ASYNCHRONOUS = tuple(
+    AsynchronousProduct(name, dtype, _GROUP_SUMS, _GROUP_COLUMNS, terms=16, row_bytes=128)
+    for name, dtype in (("bf16", bfloat16), ("f16", float16))
+)
+
+
+def asynchronous_products_of(capability: tuple[int, int]) -> tuple[AsynchronousProduct, ...]:
+    """Return the asynchronous products of a compute capability."""
+    return ASYNCHRONOUS if capability == ASYNCHRONOUS_CAPABILITY else ()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from ocannl_core.backend_api import MatrixInstruction
+from ocannl_cuda import warpgroup_ptx
 from ocannl_cuda.matrix_instructions import BFLOAT16, COPIES, FLOAT16, INSTRUCTIONS, TF32
 
 _SHAPES = {BFLOAT16.name: "m16n8k16", FLOAT16.name: "m16n8k16", TF32.name: "m16n8k8"}
@@ -52,7 +53,7 @@ def _definition(name: str) -> str:
 
 @cache
 def _functions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    found = dict(warpgroup_ptx.functions())
     for each in INSTRUCTIONS:
         found[f"multiply_add_{each.name}"] = _multiply_add(each)
     for name, (names, count) in _LOADS.items():

@@ -106,6 +106,8 @@ def _with_launch_bounds(kernel: KernelText, *, has_tiles: bool = False) -> Kerne
     threads = prod(kernel.block)
     has_tiles |= any(each.startswith("multiply_add_") for each in kernel.helpers)
     together = f", {max(1, PROCESSOR_REGISTERS // (REGISTERS * threads))}" if has_tiles else ""
+    if kernel.tensor_maps:  # persistent blocks have a multiprocessor for themselves
+        together = ", 1"
     bounds = f"__global__ void __launch_bounds__({threads}{together})"
     return replace(kernel, text=kernel.text.replace("__global__ void", bounds, 1))
 

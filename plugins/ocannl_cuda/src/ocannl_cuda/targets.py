@@ -7,7 +7,7 @@ from ocannl_cuda.compiler import CudaCompiler, architecture_of
 from ocannl_cuda.compilers import INSTALL, Missing
 from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused
-from ocannl_cuda.matrix_instructions import copies_of, instructions_of
+from ocannl_cuda.matrix_instructions import asynchronous_products_of, copies_of, instructions_of
 
 PRIORITY = 100
 _OLDEST = (7, 5)
@@ -98,6 +98,7 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         has_shuffles=True,
         matrix_instructions=instructions_of(facts.capability),
         asynchronous_copies=copies_of(facts.capability),
+        asynchronous_products=asynchronous_products_of(facts.capability),
     )
     return Target(
         "cuda",

@@ -77,7 +77,7 @@ unsigned cuda_emulator_shared_bytes = ~0u;
 namespace cuda_emulator {
 
 enum : size_t { stack_bytes = 512 << 10, most_threads = 1024 };
-enum State { ready, at_block_barrier, at_warp_barrier, ended };
+enum State { ready, at_block_barrier, at_warp_barrier, at_phase, ended };
 enum : int { ok = 0, invalid_value = 1, launch_failed = 719 };
 
 struct Fiber {
@@ -117,12 +117,18 @@ static inline void locate(unsigned thread) {
 }
 
 static void forget_copies(unsigned thread);
+// Those of `warpgroup_emulator.hpp`.
+static void forget_phases();
+static bool release_phases(unsigned first, unsigned count);
+static bool complete_copy();
+static void check_completion();
 
 CUDA_EMULATOR_UNCHECKED static void poison_shared() {
   volatile char *cell = __start_cuda_shared;
   for (; cell < __stop_cuda_shared; ++cell) *cell = (char)0xff;
   free(dynamic);
   dynamic = nullptr;
+  forget_phases();
 }
 
 // Dynamic shared memory of a block, which begins at a multiple of 128 bytes.
@@ -268,15 +274,18 @@ static bool release_warps() {
 
 static int stuck() {
   unsigned waiting = threads, other = threads;
-  for (unsigned thread = 0; thread < threads; ++thread) {
-    const State state = fibers[thread].state;
-    if (state != ended && waiting == threads) waiting = thread;
-  }
+  for (unsigned thread = 0; thread < threads; ++thread)
+    if (fibers[thread].state != ended && waiting == threads) waiting = thread;
   for (unsigned thread = 0; thread < threads; ++thread)
     if (fibers[thread].state == ended || fibers[thread].line != fibers[waiting].line ||
         fibers[thread].state != fibers[waiting].state)
       other = other == threads ? thread : other;
-  const char *kind = fibers[waiting].state == at_warp_barrier ? "a warp's barrier" : "a barrier";
+  const State state = fibers[waiting].state;
+  const char *kind = state == at_warp_barrier ? "a warp's barrier"
+                     : state == at_phase      ? "a phase that nothing completes"
+                                              : "a barrier";
+  if (state == at_phase)
+    return fail("thread %u waits at %s in line %d", waiting, kind, fibers[waiting].line);
   if (other == threads)
     return fail("thread %u waits at %s in line %d with lanes that never arrive", waiting, kind,
                 fibers[waiting].line);
@@ -300,8 +309,11 @@ static int run_fibers() {
           if (thread < threads && fibers[thread].state == ready) enter(thread);
           if (cuda_emulator_message[0]) return launch_failed;
         }
-      while (release_warps());
+      while (release_warps() | release_phases(first, 32));
     }
+    // a copy of the copy engine ends when nothing goes on without it
+    if (release_phases(0, threads) || complete_copy()) continue;
+    if (cuda_emulator_message[0]) return launch_failed;
     unsigned arrived = 0, over = 0, line = 0;
     bool is_one = true;
     for (unsigned thread = 0; thread < threads; ++thread) {
@@ -311,7 +323,10 @@ static int run_fibers() {
       line = fibers[thread].line;
       ++arrived;
     }
-    if (over == threads) return ok;
+    if (over == threads) {
+      check_completion();
+      return cuda_emulator_message[0] ? launch_failed : ok;
+    }
     if (arrived != threads || !is_one) return stuck();
     for (unsigned thread = 0; thread < threads; ++thread) fibers[thread].state = ready;
   }

@@ -652,6 +652,35 @@ Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsi
   return CURRENT()->error;
 }
 
+// ----- tensor maps -------------------------------------------------------------------------------
+
+typedef struct TensorMap {  // as warpgroup_emulator.hpp reads it
+  uint64_t address, strides[4];
+  uint32_t extents[5], box[5], cell_bytes, rank, kind, unused;
+  uint64_t mark, rest[3];
+} TensorMap;
+
+Result cuTensorMapEncodeTiled(TensorMap *map, int format, uint32_t rank, void *address, const uint64_t *extents,
+                              const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                              int swizzle, int promotion, int fill) {
+  GUARD();
+  const int is_known = (format == 6 || format == 9) && !interleave && !fill && swizzle == 3;
+  if (!is_known || (uintptr_t)map % 64 || (uintptr_t)address % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
+  memset(map, 0, sizeof *map);
+  uint64_t reach = 2;
+  for (uint32_t axis = 0; axis < rank; ++axis) {
+    if (!extents[axis] || extents[axis] > 1ull << 32 || !box[axis] || box[axis] > 256 || steps[axis] != 1) return INVALID_VALUE;
+    if (axis + 1 < rank && (strides[axis] % 16 || strides[axis] >= 1ull << 40)) return INVALID_VALUE;
+    map->extents[axis] = (uint32_t)extents[axis], map->box[axis] = box[axis];
+    if (axis + 1 < rank) map->strides[axis] = strides[axis];
+    reach += (extents[axis] - 1) * (axis ? strides[axis - 1] : 2);
+  }
+  if (box[0] * 2 > 128 || !block_of((Address)(uintptr_t)address, reach)) return INVALID_VALUE;
+  map->address = (uintptr_t)address, map->cell_bytes = 2, map->rank = rank, map->kind = swizzle;
+  map->mark = 0x70616d726f736e65;
+  return OK;
+}
+
 // ----- graphs ------------------------------------------------------------------------------------
 
 static Work *duplicate(const Work *work) {

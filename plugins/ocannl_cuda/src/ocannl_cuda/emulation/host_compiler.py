@@ -21,7 +21,8 @@ from ocannl_core.backend_api import dataclass
 from ocannl_cuda.compiler import RejectedError
 
 FOLDER = Path(__file__).parent
-HEADERS = tuple(FOLDER / name for name in ("cuda_emulator.hpp", "ptx_emulator.hpp"))
+_NAMES = ("cuda_emulator.hpp", "ptx_emulator.hpp", "warpgroup_emulator.hpp")
+HEADERS = tuple(FOLDER / name for name in _NAMES)
 RACE_HEADER = FOLDER / "race_detector.hpp"
 RACE_DETECTOR = FOLDER / "race_detector.cpp"
 VARIABLE = "CUDA_EMULATOR_CXX"
@@ -43,7 +44,7 @@ _KERNEL = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\(([^)]*)\)'
 )
 _MEETS = re.compile(
-    r"\b(?:__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)|multiply_add_\w+|load_matrices_\w+)\("
+    r"\b(?:__(?:sync\w+|shfl_\w+|ballot_sync|any_sync|all_sync)|multiply_add_\w+|load_matrices_\w+|await_phase)\("
 )
 
 

@@ -1,0 +1,262 @@
+"""Apply a ring of stages: products of blocks whose operands one thread copies for all of them.
+
+    ring k10; tile i1110 j111 k11; pack 0 inside k10 as i1 k11; pack 1 inside k10 as k11 j1
+
+        -->  for k0, k10 in range(4):
+               barrier                                   the stage is free
+               if this is the first thread:
+                 for r, c in copy: staged0[k10, r, c] = a[...] inside of the array, 0.0 beyond
+                 for r, c in copy: staged1[k10, r, c] = b[...] likewise
+               barrier                                   the stage is complete
+               for j10, i1110, j111, k11 in tile:
+                 sums[j10, i1110, j111] = fma(staged0[...], staged1[...], sums[...])
+
+The statements mean the same on any device. On one with asynchronous products a warp of its own
+makes the copies, some stages ahead of the others, and both barriers become those of a stage; the
+renderer verifies that the cells of the threads are those of the instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex, affine, as_affine, fresh_var
+from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
+from ocannl_core.kernels.transforms import Pack, Ring, Schedule, TileMatrix, schedule_text
+from ocannl_core.loopir.nodes import (
+    AxisKind,
+    Barrier,
+    Binary,
+    Block,
+    Const,
+    Expr,
+    For,
+    Load,
+    LoopBound,
+    Scope,
+    Stmt,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
+from ocannl_core.node import NodeInfo
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
+from ocannl_core.schedule.apply.loop_ends import guarded
+from ocannl_core.schedule.apply.pipelines import staged_expr
+from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
+from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
+from ocannl_core.schedule.apply.thread_blocks import (
+    SharedOperand,
+    ThreadEmitter,
+    is_for_blocks,
+    is_inside,
+)
+
+
+def is_for_ring(schedule: Schedule) -> bool:
+    """Return True if a schedule for thread blocks has a ring of stages."""
+    return is_for_blocks(schedule) and any(isinstance(each, Ring) for each in schedule)
+
+
+def apply_ring_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
+    """Return a nest whose operands are copied to a ring of stages.
+
+    Raises:
+        UsageError: for a schedule that does not fit the nest.
+    """
+    axes = BlockAxes.of(nest, schedule)
+    emitter = RingEmitter(axes, nest, schedule)
+    emitter.verify()
+    inside = emitter.thread_body(axes.thread_numbers)
+    return ScheduledNest((), (), axes.around(inside, tuple(emitter.shared)), emitter.nodes)
+
+
+@dataclass(slots=True)
+class RingEmitter(ThreadEmitter):
+    """The statements of one thread.
+
+    Attributes:
+        staged: The operands in shared memory, in the order of the term.
+    """
+
+    staged: list[SharedOperand] = field(default_factory=list)
+
+    # ----- parts of the schedule --------------------------------------------------------------
+
+    @property
+    def ring(self) -> str:
+        return next(each.axis for each in self.schedule if isinstance(each, Ring))
+
+    @property
+    def tile(self) -> tuple[str, ...]:
+        """The leaves of a tile: those inside of the ring."""
+        return self.axes.serial[self.axes.serial.index(self.ring) + 1 :]
+
+    def verify(self) -> None:
+        """Check that the schedule describes a product of this nest.
+
+        Raises:
+            UsageError: if it does not.
+        """
+        for rule, is_kept in self._rules():
+            if not is_kept:
+                raise UsageError(rule, found=schedule_text(self.schedule))
+
+    def _rules(self) -> Sequence[tuple[str, bool]]:
+        reduction, tree, serial = self.nest.reduction, self.axes.tree, self.axes.serial
+        is_product = (
+            reduction is not None
+            and reduction.op is BinaryOp.ADD
+            and reduction.dtype.is_float
+            and not reduction.dtype.is_narrow
+            and len(reduction.factors) == 2
+        )
+        rings = [each.axis for each in self.schedule if isinstance(each, Ring)]
+        is_around = len(rings) == 1 and rings[0] in serial and rings[0][1:] == "10"
+        rules = [
+            (
+                "Stages of a ring have products of two factors, in a format that is not narrow.",
+                is_product,
+            ),
+            (
+                "A schedule has one ring, along the stages of blocks of terms, such as k10.",
+                is_around,
+            ),
+        ]
+        if not all(is_kept for _, is_kept in rules):
+            return rules
+        tiles = [each for each in self.schedule if isinstance(each, TileMatrix)]
+        packs = [each for each in self.schedule if isinstance(each, Pack)]
+        outer = serial[: serial.index(self.ring) + 1]
+        return [
+            *rules,
+            (
+                "Rows, columns and terms of a tile are the innermost loops of a thread.",
+                len(tiles) == 1
+                and len(self.tile) == 4
+                and self.tile[1:] == (tiles[0].rows, tiles[0].lanes, tiles[0].terms)
+                and [tree.is_reduced(each) for each in self.tile] == [False, False, False, True],
+            ),
+            ("Only reduced loops are around the tile of a ring.", all(map(tree.is_reduced, outer))),
+            (
+                "Both factors are packed along two axes inside of the ring.",
+                sorted(each.operand for each in packs) == [0, 1]
+                and all(each.inside == self.ring and len(each.axes) == 2 for each in packs),
+            ),
+            ("A ring has two stages or more.", self.axes.extent(self.ring) > 1),
+            (
+                "Axes of the product have no ends at run time.",
+                not any(each.bound for each in self.nest.axes),
+            ),
+            ("Threads of a block share no result of a tile.", not self.reduced_threads),
+        ]
+
+    # ----- shared memory ----------------------------------------------------------------------
+
+    def _shared_operands(self, reduction: Reduction) -> dict[str, list[SharedOperand]]:
+        packs = [each for each in self.schedule if isinstance(each, Pack)]
+        for pack in sorted(packs, key=lambda each: each.operand):
+            dims = (self.axes.extent(self.ring), *map(self.axes.extent, pack.axes))
+            node = self._new_array("staged", dims, Scope.GROUP)
+            dtype = self._staged_factor(reduction, pack.operand).dtype
+            self.nodes[node] = NodeInfo(dtype, dims)
+            self.staged.append(SharedOperand(pack, node))
+        return {self.ring: self.staged}
+
+    def _staged_factor(self, reduction: Reduction, operand: int) -> Expr:
+        """Return the expression that is staged: narrow if those of both factors are the same."""
+        factors = [staged_expr(factor) for factor in reduction.factors]
+        return (factors if factors[0].dtype is factors[1].dtype else reduction.factors)[operand]
+
+    def _copy(
+        self, reduction: Reduction, each: SharedOperand, numbers: Numbers
+    ) -> tuple[Stmt, ...]:
+        """Return the copy of an operand to its stage."""
+        names = each.pack.axes
+        variables = [fresh_var("copy") for _ in names]
+        positions: dict[str, AxisIndex] = dict(zip(names, map(VarIndex, variables), strict=True))
+        value = self._inside(self._staged_factor(reduction, each.pack.operand), numbers, positions)
+        stmts: tuple[Stmt, ...] = (
+            Store(each.node, (numbers[self.ring], *positions.values()), value),
+        )
+        for name, var in reversed(list(zip(names, variables, strict=True))):
+            stmts = (For(var, 0, self.axes.extent(name), Block(stmts), AxisKind.COPY),)
+        return stmts
+
+    def _inside(self, factor: Expr, numbers: Numbers, positions: Mapping[str, AxisIndex]) -> Expr:
+        """Return a factor at positions of a stage, zero beyond the axes of the stage: these are
+        stated even if no stage exceeds them, for they are those of the array that is copied.
+        """
+        used = set(free_variables(factor))
+        values: dict[IndexVar, AxisIndex] = {}
+        conditions: list[Expr] = []
+        for root, axis in self.axes.tree.axes.items():
+            if axis.var not in used:
+                continue
+            position = self._position_in(root, numbers, positions)
+            terms, offset = as_affine(position)
+            values[axis.var] = affine(terms, offset + axis.start)
+            if any(name[0] == root for name in positions):
+                conditions.append(is_inside(axis, position))
+        value = substitute_in_expr(factor, values)
+        joint = conditions[0]
+        for each in conditions[1:]:
+            joint = Binary(BinaryOp.AND, joint, each, each.dtype)
+        return Ternary(TernaryOp.WHERE, joint, value, Const(0.0, value.dtype), value.dtype)
+
+    # ----- sums -------------------------------------------------------------------------------
+
+    def _accumulate(
+        self,
+        reduction: Reduction,
+        accumulator: ThreadAccumulator,
+        packs: Mapping[str, Sequence[SharedOperand]],
+        numbers: Numbers,
+    ) -> tuple[Stmt, ...]:
+        serial = self.axes.serial
+        outer = serial[: serial.index(self.ring) + 1]
+        first = LoopBound(self.axes.joint_number(self.axes.block, numbers), 1)
+
+        def stage(point: Numbers) -> tuple[Stmt, ...]:
+            copies = [stmt for each in self.staged for stmt in self._copy(reduction, each, point)]
+            stmts: tuple[Stmt, ...] = (
+                Barrier(),
+                *guarded(first, tuple(copies)),
+                Barrier(),
+                *self._product(reduction, accumulator, point),
+            )
+            # steps beyond the last one have no terms
+            root = self.ring[0]
+            names = (f"{root}0", self.ring)
+            steps = -(-self.axes.extent(root) // self.axes.extent(f"{root}11"))
+            is_rounded = self.axes.count(names) > steps
+            end = LoopBound(self.axes.joint_number(names, point), steps)
+            return guarded(end, stmts) if is_rounded else stmts
+
+        return self.axes.loops(outer, numbers, stage, is_guarded=False, unrolls=False)
+
+    def _product(
+        self, reduction: Reduction, accumulator: ThreadAccumulator, point: Numbers
+    ) -> tuple[Stmt, ...]:
+        """Return the products of a stage."""
+        variables = {leaf: fresh_var(self.axes.tree.hint(leaf)) for leaf in self.tile}
+        at = {**point, **{leaf: VarIndex(var) for leaf, var in variables.items()}}
+        factors = {
+            each.pack.operand: self._staged_cell(reduction, each, at) for each in self.staged
+        }
+        term = with_factors(reduction.term, factors)
+        stmts: tuple[Stmt, ...] = (accumulator.add(at, term, is_fused=True),)
+        for leaf, var in reversed(variables.items()):
+            stmts = (For(var, 0, self.axes.extent(leaf), Block(stmts), AxisKind.TILE),)
+        return stmts
+
+    def _staged_cell(self, reduction: Reduction, each: SharedOperand, numbers: Numbers) -> Expr:
+        places = tuple(self.axes.position(name, numbers) for name in each.pack.axes)
+        dtype = self.nodes[each.node].dtype
+        cell = Load(each.node, (numbers[self.ring], *places), dtype)
+        return cell if dtype is reduction.dtype else Unary(UnaryOp.IDENTITY, cell, reduction.dtype)

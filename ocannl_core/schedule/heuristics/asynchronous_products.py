@@ -1,0 +1,222 @@
+"""Choose schedules with asynchronous products of groups of threads, by a setting.
+
+A sum of products qualifies if a matrix instruction computes it, if both factors are arrays of
+16-bit floats in memory, and if a copy engine can fetch boxes of them: one of the axes of a factor
+is contiguous, and the distances along the others are multiples of 16 bytes. A thread block
+multiplies rows by columns, each of its groups of threads a part of the rows:
+
+    c[i, j] += a[i, k] * b[k, j]
+
+        -->  split i 128; split i1 64; split i11 16; split i111 8;      i0: grid, i10: groups,
+             split j 256; split j1 8; split j11 2;                      i110: warps of a group
+             split k 256; split k1 64; ring k10; ...                    k10: stages
+
+Boxes end with their array: cells beyond are zeros. So the sizes of a product are arbitrary, as long
+as its rows in memory are multiples of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ocannl_core import settings
+from ocannl_core.dtypes import float32
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import IndexVar, as_affine, row_major
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.transforms import (
+    AccumulateAt,
+    MapToBlock,
+    MapToGrid,
+    Order,
+    Pack,
+    Ring,
+    Schedule,
+    Split,
+    TileMatrix,
+    Transform,
+    Unroll,
+)
+from ocannl_core.loopir.nodes import Expr, Load
+from ocannl_core.machine_model import (
+    GROUP_BLOCKS,
+    MAX_STAGES,
+    MIN_BLOCK_TILE,
+    MIN_RING_STEPS,
+    RING_ROWS,
+)
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.apply.pipelines import staged_expr
+from ocannl_core.schedule.heuristics.product_axes import product_axes
+from ocannl_core.target import AsynchronousProduct, ThreadBlocks
+
+BOX_BYTES = 16
+"""The multiples of bytes at which a box, and each of its rows, may begin in memory."""
+MAX_BOX_AXES = 5
+"""Axes of an array of which a box is copied."""
+RING_SLACK = 2048
+"""Bytes of shared memory for barriers, and before the first stage for its alignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingTile:
+    """The tile of a product that a thread block computes by asynchronous products.
+
+    Attributes:
+        product: The instruction.
+        rows: The axis of cells of the first of the operands.
+        columns: The axis of cells of the other one.
+        terms: The reduced axis of both.
+        operands: The position of the operand with the rows and of the other one in the term, and
+            the axis of each along which it is contiguous.
+        groups: The groups of threads, one beneath the other.
+        width: The columns of a block.
+        stages: The stages in shared memory.
+    """
+
+    product: AsynchronousProduct
+    rows: str
+    columns: str
+    terms: str
+    operands: tuple[tuple[int, str], tuple[int, str]]
+    groups: int
+    width: int
+    stages: int
+
+    @property
+    def height(self) -> int:
+        """The rows of a block."""
+        return self.groups * self.product.sums.rows
+
+
+def find_ring_tile(
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+) -> RingTile | None:
+    """Return the tile of a product: the largest of which there are enough for all processors, and
+    that is not much larger than the product. None if the setting or the product excludes it.
+    """
+    if not settings.current().asynchronous_products:
+        return None
+    product = _product(nest, reduction, blocks)
+    axes = None if product is None else product_axes(nest, nodes)
+    if product is None or axes is None or any(each.bound for each in nest.axes):
+        return None
+    row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
+    found = [
+        _contiguous_axis(nest, reduction.factors[position], nodes, own, term)
+        for position, own in ((at, row), (1 - at, column))
+    ]
+    steps = -(-term.extent // product.depth)
+    first, second = found
+    is_small = min(row.extent, column.extent) < MIN_BLOCK_TILE or steps < MIN_RING_STEPS
+    if first is None or second is None or is_small:
+        return None
+    others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
+    names = row.name, column.name, term.name
+    operands = (at, first), (1 - at, second)
+    last: RingTile | None = None
+    for groups, width in GROUP_BLOCKS:
+        height = groups * product.sums.rows
+        stage = (height + width) * product.row_bytes
+        stages = min(MAX_STAGES, (blocks.local_bytes - RING_SLACK) // stage, steps)
+        threads = (groups + 1) * product.threads
+        if width not in product.columns or stages < 2 or threads > blocks.max_threads:
+            continue
+        last = RingTile(product, *names, operands, groups, width, stages)
+        count = -(-row.extent // height) * -(-column.extent // width) * others
+        is_filled = height <= 2 * row.extent and width <= 2 * column.extent
+        if is_filled and count >= blocks.processors:
+            return last
+    return last
+
+
+def _product(
+    nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
+) -> AsynchronousProduct | None:
+    """Return the instruction that multiplies the factors of a sum, as far as its rounding is
+    allowed.
+    """
+    is_sum = reduction.op is BinaryOp.ADD and reduction.dtype is float32
+    if not is_sum or len(reduction.factors) != 2:
+        return None
+    if not (reduction.may_pair or reduction.is_widened):
+        return None
+    formats = {staged_expr(factor).dtype for factor in reduction.factors}
+    return next((each for each in blocks.asynchronous_products if {each.dtype} == formats), None)
+
+
+def _contiguous_axis(
+    nest: KernelNest, factor: Expr, nodes: NodeInfos, cells: LoopAxis, terms: LoopAxis
+) -> str | None:
+    """Return the axis of cells or terms along which a factor is contiguous in memory; None if no
+    box of it can be copied.
+    """
+    load = staged_expr(factor)
+    if not isinstance(load, Load):
+        return None
+    distances, offset = as_affine(row_major(load.indices, nodes[load.node].buffer_dims))
+    found: dict[IndexVar, int] = {}
+    for distance, var in distances:
+        found[var] = found.get(var, 0) + distance
+    axes: dict[IndexVar, LoopAxis] = {axis.var: axis for axis in nest.axes}
+    if not found.keys() <= axes.keys() or len(found) > MAX_BOX_AXES:
+        return None
+    offset += sum(distance * axes[var].start for var, distance in found.items())
+    for inner, outer in ((terms, cells), (cells, terms)):
+        if found.get(inner.var) != 1 or found.get(outer.var, 0) < inner.extent:
+            continue
+        unit = BOX_BYTES // load.dtype.nbytes
+        others = [distance for var, distance in found.items() if var is not inner.var]
+        if offset % unit == 0 and all(each > 0 and each % unit == 0 for each in others):
+            return inner.name
+    return None
+
+
+def schedule_ring_tile(nest: KernelNest, tile: RingTile) -> Schedule:
+    """Return the schedule of a product with a ring of stages."""
+    sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
+    extents = {axis.name: axis.extent for axis in nest.axes}
+    batches = [axis.name for axis in nest.cells if axis.name not in (i, j)]
+    reduced = [axis.name for axis in nest.reduced if axis.name != k]
+    # blocks beneath each other share a column of blocks, as far as their number permits
+    high = -(-extents[i] // tile.height)
+    share = max(each for each in range(1, RING_ROWS + 1) if high % each == 0)
+    own, grid = i, (*batches, f"{i}0", f"{j}0")
+    splits: list[Transform] = []
+    if share > 1:
+        splits.append(Split(i, share * tile.height))
+        own, grid = f"{i}1", (*batches, f"{i}0", f"{j}0", f"{i}10")
+    splits += [
+        Split(own, tile.height),
+        Split(f"{own}1", sums.rows),
+        Split(f"{own}11", sums.threads[0].rows),
+        Split(f"{own}111", sums.places[0].rows),
+        Split(j, tile.width),
+        Split(f"{j}1", sums.columns),
+        Split(f"{j}11", sums.places[1].count),
+        Split(k, tile.stages * tile.product.depth),
+        Split(f"{k}1", tile.product.depth),
+    ]
+    block = (f"{own}10", f"{own}110", f"{own}1111", f"{j}110")
+    cells = (f"{j}10", f"{own}1110", f"{j}111")
+    staged = dict(
+        zip((position for position, _ in tile.operands), (f"{own}1", f"{j}1"), strict=True)
+    )
+    packs = [
+        Pack(position, f"{k}10", (staged[position], f"{k}11"))
+        if contiguous == k
+        else Pack(position, f"{k}10", (f"{k}11", staged[position]))
+        for position, contiguous in sorted(tile.operands)
+    ]
+    return (
+        *splits,
+        MapToGrid(grid),
+        MapToBlock(block),
+        Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
+        *(Unroll(name) for name in cells),
+        TileMatrix(cells[1], cells[2], f"{k}11"),
+        *packs,
+        Ring(f"{k}10"),
+        AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+    )
