@@ -2,17 +2,17 @@
 
 from ocannl_core.codegen.c_family import CODEGEN_VERSION, render_kernel
 from ocannl_core.codegen.dialect import AddressSpace, BlockDialect, Dialect, KernelParameter
-from ocannl_core.codegen.helper import EMULATED_TILES, MATH
-from ocannl_core.codegen.kernel_text import (
+from ocannl_core.codegen.prelude.prelude import PreludeWords, headers_of, prelude
+from ocannl_core.codegen.rendering.native import native_arguments, render_native
+from ocannl_core.codegen.text.helper import EMULATED_TILES, MATH
+from ocannl_core.codegen.text.kernel_text import (
     CompilerVectorisation,
     KernelText,
     TensorMap,
     group_offsets,
 )
-from ocannl_core.codegen.names import NameRole
-from ocannl_core.codegen.native import native_arguments, render_native
-from ocannl_core.codegen.precedence import CExpr, Precedence, call
-from ocannl_core.codegen.prelude import PreludeWords, headers_of, prelude
+from ocannl_core.codegen.text.names import NameRole
+from ocannl_core.codegen.text.precedence import CExpr, Precedence, call
 from ocannl_core.kernels.transforms import WalkTiles
 
 __all__ = [

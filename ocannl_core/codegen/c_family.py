@@ -15,38 +15,35 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
 
-from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
-from ocannl_core.codegen.compiler_vectorisation import remaining_vectorisation
-from ocannl_core.codegen.compound_assignment import compound_symbol
-from ocannl_core.codegen.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.dialect import AddressSpace, Dialect, KernelParameter
-from ocannl_core.codegen.dot_products import DotProductLoop
-from ocannl_core.codegen.expressions import Expressions
-from ocannl_core.codegen.kernel_text import (
-    CompilerVectorisation,
-    KernelText,
-    group_bytes,
+from ocannl_core.codegen.prelude.compiler_vectorisation import remaining_vectorisation
+from ocannl_core.codegen.prelude.vector_types import ELEMENTS
+from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
+from ocannl_core.codegen.rendering.dot_products import DotProductLoop
+from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.rendering.matrix_tiles import TileLoops, count_tiles
+from ocannl_core.codegen.rendering.memset import MemsetRenderer
+from ocannl_core.codegen.rendering.position_statements import (
+    FAILURE_FLAG,
+    render_check,
+    render_scatter,
 )
-from ocannl_core.codegen.loop_ends import LoopEnds
-from ocannl_core.codegen.loop_partition import partition_loops
-from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
-from ocannl_core.codegen.memset import MemsetRenderer
-from ocannl_core.codegen.names import KernelNames
-from ocannl_core.codegen.position_statements import FAILURE_FLAG, render_check, render_scatter
-from ocannl_core.codegen.precedence import CExpr
-from ocannl_core.codegen.prefetches import render_prefetch
-from ocannl_core.codegen.scalar_replacement import assign_registers
-from ocannl_core.codegen.staged_code import staged_text
-from ocannl_core.codegen.subgroup_loops import SubgroupLoops
-from ocannl_core.codegen.subgroups import render_subgroup_reduce
-from ocannl_core.codegen.vector_copies import VectorCopies
-from ocannl_core.codegen.vector_loops import (
-    MOST_LANES,
-    NotVectorisedError,
-)
-from ocannl_core.codegen.vector_types import ELEMENTS
-from ocannl_core.codegen.word_stores import render_vector_store
-from ocannl_core.codegen.writer import KernelWriter
+from ocannl_core.codegen.rendering.prefetches import render_prefetch
+from ocannl_core.codegen.rendering.subgroup_loops import SubgroupLoops
+from ocannl_core.codegen.rendering.subgroups import render_subgroup_reduce
+from ocannl_core.codegen.rendering.vector_copies import VectorCopies
+from ocannl_core.codegen.rendering.vector_loops import MOST_LANES, NotVectorisedError
+from ocannl_core.codegen.rendering.word_stores import render_vector_store
+from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
+from ocannl_core.codegen.text.compound_assignment import compound_symbol
+from ocannl_core.codegen.text.kernel_text import CompilerVectorisation, KernelText, group_bytes
+from ocannl_core.codegen.text.loop_ends import LoopEnds
+from ocannl_core.codegen.text.loop_partition import partition_loops
+from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.text.precedence import CExpr
+from ocannl_core.codegen.text.scalar_replacement import assign_registers
+from ocannl_core.codegen.text.staged_code import staged_text
+from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.dtypes import DType, int64, uint4x32
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ocannl_core.codegen.float32_math import math_helper
-from ocannl_core.codegen.helper import MATH, STRING
-from ocannl_core.codegen.precedence import CExpr, Precedence, call
-from ocannl_core.codegen.prelude import C_WORDS, PreludeWords, headers_of, prelude
+from ocannl_core.codegen.prelude.float32_math import math_helper
+from ocannl_core.codegen.prelude.prelude import C_WORDS, PreludeWords, headers_of, prelude
+from ocannl_core.codegen.text.helper import MATH, STRING
+from ocannl_core.codegen.text.precedence import CExpr, Precedence, call
 from ocannl_core.dtypes import (
     DType,
     bfloat16,

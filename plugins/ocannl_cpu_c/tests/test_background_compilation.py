@@ -13,7 +13,7 @@ import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import CodegenError, CompileError
 from ocannl_core.fast_dataclass import replace

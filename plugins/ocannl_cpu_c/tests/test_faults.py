@@ -19,7 +19,7 @@ from inline_snapshot import snapshot
 from ocannl_core import settings
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import CompileError
 from ocannl_core.kernels.nodes import Kernel

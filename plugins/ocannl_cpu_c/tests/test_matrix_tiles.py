@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
-from ocannl_core.codegen.helper import EMULATED_TILES
+from ocannl_core.codegen.text.helper import EMULATED_TILES
 from ocannl_core.dtypes import DType, bfloat16, float32, round_to
 from ocannl_core.indexing import fresh_var
 from ocannl_core.kernels.nest import KernelNest

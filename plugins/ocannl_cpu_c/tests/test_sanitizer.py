@@ -61,7 +61,7 @@ print("shared")
 _TILED = """
 import numpy as np
 import ocannl_core as oc
-from ocannl_core.codegen.helper import EMULATED_TILES
+from ocannl_core.codegen.text.helper import EMULATED_TILES
 
 random = np.random.default_rng(0)
 command = oc.settings.current().cc + f" -D{EMULATED_TILES}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocannl_core.codegen.prelude import prelude
+from ocannl_core.codegen.prelude.prelude import prelude
 from ocannl_cpu_c.compiler import find
 
 Array = np.ndarray[Any, Any]

@@ -14,8 +14,8 @@ import pytest
 from ocannl_core import settings
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.kernel_text import KernelText
-from ocannl_core.codegen.prelude import headers_of, helper_names
+from ocannl_core.codegen.prelude.prelude import headers_of, helper_names
+from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.dtypes import bfloat16, float16, float32, float64
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import VarIndex, fresh_var

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.codegen.kernel_text import TensorMap
+from ocannl_core.codegen.text.kernel_text import TensorMap
 from ocannl_cuda.emulation import host_compiler
 from ocannl_cuda.emulation.host_compiler import HostCompiler
 

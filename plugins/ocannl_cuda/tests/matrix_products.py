@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.dtypes import DType, bfloat16, float32
 from ocannl_core.indexing import fresh_var
 from ocannl_core.kernel_passes.pipeline import plan_kernels

@@ -19,7 +19,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core import settings
 from ocannl_core.codegen.c_family import render_kernel
-from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.dtypes import bfloat16, float16, float32
 from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import replace

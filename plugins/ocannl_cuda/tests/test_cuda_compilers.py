@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ocannl_core import settings
-from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.errors import CompileError
 from ocannl_cuda import compilers, nvcc, nvrtc
 from ocannl_cuda.building import build

@@ -9,7 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.codegen.prelude import helper_names
+from ocannl_core.codegen.prelude.prelude import helper_names
 from ocannl_core.kernel_passes.pipeline import plan_kernels
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.stream import KernelStream

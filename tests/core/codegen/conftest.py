@@ -8,7 +8,7 @@ import pytest
 
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
 from ocannl_core.kernels.nodes import Kernel

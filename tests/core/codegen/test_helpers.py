@@ -8,8 +8,8 @@ from importlib.resources import files
 
 import pytest
 
-from ocannl_core.codegen.helper import EMULATED_TILES, HAS_FMA, read_helpers
-from ocannl_core.codegen.prelude import closure, helper_names, prelude
+from ocannl_core.codegen.prelude.prelude import closure, helper_names, prelude
+from ocannl_core.codegen.text.helper import EMULATED_TILES, HAS_FMA, read_helpers
 
 FILES = sorted(each.name for each in (files("ocannl_core.codegen") / "c").iterdir())
 LEAST_FAR = 22

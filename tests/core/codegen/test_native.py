@@ -10,8 +10,8 @@ import pytest
 from inline_snapshot import external_file, snapshot
 
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
-from ocannl_core.codegen.native import native_arguments, render_native
-from ocannl_core.codegen.prelude import PreludeWords
+from ocannl_core.codegen.prelude.prelude import PreludeWords
+from ocannl_core.codegen.rendering.native import native_arguments, render_native
 from ocannl_core.dtypes import bfloat16, float32, float64, int32
 from ocannl_core.errors import OpError
 from ocannl_core.loopir.nodes import CallExternal

@@ -7,7 +7,7 @@ import ast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.codegen.precedence import (
+from ocannl_core.codegen.text.precedence import (
     CExpr,
     Precedence,
     call,

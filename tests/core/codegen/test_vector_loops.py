@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from inline_snapshot import snapshot
 
-from ocannl_core.codegen.kernel_text import CompilerVectorisation
-from ocannl_core.codegen.prelude import prelude
+from ocannl_core.codegen.prelude.prelude import prelude
+from ocannl_core.codegen.text.kernel_text import CompilerVectorisation
 from ocannl_core.dtypes import bfloat16, float32, int32, uint8
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine
 from ocannl_core.loopir.nodes import (

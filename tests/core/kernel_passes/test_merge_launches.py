@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.codegen.device_axes import device_axes
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.rendering.device_axes import device_axes
 from ocannl_core.dtypes import int32, uint32
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import IndexVar, value_of, variables

@@ -1,0 +1,1 @@
+"""Types and helper functions that generated C mentions."""

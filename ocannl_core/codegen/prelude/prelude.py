@@ -1,0 +1,161 @@
+"""Prelude of generated C: helpers for operations that C has no exact operator or function for.
+
+A kernel lists the helpers that it uses; `prelude` returns their definitions in dependency order. In
+a definition, `INLINE`, `TABLE` and `CELLS` stand for words of a dialect (`PreludeWords`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+
+from ocannl_core.codegen.prelude.float32_math import number_function, number_function_names
+from ocannl_core.codegen.prelude.vector_prelude import vector_helper
+from ocannl_core.codegen.text.helper import Helper, headers_for, read_helpers
+from ocannl_core.fast_dataclass import dataclass
+
+_FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
+_BOOL = {"bool": ("uint8_t", "")}
+_UNSIGNED = {
+    "uint4": ("uint8_t", ""),
+    "uint8": ("uint8_t", ""),
+    "uint16": ("uint16_t", ""),
+    "uint32": ("uint32_t", ""),
+    "uint64": ("uint64_t", ""),
+}
+_SIGNED = {
+    "int4": ("int8_t", ""),
+    "int8": ("int8_t", ""),
+    "int16": ("int16_t", ""),
+    "int32": ("int32_t", ""),
+    "int64": ("int64_t", ""),
+}
+_FORMATS = {
+    "FLOAT": _FLOATS,
+    "UNSIGNED": _UNSIGNED,
+    "SIGNED": _SIGNED,
+    "INTEGER": _UNSIGNED | _SIGNED,
+    "BOOL": _BOOL,
+    "NATURAL": _UNSIGNED | _BOOL,
+    "WHOLE": _UNSIGNED | _SIGNED | _BOOL,
+    "NUMBER": _FLOATS | _UNSIGNED | _SIGNED | _BOOL,
+}
+"""The formats of a kind: their types in C, and the suffixes of library functions."""
+_TOKEN = re.compile(r"\w+")
+_WORD = re.compile(r"\b(?:INLINE|TABLE|CELLS)\b")
+_FILES = ("scalars.h", "float32_math.h", "words.h", "tiles.h")
+
+
+def helper_names() -> Iterator[str]:
+    """Yield the names of all helpers but vector types and functions of vectors."""
+    for file in _FILES:
+        yield from read_helpers(file)
+    for name in read_helpers("per_format.c.in"):
+        function, _, kind = name.rpartition("_")
+        yield from (f"{function}_{dtype}" for dtype in _FORMATS[kind])
+    yield from number_function_names()
+
+
+@cache
+def _helper(name: str) -> Helper:
+    found = _scalar_helper(name) or vector_helper(name)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
+def _scalar_helper(name: str) -> Helper | None:
+    for file in _FILES:
+        if name in read_helpers(file):
+            return read_helpers(file)[name]
+    function, _, dtype = name.rpartition("_")
+    for kind, formats in _FORMATS.items():
+        template = read_helpers("per_format.c.in").get(f"{function}_{kind}")
+        if template is not None and dtype in formats:
+            return _instantiate(template.text, f"{function}_{kind}", name, *formats[dtype])
+    return number_function(function, dtype)
+
+
+def _instantiate(template: str, generic: str, name: str, type_name: str, suffix: str) -> Helper:
+    """Return a template with the names of one format."""
+    bits = "uint32_t" if suffix else "uint64_t"
+    words = {"T": type_name, "UT": f"u{type_name}", "BITS": bits, generic: name}
+    text = _TOKEN.sub(lambda token: words.get(token[0], token[0]), template)
+    return Helper(text.replace("SUFFIX", suffix))
+
+
+_ALWAYS = " __attribute__((always_inline))"
+"""Helpers that stand for instructions are inlined at every optimisation level."""
+
+
+def closure(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the transitive dependencies of helpers, themselves included, in dependency order.
+
+    Headers are included under their own names, such as `<math.h>`.
+    """
+    return _closure(tuple(sorted(names)))
+
+
+@lru_cache(maxsize=1024)
+def _closure(names: tuple[str, ...]) -> tuple[str, ...]:
+    ordered: dict[str, None] = {}
+    for name in names:
+        for needed in closure(_needs(name)):
+            ordered.setdefault(needed)
+        ordered.setdefault(name)
+    return tuple(ordered)
+
+
+def _needs(name: str) -> tuple[str, ...]:
+    if _is_header(name):
+        return ()
+    helper = _helper(name)
+    return (*headers_for(helper.text), *helper.needs)
+
+
+def _is_header(name: str) -> bool:
+    return name.startswith("<")
+
+
+def headers_of(names: Iterable[str]) -> frozenset[str]:
+    """Return the headers that these helpers need."""
+    return frozenset(filter(_is_header, closure(names)))
+
+
+@dataclass(frozen=True, slots=True)
+class PreludeWords:
+    """The words of a dialect in helpers.
+
+    Attributes:
+        inline: The specifiers of a function.
+        table: The specifiers of a table of numbers.
+        cells: The qualifiers of the numbers that a pointer into a table points to.
+        own: Definitions that take the place of those in files, by name.
+    """
+
+    inline: str = "static inline"
+    table: str = "static const"
+    cells: str = "const"
+    own: tuple[tuple[str, str], ...] = ()
+
+
+C_WORDS = PreludeWords()
+
+
+def prelude(names: Iterable[str], words: PreludeWords = C_WORDS) -> str:
+    """Return the definitions of helpers and their dependencies, separated by blank lines."""
+    return _prelude(closure(names), words)
+
+
+@lru_cache(maxsize=1024)
+def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
+    own = dict(words.own)
+
+    def definition(name: str) -> str:
+        helper = _helper(name)
+        inline = f"{words.inline}{_ALWAYS * helper.is_instruction}"
+        spelled = {"INLINE": inline, "TABLE": words.table, "CELLS": words.cells}
+        return _WORD.sub(lambda word: spelled[word[0]], own.get(name, helper.text))
+
+    return "\n\n".join(definition(name) for name in ordered if not _is_header(name))

@@ -1,0 +1,1 @@
+"""Rendering of statements and expressions of the loop language as C."""

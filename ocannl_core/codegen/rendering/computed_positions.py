@@ -1,0 +1,124 @@
+"""Rendering of cells at computed positions.
+
+x = gather(a[p, j], nan)   -->   const int v1 = p >= 0 && p < 9;
+                                 const int64_t v2 = v1 ? p : 0;
+                                 x = v1 ? a[4 * v2 + j] : NAN;
+
+A load is unconditional, from a cell that exists, so that compilers can vectorise it; a store is
+conditional. Neither touches memory outside of the array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.text.addresses import Addresses
+from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.text.precedence import CExpr, cast, conditional, infix
+from ocannl_core.codegen.text.writer import KernelWriter
+from ocannl_core.dtypes import DType, Kind, float32, int64, round_to
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import row_major
+from ocannl_core.loopir.nodes import Gather, Scatter
+from ocannl_core.node import NodeInfo, TensorNode
+
+_ZERO = CExpr("0")
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedCell:
+    """A cell at a computed position.
+
+    Attributes:
+        is_inside: A variable that is 1 if the position is in bounds, else 0.
+        cell: The cell, or one at position 0 of the axis if it is out of bounds; None if the axis
+            has no cells.
+    """
+
+    is_inside: CExpr
+    cell: CExpr | None
+
+
+class ComputedPositions:
+    """Renders computed positions at the current point of a kernel.
+
+    Args:
+        dialect: The dialect.
+        names: The names in scope.
+        info: Extents and formats of the nodes.
+        writer: Receives the statements.
+        addresses: Renders the other indices.
+        trunc: Renders the rounding of a number of a format towards zero.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        names: KernelNames,
+        info: Callable[[TensorNode], NodeInfo],
+        writer: KernelWriter,
+        addresses: Addresses,
+        trunc: Callable[[DType, CExpr], CExpr],
+    ) -> None:
+        self._dialect = dialect
+        self._names = names
+        self._info = info
+        self._writer = writer
+        self._addresses = addresses
+        self._trunc = trunc
+        self._known: dict[Gather, CExpr] = {}
+
+    def known_cell(self, gather: Gather) -> CExpr | None:
+        """Return the cell of a gather that is certain to be in bounds here; None for others."""
+        return self._known.get(gather)
+
+    @contextmanager
+    def inside(self, gather: Gather, cell: CExpr) -> Iterator[None]:
+        """Render code that runs only if the position of a gather is in bounds."""
+        self._known[gather] = cell
+        yield
+        del self._known[gather]
+
+    def locate(self, access: Gather | Scatter, position: CExpr) -> ComputedCell:
+        """Return the cell of an access, after writing the test of its bounds.
+
+        Args:
+            access: The access.
+            position: Its position, as an atom.
+        """
+        dtype = access.position.dtype
+        dims = self._info(access.node).buffer_dims
+        extent = dims[access.axis]
+        if extent == 0:
+            return ComputedCell(_ZERO, None)
+        is_integer = dtype is int64
+        integer = position if is_integer else cast(self._dialect.index_type, position)
+        test = infix(position, "<", self._limit(extent, dtype))
+        if dtype.kind is not Kind.UNSIGNED:
+            test = infix(infix(position, ">=", _ZERO), "&&", test)
+        if dtype.is_float:
+            test = infix(test, "&&", infix(position, "==", self._trunc(dtype, position)))
+        is_inside, chosen = CExpr(self._names.fresh()), CExpr(self._names.fresh())
+        self._writer.line(f"const int {is_inside} = {test};")
+        choice = conditional(is_inside, integer, _ZERO)
+        self._writer.line(f"const {self._dialect.index_type} {chosen} = {choice};")
+        stride = math.prod(dims[access.axis + 1 :])
+        moved = chosen if stride == 1 else infix(CExpr(str(stride)), "*", chosen)
+        base = self._addresses.index(row_major(access.indices, dims))
+        offset = moved if base.code == "0" else infix(moved, "+", base)
+        return ComputedCell(is_inside, CExpr(f"{self._names.array(access.node)}[{offset}]"))
+
+    def _limit(self, extent: int, dtype: DType) -> CExpr:
+        """Return the constant that bounds the same numbers of the format as `extent` does."""
+        if not dtype.is_float:
+            return CExpr(str(extent))
+        wide = float32 if dtype.is_narrow else dtype
+        limit = round_to(extent, wide)
+        if limit < extent:
+            limit = float(np.nextafter(wide.numpy.type(limit), wide.numpy.type(math.inf)))
+        return self._dialect.constant(limit, wide)

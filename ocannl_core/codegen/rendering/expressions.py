@@ -1,0 +1,600 @@
+"""Rendering of expressions as C expressions, and of the statements to run before them.
+
+Every value has the *value type* of its format: the storage type, or `float` for the narrow floats,
+which then hold a number of their format. C evaluates only the chosen branch of a conditional; where
+a branch needs statements, they go into the branch of an `if`, so that a guarded access stays
+guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+import numpy as np
+
+from ocannl_core import dtypes
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.prelude.elementary_functions import WHOLE_FUNCTIONS
+from ocannl_core.codegen.prelude.horizontal_operations import HORIZONTAL_REDUCTIONS
+from ocannl_core.codegen.prelude.narrow_floats import is_exact
+from ocannl_core.codegen.prelude.short_integers import place_of
+from ocannl_core.codegen.prelude.vector_types import ELEMENTS
+from ocannl_core.codegen.rendering.computed_positions import ComputedPositions
+from ocannl_core.codegen.text.addresses import Addresses
+from ocannl_core.codegen.text.helper import MATH, headers_for
+from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.text.precedence import (
+    CExpr,
+    Precedence,
+    call,
+    cast,
+    conditional,
+    infix,
+    negate,
+)
+from ocannl_core.codegen.text.scalar_replacement import reduction_leaves
+from ocannl_core.codegen.text.writer import KernelWriter
+from ocannl_core.dtypes import (
+    DType,
+    Kind,
+    float32,
+    float64,
+    int32,
+    int64,
+    round_to,
+    uint4x32,
+    uint16,
+    uint32,
+    uint64,
+)
+from ocannl_core.errors import CodegenError
+from ocannl_core.identity import IdentityMap
+from ocannl_core.indexing import AxisIndex
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Block,
+    Const,
+    ConstBits,
+    Expr,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    LocalRead,
+    Remark,
+    Scoped,
+    SetLocal,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import COMPARISONS, HASHES, LOGICAL, BinaryOp, TernaryOp, UnaryOp
+
+_ZERO = CExpr("0")
+
+
+class Expressions:
+    """Renders expressions at the current point of a kernel.
+
+    Args:
+        dialect: The dialect.
+        names: The names in scope.
+        nodes: Extents and formats of the nodes.
+        writer: Receives the statements to run before an expression.
+        run_block: Renders the statements of an inlined computation.
+        is_inside: Returns True if an access is certainly in bounds.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        names: KernelNames,
+        info: Callable[[TensorNode], NodeInfo],
+        writer: KernelWriter,
+        run_block: Callable[[Block], None],
+        is_inside: Callable[[Load | LoadMerge], bool],
+    ) -> None:
+        self._dialect = dialect
+        self._names = names
+        self._info = info
+        self._writer = writer
+        self._is_inside = is_inside
+        self._run_block = run_block
+        self._statement_needs: IdentityMap[Expr, bool] = IdentityMap()
+        self.positions = Addresses(names, info, writer)
+        self.computed = ComputedPositions(
+            dialect,
+            names,
+            info,
+            writer,
+            self.positions,
+            lambda dtype, number: self._library("trunc", dtype, number),
+        )
+
+    # ----- cells ----------------------------------------------------------------------------
+
+    def cell(
+        self,
+        node: TensorNode,
+        indices: tuple[AxisIndex, ...],
+        shift: int = 0,
+        is_merge: bool = False,
+    ) -> CExpr:
+        """Render the cell `shift` cells after a multi-index, of a node or its merge buffer."""
+        dims = self._info(node).buffer_dims
+        if len(indices) != len(dims):
+            raise CodegenError(
+                "A cell is addressed with one index per axis.",
+                found=f"{len(indices)} indices for {node.name} of {len(dims)} axes",
+            )
+        position = self.positions.position_of(node, indices)
+        registers = self._names.registers.get(node)
+        if registers is not None and not is_merge:
+            return CExpr(registers.cell(self.positions.constant_position(position) + shift))
+        array = self._names.merge(node) if is_merge else self._names.array(node)
+        is_packed = self._info(node).dtype.is_packed
+        return CExpr(self.positions.cell(array, position, shift, is_packed=is_packed))
+
+    def array(self, node: TensorNode) -> str:
+        """Return the name of a node's memory."""
+        return self._names.array(node)
+
+    # ----- values ---------------------------------------------------------------------------
+
+    def value(self, expr: Expr) -> CExpr:
+        """Render the value of an expression, after writing the statements that it needs."""
+        text = self.unrounded_value(expr)
+        if expr.dtype.is_narrow and not is_exact(expr):
+            return self._helper(f"{expr.dtype}_round", text)
+        return text
+
+    def storage_value(self, expr: Expr) -> CExpr:
+        """Render the value of an expression in the storage type of its format."""
+        if expr.dtype.is_narrow:
+            return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
+        return self.value(expr)
+
+    def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
+        """Convert a cell from its storage type to its value type."""
+        if dtype.is_packed:
+            array, offset = place_of(cell.code)
+            both = CExpr(f"{array}[{offset.at(Precedence.SUM)} >> 1]")
+            return self._helper(f"{dtype}_cell", both, offset)
+        return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
+
+    def unrounded_value(self, expr: Expr) -> CExpr:
+        """Render the value of an expression; a narrow float may still need rounding."""
+        self._use_type(expr.dtype)
+        match expr:
+            case Load(node, indices, dtype):
+                return self.convert_cell(self.cell(node, indices), dtype)
+            case LoadMerge(node, indices, dtype):
+                return self.convert_cell(self.cell(node, indices, is_merge=True), dtype)
+            case Gather():
+                return self._gather(expr)
+            case LocalRead(local):
+                return CExpr(self._names.local(local))
+            case Scoped():
+                return self._scoped(expr)
+            case Unary(op, arg, dtype):
+                return self._unary(op, arg, dtype)
+            case Binary(op, left, right, dtype):
+                whole = self._horizontal_reduction(expr) if op in HORIZONTAL_REDUCTIONS else None
+                return whole or self._binary(op, left, right, dtype)
+            case Ternary():
+                return self._ternary(expr)
+            case Const(value, dtype):
+                return self.constant(value, dtype)
+            case ConstBits(bits, dtype):
+                return self._bits(bits, dtype)
+            case IndexValue(index, dtype):
+                return self._index_value(index, dtype)
+            case _:
+                assert_never(expr)
+
+    def condition(self, expr: Expr) -> CExpr:
+        """Render a C condition that holds if the value is not zero."""
+        match expr:
+            case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if _is_logical(arg):
+                return CExpr(f"!{self.condition(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
+            case Unary(UnaryOp.NOT, arg) if arg.dtype.kind is not Kind.WORD:
+                return infix(self.value(arg), "==", _ZERO)
+            case Binary(op, left, right) if op in COMPARISONS:
+                return self._comparison(op, left, right)
+            case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
+                first, second = self.condition(left), self.condition(right)
+                # a load that depends on the first operand would be a masked one: see _where
+                depends = _reads_memory(right)
+                return infix(first, op.value.symbol[0] if depends else op.value.symbol, second)
+            case _:
+                self._reject_words("a condition", expr.dtype)
+                return infix(self.value(expr), "!=", _ZERO)
+
+    # ----- leaves ---------------------------------------------------------------------------
+
+    def constant(self, value: float, dtype: DType) -> CExpr:
+        """Return a literal; convert an integer to a 128-bit word if necessary."""
+        if dtype.kind is Kind.WORD:
+            low = round_to(value, uint64)
+            return self._helper("word_of", CExpr(str(low) if low < 2**31 else f"{low:#x}ULL"))
+        constant = self._dialect.constant(value, dtype)
+        self._writer.helpers.update(headers_for(constant.code))
+        return constant
+
+    def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
+        text = self.positions.index(index)
+        if text.code.removeprefix("-").isdigit():
+            return self.constant(int(text.code), dtype)
+        if dtype.kind is Kind.WORD:
+            return self._helper("word_of", text)
+        is_wide = self._dialect.index_type == self._dialect.value_type(int64)
+        return self._convert(text, int64 if is_wide else int32, dtype)
+
+    def _bits(self, bits: int, dtype: DType) -> CExpr:
+        """Return the number with a given bit pattern: its low bytes, or the low half of a word."""
+        if dtype.kind is Kind.WORD:
+            return self.constant(bits, dtype)
+        pattern = (bits & (2**64 - 1)).to_bytes(8, "little")[: dtype.nbytes]
+        if not dtype.is_float:
+            return self.constant(int.from_bytes(pattern, "little") & (1 << dtype.bits) - 1, dtype)
+        return self.constant(float(np.frombuffer(pattern, dtype.numpy)[0]), dtype)
+
+    def _gather(self, gather: Gather) -> CExpr:
+        """Render the cell at a computed position, or the value beyond the axis."""
+        known = self.computed.known_cell(gather)
+        if known is not None:
+            return self.convert_cell(known, gather.dtype)
+        found = self.computed.locate(gather, self.name_value(gather.position))
+        beyond = self.constant(gather.beyond, gather.dtype)
+        if found.cell is None:
+            return beyond
+        cell = self.convert_cell(found.cell, gather.dtype)
+        return self._choose(found.is_inside, cell, beyond, gather.dtype)
+
+    def name_value(self, expr: Expr) -> CExpr:
+        """Name a value that the text mentions repeatedly."""
+        text = self.value(expr)
+        if _is_atom(expr):
+            return text
+        name = self._names.fresh()
+        self._writer.line(f"const {self._dialect.value_type(expr.dtype)} {name} = {text};")
+        return CExpr(name)
+
+    def _scoped(self, scoped: Scoped) -> CExpr:
+        """Write an inlined computation before the statement that uses it; return its variable."""
+        self._use_type(scoped.local.dtype)
+        type_name = self._dialect.value_type(scoped.local.dtype)
+        with self._names.block():
+            match [each for each in scoped.body.stmts if not isinstance(each, Remark)]:
+                case [SetLocal(local, value)] if local == scoped.local:
+                    text = self.value(value)
+                    name = self._names.fresh()
+                    self._writer.line(f"const {type_name} {name} = {text};")
+                case _:
+                    name = self._names.declare(scoped.local)
+                    self._writer.declare(type_name, name)
+                    self._run_block(scoped.body)
+        return CExpr(name)
+
+    # ----- operations -----------------------------------------------------------------------
+
+    def _horizontal_reduction(self, expr: Binary) -> CExpr | None:
+        """Render a horizontal reduction of a register, neighbours first; return None for others.
+
+        t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
+        """
+        lanes = reduction_leaves(expr)
+        if not lanes or expr.dtype.name not in ELEMENTS:
+            return None
+        if expr.dtype.kind is Kind.SIGNED and expr.op in (BinaryOp.ADD, BinaryOp.MUL):
+            return None  # signed integers wrap around
+        node = lanes[0].node
+        registers = self._names.registers.get(node)
+        if registers is None or any(each.node is not node for each in lanes):
+            return None
+        places = [
+            self.positions.constant_position(self.positions.position_of(node, each.indices))
+            for each in lanes
+        ]
+        first = places[0]
+        if registers.lanes.get(first) != len(lanes):
+            return None
+        if places != list(range(first, first + len(lanes))):
+            return None
+        name = f"{expr.dtype.name}x{len(lanes)}_{HORIZONTAL_REDUCTIONS[expr.op]}"
+        return self._helper(name, CExpr(registers.variable(first)))
+
+    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+        if op is UnaryOp.IDENTITY:
+            return self._convert(self.value(arg), arg.dtype, dtype)
+        if op is UnaryOp.WORD:
+            return self._word(arg, dtype)
+        if op is UnaryOp.UNIFORM:
+            return self._number_of_word(arg, dtype)
+        if op is UnaryOp.NOT:
+            return self._flag(self.condition(Unary(op, arg, dtype)), dtype)
+        self._reject_words(op.value.name, arg.dtype, dtype)
+        x = self.value(arg)
+        if dtype.is_float:
+            return self._float_unary(op, x, dtype)
+        return self._integer_unary(op, x, dtype)
+
+    def _float_unary(self, op: UnaryOp, x: CExpr, dtype: DType) -> CExpr:
+        one = self._dialect.constant(1.0, dtype)
+        match op:
+            case UnaryOp.NEG:
+                return negate(x)
+            case UnaryOp.RECIP:
+                return infix(one, "/", x)
+            case UnaryOp.RECIP_SQRT:
+                return infix(one, "/", self._library("sqrt", dtype, x))
+            case _ if op in WHOLE_FUNCTIONS:
+                return self._library(WHOLE_FUNCTIONS[op], dtype, x)
+            case UnaryOp.RELU | UnaryOp.SAT01 | UnaryOp.SIGN | UnaryOp.BIT_NOT:
+                return self._primitive(op.value.name, dtype, x)
+            case _:
+                return self._function(op.value.name, dtype, x)
+
+    def _function(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
+        """Render the call of an elementary function."""
+        own = self._dialect.math_helper(name, dtype)
+        if own is not None:
+            return self._helper(own, *arguments)
+        return self._library(name, dtype, *arguments)
+
+    def _integer_unary(self, op: UnaryOp, x: CExpr, dtype: DType) -> CExpr:
+        match op:
+            case UnaryOp.NEG:
+                return self._wrap(_ZERO, "-", x, dtype)
+            case UnaryOp.TRUNC | UnaryOp.FLOOR | UnaryOp.CEIL | UnaryOp.ROUND:
+                return x
+            case UnaryOp.ABS | UnaryOp.SIGN | UnaryOp.BIT_NOT:
+                return self._primitive(op.value.name, dtype, x)
+            case UnaryOp.RELU:
+                return self._primitive("relu", dtype, x) if dtype.kind is Kind.SIGNED else x
+            case UnaryOp.SAT01:
+                return self._flag(infix(x, ">", _ZERO), dtype)
+            case _:
+                wide = self._float_unary(op, self._convert(x, dtype, float64), float64)
+                return self._convert(wide, float64, dtype)
+
+    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> CExpr:
+        if op is BinaryOp.FIRST:
+            return self.value(left)
+        if op is BinaryOp.SECOND:
+            return self.value(right)
+        if op in LOGICAL:
+            return self._flag(self.condition(Binary(op, left, right, dtype)), dtype)
+        if op in HASHES:
+            return self._helper(op.value.name, self.value(left), self.value(right))
+        self._reject_words(op.value.name, left.dtype, dtype)
+        if op is BinaryOp.POW and dtype.is_float and isinstance(right, Const):
+            # two exponents whose powers are rounded exactly
+            if right.value == 2:
+                return self._primitive("square", dtype, self.value(left))
+            if right.value == -1:
+                return self._float_unary(UnaryOp.RECIP, self.value(left), dtype)
+        a, b = self.value(left), self.value(right)
+        if dtype.is_float:
+            return self._float_binary(op, a, b, dtype)
+        return self._integer_binary(op, a, b, dtype)
+
+    def _float_binary(self, op: BinaryOp, a: CExpr, b: CExpr, dtype: DType) -> CExpr:
+        match op:
+            case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL | BinaryOp.DIV:
+                return infix(a, op.value.symbol, b)
+            case BinaryOp.POW | BinaryOp.ATAN2:
+                return self._function(op.value.name, dtype, a, b)
+            case _:
+                return self._primitive(op.value.name, dtype, a, b)
+
+    def _integer_binary(self, op: BinaryOp, a: CExpr, b: CExpr, dtype: DType) -> CExpr:
+        match op:
+            case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL:
+                return self._wrap(a, op.value.symbol, b, dtype)
+            case BinaryOp.SAT01_GATE:
+                # no integer lies strictly between 0 and 1
+                return self._dialect.constant(0, dtype)
+            case BinaryOp.ATAN2:
+                wide = [self._convert(each, dtype, float64) for each in (a, b)]
+                return self._convert(self._function("atan2", float64, *wide), float64, dtype)
+            case _:
+                return self._primitive(op.value.name, dtype, a, b)
+
+    def _comparison(self, op: BinaryOp, left: Expr, right: Expr) -> CExpr:
+        self._reject_words(op.value.name, left.dtype, right.dtype)
+        a, b = self.value(left), self.value(right)
+        return infix(a, op.value.symbol, b)
+
+    def _ternary(self, expr: Ternary) -> CExpr:
+        match expr.op:
+            case TernaryOp.WHERE:
+                return self._where(expr)
+            case TernaryOp.FMA:
+                a, b, c = (self.value(each) for each in (expr.first, expr.second, expr.third))
+                self._reject_words("fma", expr.dtype, expr.first.dtype)
+                if not expr.dtype.is_float:
+                    product = self._wrap(a, "*", b, expr.dtype)
+                    return self._wrap(product, "+", c, expr.dtype)
+                return self._library("fma", expr.dtype, a, b, c)
+            case _:
+                assert_never(expr.op)
+
+    def _where(self, expr: Ternary) -> CExpr:
+        """Render the chosen branch.
+
+        Branches whose loads are certainly in bounds are both evaluated: GCC (12.2, with AVX) turns
+        a conditional load into a masked load, and gives copies of one unrolled loop the masks of
+        others. Other branches must not be evaluated unless chosen; a fence prevents masked loads
+        there.
+        """
+        condition = self.condition(expr.first)
+        branches = (expr.second, expr.third)
+        if not any(map(self._needs_statements, branches)) and all(
+            map(self._is_speculatable, branches)
+        ):
+            second, third = map(self.value, branches)
+            if any(map(_reads_memory, branches)):
+                return self._choose(condition, second, third, expr.dtype)
+            return conditional(condition, second, third)
+        name = self._names.fresh()
+        self._writer.line(f"{self._dialect.value_type(expr.dtype)} {name};")
+        for head, branch in ((f"if ({condition})", expr.second), ("else", expr.third)):
+            with self._writer.braces(head):
+                for line in self._dialect.branch_fence() if _reads_memory(branch) else ():
+                    self._writer.line(line)
+                self._writer.line(f"{name} = {self.value(branch)};")
+        return CExpr(name)
+
+    def _choose(self, condition: CExpr, second: CExpr, third: CExpr, dtype: DType) -> CExpr:
+        """Select one of two values, both of which are computed."""
+        if dtype is uint4x32:
+            return self._helper("where_word", condition, second, third)
+        return self._helper(
+            f"where_{float32 if dtype.is_narrow else dtype}", condition, second, third
+        )
+
+    def _is_speculatable(self, expr: Expr) -> bool:
+        """Return True if the expression can be evaluated speculatively."""
+        return all(
+            self._is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
+        )
+
+    def _needs_statements(self, expr: Expr) -> bool:
+        """Return True if the expression needs statements before it."""
+        known = self._statement_needs.find(expr)
+        if known is not None:
+            return known
+        match expr:
+            case Scoped() | Gather():
+                needed = True
+            case Unary(_, arg):
+                needed = self._needs_statements(arg)
+            case Binary(_, left, right):
+                needed = self._needs_statements(left) or self._needs_statements(right)
+            case Ternary(_, first, second, third):
+                needed = any(self._needs_statements(each) for each in (first, second, third))
+            case Load() | LoadMerge() | LocalRead() | Const() | ConstBits() | IndexValue():
+                needed = False
+            case _:
+                assert_never(expr)
+        self._statement_needs[expr] = needed
+        return needed
+
+    # ----- formats --------------------------------------------------------------------------
+
+    def _wrap(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
+        """Render an integer operation modulo the width of its format, computed without sign.
+
+        int32  a + b  -->  (int32_t)((uint32_t)a + b)
+        bool   a + b  -->  a + b != 0
+        """
+        if dtype.kind is Kind.BOOL:
+            return self._flag(infix(infix(a, symbol, b), "!=", _ZERO), dtype)
+        if dtype.kind is Kind.SIGNED and dtype.nbytes >= 4 and self._dialect.signed_wraps:
+            return negate(b) if a.code == "0" and symbol == "-" else infix(a, symbol, b)
+        if dtype.kind is Kind.SIGNED:
+            a = cast(f"u{self._dialect.value_type(dtype)}", a)
+        elif dtype is uint16 and symbol == "*":
+            a = cast("uint32_t", a)  # the product of two promoted operands can exceed an int
+        result = infix(a, symbol, b)
+        if dtype.kind is Kind.UNSIGNED and dtype.nbytes >= 4:
+            return negate(b) if a.code == "0" and symbol == "-" else result
+        return cast(self._dialect.value_type(dtype), result)
+
+    def _convert(self, text: CExpr, source: DType, dtype: DType) -> CExpr:
+        """Convert a value to another format; the caller rounds narrow floats."""
+        if source is dtype:
+            return text
+        self._reject_words("a conversion", source, dtype)
+        if dtype.kind is Kind.BOOL:
+            return self._flag(infix(text, "!=", _ZERO), dtype)
+        target_type = self._dialect.value_type(dtype)
+        if source.is_float and dtype.is_integer:
+            return cast(target_type, self._helper("integer_of", text))
+        if self._dialect.value_type(source) == target_type:
+            return text
+        return cast(target_type, text)
+
+    def _word(self, arg: Expr, dtype: DType) -> CExpr:
+        """Render the bits of a number as a word."""
+        self._reject_words("word", arg.dtype, arg.dtype)
+        if dtype is not uint4x32:
+            raise CodegenError("WORD makes a 128-bit word.", found=str(dtype))
+        value = self.value(arg)
+        if arg.dtype in (int32, uint32):
+            return self._helper("spread_word", self._convert(value, arg.dtype, uint32))
+        if not arg.dtype.is_float:
+            if arg.dtype.is_short_integer:  # its own bits, without copies of the sign
+                value = cast(f"uint{8 * arg.dtype.nbytes}_t", value)
+            return self._helper("word_of", self._convert(value, arg.dtype, uint64))
+        wide = float64 if arg.dtype is float64 else float32
+        pattern = "bits_of" if arg.dtype is float32 else f"{arg.dtype}_bits"
+        bits = self._helper(pattern, self._helper(f"one_nan_{wide}", value))
+        return self._helper("word_of", bits)
+
+    def _number_of_word(self, arg: Expr, dtype: DType) -> CExpr:
+        """Render the first number in a word; 16-bit floats still need rounding."""
+        word = self.value(arg)
+        lane = CExpr(f"{word.at(Precedence.PRIMARY)}.a")
+        match dtype:
+            case dtypes.float32 | dtypes.bfloat16:
+                return self._helper("uniform_of", lane)
+            case dtypes.float16:
+                return CExpr(f"(float)({lane} & 0xffff) * 0x1p-16f", Precedence.PRODUCT)
+            case dtypes.float64:
+                return CExpr(
+                    f"(double){self._helper('low_half_of', word)} * 0x1p-64", Precedence.PRODUCT
+                )
+            case _ if dtype.is_float:
+                return self._helper(f"{dtype}_value", cast(self._dialect.storage_type(dtype), lane))
+        if dtype.kind is Kind.BOOL:
+            return infix(lane, "&", CExpr("1"))
+        bits = self._helper("low_half_of", word) if dtype.nbytes == 8 else lane
+        return cast(self._dialect.value_type(dtype), bits)
+
+    def _flag(self, condition: CExpr, dtype: DType) -> CExpr:
+        """Convert a condition to the number 1 or 0."""
+        if dtype is int32:
+            return condition
+        return cast(self._dialect.value_type(dtype), condition)
+
+    def _primitive(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
+        return self._helper(f"{name}_{float32 if dtype.is_narrow else dtype}", *arguments)
+
+    def _helper(self, name: str, *arguments: CExpr) -> CExpr:
+        self._writer.helpers.add(name)
+        return call(name, *arguments)
+
+    def _library(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
+        self._writer.helpers.add(MATH)
+        return call(self._dialect.function(name, dtype), *arguments)
+
+    def _use_type(self, dtype: DType) -> None:
+        if dtype is uint4x32:
+            self._writer.helpers.add("uint4x32")
+
+    def _reject_words(self, operation: str, *dtypes: DType) -> None:
+        if uint4x32 in dtypes:
+            raise CodegenError(
+                "Numbers and 128-bit words meet only in WORD, UNIFORM and THREEFRY4X32.",
+                found=f"{operation} of {' and '.join(dict.fromkeys(map(str, dtypes)))}",
+            )
+
+
+def _reads_memory(expr: Expr) -> bool:
+    return any(isinstance(part, Load | LoadMerge) for part in walk(expr))
+
+
+def _is_atom(expr: Expr) -> bool:
+    """Return True if repeating the expression repeats no work."""
+    return isinstance(expr, LocalRead | Const) or (
+        isinstance(expr, IndexValue) and expr.dtype is int64
+    )
+
+
+def _is_logical(expr: Unary | Binary) -> bool:
+    """Return True if the value is 1 or 0 and C computes it as a condition."""
+    return bool(expr.op.value.gives_truth)

@@ -1,0 +1,124 @@
+"""Rendering of native code of an external operation as one kernel.
+
+The body becomes a function. Arrays have the names that the operation chose; of the following
+declarations, only those that the body mentions are written:
+
+    enum { rows_size = 6 };
+    const int64_t table_shape[] = {10, 4};
+    typedef float table_type;
+
+`$name` becomes a name that starts with the kernel's symbol, so that names of two operations never
+clash. The operation's name is not part of the text: equal code is one kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from textwrap import dedent, indent
+
+from ocannl_core.codegen.dialect import Dialect, KernelParameter
+from ocannl_core.codegen.prelude.prelude import prelude
+from ocannl_core.codegen.text.kernel_text import KernelText
+from ocannl_core.dtypes import uint4x32
+from ocannl_core.errors import OpError
+from ocannl_core.loopir.nodes import CallExternal
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.target import NativeCode, NativeOp
+
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+def render_native(
+    call: CallExternal, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
+) -> KernelText | None:
+    """Render the kernel of a call; return None if the operation has no code in the language.
+
+    Its arguments are `native_arguments(call)`.
+
+    Raises:
+        OpError: if the names of arrays are no identifiers, or not one for each.
+    """
+    code = call.op.native(dialect.language) if isinstance(call.op, NativeOp) else None
+    if code is None:
+        return None
+    _check_names(call, code)
+    names = [*code.inputs, *code.outputs]
+    first_names: dict[TensorNode, str] = {}
+    lines: list[str] = []
+    for node, name in zip((*call.inputs, *call.outputs), names, strict=False):
+        info = nodes[node]
+        is_output = name in code.outputs
+        if node in first_names:
+            # the same memory under a second name: a copy of the pointer, which `restrict` allows
+            const = "" if is_output else "const "
+            kind = dialect.storage_type(info.dtype)
+            lines.append(f"{const}{kind} *const {name} = {first_names[node]};")
+        else:
+            first_names[node] = name
+        lines += _declarations(name, info, code.body, dialect)
+    parameters = [
+        KernelParameter(first_names[node], nodes[node].dtype, node in call.outputs)
+        for node in native_arguments(call)
+    ]
+    words = [node for node in first_names if nodes[node].dtype is uint4x32]
+    helpers = (*dialect.headers, *(("uint4x32",) if words else ()))
+    body = indent("\n".join([*lines, _dedent_body(code.body)]), "  ")
+    support = "\n".join([*(f"#include {header}" for header in code.headers), dedent(code.support)])
+
+    def text(symbol: str) -> str:
+        opening = "\n".join(dialect.opening(symbol, parameters))
+        closing = "\n".join(dialect.closing(symbol, parameters))
+        parts = [support.strip(), opening, body, closing]
+        whole = "\n".join(part for part in parts if part) + "\n"
+        return re.sub(r"\$([A-Za-z_]\w*)", rf"{symbol}_\1", whole)
+
+    content = "\n".join(
+        [dialect.language, prelude(helpers), str((code.grid, code.block)), text("kernel")]
+    )
+    symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
+    author = code.origin or call.op.name
+    return KernelText(symbol, text(symbol), helpers, code.grid, code.block, author=author)
+
+
+def native_arguments(call: CallExternal) -> tuple[TensorNode, ...]:
+    """Return the argument nodes of a call's kernel: inputs, then outputs, without repetition."""
+    return tuple(dict.fromkeys((*call.inputs, *call.outputs)))
+
+
+def _check_names(call: CallExternal, code: NativeCode) -> None:
+    names = [*code.inputs, *code.outputs]
+    # outputs beyond the named ones are inputs that are used as scratch memory
+    named = len(call.inputs) == len(code.inputs) and len(code.outputs) <= len(call.outputs)
+    covered = set(call.outputs[len(code.outputs) :]) <= set(call.inputs)
+    if not named or not covered:
+        raise OpError(
+            "Native code has a name for each input and each output.",
+            found=f"{', '.join(names)} for {len(call.inputs)} inputs and {len(call.outputs)} "
+            "outputs",
+            where=code.origin or call.op.name,
+        )
+    wrong = [name for name in names if not _IDENTIFIER.fullmatch(name)]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if wrong or repeated:
+        raise OpError(
+            "The names of native code are different identifiers.",
+            found=", ".join(wrong or repeated),
+            where=code.origin or call.op.name,
+        )
+
+
+def _declarations(name: str, info: NodeInfo, body: str, dialect: Dialect) -> Iterator[str]:
+    used = set(_IDENTIFIER.findall(body))
+    if f"{name}_size" in used:
+        yield f"enum {{ {name}_size = {info.size} }};"
+    if f"{name}_shape" in used:
+        extents = ", ".join(map(str, info.dims)) or "1"
+        yield f"const {dialect.index_type} {name}_shape[] = {{{extents}}};"
+    if f"{name}_type" in used:
+        yield f"typedef {dialect.storage_type(info.dtype)} {name}_type;"
+
+
+def _dedent_body(text: str) -> str:
+    return dedent(text).strip("\n")

@@ -1,0 +1,600 @@
+"""Rendering of vector loops with the vector extensions of GCC and Clang.
+
+All lanes of one statement run before the next statement. A uniform value is computed once, as a
+number, and broadcast; contiguous cells are one load or store, or a part of a register; other cells
+are gathered one by one. Loaded values stay in variables until memory or the scope changes, so that
+unrolled loops do not repeat loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import assert_never
+
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.prelude.elementary_functions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS
+from ocannl_core.codegen.prelude.narrow_floats import is_arithmetic, is_exact, match_narrow_load
+from ocannl_core.codegen.prelude.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
+from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
+from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
+from ocannl_core.codegen.text.scalar_replacement import Position
+from ocannl_core.codegen.text.writer import KernelWriter
+from ocannl_core.dtypes import DType, Kind, bool_, float32, int64
+from ocannl_core.indexing import AxisIndex, LoopVar, as_affine
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Block,
+    Const,
+    ConstBits,
+    Expr,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    LocalRead,
+    Remark,
+    Scoped,
+    Stmt,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+
+MOST_LANES = 16
+
+_TRUTH_SYMBOLS = {"+": "|", "*": "&", "-": "^"}
+"""The operations on bits that sums, products and differences of truths are."""
+
+
+class NotVectorisedError(Exception):
+    """A vector loop has an operation without a vector form; it is rendered as a plain loop."""
+
+
+class VectorLoop:
+    """Renders the body of one vector loop.
+
+    Args:
+        loop: The loop.
+        dialect: The dialect.
+        names: The names in scope.
+        info: Extents and formats of the nodes.
+        writer: Receives the statements.
+        expressions: Renders uniform values.
+        is_inside: Returns True if an access is certainly in bounds.
+        note_written: Called with every node that is written.
+    """
+
+    def __init__(
+        self,
+        loop: For,
+        dialect: Dialect,
+        names: KernelNames,
+        info: Callable[[TensorNode], NodeInfo],
+        writer: KernelWriter,
+        expressions: Expressions,
+        is_inside: Callable[[Load | LoadMerge], bool],
+        note_written: Callable[[TensorNode], None],
+    ) -> None:
+        self._var: LoopVar = loop.var
+        self._start = loop.start
+        self._count = loop.stop - loop.start
+        self._dialect = dialect
+        self._names = names
+        self._info = info
+        self._writer = writer
+        self._expressions = expressions
+        self._positions = expressions.positions
+        self._is_inside = is_inside
+        self._note_written = note_written
+        self._lanes = self._width(loop.body)
+
+    def _width(self, body: Block) -> int:
+        """Return the lanes of a register: a power of two, and at least that of the variables."""
+        needed = self._count
+        for node, place in self._positions.cells_of(body):
+            if node in self._names.registers and self._stride(place) == 1:
+                position = self._register(node, place)
+                needed = max(needed, self._names.registers[node].lanes[position])
+        lanes = 1 << (needed - 1).bit_length()
+        if lanes > MOST_LANES:
+            raise NotVectorisedError
+        return lanes
+
+    # ----- statements -----------------------------------------------------------------------
+
+    def render(self, block: Block) -> None:
+        """Write all iterations of the loop.
+
+        Raises:
+            NotVectorisedError: for operations without a vector form.
+        """
+        with self._names.bind(self._var, self._start):
+            self._write_block(block)
+
+    def render_square(self, inner: For, statement: Store) -> None:
+        """Write a transposing copy of a square.
+
+        This loop runs along the rows of the source, the inner one along the rows of the copy.
+
+        Raises:
+            NotVectorisedError: if the copy is not square, or its rows are not contiguous.
+        """
+        value, dtype = statement.value, statement.value.dtype
+        if isinstance(value, Unary):
+            value = match_narrow_load(value) or value
+        count = inner.stop - inner.start
+        if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
+            raise NotVectorisedError
+        if {value.node, statement.node} & self._names.registers.keys():
+            raise NotVectorisedError
+        source, along = self._place(value.node, value.indices)
+        target, step = self._place(statement.node, statement.indices)
+        stride, beside = (
+            sum(c for c, var in position[0] if var == inner.var) for position in (source, target)
+        )
+        if along != 1 or beside != 1:
+            raise NotVectorisedError
+        self._note_written(statement.node)
+        with (
+            self._names.bind(self._var, self._start),
+            self._names.bind(inner.var, inner.start),
+        ):
+            cells = self._cell(value.node, source), self._cell(statement.node, target)
+        given = value.dtype
+        if given.in_lanes is not given and dtype is not float32:
+            raise NotVectorisedError
+        function = f"transpose_{given}" if given.is_narrow else "transpose"
+        transpose = self._helper(dtype, function)
+        self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
+        self._writer.forget()
+
+    def _write_block(self, block: Block) -> None:
+        for stmt in block.stmts:
+            match stmt:
+                case Block():
+                    self._write_block(stmt)
+                case Store():
+                    self._write_store(stmt)
+                case Remark():
+                    pass
+                case _:
+                    self._write_other(stmt)
+
+    def _write_other(self, stmt: Stmt) -> None:
+        """Write a statement that only subclasses support."""
+        raise NotVectorisedError
+
+    def _write_store(self, stmt: Store) -> None:
+        dtype = stmt.value.dtype
+        self._vector(dtype)
+        offset, stride = self._place(stmt.node, stmt.indices)
+        if stmt.node in self._names.registers:
+            self._write_assignment(stmt, self._value(stmt.value))
+            return
+        self._note_written(stmt.node)
+        is_put = dtype.is_narrow and (is_exact(stmt.value) or is_arithmetic(stmt.value))
+        value = self._value(stmt.value) if is_put else self._unrounded_value(stmt.value)
+        if stride == 0:
+            raise NotVectorisedError
+        if stride == 1:
+            cell = self._cell(stmt.node, offset)
+            if dtype.in_lanes is not dtype:
+                is_streamed = self._count == self._lanes and stmt.is_streamed
+                verb = "stream" if is_streamed else "put" if is_put else "store"
+                store = self._helper(dtype, f"{verb}_{dtype}")
+                count = "" if is_streamed else f", {self._count}"
+                self._writer.line(f"{store}(&{cell}, {value}{count});")
+            elif self._count == self._lanes and stmt.is_streamed:
+                stream = self._helper(dtype, "stream")
+                self._writer.line(f"{stream}(&{cell}, {value});")
+            elif self._count == self._lanes:
+                self._writer.line(f"*({self._vector(dtype)}_cells *)&{cell} = {value};")
+            else:
+                store = self._helper(dtype, "store")
+                self._writer.line(f"{store}(&{cell}, {value}, {self._count});")
+        else:
+            name = self._name_value(self._vector(dtype), value)
+            for lane in range(self._count):
+                cell = self._cell(stmt.node, offset, lane * stride)
+                self._writer.line(f"{cell} = {self._to_storage(f'{name}[{lane}]', dtype)};")
+        self._writer.forget()
+
+    def _write_assignment(self, stmt: Store, value: CExpr) -> None:
+        """Write the assignment of a vector to a variable."""
+        offset, stride = self._place(stmt.node, stmt.indices)
+        if stride != 1:
+            raise NotVectorisedError
+        registers, position = self._names.registers[stmt.node], self._register(stmt.node, offset)
+        name, dtype = registers.variable(position), stmt.value.dtype
+        if self._count < registers.lanes[position]:
+            value = self._select(self._first_lanes(dtype), value, CExpr(name), dtype)
+        self._writer.assign(name, value.code)
+
+    # ----- places ---------------------------------------------------------------------------
+
+    def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
+        """Return the first lane's position and the stride between lanes."""
+        position = self._positions.position_of(node, indices)
+        return position, self._stride(position)
+
+    def _stride(self, position: Position) -> int:
+        for coefficient, var in position[0]:
+            if var == self._var:
+                return coefficient
+        return 0
+
+    def _register(self, node: TensorNode, position: Position) -> int:
+        """Return the position of the variable that holds the lanes of an array in registers."""
+        at = self._positions.constant_position(position, self._var, self._start)
+        if at not in self._names.registers[node].lanes:
+            raise NotVectorisedError
+        return at
+
+    def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
+        array, is_packed = self._names.array(node), self._info(node).dtype.is_packed
+        return self._positions.cell(array, position, shift, is_packed=is_packed)
+
+    # ----- values ---------------------------------------------------------------------------
+
+    def _value(self, expr: Expr) -> CExpr:
+        """Render the vector of an expression's values, one per lane."""
+        value = self._unrounded_value(expr)
+        dtype = expr.dtype
+        if dtype.is_short_integer and self._is_varying(expr) and exceeds_format(expr):
+            return call(self._helper(dtype, f"wrap_{dtype}"), value)
+        if not dtype.is_narrow or not self._is_varying(expr) or is_exact(expr):
+            return value
+        function = "nearest" if is_arithmetic(expr) else "round"
+        return call(self._helper(dtype, f"{function}_{dtype}"), value)
+
+    def _unrounded_value(self, expr: Expr) -> CExpr:
+        """Render the same vector, before it is rounded or wrapped to the width of its format."""
+        self._vector(expr.dtype)
+        if not self._is_varying(expr):
+            return self._broadcast(expr)
+        match expr:
+            case Load():
+                return self._load(expr)
+            case Unary(op, arg, dtype):
+                return self._unary(op, arg, dtype)
+            case Binary(op, left, right, dtype):
+                return self._binary(op, left, right, dtype)
+            case Ternary(TernaryOp.FMA, first, second, third, dtype) if dtype.is_float:
+                parts = [self._value(each) for each in (first, second, third)]
+                return call(self._helper(dtype, "fma"), *parts)
+            case Ternary(TernaryOp.WHERE, first, second, third, dtype):
+                for part in (*walk(second), *walk(third)):
+                    if isinstance(part, Load | LoadMerge) and not self._is_inside(part):
+                        raise NotVectorisedError
+                return self._where(first, self._value(second), self._value(third), dtype)
+            case IndexValue(index, dtype):
+                return self._index_value(index, dtype)
+            case Ternary() | LoadMerge() | Gather() | Scoped() | LocalRead():
+                raise NotVectorisedError
+            case Const() | ConstBits():
+                raise NotVectorisedError
+            case _:
+                assert_never(expr)
+
+    def _is_varying(self, expr: Expr) -> bool:
+        return self._var in self._positions.free_variables(expr)
+
+    def _broadcast(self, expr: Expr) -> CExpr:
+        """Render a uniform value as a vector."""
+        if self._positions.has_statements(expr):
+            raise NotVectorisedError  # rendering it again would repeat them
+        cell = match_narrow_load(expr)
+        if cell is not None and cell.node not in self._names.registers:
+            wide, place = self._helper(expr.dtype, f"splat_{cell.dtype}"), cell
+
+            def spread() -> CExpr:
+                return call(wide, self._expressions.cell(place.node, place.indices))
+
+            before = self._hoist(expr, self._vector(expr.dtype), spread)
+            return before or CExpr(self._cache_value(self._vector(expr.dtype), spread()))
+        splat = self._helper(expr.dtype, "splat")
+        if not isinstance(expr, Const):
+            before = self._hoist(
+                expr, self._vector(expr.dtype), lambda: call(splat, self._expressions.value(expr))
+            )
+            if before is not None:
+                return before
+        vector = call(splat, self._expressions.value(expr))
+        if isinstance(expr, Const) or any(
+            n in self._names.registers for n in self._positions.nodes_of(expr)
+        ):
+            return vector
+        return CExpr(self._cache_value(self._vector(expr.dtype), vector))
+
+    def _hoist(self, expr: Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
+        """Set a variable to an invariant value before the innermost loop; None if it varies."""
+        loop = self._writer.reduced_loop
+        if loop is None or not self._positions.is_invariant(loop, expr):
+            return None
+        with self._writer.hoisting():
+            code = render().code
+        return CExpr(self._writer.hoist_value(loop, kind, code))
+
+    def _load(self, load: Load) -> CExpr:
+        offset, stride = self._place(load.node, load.indices)
+        registers = self._names.registers.get(load.node)
+        if registers is not None:
+            if stride != 1:
+                raise NotVectorisedError
+            return CExpr(registers.variable(self._register(load.node, offset)))
+        vector = self._vector(load.dtype)
+
+        def read() -> CExpr:
+            return self._read(load.node, offset, stride, load.dtype)
+
+        return self._hoist(load, vector, read) or CExpr(self._cache_value(vector, read()))
+
+    def _read(self, node: TensorNode, offset: Position, stride: int, dtype: DType) -> CExpr:
+        """Render a vector of cells at a constant stride."""
+        vector, cell = self._vector(dtype), self._cell(node, offset)
+        if stride == 1 and dtype.in_lanes is not dtype:
+            function = self._helper(dtype, f"load_{dtype}")
+            return call(function, *load_arguments(cell, dtype), CExpr(str(self._count)))
+        if stride == 1 and self._count == self._lanes:
+            return CExpr(f"*(const {vector}_cells *)&{cell}")
+        if stride == 1:
+            return call(self._helper(dtype, "load"), CExpr(f"&{cell}"), CExpr(str(self._count)))
+        cells = [self._cell(node, offset, lane * stride) for lane in range(self._count)]
+        numbers = [self._expressions.convert_cell(CExpr(each), dtype).code for each in cells]
+        return CExpr(f"({vector}){{{', '.join(numbers)}}}")
+
+    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+        if op is UnaryOp.IDENTITY:
+            return self._convert(arg, dtype)
+        if op is UnaryOp.NOT:
+            return self._flag(self._mask(Unary(op, arg, dtype), dtype), dtype)
+        if not dtype.is_float:
+            return self._integer_unary(op, arg, dtype)
+        x = self._value(arg)
+        zero, one = self._number(0.0, dtype), self._number(1.0, dtype)
+        match op:
+            case UnaryOp.NEG:
+                return negate(x)
+            case UnaryOp.RECIP:
+                return infix(one, "/", x)
+            case UnaryOp.RECIP_SQRT:
+                root = self._dialect.function("sqrt", dtype)
+                return infix(one, "/", call(self._helper(dtype, f"map_{root}"), x))
+            case UnaryOp.RELU:
+                return call(self._helper(dtype, "above"), x, zero)
+            case UnaryOp.SAT01:
+                x = self._bind(x, dtype)
+                below = self._select(infix(x, ">=", one), one, x, dtype)
+                return self._select(infix(x, "<=", zero), zero, below, dtype)
+            case UnaryOp.SIGN:
+                x = self._bind(x, dtype)
+                below = self._select(infix(x, "<", zero), negate(one), x, dtype)
+                rest = self._select(infix(x, "==", zero), zero, below, dtype)
+                return self._select(infix(x, ">", zero), one, rest, dtype)
+            case UnaryOp.BIT_NOT:
+                return self._flag(self._mask(Unary(UnaryOp.NOT, arg, dtype), dtype), dtype)
+            case _ if op in MAPPED_FUNCTIONS:
+                name = WHOLE_FUNCTIONS.get(op, op.value.name)
+                own = self._dialect.math_helper(name, dtype)
+                mapped = f"map_{self._dialect.function(name, dtype)}"
+                return call(self._helper(dtype, name if own else mapped), x)
+            case _:
+                raise NotVectorisedError
+
+    def _integer_unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
+        match op:
+            case UnaryOp.NEG if dtype is not bool_:
+                return self._arithmetic("-", Const(0, dtype), arg, dtype)
+            case UnaryOp.BIT_NOT if dtype is bool_:
+                return infix(self._value(arg), "^", self._number(1, dtype))
+            case UnaryOp.BIT_NOT:
+                return CExpr(f"~{self._value(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
+            case UnaryOp.RELU if dtype.kind is not Kind.SIGNED:
+                return self._value(arg)
+            case UnaryOp.RELU:
+                return call(self._helper(dtype, "max"), self._value(arg), self._number(0, dtype))
+            case UnaryOp.TRUNC | UnaryOp.FLOOR | UnaryOp.CEIL | UnaryOp.ROUND:
+                return self._value(arg)
+            case _:
+                raise NotVectorisedError
+
+    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> CExpr:
+        if op is BinaryOp.FIRST:
+            return self._value(left)
+        if op is BinaryOp.SECOND:
+            return self._value(right)
+        if op in COMPARISONS or op in (BinaryOp.AND, BinaryOp.OR):
+            return self._flag(self._mask(Binary(op, left, right, dtype), dtype), dtype)
+        if op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL):
+            return self._arithmetic(op.value.symbol, left, right, dtype)
+        if op in BIT_SYMBOLS and not dtype.is_float:
+            return infix(self._value(left), BIT_SYMBOLS[op], self._value(right))
+        if op is BinaryOp.POW and dtype.is_float and right == Const(2.0, dtype):
+            x = self._bind(self._value(left), dtype)
+            return infix(x, "*", x)
+        if op is BinaryOp.POW and right == Const(-1.0, dtype):
+            return self._unary(UnaryOp.RECIP, left, dtype)
+        if op is BinaryOp.DIV and dtype.is_float:
+            return self._quotient(left, right, dtype)
+        if op in (BinaryOp.MAX, BinaryOp.MIN):
+            function = "max" if op is BinaryOp.MAX else "min"
+            return call(self._helper(dtype, function), self._value(left), self._value(right))
+        if op is BinaryOp.POW and self._dialect.math_helper("pow", dtype) is not None:
+            return call(self._helper(dtype, "pow"), self._value(left), self._value(right))
+        a, b = self._bind(self._value(left), dtype), self._bind(self._value(right), dtype)
+        zero = self._number(0.0, dtype)
+        match op:
+            case BinaryOp.RELU_GATE:
+                return call(self._helper(dtype, "where_lt"), zero, a, b, zero)
+            case BinaryOp.SAT01_GATE if dtype.is_float:
+                one = self._number(1.0, dtype)
+                inside = infix(infix(zero, "<", a), "&", infix(a, "<", one))
+                return self._select(inside, b, zero, dtype)
+            case _:
+                raise NotVectorisedError
+
+    def _quotient(self, left: Expr, right: Expr, dtype: DType) -> CExpr:
+        is_one = not self._is_varying(right) and not self._positions.has_statements(right)
+        if is_one and not isinstance(right, Const):
+            kind, factor = self._dialect.value_type(dtype), self._helper(dtype, "factor")
+
+            def number() -> CExpr:
+                return self._expressions.value(right)
+
+            def reciprocal() -> CExpr:
+                return call(factor, number())
+
+            divisor = self._hoist(right, kind, number) or number()
+            inverse = self._hoist(right, kind, reciprocal) or reciprocal()
+            return call(self._helper(dtype, "over"), self._value(left), divisor, inverse)
+        return infix(self._value(left), "/", self._value(right))
+
+    def _arithmetic(self, symbol: str, left: Expr, right: Expr, dtype: DType) -> CExpr:
+        if dtype is bool_:
+            return infix(self._value(left), _TRUTH_SYMBOLS[symbol], self._value(right))
+        if dtype.is_short_integer:  # their low bits depend on those of the operands alone
+            return infix(self._unrounded_value(left), symbol, self._unrounded_value(right))
+        a, b = self._value(left), self._value(right)
+        if dtype.kind is not Kind.SIGNED:
+            return infix(a, symbol, b)
+        # signed integers wrap around, as unsigned ones do in C
+        vector = f"u{self._vector(dtype)}"
+        self._writer.helpers.add(vector)
+        return cast(self._vector(dtype), infix(cast(vector, a), symbol, cast(vector, b)))
+
+    def _convert(self, arg: Expr, dtype: DType) -> CExpr:
+        if arg.dtype is dtype:
+            return self._value(arg)
+        if dtype is bool_:
+            return self._flag(self._mask(arg, dtype), dtype)
+        if arg.dtype.is_float and not dtype.is_float:
+            raise NotVectorisedError  # numbers outside the range of integers need care
+        if arg.dtype.in_lanes is dtype.in_lanes:
+            return self._value(arg)
+        return call("__builtin_convertvector", self._value(arg), CExpr(self._vector(dtype)))
+
+    def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
+        if dtype is bool_:
+            raise NotVectorisedError
+        terms, _ = as_affine(index)
+        stride = sum(c for c, var in terms if var == self._var)
+        first = self._expressions.value(IndexValue(index, dtype))
+        steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
+        if dtype.is_float:
+            raise_if_inexact(self._positions.index(index), 1 << min(dtype.significand, 53))
+        spread = call(self._helper(dtype, "splat"), first)
+        return infix(spread, "+", CExpr(f"({self._vector(dtype)}){{{steps}}}"))
+
+    # ----- conditions -----------------------------------------------------------------------
+
+    def _mask(self, expr: Expr, dtype: DType) -> CExpr:
+        """Render the mask of the lanes in which a value is not zero, for values of a format."""
+        nbytes = dtype.in_lanes.nbytes
+        match expr:
+            case Unary(UnaryOp.NOT, arg) if arg.dtype.in_lanes.nbytes == nbytes:
+                return CExpr(f"~({self._mask(arg, dtype)})")
+            case Binary(op, left, right) if (
+                op in COMPARISONS and left.dtype.in_lanes.nbytes == nbytes
+            ):
+                compared = infix(self._value(left), op.value.symbol, self._value(right))
+                return CExpr(f"({compared})")
+            case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
+                symbol = "&" if op is BinaryOp.AND else "|"
+                return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
+            case _ if expr.dtype.in_lanes.nbytes == nbytes:
+                return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
+            case Load(dtype=short) if short.is_short_integer:
+                lanes = CExpr(self._vector(int64))
+                wide = call("__builtin_convertvector", self._value(expr), lanes)
+                return infix(wide, "!=", self._number(0.0, int64))
+            case _:
+                raise NotVectorisedError
+
+    def _where(self, condition: Expr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
+        """Render a selection between two vectors by a condition.
+
+        A comparison and the selection are one function, for processors that compare into masks.
+        """
+        match condition:
+            case Binary(op, left, right) if op in COMPARISONS:
+                compared = left.dtype.in_lanes
+                if compared.nbytes == dtype.in_lanes.nbytes:
+                    kind = "" if compared is dtype.in_lanes else f"_{compared}"
+                    function = self._helper(dtype, f"where{kind}_{op.value.name}")
+                    return call(function, self._value(left), self._value(right), chosen, other)
+        return self._select(self._mask(condition, dtype), chosen, other, dtype)
+
+    def _flag(self, mask: CExpr, dtype: DType) -> CExpr:
+        return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)
+
+    def _first_lanes(self, dtype: DType) -> CExpr:
+        mask = Vector(dtype.in_lanes.name, self._lanes).mask
+        self._writer.helpers.add(mask)
+        flags = ", ".join("-1" if lane < self._count else "0" for lane in range(self._lanes))
+        return CExpr(f"({mask}){{{flags}}}")
+
+    def _select(self, mask: CExpr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
+        return call(self._helper(dtype, "select"), mask, chosen, other)
+
+    # ----- parts ----------------------------------------------------------------------------
+
+    def _number(self, value: float, dtype: DType) -> CExpr:
+        """Render a vector of one number."""
+        return call(self._helper(dtype, "splat"), self._expressions.constant(value, dtype))
+
+    def _bind(self, value: CExpr, dtype: DType) -> CExpr:
+        """Name a value that the text mentions repeatedly."""
+        return CExpr(self._name_value(self._vector(dtype), value))
+
+    def _to_storage(self, number: str, dtype: DType) -> str:
+        """Convert a number to the storage type of its format."""
+        if not dtype.is_narrow:
+            return number
+        self._writer.helpers.add(f"{dtype}_bits")
+        return f"{dtype}_bits({number})"
+
+    def _name_value(self, vector: str, value: CExpr) -> str:
+        if value.code.isidentifier():
+            return value.code
+        name = self._names.fresh()
+        self._writer.line(f"const {vector} {name} = {value};")
+        return name
+
+    def _cache_value(self, vector: str, value: CExpr) -> str:
+        """Return the variable that holds a value of memory."""
+        known = self._writer.cached.get(value.code)
+        if known is None:
+            known = self._writer.cached[value.code] = self._name_value(vector, value)
+        return known
+
+    def _vector(self, dtype: DType) -> str:
+        """Return the vector type of a format."""
+        name = _vector_type(dtype, self._lanes)
+        self._writer.helpers.add(name)
+        return name
+
+    def _helper(self, dtype: DType, function: str) -> str:
+        name = f"{self._vector(dtype)}_{function}"
+        self._writer.helpers.add(name)
+        return name
+
+
+@cache
+def _vector_type(dtype: DType, lanes: int) -> str:
+    computed = dtype.in_lanes
+    if computed.name not in ELEMENTS:
+        raise NotVectorisedError
+    return f"{computed}x{lanes}"
+
+
+def raise_if_inexact(index: CExpr, limit: int) -> None:
+    """Raise NotVectorisedError unless a position is a constant below a limit."""
+    if not (index.code.isdigit() and int(index.code) + MOST_LANES < limit):
+        raise NotVectorisedError

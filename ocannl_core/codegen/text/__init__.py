@@ -1,0 +1,1 @@
+"""Lines, names, addresses and precedence of generated C."""
