@@ -121,10 +121,8 @@ step "first results" 75 "${GPU[@]}" --small --eager --isolate 20
 step conformance 90 "$PYTHON" -m plugins.ocannl_cuda.tests.runs_in_parts "$PARTS" "${CONFORMANCE[@]}" --seconds 88
 step benchmarks 180 "${GPU[@]}" "${SIZE[@]}" --isolate 45
 step "conformance, graphs" 60 "$PYTHON" -m plugins.ocannl_cuda.tests.runs_in_parts "$PARTS-graphs" "${CONFORMANCE[@]}" --seconds 58
-if timeout 15 "$PYTHON" -c 'import sys; from ocannl_core import settings; sys.exit(not hasattr(settings.current(), "asynchronous_products"))'; then
-  step "asynchronous products" 60 env OCANNL_ASYNCHRONOUS_PRODUCTS=1 \
-    "${RUN[@]}" "$PYTHON" benchmarks/gpu.py --small --eager --isolate 20 --only "${ONLY:-bfloat16}"
-fi
+step "asynchronous products" 60 env OCANNL_ASYNCHRONOUS_PRODUCTS=1 \
+  "${RUN[@]}" "$PYTHON" benchmarks/gpu.py --small --eager --isolate 20 --only "${ONLY:-bfloat16}"
 for tool in racecheck memcheck; do
   if ! command -v compute-sanitizer >/dev/null; then
     SUMMARY+=("$(printf '%-24s %s' "$tool" 'left out: no compute-sanitizer')")
