@@ -38,6 +38,7 @@ from ocannl_core.kernel_passes.schedule_kernels import (
     schedule_kernels,
     schedule_variants,
 )
+from ocannl_core.kernel_passes.sink_scalars import sink_scalars
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
 from ocannl_core.kernel_passes.unroll_shifts import unroll_shifts
@@ -138,7 +139,10 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
         target: The processor; None for passes that need no cache sizes.
     """
     keeps_order = settings.current().accumulation == "exact"
-    nests = recognise_nests(split_inlined_reductions(plan), keeps_order=keeps_order)
+    plan = split_inlined_reductions(plan)
+    if target is not None and target.thread_blocks is not None:
+        plan = sink_scalars(plan)
+    nests = recognise_nests(plan, keeps_order=keeps_order)
     yield "recognise nests", nests
     for each in nest_passes(target):
         nests = run_in_repetitions(nests, each.run)

@@ -123,6 +123,20 @@ routine double(a: float32[{count}], b: float32[{count}]):
     check(example)
 
 
+def test_random_numbers_with_a_key_for_all_are_made_by_all_threads() -> None:
+    example = program(
+        """\
+routine dropout(a: float32[1000], b: float32[1000]):
+    key: uint4x32
+    key = threefry4x32(0x0, 0x2a)
+    for i in range(1000):
+        b[i] = uniform(threefry4x32(key, word(uint32(i)))) + a[i]""",
+        a=cells(float32, 1000),
+    )
+    assert copies_in(example) == ["uint4", "uint4"]
+    check(example)
+
+
 @pytest.mark.parametrize(
     ("rows", "read"), [(61, "a[i, j]"), (64, "a[i, j + 1]"), (64, "a[j, i]")], ids=str
 )

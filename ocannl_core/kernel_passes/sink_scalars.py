@@ -1,0 +1,91 @@
+"""Sink scalars into the loops that read them: each thread of a device computes its own.
+
+    v = f(s)
+    for i in range(1000):     -->   for i in range(1000):
+      x[i] = g(v, i)                  x[i] = g(f(s), i)
+
+The scalars were moved out of these loops, which is right where one thread runs all iterations. On
+thread blocks it would leave the kernel to a single thread: no variable outlives a thread.
+"""
+
+from __future__ import annotations
+
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
+from ocannl_core.kernels.stream import map_steps
+from ocannl_core.loopir.nodes import (
+    Block,
+    DeclareLocal,
+    Expr,
+    Local,
+    LocalRead,
+    Scoped,
+    SetLocal,
+    Stmt,
+    SubgroupReduce,
+)
+from ocannl_core.loopir.traverse import map_expr, map_exprs, reads, walk, writes
+
+
+def sink_scalars(plan: Plan) -> Plan:
+    """Return a plan whose kernels read no scalar that is computed in front of their loops.
+
+    Args:
+        plan: Kernels without schedules.
+    """
+    return map_steps(plan, _sunk)
+
+
+def _sunk(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
+    if isinstance(step, Kernel):
+        body = _with_values(step.body)
+        step = step if body is None else replace(step, body=body)
+    return StepReplacement((step,))
+
+
+def _with_values(body: Block) -> Block | None:
+    """Return the body with the values of its scalars in their place; None if it has none, or one
+    whose value may change.
+    """
+    written = set(writes(body))
+    declared: set[Local] = set()
+    values: dict[Local, Expr] = {}
+    rest: list[Stmt] = []
+    for stmt in _top(body):
+        match stmt:
+            case DeclareLocal(local):
+                declared.add(local)
+            case SetLocal(local, value):
+                value = map_expr(value, lambda expr: _value_of(expr, values))
+                is_fixed = written.isdisjoint(reads(value)) and not _has_scopes(value)
+                if local in values or not is_fixed:
+                    return None
+                values[local] = value
+            case _:
+                rest.append(stmt)
+    if not values or declared != set(values):
+        return None
+    if any(_changes(each, values) for stmt in rest for each in walk(stmt)):
+        return None
+    return map_exprs(Block(tuple(rest)), lambda expr: _value_of(expr, values))
+
+
+def _value_of(expr: Expr, values: dict[Local, Expr]) -> Expr:
+    return values.get(expr.local, expr) if isinstance(expr, LocalRead) else expr
+
+
+def _has_scopes(expr: Expr) -> bool:
+    """Return True if an expression declares variables, of which two copies would need two."""
+    return any(isinstance(each, Scoped) for each in walk(expr))
+
+
+def _changes(node: object, values: dict[Local, Expr]) -> bool:
+    return isinstance(node, SetLocal | SubgroupReduce) and node.local in values
+
+
+def _top(body: Block) -> list[Stmt]:
+    """Return the statements of a body and of the blocks in it."""
+    found: list[Stmt] = []
+    for stmt in body.stmts:
+        found += _top(stmt) if isinstance(stmt, Block) else [stmt]
+    return found
