@@ -152,7 +152,7 @@ class ChainTrace:
         if locals_of(reduction.term):
             raise NoChainError
         columns = [axis for axis in nest.reduced if axis.extent > 1]
-        if len(columns) != 1 or values[columns[0].var] != VarIndex(self.columns.var):
+        if len(columns) != 1 or values.get(columns[0].var) != VarIndex(self.columns.var):
             raise NoChainError
         if free:
             return self._second_product(nest, reduction, values, free)

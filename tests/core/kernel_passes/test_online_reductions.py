@@ -200,6 +200,19 @@ def test_a_product_without_statistics_is_a_chain() -> None:
     np.testing.assert_allclose(found[result], np.maximum(x @ y.T, 0) @ y, rtol=1e-5, atol=1e-5)
 
 
+def test_gradients_of_a_layer_that_is_applied_twice_are_no_chain() -> None:
+    """The second product is added to the first one, and sums over an axis that neither has."""
+    with oc.Session():
+        w = oc.param("w", output=[3], input=[3])
+        x = oc.tensor(np.ones((4, 3)), batch_axes=1)
+        loss = oc.einsum("...|...->... => 0", oc.tanh(w @ oc.tanh(w @ x)))
+        step = oc.Context("interp").compile(oc.train.grad_update(loss), keep=[w.grad])
+        program = step._build.optimised
+    plan = planned(program)
+    assert walks(plan) == []
+    verify(plan)
+
+
 def test_gradients_need_the_weights_which_are_stored() -> None:
     plan = planned(attention_program(Sizes(1, 8, 9, 2, 4, 4), gradients=True))
     assert not walks(plan)
