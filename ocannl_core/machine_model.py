@@ -343,10 +343,6 @@ GROUP_BLOCKS: tuple[tuple[int, int], ...] = ((2, 256), (2, 128), (1, 128), (1, 6
 """Groups of threads of a block, and the columns of each, the largest first."""
 MIN_RING_STEPS = 2
 """Stages of terms that a product has before a ring of them is worth it."""
-RING_ROWS = 16
-"""Rows of blocks that run one after the other for each column of blocks, at most: they share what
-the last cache has of the columns.
-"""
 BANKS = 32
 """Banks of shared memory, each of which serves one address at a time."""
 BANK_BYTES = 4

@@ -23,15 +23,13 @@ from dataclasses import field
 
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex, affine, as_affine, fresh_var
+from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
 from ocannl_core.kernels.transforms import Pack, Ring, Schedule, TileMatrix, schedule_text
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Barrier,
-    Binary,
     Block,
-    Const,
     Expr,
     For,
     Load,
@@ -39,22 +37,19 @@ from ocannl_core.loopir.nodes import (
     Scope,
     Stmt,
     Store,
-    Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
 from ocannl_core.node import NodeInfo
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.block_axes import BlockAxes, Numbers
 from ocannl_core.schedule.apply.loop_ends import guarded
-from ocannl_core.schedule.apply.pipelines import staged_expr
+from ocannl_core.schedule.apply.pipelines import staged_factor
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
 from ocannl_core.schedule.apply.thread_accumulator import ThreadAccumulator
 from ocannl_core.schedule.apply.thread_blocks import (
     SharedOperand,
     ThreadEmitter,
     is_for_blocks,
-    is_inside,
 )
 
 
@@ -163,15 +158,10 @@ class RingEmitter(ThreadEmitter):
         for pack in sorted(packs, key=lambda each: each.operand):
             dims = (self.axes.extent(self.ring), *map(self.axes.extent, pack.axes))
             node = self._new_array("staged", dims, Scope.GROUP)
-            dtype = self._staged_factor(reduction, pack.operand).dtype
+            dtype = staged_factor(reduction, pack.operand).dtype
             self.nodes[node] = NodeInfo(dtype, dims)
             self.staged.append(SharedOperand(pack, node))
         return {self.ring: self.staged}
-
-    def _staged_factor(self, reduction: Reduction, operand: int) -> Expr:
-        """Return the expression that is staged: narrow if those of both factors are the same."""
-        factors = [staged_expr(factor) for factor in reduction.factors]
-        return (factors if factors[0].dtype is factors[1].dtype else reduction.factors)[operand]
 
     def _copy(
         self, reduction: Reduction, each: SharedOperand, numbers: Numbers
@@ -180,7 +170,7 @@ class RingEmitter(ThreadEmitter):
         names = each.pack.axes
         variables = [fresh_var("copy") for _ in names]
         positions: dict[str, AxisIndex] = dict(zip(names, map(VarIndex, variables), strict=True))
-        value = self._inside(self._staged_factor(reduction, each.pack.operand), numbers, positions)
+        value = self._padded(staged_factor(reduction, each.pack.operand), numbers, positions)
         stmts: tuple[Stmt, ...] = (
             Store(each.node, (numbers[self.ring], *positions.values()), value),
         )
@@ -188,26 +178,11 @@ class RingEmitter(ThreadEmitter):
             stmts = (For(var, 0, self.axes.extent(name), Block(stmts), AxisKind.COPY),)
         return stmts
 
-    def _inside(self, factor: Expr, numbers: Numbers, positions: Mapping[str, AxisIndex]) -> Expr:
-        """Return a factor at positions of a stage, zero beyond the axes of the stage: these are
-        stated even if no stage exceeds them, for they are those of the array that is copied.
+    def _is_padded(self, root: str, positions: Mapping[str, AxisIndex]) -> bool:
+        """Return True for the axes of a stage, even if no stage exceeds them: their ends are those
+        of the array that is copied.
         """
-        used = set(free_variables(factor))
-        values: dict[IndexVar, AxisIndex] = {}
-        conditions: list[Expr] = []
-        for root, axis in self.axes.tree.axes.items():
-            if axis.var not in used:
-                continue
-            position = self._position_in(root, numbers, positions)
-            terms, offset = as_affine(position)
-            values[axis.var] = affine(terms, offset + axis.start)
-            if any(name[0] == root for name in positions):
-                conditions.append(is_inside(axis, position))
-        value = substitute_in_expr(factor, values)
-        joint = conditions[0]
-        for each in conditions[1:]:
-            joint = Binary(BinaryOp.AND, joint, each, each.dtype)
-        return Ternary(TernaryOp.WHERE, joint, value, Const(0.0, value.dtype), value.dtype)
+        return any(name[0] == root for name in positions)
 
     # ----- sums -------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
 
 T = TypeVar("T", TileMatrix, Pipeline)
 Rules = Sequence[tuple[str, bool]]
-"""Rules of schedules, and True for those that are kept."""
+"""Rules of schedules, each with True if a schedule keeps it."""
 
 
 def is_for_pipelines(schedule: Schedule) -> bool:
@@ -104,6 +104,12 @@ def staged_expr(factor: Expr) -> Expr:
             return arg
         case _:
             return factor
+
+
+def staged_factor(reduction: Reduction, operand: int) -> Expr:
+    """Return the expression of a factor in shared memory: narrow if both have one format."""
+    factors = [staged_expr(factor) for factor in reduction.factors]
+    return (factors if factors[0].dtype is factors[1].dtype else reduction.factors)[operand]
 
 
 @dataclass(slots=True)
@@ -209,13 +215,8 @@ class PipelineEmitter(ThreadEmitter, ABC):
             self.staged[pack.operand] = SharedOperand(pack, node)
         return {self.pipeline.axis: list(self.staged.values())}
 
-    def _staged_factor(self, reduction: Reduction, operand: int) -> Expr:
-        """Return the expression that is staged: narrow if those of both factors are the same."""
-        factors = [staged_expr(factor) for factor in reduction.factors]
-        return (factors if factors[0].dtype is factors[1].dtype else reduction.factors)[operand]
-
     def _staged_dtype(self, reduction: Reduction, operand: int) -> DType:
-        return self._staged_factor(reduction, operand).dtype
+        return staged_factor(reduction, operand).dtype
 
     def _copies(
         self, reduction: Reduction, stage: int, point: Numbers, step: AxisIndex
@@ -248,7 +249,7 @@ class PipelineEmitter(ThreadEmitter, ABC):
         order = self._fill_order(reduction, pack) if width == 1 else list(pack.axes)
         row = None if order[-1] == pack.axes[-1] else PADDING_CELLS
         dealt = deal_digits(self.axes, order, point, width, row)
-        factor = self._staged_factor(reduction, pack.operand)
+        factor = staged_factor(reduction, pack.operand)
         value = self._padded(factor, point, dealt.positions)
         extents = {loop.var: loop.stop for loop in dealt.loops} | self._extents(point)
         places = dealt.positions[pack.axes[0]], dealt.positions[pack.axes[1]]

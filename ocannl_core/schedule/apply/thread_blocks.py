@@ -518,7 +518,7 @@ class ThreadEmitter:
             position = self._position_in(root, numbers, positions)
             terms, offset = as_affine(position)
             values[axis.var] = affine(terms, offset + axis.start)
-            if self.axes.exceeds(root):
+            if self._is_padded(root, positions):
                 conditions.append(is_inside(axis, position))
         value = substitute_in_expr(factor, values)
         if not conditions:
@@ -527,6 +527,10 @@ class ThreadEmitter:
         for each in conditions[1:]:
             joint = Binary(BinaryOp.AND, joint, each, each.dtype)
         return Ternary(TernaryOp.WHERE, joint, value, Const(0.0, value.dtype), value.dtype)
+
+    def _is_padded(self, root: str, positions: Mapping[str, AxisIndex]) -> bool:
+        """Return True if a packed operand has cells beyond an axis."""
+        return self.axes.exceeds(root)
 
     def _position_in(
         self,

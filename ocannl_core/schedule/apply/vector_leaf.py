@@ -37,7 +37,7 @@ class VectorLeaf:
     """A part of an axis whose iterations are vector accesses of a thread.
 
     Attributes:
-        name: The part: a leaf, or one of which all leaves are serial.
+        name: A leaf, or a part with serial leaves only.
         vectors: The accesses.
         nest: The nest.
         nodes: Extents and formats.

@@ -21,7 +21,7 @@ from math import prod
 
 from ocannl_core import settings
 from ocannl_core.dtypes import float32
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import IndexVar, as_affine, row_major
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nodes import NodeInfos
@@ -44,12 +44,13 @@ from ocannl_core.machine_model import (
     MAX_STAGES,
     MIN_BLOCK_TILE,
     MIN_RING_STEPS,
-    RING_ROWS,
 )
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.pipelines import staged_expr
+from ocannl_core.schedule.heuristics.block_tiles import split_tiles
 from ocannl_core.schedule.heuristics.product_axes import product_axes
-from ocannl_core.target import AsynchronousProduct, ThreadBlocks
+from ocannl_core.schedule.heuristics.tile_order import TileGrid, supertile_rows
+from ocannl_core.target import AsynchronousProduct, Target, ThreadBlocks
 
 BOX_BYTES = 16
 """The multiples of bytes at which a box, and each of its rows, may begin in memory."""
@@ -73,6 +74,7 @@ class RingTile:
         groups: The groups of threads, one beneath the other.
         width: The columns of a block.
         stages: The stages in shared memory.
+        supertile: The rows of tiles of which blocks that run together compute a column.
     """
 
     product: AsynchronousProduct
@@ -83,6 +85,7 @@ class RingTile:
     groups: int
     width: int
     stages: int
+    supertile: int = 1
 
     @property
     def height(self) -> int:
@@ -91,12 +94,13 @@ class RingTile:
 
 
 def find_ring_tile(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
+    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
 ) -> RingTile | None:
     """Return the tile of a product: the largest of which there are enough for all processors, and
     that is not much larger than the product. None if the setting or the product excludes it.
     """
-    if not settings.current().asynchronous_products:
+    blocks = target.thread_blocks
+    if blocks is None or not settings.current().asynchronous_products:
         return None
     product = _product(nest, reduction, blocks)
     axes = None if product is None else product_axes(nest, nodes)
@@ -127,8 +131,20 @@ def find_ring_tile(
         count = -(-row.extent // height) * -(-column.extent // width) * others
         is_filled = height <= 2 * row.extent and width <= 2 * column.extent
         if is_filled and count >= blocks.processors:
-            return last
-    return last
+            break
+    return None if last is None else _in_supertiles(last, row, column, term, target)
+
+
+def _in_supertiles(
+    tile: RingTile, row: LoopAxis, column: LoopAxis, term: LoopAxis, target: Target
+) -> RingTile:
+    """Return a tile, with the order of tiles that loads the least into the last cache."""
+    assert target.thread_blocks is not None
+    line_bytes = term.extent * tile.product.dtype.nbytes
+    grid = TileGrid.of((row.extent, column.extent), (tile.height, tile.width), line_bytes)
+    # blocks are persistent: a processor has one
+    wave = target.thread_blocks.processors
+    return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
 
 
 def _product(
@@ -156,9 +172,7 @@ def _contiguous_axis(
     if not isinstance(load, Load):
         return None
     distances, offset = as_affine(row_major(load.indices, nodes[load.node].buffer_dims))
-    found: dict[IndexVar, int] = {}
-    for distance, var in distances:
-        found[var] = found.get(var, 0) + distance
+    found = {var: distance for distance, var in distances}
     axes: dict[IndexVar, LoopAxis] = {axis.var: axis for axis in nest.axes}
     if not found.keys() <= axes.keys() or len(found) > MAX_BOX_AXES:
         return None
@@ -176,19 +190,12 @@ def _contiguous_axis(
 def schedule_ring_tile(nest: KernelNest, tile: RingTile) -> Schedule:
     """Return the schedule of a product with a ring of stages."""
     sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
-    extents = {axis.name: axis.extent for axis in nest.axes}
     batches = [axis.name for axis in nest.cells if axis.name not in (i, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    # blocks beneath each other share a column of blocks, as far as their number permits
-    high = -(-extents[i] // tile.height)
-    share = max(each for each in range(1, RING_ROWS + 1) if high % each == 0)
-    own, grid = i, (*batches, f"{i}0", f"{j}0")
     splits: list[Transform] = []
-    if share > 1:
-        splits.append(Split(i, share * tile.height))
-        own, grid = f"{i}1", (*batches, f"{i}0", f"{j}0", f"{i}10")
+    outer, tiles, own = split_tiles(splits, i, tile.height, tile.supertile)
+    grid = (*batches, *outer, f"{j}0", *tiles)
     splits += [
-        Split(own, tile.height),
         Split(f"{own}1", sums.rows),
         Split(f"{own}11", sums.threads[0].rows),
         Split(f"{own}111", sums.places[0].rows),

@@ -144,12 +144,7 @@ def find_block_tile(
         return None
     names = row.name, column.name, term.name
     tile = BlockTile(*names, operand, threads, (found, found), depth or BLOCK_TERMS)
-    grid = TileGrid(
-        -(-row.extent // tile.extents[0]),
-        -(-column.extent // tile.extents[1]),
-        tile.extents[0] * term.extent * nbytes,
-        tile.extents[1] * term.extent * nbytes,
-    )
+    grid = TileGrid.of((row.extent, column.extent), tile.extents, term.extent * nbytes)
     forms = _forms(nest, reduction, nodes, blocks, tile)
     own_depth, stages = tile.depth, 1
     if forms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.indexing import IndexVar, as_affine, row_major
+from ocannl_core.indexing import as_affine, row_major
 from ocannl_core.kernels.nest import LoopAxis
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.loopir.nodes import Expr, Load
@@ -32,9 +32,7 @@ def copy_width(
     if not isinstance(expr, Load):
         return 0
     terms, offset = as_affine(row_major(expr.indices, nodes[expr.node].buffer_dims))
-    found: dict[IndexVar, int] = {}
-    for coefficient, var in terms:
-        found[var] = found.get(var, 0) + coefficient
+    found = {var: coefficient for coefficient, var in terms}
     offset += sum(found.get(axis.var, 0) * axis.start for axis in axes)
     (var,) = (axis.var for axis in axes if axis.name == inner)
     step = found.pop(var, 0)

@@ -123,7 +123,7 @@ def block_schedule(
     if nest.reduction is None:
         return _schedule_cells(nest, nodes, blocks)
     if parameters == CHOSEN_BY_RULE:
-        ring_tile = find_ring_tile(nest, nest.reduction, nodes, blocks)
+        ring_tile = find_ring_tile(nest, nest.reduction, nodes, target)
         if ring_tile is not None:
             return schedule_ring_tile(nest, ring_tile)
         warp_tile = find_warp_tile(nest, nest.reduction, nodes, blocks)

@@ -38,6 +38,18 @@ class TileGrid:
     row_bytes: int
     column_bytes: int
 
+    @classmethod
+    def of(cls, extents: tuple[int, int], tile: tuple[int, int], line_bytes: int) -> TileGrid:
+        """Return the tiles of a product.
+
+        Args:
+            extents: Its rows and columns.
+            tile: Those of a tile.
+            line_bytes: The memory of the terms of a row or a column.
+        """
+        counts = (-(-extent // size) for extent, size in zip(extents, tile, strict=True))
+        return cls(*counts, *(size * line_bytes for size in tile))
+
 
 def tile_of_block(grid: TileGrid, supertile: int, block: int) -> tuple[int, int]:
     """Return the row and the column of a tile; rows from `grid.rows` on are not computed.

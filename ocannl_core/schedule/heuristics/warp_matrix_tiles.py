@@ -296,13 +296,8 @@ def in_supertiles(nest: KernelNest, tile: WarpTile, target: Target) -> WarpTile:
     blocks = target.thread_blocks
     assert blocks is not None
     extents = {axis.name: axis.extent for axis in nest.axes}
-    (height, width), row_bytes = tile.cells, extents[tile.terms] * tile.instruction.dtype.nbytes
-    grid = TileGrid(
-        -(-extents[tile.rows] // height),
-        -(-extents[tile.columns] // width),
-        height * row_bytes,
-        width * row_bytes,
-    )
+    line_bytes = extents[tile.terms] * tile.instruction.dtype.nbytes
+    grid = TileGrid.of((extents[tile.rows], extents[tile.columns]), tile.cells, line_bytes)
     wave = RESIDENT_BLOCKS * blocks.processors
     return replace(tile, supertile=supertile_rows(grid, wave, target.last_cache_bytes))
 

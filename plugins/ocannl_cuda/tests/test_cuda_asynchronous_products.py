@@ -59,11 +59,13 @@ from plugins.ocannl_cuda.tests.test_cuda_matrix_tiles import (
 (BFLOAT16, FLOAT16) = ASYNCHRONOUS
 
 
-def hopper(processors: int = 1, local_bytes: int = 227 << 10) -> Target:
+def hopper(
+    processors: int = 1, local_bytes: int = 227 << 10, cache_bytes: tuple[int, ...] = ()
+) -> Target:
     target = device(processors, local_bytes)
     assert target.thread_blocks is not None
     blocks = replace(target.thread_blocks, asynchronous_products=ASYNCHRONOUS)
-    return replace(target, thread_blocks=blocks)
+    return replace(target, thread_blocks=blocks, cache_bytes=cache_bytes)
 
 
 def kernel_of(product: Product, target: Target | None = None) -> KernelText:
@@ -101,6 +103,7 @@ PRODUCTS = {
     "a batch": (Product(72, 136, 72, bfloat16, "bik bkj bij"), hopper(2)),
     "a batch inside": (Product(72, 136, 72, float16, "kbi bjk ibj"), hopper(2)),
     "rows with a pitch": (Product(70, 132, 66, bfloat16, pitches=(4, 6)), hopper(2)),
+    "supertiles": (Product(700, 136, 520), hopper(4, 60 << 10, (1 << 10,))),
 }
 
 
@@ -438,12 +441,12 @@ def test_kernels_that_differ_in_their_arrays_alone_are_two() -> None:
 
 
 def test_the_schedule_has_a_notation() -> None:
-    plan = plan_of(Product(300, 512, 512), hopper(1))
+    plan = plan_of(*PRODUCTS["supertiles"])
     (step,) = plan.kernels
     text = schedule_text(step.schedule)  # type: ignore[union-attr]
     assert schedule_text(parse_schedule(text)) == text
     assert text == snapshot(
-        "split i 384; split i1 128; split i11 64; split i111 16; split i1111 8; split j 256; split j1 8; split j11 2; split k 256; split k1 64; grid i0 j0 i10; block i110 i1110 i11111 j110; order i0 j0 i10 i110 i1110 i11111 j110 k0 k10 j10 i11110 j111 k11; unroll j10; unroll i11110; unroll j111; tile i11110 j111 k11; pack 0 inside k10 as i11 k11; pack 1 inside k10 as k11 j1; ring k10; accumulate over k0 fused"
+        "split i 256; split i1 64; split i11 64; split i111 16; split i1111 8; split j 128; split j1 8; split j11 2; split k 128; split k1 64; grid i0 j0 i10; block i110 i1110 i11111 j110; order i0 j0 i10 i110 i1110 i11111 j110 k0 k10 j10 i11110 j111 k11; unroll j10; unroll i11110; unroll j111; tile i11110 j111 k11; pack 0 inside k10 as i11 k11; pack 1 inside k10 as k11 j1; ring k10; accumulate over k0 fused"
     )
 
 
