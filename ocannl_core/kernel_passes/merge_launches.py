@@ -184,7 +184,9 @@ def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | None:
     grid = sum(most_iterations(stmt, AxisKind.GRID) for stmt in stmts)
     threads = max(1, most_iterations(kernel.body, AxisKind.BLOCK))
     meets = any(isinstance(each, Barrier | SubgroupReduce) for each in parts)
-    shared = [each.node for each in parts if isinstance(each, Allocate) and _is_shared(each)]
+    shared = [
+        each.node for each in parts if isinstance(each, Allocate) and each.scope is Scope.GROUP
+    ]
     return _Launch(
         (kernel,),
         frozenset(kernel.arguments),
@@ -196,10 +198,6 @@ def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | None:
         sum(prod(nodes[node].dims) * nodes[node].dtype.nbytes for node in shared),
         sum(nodes[node].nbytes for node in kernel.arguments),
     )
-
-
-def _is_shared(allocation: Allocate) -> bool:
-    return allocation.scope is Scope.GROUP
 
 
 class _Merger:

@@ -11,6 +11,7 @@ thread blocks it would leave the kernel to a single thread: no variable outlives
 from __future__ import annotations
 
 from ocannl_core.fast_dataclass import replace
+from ocannl_core.kernels.nest import flat_statements
 from ocannl_core.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.kernels.stream import map_steps
 from ocannl_core.loopir.nodes import (
@@ -51,7 +52,7 @@ def _with_values(body: Block) -> Block | None:
     declared: set[Local] = set()
     values: dict[Local, Expr] = {}
     rest: list[Stmt] = []
-    for stmt in _top(body):
+    for stmt in flat_statements(body):
         match stmt:
             case DeclareLocal(local):
                 declared.add(local)
@@ -81,11 +82,3 @@ def _has_scopes(expr: Expr) -> bool:
 
 def _changes(node: object, values: dict[Local, Expr]) -> bool:
     return isinstance(node, SetLocal | SubgroupReduce) and node.local in values
-
-
-def _top(body: Block) -> list[Stmt]:
-    """Return the statements of a body and of the blocks in it."""
-    found: list[Stmt] = []
-    for stmt in body.stmts:
-        found += _top(stmt) if isinstance(stmt, Block) else [stmt]
-    return found

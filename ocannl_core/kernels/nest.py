@@ -357,14 +357,14 @@ _Found = tuple[Reduction | None, list[For], tuple[Store, ...]]
 def perfect_loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
     """Return perfectly nested loops, outermost first, and the statements inside them."""
     loops: list[For] = []
-    stmts = _relevant(block)
+    stmts = flat_statements(block)
     while len(stmts) == 1 and isinstance(stmts[0], For) and stmts[0].kind not in _ORDERED_KINDS:
         loops.append(stmts[0])
-        stmts = _relevant(stmts[0].body)
+        stmts = flat_statements(stmts[0].body)
     return loops, stmts
 
 
-def _relevant(block: Block) -> tuple[Stmt, ...]:
+def flat_statements(block: Block) -> tuple[Stmt, ...]:
     """Return the statements of a block and of blocks inside it, without remarks."""
     found: list[Stmt] = []
     pending = list(reversed(block.stmts))
@@ -407,7 +407,7 @@ def _inlined(stmts: tuple[Stmt, ...], is_speculative: bool) -> _Found | None:
     if len(inlined) != 1 or not (is_speculative or all(map(is_unconditional, stores))):
         return None
     (scoped,) = inlined
-    match _relevant(scoped.body):
+    match flat_statements(scoped.body):
         case (SetLocal(first, initial), For() as outer) if first == scoped.local:
             loops, inner = perfect_loops(Block((outer,)))
         case (DeclareLocal(), SetLocal(first, initial), For() as outer) if first == scoped.local:
@@ -502,7 +502,7 @@ def with_flat_computations(store: Store) -> Store:
     def flat(expr: Expr) -> Expr:
         match expr:
             case Scoped(local, body):
-                match _relevant(body):
+                match flat_statements(body):
                     case (SetLocal(target, value),) if target == local:
                         return value
         return expr

@@ -96,10 +96,7 @@ class ChainTrace:
         reduction = nest.reduction
         if reduction is None or not _is_sum(nest, reduction) or not _is_plain(nest):
             return ()
-        terms = [axis for axis in nest.reduced if axis.extent > 1] or list(nest.reduced[:1])
-        if len(reduction.factors) != 2 or len(nest.reduced) != 1:
-            return ()
-        if terms[0].bound is not None:
+        if len(reduction.factors) != 2 or len(nest.reduced) != 1 or nest.reduced[0].bound:
             return ()
         return tuple(
             trace for at in (0, 1) if (trace := cls._oriented(nest, reduction, at)) is not None

@@ -48,12 +48,24 @@ def test_a_scalar_and_those_that_it_depends_on_are_computed_in_each_iteration() 
         v = x[i]
         y[i] = v""",
         """
+    w: float32
+    w = s + 1.0
+    for i in range(8):
+        v = x[i]
+        y[i] = v + w""",
+        """
     v = x[0]
     y[0] = v
     v = x[1]
     y[1] = v""",
     ],
-    ids=["read from what changes", "changed in a loop", "set in a loop", "set twice"],
+    ids=[
+        "read from what changes",
+        "changed in a loop",
+        "set in a loop",
+        "set in a loop beside another",
+        "set twice",
+    ],
 )
 def test_a_scalar_that_changes_stays(body: str) -> None:
     program = parse(
