@@ -364,8 +364,8 @@ def current() -> Settings:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Read files, variables and options once for the duration of a `with` statement, such as a
-    compilation, of which all parts have the same settings; overrides inside it are in force.
+    """Read files, variables and options once for a `with` statement, so that all of a compilation
+    has the same settings. Overrides inside the statement are in force.
 
     Raises:
         SettingsError: as `current`.

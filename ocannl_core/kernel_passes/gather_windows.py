@@ -122,7 +122,7 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
 
     Args:
         nest: The nest.
-        zeros: The nodes of which all cells are zero before it.
+        zeros: The nodes that are filled with zeros in front of it.
     """
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     reduction = nest.reduction

@@ -342,4 +342,4 @@ def _instruction_tiles(
 
 
 _FRAGMENT_REGISTERS = 24
-"""The registers of the factors of an instruction, with those that are loaded beside them."""
+"""The registers for the factors of an instruction and for the next factors."""

@@ -28,7 +28,7 @@ LEGACY_STREAM = 1
 _RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED: calls of other libraries during a capture are allowed."""
 _REPLACE = 1
-"""CU_STREAM_SET_CAPTURE_DEPENDENCIES: those that are given, in place of the last node."""
+"""CU_STREAM_SET_CAPTURE_DEPENDENCIES: replace the dependences of the next node."""
 _DISABLE_TIMING = 2
 _NOT_READY = 600
 """CUDA_ERROR_NOT_READY: the work before an event has not finished."""

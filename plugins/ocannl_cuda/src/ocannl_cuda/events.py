@@ -1,8 +1,8 @@
 """Events of a device: points in the work of streams, reused once nothing waits for them.
 
-They have no times, which would cost the device more. The driver takes the state of an event when a
-stream is told to wait for it, so that an event may be recorded again while streams still wait for
-its earlier point.
+Timing is disabled, because it costs the device more. A stream waits for the point that an event had
+when the wait was enqueued, so an event may be recorded again while streams still wait for its
+earlier point.
 """
 
 from __future__ import annotations
