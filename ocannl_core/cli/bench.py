@@ -121,6 +121,7 @@ class _Calls(RunObserver):
 def _lines(called: _Called, found: Profile) -> Iterator[str]:
     times = "time" if called.count == 1 else "times"
     total = duration(called.count * found.seconds)
-    yield f"===== called {called.count} {times} on {called.routine.build.target}: {total} in kernels"
+    where = called.routine.build.target
+    yield f"===== called {called.count} {times} on {where}: {total} in kernels"
     yield str(found)
     yield ""
