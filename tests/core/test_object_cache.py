@@ -30,7 +30,7 @@ def test_kernels_of_one_object_are_found_by_their_keys(compiled: ObjectCache) ->
     assert compiled.find("c") is None
 
 
-def test_another_process_finds_what_one_has_stored(root: PrivateDirectory) -> None:
+def test_stored_objects_are_found_by_other_processes(root: PrivateDirectory) -> None:
     added = ObjectCache(root, "compiler", ".code").add(["a"], b"code")
     again = ObjectCache(root, "compiler", ".code").find("a")
     assert again == added
