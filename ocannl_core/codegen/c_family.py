@@ -314,7 +314,8 @@ class _KernelRenderer:
             case Block():
                 self.write_block(stmt)
             case For():
-                self._write_loop(stmt)
+                with self.subgroups.products.around(stmt):
+                    self._write_loop(stmt)
             case Store(node, indices, value):
                 self._write_store(node, self._expressions.cell(node, indices), value, stmt)
             case StoreVector():

@@ -31,10 +31,10 @@ from ocannl_core.backend_api import (
     settings,
 )
 from ocannl_core.backend_api.c_family import KernelText, native_arguments
+from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.loops import Block, CheckPositions, check_positions, statements
 from ocannl_cuda.building import build
-from ocannl_cuda.cache import Cubin
 from ocannl_cuda.compiler import CudaCompiler
 from ocannl_cuda.dependences import MemoryAccess
 from ocannl_cuda.device import Device, device_of
@@ -63,7 +63,7 @@ class CudaExecutable:
     """
 
     source: CudaSource
-    cubins: Mapping[str, Cubin]
+    cubins: Mapping[str, CachedObject]
     target: Target
 
     @classmethod
