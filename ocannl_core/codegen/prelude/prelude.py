@@ -144,7 +144,7 @@ class PreludeWords:
 
 
 C_WORDS = PreludeWords(hash=f"static inline{_ALWAYS}")
-"""In loops of unknown length GCC calls a hash that is not always inlined, for one word at a time."""
+"""In loops of unknown length GCC would not inline a hash, and hash one word at a time."""
 
 
 def prelude(names: Iterable[str], words: PreludeWords = C_WORDS) -> str:
