@@ -597,3 +597,18 @@ def test_a_mask_between_brackets_of_an_assignment_is_refused() -> None:
 
     with pytest.raises(oc.UsageError, match="number of cells that a mask selects"):
         clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_positions_with_fewer_axes_than_the_tensor_are_refused(kind: str) -> None:
+    x = oc.placeholder("x", batch=[4], output=[2, 3])
+    ids = placeholder("ids", (4,), kind, dtype="int32")
+    with pytest.raises(ShapeError, match="the axes of the tensor, at least those of its kind") as caught:
+        oc.take_along(x, ids, axis=-1)
+    assert "ids[..., None]" in caught.value.fix
+
+
+def test_positions_may_lack_axes_of_other_kinds() -> None:
+    x = oc.placeholder("x", batch=[4], output=[2, 3])
+    ids = oc.placeholder("ids", output=[2, 5], dtype="int32")
+    assert str(oc.take_along(x, ids, axis=-1).shape) == "4|2,5"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ocannl_core.errors import ShapeError
@@ -212,5 +213,6 @@ def _axes(row: Row, skipped: int, ahead: int = 0) -> str:
     count = "1 axis" if number == 1 else f"{number} axes"
     if row.tail is not None:
         count = f"at least {count}"
-    shown = [*(["..."] if ahead else []), str(row), *(["..."] if skipped else [])]
+    text = re.sub(r"\$\d+", "?", str(row))  # the size plays no part
+    shown = [*(["..."] if ahead else []), text, *(["..."] if skipped else [])]
     return f"{count} ({','.join(filter(None, shown))})"

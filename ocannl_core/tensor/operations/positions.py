@@ -13,7 +13,7 @@ import operator
 from typing import Any, SupportsIndex
 
 from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
@@ -215,17 +215,28 @@ def with_kinds_of(x: Tensor, ids: Tensor, axis: SupportsIndex, name: str) -> Ten
     """Return positions with their axes in the rows of a tensor that has as many axes, one by one.
 
     That is how axes are counted. It applies only where the axes of equal kinds cannot line up,
-    because the positions have none in the place of the selected axis: those of `ids[:, None]` are
+    because there are more or fewer of the kind of the selected axis: those of `ids[:, None]` are
     all batch axes if those of `ids` are.
+
+    Raises:
+        ShapeError: if the positions have more or fewer axes of that kind, and in all.
     """
     own, other = known_axes(x, name), known_axes(ids, name)
-    if own is None or other is None or own.ranks == other.ranks or len(own) != len(other):
+    if own is None or other is None or own.ranks == other.ranks:
         return ids
     selected = own.position(axis)
     kind = own.kind(selected)
-    behind = sum(own.kind(each) == kind for each in range(selected, len(own)))
-    if other.ranks[kind] >= behind:
+    if own.ranks[kind] == other.ranks[kind]:
         return ids
+    if len(own) != len(other):
+        raise ShapeError(
+            "Positions along an axis have the axes of the tensor, at least those of its kind.",
+            found=f"positions of the shape {ids.shape} along axis {selected} of a tensor of the "
+            f"shape {x.shape}",
+            where=str(caller_location() or ""),
+            fix="ids[..., None] has one more axis, of size 1; positions with as many axes as the "
+            "tensor get their kinds",
+        )
     spec = f"{other.spec} => {write_shape(other.names, own.ranks)}"
     found = apply(identity, (ids,), spec, name=name)
     found.relabel(ids.label)
