@@ -14,7 +14,17 @@ from ocannl_core.origin import caller_location
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NAMES = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "correction": "ddof"}
+_NAMES = {
+    "dim": "axis",
+    "dims": "axis",
+    "keepdim": "keepdims",
+    "correction": "ddof",
+    "lr": "learning_rate",
+    "p": "rate",
+    "label_smoothing": "smoothing",
+    "ignore_index": "ignore",
+    "kernel_size": "window",
+}
 """Names of arguments in PyTorch and NumPy, and their names here."""
 
 _CALLS = {
@@ -24,16 +34,19 @@ _CALLS = {
     "oc.static_index": 'oc.static_index("i", range=10)',
     "oc.static_extent": 'oc.static_extent("n", max=256)',
     "oc.tensor": "oc.tensor(array, batch_axes=1)",
+    "oc.nn.dropout": "oc.nn.dropout(x, rate=0.1)",
+    "oc.nn.softmax": 'oc.nn.softmax("...|... => ...|0", x), or oc.softmax(x, axis=-1)',
 }
 """Examples of calls, for functions whose arguments are none of another library's."""
 
 
 def explained(function: F) -> F:
     """Return a function whose wrong arguments are a UsageError."""
+    module = "oc.nn" if function.__module__.startswith("ocannl_core.nn.") else "oc"
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return called(f"oc.{function.__name__}", function, args, kwargs)
+        return called(f"{module}.{function.__name__}", function, args, kwargs)
 
     return cast(F, wrapper)
 
@@ -48,14 +61,25 @@ def called(
     """
     try:
         return function(*args, **kwargs)
-    except TypeError as error:
-        parameters = signature(function)
-        try:
-            parameters.bind(*args, **kwargs)
-        except TypeError as mismatch:
-            found = str(mismatch)
-        else:
-            raise
+    except TypeError:
+        check_arguments(title, signature(function), args, kwargs)
+        raise
+
+
+def check_arguments(
+    title: str, parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise UsageError unless a function takes these arguments.
+
+    Args:
+        title: The function, as users write it.
+        parameters: Its parameters.
+        args: The positional arguments.
+        kwargs: The others.
+    """
+    try:
+        parameters.bind(*args, **kwargs)
+    except TypeError as mismatch:
         others = [
             f"{_NAMES[each]}= for {each}="
             for each in kwargs
@@ -63,10 +87,10 @@ def called(
         ]
         raise UsageError(
             f"{title} takes the arguments {_listed(parameters)}.",
-            found=found,
+            found=str(mismatch),
             where=str(caller_location() or ""),
             fix=f"write {', '.join(others)}" if others else _CALLS.get(title, ""),
-        ) from error
+        ) from None
 
 
 def _listed(parameters: Signature) -> str:

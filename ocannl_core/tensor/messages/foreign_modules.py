@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from importlib import import_module
 
 from ocannl_core.errors import MissingAttributeError
 from ocannl_core.origin import caller_location
@@ -69,27 +70,30 @@ FOREIGN: dict[str, str] = {
     "Module": _MODULE,
     "Sequential": _MODULE,
     "Parameter": "oc.param('w', output=[8])",
-    "Linear": _EXACT.format("dense(x, size)"),
-    "Embedding": _EXACT.format("embedding(ids, entries=, width=)"),
-    "Conv1d": _EXACT.format("conv(x, ...)"),
-    "Conv2d": _EXACT.format("conv2d(x, ...)"),
-    "Conv3d": _EXACT.format("conv(x, ...)"),
+    "Linear": _EXACT.format("dense(x, output=[8])"),
+    "Embedding": _EXACT.format("embedding(ids, entries=100, width=8)"),
+    "Conv1d": _EXACT.format("conv(x, axes=1, kernel=3, channels=8)"),
+    "Conv2d": _EXACT.format("conv2d(x, kernel=3, channels=[8])"),
+    "Conv3d": _EXACT.format("conv(x, axes=3, kernel=3, channels=8)"),
     "LayerNorm": _EXACT.format("layer_norm(x)"),
     "BatchNorm1d": _EXACT.format("batch_norm(x)"),
-    "BatchNorm2d": _EXACT.format("batch_norm(x)"),
-    "MultiheadAttention": _EXACT.format("multi_head_attention(...)"),
+    "BatchNorm2d": _EXACT.format('batch_norm(x, axes="...|h, w, ..c..", features="..c..")'),
+    "MultiheadAttention": _EXACT.format("multi_head_attention(x, heads=4, width=16)"),
     "Dropout": "oc.nn.dropout(x, rate=0.1)",
-    "MaxPool2d": "oc.nn.max_pool2d(x)",
-    "AvgPool2d": "oc.nn.avg_pool(x, ...)",
+    "MaxPool2d": "oc.nn.max_pool2d(x, window=2)",
+    "AvgPool2d": "oc.nn.avg_pool(x, window=2)",
     "ReLU": "oc.relu(x)",
     "GELU": "oc.gelu(x)",
     "Softmax": "oc.softmax(x, axis=-1)",
     "CrossEntropyLoss": "oc.nn.cross_entropy(scores, class_ids)",
     "MSELoss": "oc.nn.mean_squared_error(prediction, target)",
-    "Adam": "oc.train.AdamW(learning_rate=1e-3, weight_decay=0.0)",
+    "DataLoader": "oc.data.Loader(images, labels, batch=32, shuffle=True)",
     "Optimizer": "oc.train.AdamW, and the other classes of oc.train",
 }
 """Names of modules and classes elsewhere, and what to write in their place."""
+
+
+_MODULES = ("oc", "oc.nn", "oc.train", "oc.data")
 
 
 def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError:
@@ -97,10 +101,18 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
     if name.startswith("_"):
         return AttributeError(f"module {module!r} has no attribute {name!r}")
     near = get_close_matches(name, list(known), 1)
-    advice = f"{module}.{near[0]} is similar" if near else f"dir({module}) lists what there is"
+    if elsewhere := [each for each in _MODULES if name in _public_names(each)]:
+        advice = f"{elsewhere[0]}.{name}"
+    else:
+        advice = f"{module}.{near[0]} is similar" if near else f"dir({module}) lists what there is"
     return MissingAttributeError(
         f"{module} has no {name}.",
         found=f"{module}.{name}",
         where=str(caller_location() or ""),
         fix=FOREIGN.get(name, advice),
     )
+
+
+def _public_names(module: str) -> Collection[str]:
+    names: Collection[str] = import_module(module.replace("oc", "ocannl_core", 1)).__all__
+    return names

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import ocannl_core as oc
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.methods import TensorMethods
 from ocannl_core.tensor.graph.operator_bindings import functions, numpy_functions
+from ocannl_core.tensor.messages.foreign_modules import FOREIGN
 from ocannl_core.tensor.messages.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
 
 
@@ -251,6 +253,13 @@ def test_an_attribute_of_arrays_elsewhere_works_or_is_an_error_with_advice(name:
         (lambda x: oc.static_index("i", 4), r'oc\.static_index\("i", range=10\)'),
         (lambda x: oc.static_extent("n", 4), r'oc\.static_extent\("n", max=256\)'),
         (lambda x: oc.tensor([1.0], 1), r"oc\.tensor\(array, batch_axes=1\)"),
+        (lambda x: oc.nn.dropout(x, 0.5), r"oc\.nn\.dropout\(x, rate=0\.1\)"),
+        (lambda x: oc.nn.dropout(x, p=0.5), r"rate= for p="),
+        (lambda x: oc.nn.softmax(x), r"oc\.softmax\(x, axis=-1\)"),
+        (lambda x: oc.nn.cross_entropy(x, x, ignore_index=0), r"ignore= for ignore_index="),
+        (lambda x: oc.nn.relu(x), r"oc\.relu"),
+        (lambda x: oc.cross_entropy(x, x), r"oc\.nn\.cross_entropy"),
+        (lambda x: oc.Adam(), r"oc\.train\.Adam"),
         (lambda x: x.mean(axis=0, keepdim=True), r"keepdims= for keepdim="),
         (lambda x: np.put(x, [0], 1), r"oc\.put\(x, ids, values\)"),
         (lambda x: np.where(x > 0), r"np\.where\(condition, x, y\)"),
@@ -396,3 +405,19 @@ def test_functions_of_numpy_with_arguments_of_their_own_exist_there() -> None:
                 "linalg.vector_norm",
             ), name
             owner = getattr(owner, part, None)
+
+
+def test_calls_that_replace_layers_of_other_libraries_work() -> None:
+    shapes = {"Conv1d": [6, 2], "Conv2d": [6, 6, 2], "Conv3d": [4, 4, 4, 2]}
+    shapes |= {name: [6, 6, 2] for name in ("BatchNorm2d", "MaxPool2d", "AvgPool2d")}
+    tried = []
+    for name, advice in FOREIGN.items():
+        call = re.search(r"oc\.nn\.\w+\((?:x|ids),? ?.*\)", advice)
+        if call is None:
+            continue
+        with oc.Session():
+            x = oc.placeholder("x", batch=[4], output=shapes.get(name, [6]))
+            ids = oc.placeholder("ids", batch=[4], dtype="int32")
+            assert isinstance(eval(call[0], {"oc": oc, "x": x, "ids": ids}), oc.Tensor)
+        tried.append(name)
+    assert {"Linear", "Conv2d", "BatchNorm2d", "Embedding", "Dropout", "AvgPool2d"} <= {*tried}
