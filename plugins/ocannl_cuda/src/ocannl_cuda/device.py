@@ -237,6 +237,11 @@ class Device:
                 fix="remove the directory `cuda` of the cache, which `ocannl doctor` names",
             ) from error
 
+    def registers(self, function: Any) -> int:
+        """Return the registers of each thread of a loaded kernel; the context must be current."""
+        count: int = function.get_attribute(self.driver.function_attribute.NUM_REGS)
+        return count
+
     def allow_shared_memory(self, function: Any, nbytes: int, where: str) -> None:
         """Let launches of a kernel state so much shared memory; the context must be current.
 
