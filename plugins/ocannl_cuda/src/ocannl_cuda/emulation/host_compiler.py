@@ -40,7 +40,7 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-nostdinc++",  # the headers of C++ take longer than most kernels; those of C have all that is used
 )
-_SANITIZED = ("-g", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
+_SANITIZED = ("-g1", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
 _KERNEL = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\(([^)]*)\)'
 )
@@ -102,7 +102,7 @@ class HostCompiler:
             includes = (each for header in headers for each in ("-include", str(header)))
             first = [*self.command, *self.flags, *includes]
             if self.finds_races:
-                instrumented = ["-g", "-fsanitize=thread"]
+                instrumented = ["-g1", "-fsanitize=thread"]
                 # linked without the option: the functions that it calls are those of the detector
                 detector = str(_race_detector(self.command))
                 steps = [
