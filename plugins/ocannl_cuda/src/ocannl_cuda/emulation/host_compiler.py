@@ -39,8 +39,9 @@ _FLAGS = (
     "-ffp-contract=off",
     "-fwrapv",
     "-fvisibility=hidden",
-    "-nostdinc++",  # the headers of C++ take longer than most kernels; those of C have all that is used
+    "-nostdinc++",
 )
+"""Headers are those of C, which have all that kernels use: those of C++ take longer than a kernel."""
 _SANITIZED = ("-g1", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
 _KERNEL = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\(([^)]*)\)'
