@@ -41,7 +41,7 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-nostdinc++",
 )
-"""Headers are those of C, which have all that kernels use: those of C++ take longer than a kernel."""
+"""Headers are those of C, which have all that kernels use; those of C++ take longer to read."""
 _SANITIZED = ("-g1", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
 _KERNEL = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\(([^)]*)\)'
