@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ocannl_core.compile.bench import Bench
 from ocannl_core.compile.profile import duration
+from ocannl_core.compile.trial_memory import Trial
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernel_passes.pipeline import nest_plan
 from ocannl_core.kernel_passes.schedule_kernels import has_schedules
@@ -37,7 +38,7 @@ from ocannl_core.schedule.tuning.candidates import (
     neighbours,
 )
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
-from ocannl_core.target import Launcher, Target
+from ocannl_core.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
@@ -234,10 +235,10 @@ def _subjects(plan: NestPlan, target: Target) -> list[_Subject]:
 def _time_default(subject: _Subject, plan: NestPlan, backend: Backend, target: Target) -> bool:
     """Time a kernel with its default schedule; return False if it cannot run alone."""
     bench = Bench(plan, subject.kernel, backend, target)
-    if not bench.can_run:
+    if bench.memory is None:
         return False
     default, *_ = first_candidates(subject.nest, plan.nodes, target)
-    (subject.default,) = bench.least_times(bench.compile([default.schedule]), 3)
+    (subject.default,) = bench.memory.least_times(bench.compile([default.schedule]), 3)
     return True
 
 
@@ -253,7 +254,9 @@ class _Search:
         seconds: float,
         before: TuningResult | None,
     ) -> None:
+        assert bench.memory is not None
         self._bench = bench
+        self._memory = bench.memory
         self._nest = subject.nest
         self._nodes = nodes
         self._target = target
@@ -263,9 +266,9 @@ class _Search:
         self._middle = next(
             (each for each in (default, *others) if each.parameters is not None), default
         )
-        (self._launcher,) = self._bench.compile([default.schedule])
-        self._default_launcher = self._launcher
-        self._expected = self._bench.results(self._launcher)
+        (self._trial,) = self._bench.compile([default.schedule])
+        self._default_trial = self._trial
+        self._expected = self._memory.results(self._trial)
         self._tried: set[Schedule] = {default.schedule}
         is_short = estimated_cycles(bench.plain.body, nodes) <= _SLOW_WORK
         self._first = [*others, plain] if is_short else others
@@ -282,8 +285,8 @@ class _Search:
             if self._improve(batch) and self._best.parameters is not None:
                 self._middle = self._best
                 pending = list(self._neighbours())
-        launchers = [self._default_launcher, self._launcher]
-        default, best = self._bench.least_times(launchers, _LAST_ROUNDS)
+        trials = [self._default_trial, self._trial]
+        default, best = self._memory.least_times(trials, _LAST_ROUNDS)
         if best > (1 - MARGIN) * default:
             self._best, best = self._default, default
         return TuningResult(
@@ -303,22 +306,22 @@ class _Search:
     def _improve(self, batch: list[Candidate]) -> bool:
         """Time some candidates beside the fastest; return True if one of them replaces it."""
         self._tried |= {each.schedule for each in batch}
-        launchers = self._bench.compile([each.schedule for each in batch])
+        trials = self._bench.compile([each.schedule for each in batch])
         right = [
-            (each, launcher)
-            for each, launcher in zip(batch, launchers, strict=True)
-            if self._is_right(launcher)
+            (each, trial)
+            for each, trial in zip(batch, trials, strict=True)
+            if self._is_right(trial)
         ]
         if not right:
             return False
-        times = self._bench.least_times([self._launcher, *(each for _, each in right)], _ROUNDS)
-        seconds, (candidate, launcher) = min(
+        times = self._memory.least_times([self._trial, *(each for _, each in right)], _ROUNDS)
+        seconds, (candidate, trial) = min(
             zip(times[1:], right, strict=True), key=lambda pair: pair[0]
         )
         if seconds > (1 - _STEP) * times[0]:
             return False
-        self._best, self._launcher = candidate, launcher
+        self._best, self._trial = candidate, trial
         return True
 
-    def _is_right(self, launcher: Launcher) -> bool:
-        return self._bench.agree(self._expected, self._bench.results(launcher))
+    def _is_right(self, trial: Trial) -> bool:
+        return self._memory.agree(self._expected, self._memory.results(trial))

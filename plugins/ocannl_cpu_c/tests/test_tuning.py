@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
 from ocannl_core.cli import main
-from ocannl_core.compile.bench import Bench, index_values
+from ocannl_core.compile.bench import Bench
+from ocannl_core.compile.trial_memory import index_values
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
@@ -160,10 +161,12 @@ def test_a_bench_distinguishes_right_from_wrong_results() -> None:
     halved = replace(reduction, term=type(term)(term.op, term.left, term.left, term.dtype))  # type: ignore[attr-defined, call-arg]
     wrong = kernel.with_nest(replace(kernel.nest, reduction=halved))
     right = Bench(plan, kernel, build.backend, build.target)
-    expected = right.results(right.compile([parse_schedule(REMEMBERED)])[0])
-    assert right.agree(expected, right.results(right.compile([()])[0]))
     other = Bench(plan, wrong, build.backend, build.target)
-    assert not right.agree(expected, other.results(other.compile([()])[0]))
+    assert right.memory is not None
+    assert other.memory is not None
+    expected = right.memory.results(right.compile([parse_schedule(REMEMBERED)])[0])
+    assert right.memory.agree(expected, right.memory.results(right.compile([()])[0]))
+    assert not right.memory.agree(expected, other.memory.results(other.compile([()])[0]))
 
 
 # ----- remembering ------------------------------------------------------------------------------------
