@@ -21,7 +21,7 @@ Passes and scheduler are imported by the functions that run them: a start from d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ocannl_core import settings
@@ -35,17 +35,15 @@ from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram, Repeat
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.target import Executable, Source, Target
+from ocannl_core.target import Buffer, Executable, Source, Target
 
 if TYPE_CHECKING:
+    from ocannl_core.compile.placement_candidates import ObserveModes
+    from ocannl_core.compile.placement_tuning import PlacementTuning
     from ocannl_core.hooks.manager import Backend
     from ocannl_core.passes.decisions import ChooseMode, Decisions
     from ocannl_core.passes.pipeline import NamedPass
     from ocannl_core.passes.repetitions import OptimisedRepetitions
-
-
-ObserveModes = Callable[[TensorNode, NodeInfo, tuple[MemoryMode, ...]], None]
-"""Called with a node, and the memory modes that are open for it, the default first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +120,8 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
 def _with_searched_placements(request: CompileRequest) -> CompileRequest:
     from ocannl_core.compile.placement_search import search_placements
 
-    code, _ = search_placements(request, generate_arm, settings.current().tune_budget)
-    return request if code is None else code.request
+    winner, _ = search_placements(request, generate_arm, settings.current().tune_budget)
+    return request if winner is None else winner.request
 
 
 def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -> GeneratedCode:
@@ -218,6 +216,45 @@ def compile_again(built: Build) -> Build:
     source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
+
+
+def search_placements_again(
+    built: Build,
+    budget: float,
+    memory: Mapping[TensorNode, Buffer] | None,
+    in_use: int,
+    *,
+    again: bool,
+) -> tuple[Build, PlacementTuning]:
+    """Return a routine with the placements that a search finds fastest, and the report.
+
+    Args:
+        built: The routine.
+        budget: The seconds to spend, about.
+        memory: The memory of its parameters, which is copied; None if it has no values yet.
+        in_use: The bytes of the device that memory of all kinds takes.
+        again: True to repeat a complete search.
+    """
+    from ocannl_core.compile.placement_search import search_placements
+
+    request = replace(built.request, target=built.target)
+    winner, found = search_placements(
+        request, generate_arm, budget, memory=memory, in_use=in_use, again=again
+    )
+    if winner is None or settings.current().tune == "off":
+        return built, found
+    code = winner.code
+    made = replace(
+        built,
+        optimised=code.optimised,
+        plan=code.plan,
+        source=code.source,
+        executable=winner.executable,
+        placements=code.placements,
+        definitions=code.definitions,
+        request=winner.request,
+    )
+    return made, found
 
 
 def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> None:

@@ -87,6 +87,7 @@ class PlacementCache(EntryFolder):
             "seconds": measured.seconds,
             "default_seconds": measured.default_seconds,
             "tried": measured.tried,
+            "candidates": measured.candidates,
             "complete": measured.is_complete,
             "program": text,
         }
@@ -107,6 +108,7 @@ class PlacementCache(EntryFolder):
                 float(found["seconds"]),
                 float(found["default_seconds"]),
                 int(found["tried"]),
+                int(found["candidates"]),
                 bool(found["complete"]),
             )
             routine = _identifier(found["routine"])
@@ -154,7 +156,7 @@ def program_text(request: CompileRequest) -> str:
     program = request.lowered
     printer = _CanonicalPrinter(program, _NumberedNames(RESERVED_NAMES))
     lines = [f"routine({printer.signature()}):", *printer.body()]
-    for node, info in (*program.nodes.items(), *_private_nodes(program.body)):
+    for node, info in (*program.nodes.items(), *private_nodes(program.body)):
         facts = [f"margins {margin.left}+{margin.right}" for margin in info.padding]
         facts += [
             "extent " + ("constant" if each is None else printer.names.variable(each))
@@ -189,15 +191,15 @@ class _CanonicalPrinter(TextPrinter):
         return self.names.node(node) if info is None else super().array(node)
 
 
-def _private_nodes(body: Block) -> Iterator[tuple[TensorNode, NodeInfo]]:
+def private_nodes(body: Block) -> Iterator[tuple[TensorNode, NodeInfo]]:
     """Yield the nodes that are private to iterations, with their extents."""
     for stmt in body.stmts:
         if isinstance(stmt, Repeat):
             yield from stmt.private
-            yield from _private_nodes(stmt.body)
+            yield from private_nodes(stmt.body)
         elif isinstance(stmt, For | Block):
             inside = stmt.body if isinstance(stmt, For) else stmt
-            yield from _private_nodes(inside)
+            yield from private_nodes(inside)
 
 
 def _flip(number: object, name: object, mode: object) -> Flip:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ocannl_core.compile.bench import Bench
+from ocannl_core.compile.placement_tuning import PlacementTuning
 from ocannl_core.compile.profile import duration
-from ocannl_core.compile.trial_memory import Trial
+from ocannl_core.compile.search_listener import report
+from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP, Trial
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernel_passes.pipeline import nest_plan
 from ocannl_core.kernel_passes.schedule_kernels import has_schedules
@@ -43,14 +43,7 @@ from ocannl_core.target import Target
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
 
-MARGIN = 0.03
-"""The fraction of the default's time that another schedule must save to be preferred."""
-
-_STEP = 0.01
-"""The fraction of the fastest time that a neighbour must save for the search to move to it."""
 _MOST_IN_BATCH = 6
-_ROUNDS = 7
-_LAST_ROUNDS = 21
 _SLOW_WORK = 1 << 19
 """Plain loops are not tried above this many cycles of work: they are slower by far, and take long.
 """
@@ -97,6 +90,7 @@ class Tuning:
         known: The number of kernels left out because an earlier search for them was complete.
         left: The number left out because the budget was used up, or they cannot run alone.
         seconds: The duration of the search.
+        placements: The result of a search over placements; None if there was none.
     """
 
     name: str
@@ -104,26 +98,15 @@ class Tuning:
     known: int
     left: int
     seconds: float
+    placements: PlacementTuning | None = None
 
     def __str__(self) -> str:
         counts = [f"{len(self.kernels)} kernels searched for in {self.seconds:.1f} s"]
         counts += [f"{self.known} known already"] if self.known else []
         counts += [f"{self.left} left for the next time"] if self.left else []
-        return "\n".join([f"routine {self.name}: {', '.join(counts)}", *map(str, self.kernels)])
-
-
-Listener = Callable[[str], None]
-_listener: ContextVar[Listener | None] = ContextVar("listener to searches", default=None)
-
-
-@contextmanager
-def report_searches(listener: Listener) -> Iterator[None]:
-    """Pass a line or more of text for every kernel that is searched for inside."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+        before = [] if self.placements is None else [str(self.placements)]
+        kernels = f"routine {self.name}: {', '.join(counts)}"
+        return "\n".join([*before, kernels, *map(str, self.kernels)])
 
 
 @dataclass(slots=True, eq=False)
@@ -184,9 +167,7 @@ def search_schedules(
         measured = _Search(subject, bench, nodes, target, share, before).run()
         _keep(memory, subject.nest, nodes, measured)
         tuned.append(KernelTuning(subject.kernel.title, measured))
-        listener = _listener.get()
-        if listener is not None:
-            listener(str(tuned[-1]))
+        report(tuned[-1])
     return Tuning(
         program.name,
         tuple(tuned),
@@ -286,7 +267,7 @@ class _Search:
                 self._middle = self._best
                 pending = list(self._neighbours())
         trials = [self._default_trial, self._trial]
-        default, best = self._memory.least_times(trials, _LAST_ROUNDS)
+        default, best = self._memory.least_times(trials, LAST_ROUNDS)
         if best > (1 - MARGIN) * default:
             self._best, best = self._default, default
         return TuningResult(
@@ -314,11 +295,11 @@ class _Search:
         ]
         if not right:
             return False
-        times = self._memory.least_times([self._trial, *(each for _, each in right)], _ROUNDS)
+        times = self._memory.least_times([self._trial, *(each for _, each in right)], ROUNDS)
         seconds, (candidate, trial) = min(
             zip(times[1:], right, strict=True), key=lambda pair: pair[0]
         )
-        if seconds > (1 - _STEP) * times[0]:
+        if seconds > (1 - STEP) * times[0]:
             return False
         self._best, self._trial = candidate, trial
         return True

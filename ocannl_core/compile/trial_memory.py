@@ -24,6 +24,15 @@ from ocannl_core.target import Buffer, Executable, HostBuffer, Launcher, Target
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
 
+MARGIN = 0.03
+"""The fraction of the default's time that another variant must save to be preferred."""
+STEP = 0.01
+"""The fraction of the fastest time that a variant must save for a search to go on from it."""
+ROUNDS = 7
+"""The number of samples of each variant in a comparison."""
+LAST_ROUNDS = 21
+"""The number of samples of each in the last comparison."""
+
 _SAMPLE_SECONDS = 0.002
 _MOST_REPETITIONS = 2000
 

@@ -38,7 +38,8 @@ class PlacementResult:
             fastest.
         seconds: The least time of a run with them.
         default_seconds: The default's.
-        tried: The number of arms that were compiled.
+        tried: The number of arms, the default among them.
+        candidates: The number of nodes that might have been flipped.
         is_complete: True if the search ended because nothing was faster, not for lack of time.
     """
 
@@ -46,6 +47,7 @@ class PlacementResult:
     seconds: float
     default_seconds: float
     tried: int
+    candidates: int = 0
     is_complete: bool = True
 
 
