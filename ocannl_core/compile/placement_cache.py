@@ -26,9 +26,8 @@ from ocannl_core.compile.tuned_placements import (
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.ir_text import RESERVED_NAMES, PrintedNames
 from ocannl_core.kernels.alpha_equivalence import digest
-from ocannl_core.loopir.nodes import Block, For, LoopProgram, Remark, Repeat, Stmt
+from ocannl_core.loopir.nodes import Block, LoopProgram, Remark, Repeat, Stmt
 from ocannl_core.loopir.printer import TextPrinter
-from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.schedule.tuning.tuning_cache import device_kind
@@ -146,7 +145,8 @@ def numbered_nodes(program: LoopProgram) -> tuple[TensorNode, ...]:
     """Return the nodes of a program in the order of their first mention, those of iterations
     included.
     """
-    return tuple(dict.fromkeys((*program.nodes, *nodes_of(program.body))))
+    private = (node for node, _ in private_nodes(program.body))
+    return tuple(dict.fromkeys((*program.nodes, *private)))
 
 
 def program_text(request: CompileRequest) -> str:
@@ -197,9 +197,6 @@ def private_nodes(body: Block) -> Iterator[tuple[TensorNode, NodeInfo]]:
         if isinstance(stmt, Repeat):
             yield from stmt.private
             yield from private_nodes(stmt.body)
-        elif isinstance(stmt, For | Block):
-            inside = stmt.body if isinstance(stmt, For) else stmt
-            yield from private_nodes(inside)
 
 
 def _flip(number: object, name: object, mode: object) -> Flip:

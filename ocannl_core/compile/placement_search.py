@@ -49,7 +49,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.host_arrays import Array, memory_of
 from ocannl_core.kernels.cost import estimated_cycles
 from ocannl_core.kernels.memory_plan import memory_plan
-from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.loopir.nodes import Block, LoopProgram, Repeat
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.loopir.usage import usage_of
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
@@ -291,10 +291,10 @@ class _Search:
         default, best = self._memory.least_times(trials, LAST_ROUNDS)
         if best > (1 - MARGIN) * default:
             self.best, best = self._default, default
-        flips = tuple(each.flip for each in self.candidates if each in self.best.flips)
+        kept = tuple(each.flip for each in self.candidates if each in self.best.flips)
         is_complete = self.left == 0
         count = len(self.arms) + 1
-        return PlacementResult(flips, best, default, count, len(self.candidates), is_complete)
+        return PlacementResult(kept, best, default, count, len(self.candidates), is_complete)
 
     def _try(self, title: str, flips: frozenset[Candidate]) -> bool:
         """Time an arm beside the fastest; return True if it replaces it."""
@@ -382,7 +382,15 @@ def _text_of(error: BaseException) -> str:
 
 
 def _cycles(code: GeneratedCode) -> int:
-    return estimated_cycles(code.optimised.body, all_infos(code.optimised))
+    return _cycles_of(code.optimised.body, all_infos(code.optimised))
+
+
+def _cycles_of(body: Block, infos: Mapping[TensorNode, NodeInfo]) -> int:
+    """Return the estimated cycles of statements, those of repetitions as often as they run."""
+    repeats = [stmt for stmt in body.stmts if isinstance(stmt, Repeat)]
+    others = Block(tuple(stmt for stmt in body.stmts if not isinstance(stmt, Repeat)))
+    repeated = sum(each.count * _cycles_of(each.body, infos) for each in repeats)
+    return estimated_cycles(others, infos) + repeated
 
 
 def _made_up(random: np.random.Generator, info: NodeInfo) -> HostBuffer:

@@ -211,10 +211,16 @@ def _differ_little(expected: Array, found: Array, terms: int) -> bool:
     same = (expected == found) | (np.isnan(expected) & np.isnan(found))
     if bool(same.all()):
         return True
-    unit = float(ml_dtypes.finfo(expected.dtype).eps)
+    unit = _unit(expected.dtype)
     wide, other = expected.astype(np.float64), found.astype(np.float64)
     largest: Any = np.max(np.abs(wide), initial=0.0, where=np.isfinite(wide))
     bound = terms * unit * max(float(largest), 1.0)
     finite = np.isfinite(wide) & np.isfinite(other)
     apart = np.abs(np.where(finite, wide, 0.0) - np.where(finite, other, 0.0))
     return bool((same | (finite & (apart <= bound))).all())
+
+
+def _unit(dtype: np.dtype[Any]) -> float:
+    """Return the distance from 1 to the next number of a format."""
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(dtype).eps)
