@@ -302,16 +302,16 @@ class _Search:
             variant = self._variant(flips, self.generate(self._request_of(flips)))
             self._verify(variant)
         except _ArmError as error:
-            self.arms.append(Arm(title, None, str(error)))
+            self.arms.append(Arm(title, None, None, str(error)))
             return False
         except Exception as error:  # a failure of any stage is no reason to end the program
-            self.arms.append(Arm(title, None, _text_of(error)))
+            self.arms.append(Arm(title, None, None, _text_of(error)))
             return False
         trials = [self.best.trial, variant.trial]
         before, seconds = self._memory.least_times(trials, ROUNDS)
         if seconds <= (1 - STEP) * before:  # once more, so that noise does not lead the search
             before, seconds = self._memory.least_times(trials, ROUNDS)
-        self.arms.append(Arm(title, seconds))
+        self.arms.append(Arm(title, seconds, before))
         if seconds > (1 - STEP) * before:
             return False
         self.best = variant

@@ -16,16 +16,19 @@ class Arm:
     Attributes:
         title: Their difference from the fastest ones so far.
         seconds: The least time of a run; None if it was not timed.
+        fastest: The least time of the fastest placements before, sampled in turn with it.
         problem: The reason why it lost without being timed; empty if it was timed.
     """
 
     title: str
     seconds: float | None
+    fastest: float | None
     problem: str = ""
 
     def __str__(self) -> str:
-        result = self.problem if self.seconds is None else duration(self.seconds)
-        return f"{self.title}: {result}"
+        if self.seconds is None or self.fastest is None:
+            return f"{self.title}: {self.problem}"
+        return f"{self.title}: {duration(self.seconds)} beside {duration(self.fastest)}"
 
 
 @dataclass(frozen=True, slots=True)
