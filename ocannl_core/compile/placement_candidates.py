@@ -22,7 +22,7 @@ ObserveModes = Callable[[TensorNode, NodeInfo, tuple[MemoryMode, ...]], None]
 
 
 class Generate(Protocol):
-    """Returns the generated code of a program."""
+    """A function that generates the code of a program."""
 
     def __call__(
         self, request: CompileRequest, observe: ObserveModes | None = None

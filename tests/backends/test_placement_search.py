@@ -155,7 +155,7 @@ def test_a_finished_search_is_repeated_only_with_again(target: str) -> None:
 
 
 @pytest.mark.usefixtures("every_arm_is_faster")
-def test_a_search_without_time_reports_what_it_left(target: str) -> None:
+def test_a_search_without_time_reports_the_flips_left(target: str) -> None:
     _, _, step = twice(target)
     found = step.tune(0.0, placements=True).placements
     assert found is not None
@@ -321,23 +321,21 @@ def test_alpha_equivalent_routines_share_placements(target: str) -> None:
     ],
     ids=str,
 )
-def test_placements_are_not_used_with_other_numerics_or_other_rules(
-    target: str, change: dict[str, Any]
-) -> None:
-    _, _, step = twice(target)
+def test_placements_are_not_used_with_other_numerics_or_other_rules(change: dict[str, Any]) -> None:
+    _, _, step = twice("interp")
     remember(step, *stored(step))
     with settings.overrides(**change):
-        assert mode_of_exp(twice(target)[2]) is MemoryMode.VIRTUAL
-    assert mode_of_exp(twice(target)[2]) is MemoryMode.LOCAL
+        assert mode_of_exp(twice("interp")[2]) is MemoryMode.VIRTUAL
+    assert mode_of_exp(twice("interp")[2]) is MemoryMode.LOCAL
 
 
-def test_the_key_has_formats_extents_and_what_the_context_stores(target: str) -> None:
+def test_the_key_has_formats_extents_and_stored_tensors() -> None:
     def key(size: int = 6, dtype: str = "float32", **options: Any) -> str:
         with oc.Session():
             x = oc.placeholder("x", output=[size], dtype=dtype)
             y = oc.exp(x)
             given = {name: [y] for name in options}
-            step = oc.Context(target).compile(oc.train.forward(y * 2.0), **given)
+            step = oc.Context("interp").compile(oc.train.forward(y * 2.0), **given)
             return program_text(request_of(step))
 
     keys = [key(), key(7), key(dtype="float64"), key(keep=True), key(inline=True)]
@@ -371,8 +369,8 @@ def test_entries_that_do_not_apply_are_ignored_and_explained(target: str) -> Non
         ("version", 99),
     ],
 )
-def test_malformed_entries_are_no_entries(target: str, name: str, value: object) -> None:
-    _, _, step = twice(target)
+def test_malformed_entries_are_no_entries(name: str, value: object) -> None:
+    _, _, step = twice("interp")
     remember(step, *stored(step))
     cache = placement_cache(step._build.target)
     (entry,) = cache.entries()
@@ -380,15 +378,15 @@ def test_malformed_entries_are_no_entries(target: str, name: str, value: object)
     del content["sha256"]
     entry.path.write_bytes(add_json_digest(entry.path.name, {**content, name: value}))
     assert [each.measured for each in cache.entries()] == [None]
-    assert mode_of_exp(twice(target)[2]) is MemoryMode.VIRTUAL
+    assert mode_of_exp(twice("interp")[2]) is MemoryMode.VIRTUAL
 
 
-def test_a_damaged_entry_is_not_used(target: str) -> None:
-    _, _, step = twice(target)
+def test_a_damaged_entry_is_not_used() -> None:
+    _, _, step = twice("interp")
     remember(step, *stored(step))
     (entry,) = placement_cache(step._build.target).entries()
     entry.path.write_text(entry.path.read_text().replace("local", "virtual"))
-    assert mode_of_exp(twice(target)[2]) is MemoryMode.VIRTUAL
+    assert mode_of_exp(twice("interp")[2]) is MemoryMode.VIRTUAL
 
 
 @pytest.mark.usefixtures("every_arm_is_faster")
