@@ -29,7 +29,7 @@ def inline_producers(
         members: The positions of its nests; it runs at the last one.
     """
     removed: list[int] = []
-    product = chain.product
+    (product,) = chain.products
     factors = [product.left, product.right, chain.operand]
     for at, factor in enumerate(factors):
         for node in nodes_of(factor):
@@ -44,7 +44,7 @@ def inline_producers(
             factors[at] = _inlined(factors[at], store)
             removed.append(position)
     left, right, operand = factors
-    chain = replace(chain, product=replace(product, left=left, right=right), operand=operand)
+    chain = replace(chain, products=(replace(product, left=left, right=right),), operand=operand)
     return chain, tuple(removed)
 
 
