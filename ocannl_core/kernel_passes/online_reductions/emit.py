@@ -14,9 +14,9 @@
           results = results * correction + weights * columns' second factor
         totals across the threads of a row; the stores
 
-Without a limit, weights are functions of the scores and of values of rows and columns. Scores beyond
-the last column are minus infinity where there is a limit, and weights are zero. Tiles of columns
-whose weights are zero in every row by a comparison of positions are left out.
+Without a limit, weights are functions of the scores and of values of rows and columns. Scores
+beyond the last column are minus infinity where there is a limit, and weights are zero. Tiles of
+columns whose weights are zero in every row by a comparison of positions are left out.
 """
 
 from __future__ import annotations

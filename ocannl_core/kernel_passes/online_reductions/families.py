@@ -126,7 +126,7 @@ def find_family(
     defined = definitions(plan)
     while readers := family.readers():
         at = readers[0]
-        product = recomputed_product(plan, defined, at)
+        product = recomputed_product(plan, defined, at, family.matrices)
         if product is not None:
             family.products[at] = product
             recomputed = product.recomputation

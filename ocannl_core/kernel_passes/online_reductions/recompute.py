@@ -11,7 +11,7 @@ row or the column alone is loaded, as is what no product is part of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -236,10 +236,19 @@ class RecomputedProduct:
 
 
 def recomputed_product(
-    plan: NestPlan, defined: Mapping[TensorNode, Definition], at: int
+    plan: NestPlan,
+    defined: Mapping[TensorNode, Definition],
+    at: int,
+    matrices: Collection[TensorNode],
 ) -> RecomputedProduct | None:
     """Return the chain of a product one of whose factors is a function of other products; None for
     other steps.
+
+    Args:
+        plan: The plan.
+        defined: The nodes that one store computes.
+        at: The position of the step.
+        matrices: Nodes of which the factor reads at least one.
     """
     nest = nest_of(plan.steps[at], plan.nodes)
     if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
@@ -251,7 +260,7 @@ def recomputed_product(
             found = _of_factor(plan, defined, at, nest, sides)
         except NoChainError:
             continue
-        if found is not None:
+        if found is not None and not found.recomputation.expanded.isdisjoint(matrices):
             return found
     return None
 

@@ -93,7 +93,7 @@ def _score_condition(score: Expr) -> Expr | None:
 
 
 def _factor_condition(factor: Expr) -> Expr | None:
-    """Return the condition without which a factor is zero, given that its other parts are finite."""
+    """Return the condition without which a factor is zero, if its other parts are finite."""
     match factor:
         case Ternary(TernaryOp.WHERE, condition, _, Const(0.0)):
             return condition
