@@ -268,6 +268,8 @@ CHAIN_ROW_REGISTERS = 3
 """The statistics that such a thread keeps for each of its rows."""
 CHAIN_REGISTERS = 20
 """The registers that it needs for addresses and for statistics while they change."""
+CHAIN_ADDRESS_REGISTERS = 12
+"""The registers for addresses alone, in a chain without statistics of its own."""
 SCORE_OPERATIONS = 10
 """Operations of a thread for each score of a chain, beside products."""
 ROW_OPERATIONS = 30

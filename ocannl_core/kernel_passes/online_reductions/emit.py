@@ -186,7 +186,7 @@ def _statements(thread: ChainThread) -> tuple[Stmt, ...]:
         inside += fill(right, product.right, columns, depth)
     if shapes.reused is None:
         inside += fill(operand, chain.operand, columns, cells)
-    inside += [*invariants.of_columns(columns), Barrier()]
+    inside += [*invariants.of_columns(copies, columns), Barrier()]
     for _, left, right, _, own, terms in products:
         inside += scores_of(thread, own, left, right, terms)
     inside += [

@@ -14,6 +14,7 @@ from ocannl_core.kernels.transforms import FuseRows, Schedule, WalkTiles
 from ocannl_core.loopir.nodes import Expr, Load
 from ocannl_core.loopir.traverse import substitute_in_expr, walk
 from ocannl_core.machine_model import (
+    CHAIN_ADDRESS_REGISTERS,
     CHAIN_REGISTERS,
     CHAIN_ROW_REGISTERS,
     CHAIN_THREADS,
@@ -173,7 +174,9 @@ def shared_bytes(chain: Chain, tile: ChainTile) -> int:
         arrays += [(rows, product.left), (columns, product.right)]
     if shapes.reused is None:
         arrays.append((shapes.operand, chain.operand))
-    return sum(prod(dims) * tile.staged(each).dtype.nbytes for dims, each in arrays)
+    values = sum(each.value.dtype.nbytes for each in chain.column_invariants)
+    factors = sum(prod(dims) * tile.staged(each).dtype.nbytes for dims, each in arrays)
+    return factors + tile.block_columns * values
 
 
 # ----- the rule -----------------------------------------------------------------------------------
@@ -255,7 +258,7 @@ def _number_tiles(
     for rows in _ROWS:
         for columns in _COLUMNS:
             tile = ChainTile((down, across), rows, down, columns, 1, *common)
-            registers = _registers(rows, columns, cells, len(chain.products))
+            registers = _registers(chain, rows, columns, cells)
             if registers * size <= blocks.registers and _is_filled(chain, tile):
                 yield tile
 
@@ -267,11 +270,19 @@ def _is_filled(chain: Chain, tile: ChainTile) -> bool:
     return is_narrow and is_short
 
 
-def _registers(rows: int, columns: int, cells: int, products: int) -> int:
+def _registers(chain: Chain, rows: int, columns: int, cells: int) -> int:
     """Return the registers of a thread: its scores, results, statistics and operands."""
     operands = WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
-    held = products * columns + cells + CHAIN_ROW_REGISTERS
-    return rows * held + operands + CHAIN_REGISTERS
+    return _held_registers(chain, rows, columns, cells) + operands
+
+
+def _held_registers(chain: Chain, rows: int, columns: int, cells: int) -> int:
+    """Return the registers of a thread without those of operands."""
+    scores = len(chain.products) * columns
+    if chain.limit is not None or chain.totals:
+        return rows * (scores + cells + CHAIN_ROW_REGISTERS) + CHAIN_REGISTERS
+    own = rows * (scores + cells + len(chain.row_invariants))
+    return own + columns * len(chain.column_invariants) + CHAIN_ADDRESS_REGISTERS
 
 
 def _lanes(chain: Chain, nodes: NodeInfos, blocks: ThreadBlocks, cells: int) -> int:
@@ -350,8 +361,8 @@ def _instruction_tiles(
                 True,
                 instruction,
             )
-            registers = rows * (len(chain.products) * own + cells + CHAIN_ROW_REGISTERS)
-            registers += CHAIN_REGISTERS + instruction.parts * _FRAGMENT_REGISTERS
+            registers = _held_registers(chain, rows, own, cells)
+            registers += instruction.parts * _FRAGMENT_REGISTERS
             is_filled = tiles == 1 or tile.block_rows < 2 * chain.rows.extent
             is_short = columns == _TILE_COLUMNS[-1] or tile.block_columns < 2 * chain.columns.extent
             if registers <= blocks.registers and is_filled and is_short:
