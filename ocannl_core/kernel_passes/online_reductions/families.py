@@ -17,8 +17,9 @@ from dataclasses import field
 from math import prod
 
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernel_passes.online_reductions.chain import Chain
 from ocannl_core.kernel_passes.online_reductions.factored_sums import FactoredSum, factored_sum
-from ocannl_core.kernel_passes.online_reductions.nests import nest_of
+from ocannl_core.kernel_passes.online_reductions.nests import is_sum, nest_of
 from ocannl_core.kernel_passes.online_reductions.recompute import (
     RecomputedProduct,
     definitions,
@@ -26,7 +27,6 @@ from ocannl_core.kernel_passes.online_reductions.recompute import (
 )
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nest_plan import NestPlan, mentioned, written
-from ocannl_core.loopir.nodes import Expr
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
 
@@ -67,17 +67,9 @@ class Family:
 
     def loads(self) -> frozenset[TensorNode]:
         """Return the nodes that its new steps load."""
-        exprs: list[Expr] = []
-        for each in self.products.values():
-            chain = each.chain
-            exprs += [chain.weighted.term, chain.operand]
-            exprs += [e.value for e in (*chain.row_invariants, *chain.column_invariants)]
-            exprs += [factor for e in chain.products for factor in (e.left, e.right)]
-            exprs += [store.value for store in chain.epilogue]
-        found = {node for expr in exprs for node in nodes_of(expr)}
-        for each in self.sums.values():
-            found |= mentioned(each.step)
-        return frozenset(found)
+        found = [loaded(each.chain) for each in self.products.values()]
+        found += [mentioned(each.step) for each in self.sums.values()]
+        return frozenset().union(*found)
 
     def matrix_bytes(self) -> int:
         """Return the bytes of its matrices."""
@@ -108,21 +100,33 @@ class Family:
         return sum(map(_size, after)) - sum(map(_size, before))
 
 
+def loaded(chain: Chain) -> frozenset[TensorNode]:
+    """Return the nodes that the kernel of a chain loads."""
+    exprs = [chain.operand, chain.score, *(store.value for store in chain.epilogue)]
+    exprs += [factor for each in chain.products for factor in (each.left, each.right)]
+    exprs += [each.value for each in (*chain.row_invariants, *chain.column_invariants)]
+    for each in (*chain.totals, chain.weighted):
+        shift = () if each.shift is None else (each.shift,)
+        exprs += [each.term, *shift, *each.numerators, *each.denominators]
+    return frozenset(node for expr in exprs for node in nodes_of(expr))
+
+
 def _size(nest: KernelNest) -> int:
     return prod(axis.extent for axis in nest.axes)
 
 
 def find_family(
-    plan: NestPlan, chain: tuple[int, ...], matrices: Collection[TensorNode]
+    plan: NestPlan, members: tuple[int, ...], chain: Chain, matrices: Collection[TensorNode]
 ) -> Family | None:
     """Return the steps that recompute the matrices of a chain; None if some step cannot.
 
     Args:
         plan: The plan.
-        chain: The positions of the chain's nests, in order.
+        members: The positions of the chain's nests, in order.
+        chain: The chain.
         matrices: The matrices that the chain computes for itself.
     """
-    family = Family(plan, chain, set(matrices))
+    family = Family(plan, members, set(matrices))
     defined = definitions(plan)
     while readers := family.readers():
         at = readers[0]
@@ -131,23 +135,25 @@ def find_family(
             family.products[at] = product
             recomputed = product.recomputation
         else:
-            total = factored_sum(plan, defined, at, chain[-1])
+            total = factored_sum(plan, defined, at, members[-1])
             if total is not None:
                 family.sums[at] = total
                 recomputed = total.recomputation
-            elif _is_pointwise(plan, at) and written(plan.steps[at]) <= defined.keys():
+            elif _is_recomputable(plan, at) and written(plan.steps[at]) <= defined.keys():
                 family.removed.add(at)
                 family.matrices |= written(plan.steps[at])
                 continue
             else:
                 return None
         family.matrices |= recomputed.expanded
-        family.removed |= recomputed.members - set(chain)
+        family.removed |= recomputed.members - set(members)
     stored = {node for at in family.removed for node in written(plan.steps[at])}
     is_whole = stored <= family.matrices <= set(plan.scratch)
-    return family if is_whole and family.matrices.isdisjoint(family.loads()) else None
+    loads = family.loads() | loaded(chain)
+    return family if is_whole and family.matrices.isdisjoint(loads) else None
 
 
-def _is_pointwise(plan: NestPlan, at: int) -> bool:
+def _is_recomputable(plan: NestPlan, at: int) -> bool:
+    """Return True if a step is a function of cells, or of the sums of a product."""
     nest = nest_of(plan.steps[at], plan.nodes)
-    return nest is not None and nest.reduction is None
+    return nest is not None and (nest.reduction is None or is_sum(nest))

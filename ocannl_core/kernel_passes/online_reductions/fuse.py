@@ -125,8 +125,11 @@ def _with_family(plan: NestPlan, found: _Found) -> _Found | None:
     """Return a chain that stores the statistics which other steps need, and those of them that
     recompute its matrices.
     """
+    chain = found.chain
+    if min(chain.rows.extent, chain.columns.extent) <= chain.products[0].terms.extent:
+        return None  # a matrix no larger than its factors
     of_rows = {store.node: store for store in found.of_rows}
-    family = find_family(plan, found.members, found.inner - of_rows.keys())
+    family = find_family(plan, found.members, chain, found.inner - of_rows.keys())
     if family is None:
         return None
     members = family.members
@@ -135,7 +138,7 @@ def _with_family(plan: NestPlan, found: _Found) -> _Found | None:
         if at not in members:
             needed |= mentioned(step)
     stores = tuple(store for node, store in of_rows.items() if node in needed)
-    return replace(found, chain=replace(found.chain, row_stores=stores), family=family)
+    return replace(found, chain=replace(chain, row_stores=stores), family=family)
 
 
 def _read(nest: KernelNest) -> frozenset[TensorNode]:
