@@ -39,9 +39,7 @@ class Sizes:
         }
 
 
-def attention_program(
-    sizes: Sizes, *, causal: bool = False, dtype: str = "float32"
-) -> LoopProgram:
+def attention_program(sizes: Sizes, *, causal: bool = False, dtype: str = "float32") -> LoopProgram:
     """Return the program of an attention, optimised."""
     with oc.Session():
         q, k, v = (

@@ -32,12 +32,19 @@ _MOST_STEPS = 24
 
 
 def fuse_online_reductions(plan: NestPlan, target: Target) -> NestPlan:
-    """Fuse each chain of a plan into one kernel for the thread blocks of a target."""
-    at = 0
-    while at < len(plan.steps):
-        found = _find(plan, at)
-        fused = None if found is None else _fused(plan, found, target)
-        plan, at = (plan, at + 1) if fused is None else (fused, at)
+    """Fuse each chain of a plan into one kernel for the thread blocks of a target.
+
+    Chains whose matrices other steps recompute come first: others may share nests with them, and
+    save fewer matrices.
+    """
+    for has_family in (True, False):
+        at = 0
+        while at < len(plan.steps):
+            found = _find(plan, at)
+            if found is not None and (found.family is not None) != has_family:
+                found = None
+            fused = None if found is None else _fused(plan, found, target)
+            plan, at = (plan, at + 1) if fused is None else (fused, at)
     return plan
 
 
@@ -130,8 +137,8 @@ def _with_family(plan: NestPlan, found: _Found) -> _Found | None:
         return None  # a matrix no larger than its factors
     of_rows = {store.node: store for store in found.of_rows}
     family = find_family(plan, found.members, chain, found.inner - of_rows.keys())
-    if family is None:
-        return None
+    if family is None or min((*family.products, *family.sums)) < found.members[-1]:
+        return None  # statistics are stored by the last nest
     members = family.members
     needed = set(family.loads())
     for at, step in enumerate(plan.steps):
@@ -153,8 +160,11 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
     family = found.family
     if family is not None and not _pays(family, target):
         return None
-    chain, removed = inline_producers(plan, found.chain, found.members)
-    chains = {found.members[-1]: (chain, (found.nests[0], found.nests[-1]))}
+    needed = frozenset[TensorNode]() if family is None else family.loads()
+    chain, removed = inline_producers(plan, found.chain, found.members, needed)
+    chains: dict[int, tuple[Chain, tuple[KernelNest, ...]]] = {
+        found.members[-1]: (chain, (found.nests[0], found.nests[-1]))
+    }
     titles = {found.members[-1]: sorted((*removed, *found.members))}
     steps: dict[int, NestStep] = {}
     gone = {*removed, *found.members}

@@ -13,7 +13,6 @@ import ocannl_core as oc
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernel_passes.pipeline import plan_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
-from ocannl_core.kernels.transforms import WalkTiles
 from ocannl_core.kernels.verify import verify
 from ocannl_core.loopir.nodes import Barrier, For, LoopProgram
 from ocannl_core.loopir.traverse import walk
@@ -119,13 +118,16 @@ def test_matrices_that_a_cache_holds_are_stored() -> None:
         assert bool(matrices(plan_kernels(program, target).plan(), 16, 24)) == is_stored
 
 
-def test_matrices_of_long_products_are_stored() -> None:
-    """Recomputing them takes more time than loading them."""
+@pytest.mark.parametrize(
+    ("length", "width", "is_stored"),
+    [(16, 8, False), (16, 16, True), (400, 64, False), (400, 320, True)],
+)
+def test_matrices_of_long_products_are_stored(length: int, width: int, is_stored: bool) -> None:
+    """They are no larger than their factors, or recomputing them takes longer than loading them."""
     large = replace(SMALL, local_bytes=1 << 22, registers=1 << 12)
-    for width, is_stored in ((16, False), (512, True)):
-        program, _ = gradient_program(Sizes(1, 16, 24, 1, width, 4))
-        plan = plan_kernels(program, device(large)).plan()
-        assert bool(matrices(plan, 16, 24)) == is_stored
+    program, _ = gradient_program(Sizes(1, length, 2 * length, 1, width, 4))
+    plan = plan_kernels(program, device(large)).plan()
+    assert bool(matrices(plan, length, 2 * length)) == is_stored
 
 
 def test_weights_that_are_kept_are_stored() -> None:
@@ -136,9 +138,11 @@ def test_weights_that_are_kept_are_stored() -> None:
         weights = oc.nn.softmax("...|... => ...|0", oc.einsum("s|d; t|d => s|t", x @ z, y))
         result = oc.einsum("s|t; t|d => s|d", weights, y)
         loss = oc.einsum("...|... => 0", result * result)
-        for kept, loops in (([loss], 2), ([loss, weights], 0)):
-            step = oc.Context("interp").compile(oc.train.grad_update(loss), keep=kept)
-            assert len(tile_loops(planned(step._build.optimised))) == loops
+        code = oc.train.grad_update(loss)
+        for kept in ([], [weights]):
+            step = oc.Context("interp").compile(code, keep=[loss, x.grad, *kept])
+            plan = planned(step._build.optimised)
+            assert bool(matrices(plan, 9, 12)) == bool(kept)
 
 
 # ----- structures of networks ---------------------------------------------------------------------
@@ -191,6 +195,12 @@ def without_statistics() -> oc.Tensor:
     return oc.einsum("... s | t -> h; ... t | h e => ... s | h e", oc.tanh(scores), v)
 
 
+def gradients_of_queries() -> oc.Tensor:
+    """Nothing but the recomputed products reads the scaled queries."""
+    k, v = (oc.placeholder(name, batch=[2, LENGTH], output=[1, WIDTH]) for name in "kv")
+    return oc.nn.attention(oc.tanh(sequence("q")) * 0.5, k, v)
+
+
 def masked() -> oc.Tensor:
     q, k, v = (sequence(name) for name in "qkv")
     return oc.nn.attention(q, k, v, oc.nn.causal_mask(LENGTH))
@@ -215,6 +225,7 @@ RECOMPUTED = {
     "two uses": (two_uses, True),
     "function of the result": (function_of_result, False),
     "without statistics": (without_statistics, True),
+    "gradients of queries": (gradients_of_queries, True),
     "masked": (masked, True),
     "with dropout": (with_dropout, False),
     "grouped": (grouped, False),
