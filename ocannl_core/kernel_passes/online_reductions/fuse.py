@@ -137,7 +137,7 @@ def _with_family(plan: NestPlan, found: _Found) -> _Found | None:
         return None  # a matrix no larger than its factors
     of_rows = {store.node: store for store in found.of_rows}
     family = find_family(plan, found.members, chain, found.inner - of_rows.keys())
-    if family is None or min((*family.products, *family.sums)) < found.members[-1]:
+    if family is None or min((*family.products, *family.sums), default=0) < found.members[-1]:
         return None  # statistics are stored by the last nest
     members = family.members
     needed = set(family.loads())
