@@ -160,7 +160,7 @@ Position 7 is accessed, so the axis needs at least 8 positions.
 """,
             "c[0:3] = x[0, 0:2]": """\
 Rows that must be equal have different numbers of axes.
-  found  at least 2 axes (..$39..,$40,$41) and 1 axis (5)
+  found  at least 2 axes (..?..,?,?) and 1 axis (5)
   where  output row of the target of assignment to a slice of c, at program.py:8: c[0:3] = x[0, 0:2]
          output row of the first operand of assignment to a slice of c, at program.py:8: c[0:3] = x[0, 0:2]
          the target is c_x of shape 8|..c.input..->5, made by declaration c, at program.py:5: c = oc.declare("c", batch=[8], output=[5])
