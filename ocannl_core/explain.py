@@ -17,6 +17,7 @@ from ocannl_core.ir_text import axis_texts
 from ocannl_core.kernel_passes.parallelise import parallel_axes
 from ocannl_core.kernels.memory_plan import MemoryPlan
 from ocannl_core.kernels.nodes import HostCall, TuningResult
+from ocannl_core.kernels.product_status import ProductStatus, ProductUnit, product_counts
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
@@ -92,6 +93,8 @@ class KernelExplanation:
         schedule: Its schedule, in the notation of schedules; empty if the loops run as they were
             lowered.
         measured: The result of tuning on this machine, with times; None without one.
+        products: The products that it computes, with the units that compute them and the reasons
+            why no faster ones do.
     """
 
     title: str
@@ -100,6 +103,7 @@ class KernelExplanation:
     parallel: tuple[tuple[str, int], ...] = ()
     schedule: str = ""
     measured: TuningResult | None = None
+    products: tuple[ProductStatus, ...] = ()
 
     @property
     def is_parallel(self) -> bool:
@@ -128,8 +132,17 @@ class RoutineExplanation:
         """The bytes of all nodes together, as if none shared memory."""
         return sum(node.nbytes for node in self.nodes)
 
+    @property
+    def products(self) -> tuple[ProductStatus, ...]:
+        """The products of all kernels."""
+        return tuple(each for kernel in self.kernels for each in kernel.products)
+
     def __str__(self) -> str:
         lines = [f"routine {self.name}: {len(self.kernels)} kernels, {self.nbytes} bytes"]
+        counts = product_counts(self.products)
+        if counts:
+            units = (f"{counts[unit]} by {unit.value}" for unit in ProductUnit if counts[unit])
+            lines.append(f"products: {', '.join(units)}")
         lines += ["nodes", *_table([_node_cells(node) for node in self.nodes])]
         if self.memory.places:
             lines.append(str(self.memory))
@@ -141,6 +154,7 @@ class RoutineExplanation:
             lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
+            lines += [f"     product: {each}" for each in kernel.products]
             if kernel.measured is not None:
                 lines.append(f"     {_measured_text(kernel.measured)}")
         return "\n".join(lines)
@@ -257,6 +271,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
             parallel=parallel_axes(step),
             schedule=schedule_text(step.schedule),
             measured=step.measured,
+            products=step.products,
         )
         for step in routine.plan.kernels
     )

@@ -146,7 +146,10 @@ class _Launch:
         if len(self.kernels) == 1:
             return self.kernels[0]
         body = Block(tuple(stmt for each in self.kernels for stmt in each.body.stmts))
-        joint = kernel_of(body, joint_title(each.title for each in self.kernels))
+        joint = replace(
+            kernel_of(body, joint_title(each.title for each in self.kernels)),
+            products=tuple(product for each in self.kernels for product in each.products),
+        )
         return originals.referring(joint, self.kernels)
 
 

@@ -176,7 +176,10 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
         return None
     emitted = emit_chain(chain, tile, plan.nodes)
     titles = joint_title(plan.steps[at].title for at in sorted((*removed, *found.members)))
-    kernel = replace(kernel_of(emitted.body, titles), schedule=tile.schedule(chain))
+    products = tile.products((found.nests[0], found.nests[-1]))
+    kernel = replace(
+        kernel_of(emitted.body, titles), schedule=tile.schedule(chain), products=products
+    )
     gone = {*removed, *found.members}
     steps: list[NestStep] = []
     for at, step in enumerate(plan.steps):

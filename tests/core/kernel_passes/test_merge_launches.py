@@ -48,6 +48,9 @@ class _Numbers:
     def device_index(self, kind: AxisKind) -> str:
         return "group" if kind is AxisKind.GRID else "thread"
 
+    def fold_grid(self, blocks: int) -> tuple[int, ...]:
+        return (blocks,)
+
 
 def launches(text: str, blocks: ThreadBlocks = BLOCKS) -> list[list[str]]:
     """Return the names of the nodes that each launch writes."""
