@@ -123,7 +123,7 @@ def _row_body(
             stmts.append(Barrier())
             seen = _Accesses()
         seen.add(nest)
-        stmts += own
+        stmts.append(Block(own))  # a scope: each nest numbers its variables alone
         arrays.update(emitter.nodes)
         shared += emitter.shared
     rows = [row for row in loops.buffers.values() if row in used]
