@@ -18,6 +18,7 @@ from ocannl_core.kernel_passes.parallelise import parallel_axes
 from ocannl_core.kernels.memory_plan import MemoryPlan
 from ocannl_core.kernels.nodes import HostCall, TuningResult
 from ocannl_core.kernels.product_status import ProductStatus, ProductUnit, product_counts
+from ocannl_core.kernels.shared_launch import KeptApart, LaunchPart
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
@@ -95,6 +96,8 @@ class KernelExplanation:
         measured: The result of tuning on this machine, with times; None without one.
         products: The products that it computes, with the units that compute them and the reasons
             why no faster ones do.
+        parts: The kernels that share its launch, if there are several.
+        apart: The decisions not to merge it with launches before it.
     """
 
     title: str
@@ -104,6 +107,8 @@ class KernelExplanation:
     schedule: str = ""
     measured: TuningResult | None = None
     products: tuple[ProductStatus, ...] = ()
+    parts: tuple[LaunchPart, ...] = ()
+    apart: tuple[KeptApart, ...] = ()
 
     @property
     def is_parallel(self) -> bool:
@@ -152,9 +157,11 @@ class RoutineExplanation:
             axes = " x ".join(f"{name} {count}" for name, count in kernel.parallel)
             threads = f" [parallel: {axes}]" if axes else ""
             lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
+            lines += _launch_lines(kernel.parts)
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
             lines += [f"     product: {each}" for each in kernel.products]
+            lines += [f"     apart from the launch before: {each}" for each in kernel.apart]
             if kernel.measured is not None:
                 lines.append(f"     {_measured_text(kernel.measured)}")
         return "\n".join(lines)
@@ -272,10 +279,23 @@ def _routine(routine: Routine) -> RoutineExplanation:
             schedule=schedule_text(step.schedule),
             measured=step.measured,
             products=step.products,
+            parts=step.parts,
+            apart=step.apart,
         )
         for step in routine.plan.kernels
     )
     return RoutineExplanation(routine.name, tuple(nodes), kernels, routine.memory_plan)
+
+
+def _launch_lines(parts: Sequence[LaunchPart]) -> Iterator[str]:
+    """Yield the kernels that share a launch, with their blocks and schedules."""
+    first = 0
+    for part in parts:
+        last = first + part.blocks - 1
+        blocks = f"block {first}" if first == last else f"blocks {first} to {last}"
+        yield f"     {blocks} of {part.threads} threads: {part.title or 'untitled'}"
+        yield f"       schedule: {schedule_text(part.schedule) or 'plain loops'}"
+        first = last + 1
 
 
 def _measured_text(found: TuningResult) -> str:

@@ -138,6 +138,8 @@ class _Scheduler:
                 # results that the kernel does not mention would be those of its original
                 kernel, *others = made.steps
                 assert isinstance(kernel, Kernel)
+                if kernel.products == step.products:
+                    return made
                 own = replace(kernel, products=step.products)
                 return replace(made, steps=(own, *others))
             case Kernel() | HostCall():

@@ -12,6 +12,7 @@ from typing import assert_never
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.product_status import ProductStatus
+from ocannl_core.kernels.shared_launch import KeptApart, LaunchPart
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import Block, CallExternal
 from ocannl_core.loopir.traverse import allocated_nodes, nodes_of, static_indices, writes
@@ -61,6 +62,8 @@ class Kernel:
         measured: The result of a schedule search on this machine; None if there was none.
         products: The products that it computes, with the units that compute them, as far as rules
             have chosen its schedules.
+        parts: The kernels that share its launch, if there are several.
+        apart: The decisions not to merge it with launches before it.
         like: An earlier kernel of the plan that equals this one up to renaming, so that both have
             the same code; None if there is none.
     """
@@ -73,6 +76,8 @@ class Kernel:
     is_parallel: bool = False
     measured: TuningResult | None = None
     products: tuple[ProductStatus, ...] = field(default=(), compare=False)
+    parts: tuple[LaunchPart, ...] = field(default=(), compare=False)
+    apart: tuple[KeptApart, ...] = field(default=(), compare=False)
     like: Kernel | None = field(default=None, compare=False, repr=False)
 
 
