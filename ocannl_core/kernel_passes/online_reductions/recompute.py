@@ -364,10 +364,12 @@ def _numbered(
     assert reduction is not None
     rows, columns, cells = axes
     scores: list[Product] = []
+    renumbered: dict[Expr, Expr] = {}  # at once: numbers of both kinds overlap
     for number, each in enumerate(products.values()):
         local = Local(number, each.result.dtype)
-        term = replaced(term, LocalRead(each.result), LocalRead(local))
+        renumbered[LocalRead(each.result)] = LocalRead(local)
         scores.append(replace(each, result=local))
+    term = map_expr(term, lambda expr: renumbered.get(expr, expr))
     result = Local(len(scores), reduction.dtype)
     invariants: dict[bool, list[Invariant]] = {True: [], False: []}
     for expr in sorted(_invariants(term, rows.var, columns.var), key=_size, reverse=True):
