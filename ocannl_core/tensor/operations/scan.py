@@ -109,7 +109,7 @@ def run_steps(
     tensors = [each.value for each in (*over, *initial) if isinstance(each.value, Tensor)]
     session = tensors[0].session if tensors else sessions.current()
     title = name or str(getattr(body, "__name__", "step"))
-    origin = Origin(f"scan of {name}", caller_location())
+    origin = Origin(f"scan of {title}", caller_location())
     index = StaticIndex("t")
     loop: Loop[Tensor] = Loop(title, index, is_reversed, keep, session.loop, origin, length)
     loop.layers = {} if has_layers else None

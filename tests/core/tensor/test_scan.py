@@ -276,3 +276,12 @@ def test_gradients_as_expressions_pass_loops_by_that_do_not_depend_on_the_variab
     ctx[xs] = np.ones((4, 3), np.float32)
     routine()
     assert ctx[gradient].tolist() == [4, 4, 4]
+
+
+def test_errors_of_a_loop_name_the_function_of_its_step() -> None:
+    def advance(carry: oc.Tensor, x: oc.Tensor) -> Any:
+        return carry
+
+    with pytest.raises(oc.UsageError) as caught:
+        oc.scan(advance, 0.0, oc.tensor([1.0, 2.0], batch_axes=1))
+    assert caught.value.where.startswith("scan of advance, at test_scan.py")
