@@ -42,7 +42,7 @@ from ocannl_core.compile.trial_memory import (
     TrialMemory,
     index_values,
 )
-from ocannl_core.compile.tuned_placements import PlacementResult
+from ocannl_core.compile.tuned_placements import PlacementResult, describe_in_line
 from ocannl_core.dtypes import Kind
 from ocannl_core.errors import OcannlError
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -260,12 +260,12 @@ class _Search:
         try:
             self._memory = TrialMemory(contents, values, self.request.backend, self.request.target)
         except (OcannlError, MemoryError) as error:
-            raise _ArmError(_text_of(error)) from None
+            raise _ArmError(describe_in_line(error)) from None
         self._default = self.best = self._variant(frozenset(), self.code)
         try:
             self._expected = self._memory.results(self._default.trial)
         except Exception as error:
-            raise _ArmError(f"the default does not run: {_text_of(error)}") from None
+            raise _ArmError(f"the default does not run: {describe_in_line(error)}") from None
 
     def run(self) -> PlacementResult:
         """Return the fastest placements with their time and the default's."""
@@ -305,7 +305,7 @@ class _Search:
             self.arms.append(Arm(title, None, None, str(error)))
             return False
         except Exception as error:  # a failure of any stage is no reason to end the program
-            self.arms.append(Arm(title, None, None, _text_of(error)))
+            self.arms.append(Arm(title, None, None, describe_in_line(error)))
             return False
         trials = [self.best.trial, variant.trial]
         before, seconds = self._memory.least_times(trials, ROUNDS)
@@ -372,13 +372,6 @@ class _Search:
         seconds = min(self._memory.run(variant.trial) for _ in range(2))
         if seconds > _TOO_SLOW * fastest + 1e-4:
             raise _ArmError(f"it takes {seconds / fastest:.1f} times as long")
-
-
-def _text_of(error: BaseException) -> str:
-    """Return an error as one line."""
-    if isinstance(error, OcannlError):
-        return " ".join(f"{error.rule} {error.found}".split())
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _cycles(code: GeneratedCode) -> int:

@@ -224,9 +224,16 @@ class Routine:
         )
         if not memory.keys() >= set(built.plan.params):
             return found  # it reads more than this routine has memory of
-        self._build, self.placements = built, built.placements
-        account.remove(self)
-        self._launch = self._linked()
+        before, entry = self._build, account.remove(self)
+        self._build = built
+        try:
+            self._launch = self._linked()
+        except LinkError:
+            self._build = before
+            if entry is not None:
+                account.add(self, entry)
+            raise
+        self.placements = built.placements
         scratch = memory_plan(built.plan).nbytes
         if scratch:
             account.add(self, Entry(self.name, "scratch", scratch, self._store.history))

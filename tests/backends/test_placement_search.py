@@ -13,6 +13,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import settings
+from ocannl_core.compile import driver
 from ocannl_core.compile.driver import generate_arm
 from ocannl_core.compile.placement_cache import placement_cache, program_text
 from ocannl_core.compile.placement_candidates import ObserveModes
@@ -353,6 +354,46 @@ def test_entries_that_do_not_apply_are_ignored_and_explained(target: str) -> Non
     assert "a cached placement is not used: x is on device" in str(oc.explain(again))
     again()
     assert context[result].shape == (6,)
+
+
+def test_placements_with_which_code_does_not_compile_are_not_used(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, step = twice(target)
+    remember(step, *stored(step))
+    real = driver.generate
+
+    def generate(request: CompileRequest, *arguments: Any) -> GeneratedCode:
+        if request.tuned_places:
+            raise oc.CompileError("The compiler rejects this.", found="an arm")
+        return real(request, *arguments)
+
+    monkeypatch.setattr(driver, "generate", generate)
+    context, result, again = twice(target)
+    assert mode_of_exp(again) is MemoryMode.VIRTUAL
+    text = str(oc.explain(again))
+    assert "the cached placements are not used: The compiler rejects this. an arm" in text
+    again()
+    assert context[result].shape == (6,)
+
+
+def test_placements_that_do_not_fit_into_the_device_are_not_used(target: str) -> None:
+    def compiled() -> Routine:
+        with oc.Session():
+            x = oc.placeholder("x", output=[100_000])
+            y = oc.sqrt(oc.exp(x)) + x
+            with settings.overrides(schedule="none"):  # no kernel forwards a store to its loads
+                return oc.Context(target).compile(oc.train.forward(y))
+
+    step = compiled()
+    with settings.overrides(schedule="none"):
+        remember(step, *stored(step))
+    del step  # with its memory
+    assert mode_of_exp(compiled()) is MemoryMode.LOCAL
+    with settings.overrides(device_memory=1):
+        again = compiled()
+    assert mode_of_exp(again) is MemoryMode.VIRTUAL
+    assert "the cached placements are not used: The nodes that" in str(oc.explain(again))
 
 
 @pytest.mark.parametrize(
