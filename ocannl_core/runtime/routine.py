@@ -398,8 +398,11 @@ class Routine:
             self._launch = self._linked()
 
     def _linked(self) -> Launcher:
-        merges = {} if self.merged is None else {self.merged: self._merge_buffer}
-        found = {node: buffer for node, buffer in merges.items() if buffer is not None}
+        found: dict[TensorNode, Buffer] = {}
+        if self.merged is not None and self._merge_buffer is not None:
+            found = {self.merged: self._merge_buffer}
+        elif self.merged is not None:  # before the first call
+            found = merge.present_memory((self.merged,), self._build.plan.nodes, self._store)
         return link.launcher_of(
             self._build, self._memory, self._store, self._run, found, self._pauses
         )

@@ -202,6 +202,44 @@ def test_a_routine_with_a_static_index_is_searched(target: str) -> None:
     step(i=2)
 
 
+def test_a_routine_that_reads_a_merge_buffer_is_searched_before_its_first_call(target: str) -> None:
+    @oc.cd
+    def merged(total: oc.Tensor, value: oc.Tensor) -> None:
+        total[:] = value.merge
+
+    with oc.Session():
+        x = oc.tensor([0.0, 1.0])
+        value, total = x * 2.0, oc.declare("total")
+        root = oc.sqrt(oc.exp(total))
+        result = root * root + root
+        context, source = oc.Context(target), oc.Context(target)
+        source.compile(oc.train.forward(value))()
+        step = context.compile(merged(total, value) + oc.train.forward(result))
+        found = step.tune(0.2, placements=True).placements
+        assert found is not None
+        assert found.arms
+        context.fill_merge(value, source=source)
+        step()
+        expected = np.exp([0.0, 2.0]) + np.sqrt(np.exp([0.0, 2.0]))
+        np.testing.assert_allclose(context[result], expected, rtol=1e-6)
+
+
+def test_a_routine_whose_axes_have_extents_of_calls_is_searched(target: str) -> None:
+    with oc.Session():
+        n = oc.static_extent("n", max=6)
+        x = oc.placeholder("x", batch=[n], output=[2])
+        root = oc.sqrt(oc.exp(x))
+        result = root * root + root
+        context = oc.Context(target)
+        step = context.compile(oc.train.forward(result))
+        context[x] = np.zeros((6, 2))
+        found = step.tune(0.2, placements=True).placements
+        assert found is not None
+        assert found.arms
+        step(n=4)
+        np.testing.assert_allclose(context[result][:4], 2.0, rtol=1e-6)
+
+
 # ----- arms that lose -----------------------------------------------------------------------------
 
 
