@@ -36,6 +36,7 @@ from ocannl_core.compile.trial_memory import (
     LAST_ROUNDS,
     MARGIN,
     ROUNDS,
+    SAMPLE_SECONDS,
     STEP,
     Contents,
     Trial,
@@ -117,7 +118,7 @@ def search_placements(
     Args:
         request: The program.
         generate: Generates its code.
-        budget: The seconds to spend, about.
+        budget: The seconds to spend, about; one arm is always tried.
         memory: The memory of its parameters, which is copied; by default numbers are made up.
         in_use: The bytes of the device that other memory takes.
         again: True to repeat a complete search.
@@ -213,7 +214,9 @@ class _Search:
         end: The time at which the budget is spent.
         in_use: The bytes of the device that other memory takes.
         arms: All that was tried.
-        left: The number of candidates that were not flipped for lack of time.
+        left: The number of candidates that were not flipped, from the fastest placements on, for
+            lack of time.
+        best: The fastest.
     """
 
     request: CompileRequest
@@ -229,6 +232,8 @@ class _Search:
     _memory: TrialMemory = field(init=False)
     _expected: list[Array] = field(init=False)
     _copies: int = 0
+    _arm_seconds: float = 0.0
+    _run_seconds: float = 0.0
     _cycles: int = 0
 
     def begin(self, memory: Mapping[TensorNode, Buffer] | None) -> None:
@@ -279,7 +284,7 @@ class _Search:
                 flips = self.best.flips ^ {candidate}
                 if flips in tried:
                     continue
-                if time.perf_counter() >= self.end:
+                if self.arms and not self._has_time():
                     self.left = len(self.candidates) - position
                     break
                 tried.add(flips)
@@ -296,21 +301,26 @@ class _Search:
         count = len(self.arms) + 1
         return PlacementResult(kept, best, default, count, len(self.candidates), is_complete)
 
+    def _has_time(self) -> bool:
+        """Return True if another arm and the last comparison fit into the budget, about."""
+        last = 2 * LAST_ROUNDS * max(SAMPLE_SECONDS, self._run_seconds)
+        return time.perf_counter() + self._arm_seconds + last < self.end
+
     def _try(self, title: str, flips: frozenset[Candidate]) -> bool:
         """Time an arm beside the fastest; return True if it replaces it."""
+        start = time.perf_counter()
         try:
             variant = self._variant(flips, self.generate(self._request_of(flips)))
             self._verify(variant)
-        except _ArmError as error:
-            self.arms.append(Arm(title, None, None, str(error)))
-            return False
-        except Exception as error:  # a failure of any stage is no reason to end the program
-            self.arms.append(Arm(title, None, None, describe_in_line(error)))
-            return False
-        trials = [self.best.trial, variant.trial]
-        before, seconds = self._memory.least_times(trials, ROUNDS)
-        if seconds <= (1 - STEP) * before:  # once more, so that noise does not lead the search
+            trials = [self.best.trial, variant.trial]
             before, seconds = self._memory.least_times(trials, ROUNDS)
+            if seconds <= (1 - STEP) * before:  # once more, so that noise does not lead the search
+                before, seconds = self._memory.least_times(trials, ROUNDS)
+        except Exception as error:  # a failure of any stage is no reason to end the program
+            problem = str(error) if isinstance(error, _ArmError) else describe_in_line(error)
+            self.arms.append(Arm(title, None, None, problem))
+            return False
+        self._arm_seconds = time.perf_counter() - start
         self.arms.append(Arm(title, seconds, before))
         if seconds > (1 - STEP) * before:
             return False
@@ -369,6 +379,7 @@ class _Search:
         if not self._memory.agree(self._expected, self._memory.results(variant.trial)):
             raise _ArmError("its results differ by more than reordered sums may")
         fastest = min(self._memory.run(self.best.trial) for _ in range(2))
+        self._run_seconds = fastest
         seconds = min(self._memory.run(variant.trial) for _ in range(2))
         if seconds > _TOO_SLOW * fastest + 1e-4:
             raise _ArmError(f"it takes {seconds / fastest:.1f} times as long")

@@ -33,7 +33,8 @@ ROUNDS = 7
 LAST_ROUNDS = 21
 """The number of samples of each in the last comparison."""
 
-_SAMPLE_SECONDS = 0.002
+SAMPLE_SECONDS = 0.002
+"""The approximate duration of a sample of code that takes less; slower code runs once."""
 _MOST_REPETITIONS = 2000
 
 
@@ -147,7 +148,7 @@ class TrialMemory:
     def _repetitions(self, trial: Trial) -> int:
         self._restore(self._contents.initial)
         once = min(self._sample(trial, 1) for _ in range(2))
-        return max(1, min(_MOST_REPETITIONS, round(_SAMPLE_SECONDS / max(once, 1e-7))))
+        return max(1, min(_MOST_REPETITIONS, round(SAMPLE_SECONDS / max(once, 1e-7))))
 
     def _sample(self, trial: Trial, count: int) -> float:
         self._restore(self._contents.carried)

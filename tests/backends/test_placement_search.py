@@ -61,7 +61,7 @@ _real_run = TrialMemory.run
 
 def _run(memory: TrialMemory, trial: Trial) -> float:
     _real_run(memory, trial)
-    return 1.0
+    return 1e-6
 
 
 def twice(
