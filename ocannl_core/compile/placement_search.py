@@ -292,8 +292,7 @@ class _Search:
                 is_back = candidate in self.best.flips
                 title = f"{candidate.flip.name} {'by default' if is_back else mode.value}"
                 is_improved |= self._try(title, flips)
-        trials = [self._default.trial, self.best.trial]
-        default, best = self._memory.least_times(trials, LAST_ROUNDS)
+        default, best = self._compare_with_default()
         if best > (1 - MARGIN) * default:
             self.best, best = self._default, default
         kept = tuple(each.flip for each in self.candidates if each in self.best.flips)
@@ -301,9 +300,24 @@ class _Search:
         count = len(self.arms) + 1
         return PlacementResult(kept, best, default, count, len(self.candidates), is_complete)
 
+    def _compare_with_default(self) -> tuple[float, float]:
+        """Return the least times of the default and of the fastest placements.
+
+        Whole routines are sampled twice as often as kernels: where threads of other programs take
+        turns with those of the routine, few samples of it run on all cores.
+        """
+        if self.best is self._default:
+            (seconds,) = self._memory.least_times([self._default.trial], LAST_ROUNDS)
+            return seconds, seconds
+        trials = [self._default.trial, self.best.trial]
+        first = self._memory.least_times(trials, LAST_ROUNDS)
+        second = self._memory.least_times(trials, LAST_ROUNDS)
+        default, best = map(min, first, second)
+        return default, best
+
     def _has_time(self) -> bool:
         """Return True if another arm and the last comparison fit into the budget, about."""
-        last = 2 * LAST_ROUNDS * max(SAMPLE_SECONDS, self._run_seconds)
+        last = 4 * LAST_ROUNDS * max(SAMPLE_SECONDS, self._run_seconds)
         return time.perf_counter() + self._arm_seconds + last < self.end
 
     def _try(self, title: str, flips: frozenset[Candidate]) -> bool:
