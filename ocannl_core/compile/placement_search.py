@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import prod
+from statistics import median
 
 import numpy as np
 
@@ -293,27 +294,27 @@ class _Search:
                 title = f"{candidate.flip.name} {'by default' if is_back else mode.value}"
                 is_improved |= self._try(title, flips)
         default, best = self._compare_with_default()
-        if best > (1 - MARGIN) * default:
-            self.best, best = self._default, default
         kept = tuple(each.flip for each in self.candidates if each in self.best.flips)
         is_complete = self.left == 0
         count = len(self.arms) + 1
         return PlacementResult(kept, best, default, count, len(self.candidates), is_complete)
 
     def _compare_with_default(self) -> tuple[float, float]:
-        """Return the least times of the default and of the fastest placements.
+        """Return the least times of the default and of the fastest placements, which are the
+        default where the others do not save more than the margin.
 
         Whole routines are sampled twice as often as kernels: where threads of other programs take
         turns with those of the routine, few samples of it run on all cores.
         """
+        rounds = 2 * LAST_ROUNDS
         if self.best is self._default:
-            (seconds,) = self._memory.least_times([self._default.trial], LAST_ROUNDS)
+            (seconds,) = self._memory.least_times([self._default.trial], rounds)
             return seconds, seconds
-        trials = [self._default.trial, self.best.trial]
-        first = self._memory.least_times(trials, LAST_ROUNDS)
-        second = self._memory.least_times(trials, LAST_ROUNDS)
-        default, best = map(min, first, second)
-        return default, best
+        default, best = self._memory.samples([self._default.trial, self.best.trial], rounds)
+        if _saves(MARGIN, default, best):
+            return min(default), min(best)
+        self.best = self._default
+        return min(default), min(default)
 
     def _has_time(self) -> bool:
         """Return True if another arm and the last comparison fit into the budget, about."""
@@ -327,16 +328,16 @@ class _Search:
             variant = self._variant(flips, self.generate(self._request_of(flips)))
             self._verify(variant)
             trials = [self.best.trial, variant.trial]
-            before, seconds = self._memory.least_times(trials, ROUNDS)
-            if seconds <= (1 - STEP) * before:  # once more, so that noise does not lead the search
-                before, seconds = self._memory.least_times(trials, ROUNDS)
+            before, found = self._memory.samples(trials, ROUNDS)
+            if _saves(STEP, before, found):  # once more, so that noise does not lead the search
+                before, found = self._memory.samples(trials, ROUNDS)
         except Exception as error:  # a failure of any stage is no reason to end the program
             problem = str(error) if isinstance(error, _ArmError) else describe_in_line(error)
             self.arms.append(Arm(title, None, None, problem))
             return False
         self._arm_seconds = time.perf_counter() - start
-        self.arms.append(Arm(title, seconds, before))
-        if seconds > (1 - STEP) * before:
+        self.arms.append(Arm(title, min(found), min(before)))
+        if not _saves(STEP, before, found):
             return False
         self.best = variant
         return True
@@ -397,6 +398,14 @@ class _Search:
         seconds = min(self._memory.run(variant.trial) for _ in range(2))
         if seconds > _TOO_SLOW * fastest + 1e-4:
             raise _ArmError(f"it takes {seconds / fastest:.1f} times as long")
+
+
+def _saves(margin: float, before: Sequence[float], found: Sequence[float]) -> bool:
+    """Return True if the least and the median of some samples are below those of others by more
+    than a fraction. The median keeps a single lucky sample from deciding.
+    """
+    limit = 1 - margin
+    return min(found) < limit * min(before) and median(found) < limit * median(before)
 
 
 def _cycles(code: GeneratedCode) -> int:

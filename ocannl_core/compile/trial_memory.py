@@ -132,18 +132,22 @@ class TrialMemory:
 
     def least_times(self, trials: Sequence[Trial], rounds: int) -> list[float]:
         """Return the least seconds of one run of each, sampled in turn."""
+        return [min(each) for each in self.samples(trials, rounds)]
+
+    def samples(self, trials: Sequence[Trial], rounds: int) -> list[list[float]]:
+        """Return the seconds of one run of each, sampled in turn."""
         repetitions = [self._repetitions(trial) for trial in trials]
-        least = [float("inf")] * len(trials)
+        found: list[list[float]] = [[] for _ in trials]
         was_collecting = gc.isenabled()
         gc.disable()
         try:
             for _ in range(rounds):
                 for number, (trial, count) in enumerate(zip(trials, repetitions, strict=True)):
-                    least[number] = min(least[number], self._sample(trial, count) / count)
+                    found[number].append(self._sample(trial, count) / count)
         finally:
             if was_collecting:
                 gc.enable()
-        return least
+        return found
 
     def _repetitions(self, trial: Trial) -> int:
         self._restore(self._contents.initial)

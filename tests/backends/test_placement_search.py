@@ -49,10 +49,10 @@ def every_arm_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
 def pretend(
     monkeypatch: pytest.MonkeyPatch, times: Callable[[Sequence[Trial]], list[float]]
 ) -> None:
-    def least_times(self: TrialMemory, trials: Sequence[Trial], rounds: int) -> list[float]:
-        return times(trials)
+    def samples(self: TrialMemory, trials: Sequence[Trial], rounds: int) -> list[list[float]]:
+        return [[each] for each in times(trials)]
 
-    monkeypatch.setattr(TrialMemory, "least_times", least_times)
+    monkeypatch.setattr(TrialMemory, "samples", samples)
     monkeypatch.setattr(TrialMemory, "run", lambda self, trial: _run(self, trial))
 
 
@@ -373,7 +373,7 @@ def test_the_key_has_formats_extents_and_stored_tensors() -> None:
         with oc.Session():
             x = oc.placeholder("x", output=[size], dtype=dtype)
             y = oc.exp(x)
-            given = {name: [y] for name in options}
+            given: Any = {name: [y] for name in options}
             step = oc.Context("interp").compile(oc.train.forward(y * 2.0), **given)
             return program_text(request_of(step))
 
