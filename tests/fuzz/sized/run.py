@@ -507,7 +507,8 @@ def run_sanitized(seed: int, first: int, count: int, stop_after: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         watched = Path(folder) / "gcc-watched"
         watched.write_text(
-            f'#!/bin/sh\nexec {compiler} "$@" -g -O1 -fsanitize=address,undefined '
+            # the compiler itself is not watched
+            f'#!/bin/sh\nunset LD_PRELOAD\nexec {compiler} "$@" -g1 -O1 -fsanitize=address,undefined '
             "-fno-sanitize-recover=all\n",
             encoding="utf-8",
         )
