@@ -268,9 +268,11 @@ def _phase(
 
 
 def with_own_arguments(phase: Kernel) -> Kernel:
-    """Return a phase with the arguments and indices that it mentions."""
+    """Return a phase with the arguments and indices that it mentions, and its own products."""
     found = kernel_of(phase.body)
-    return replace(phase, arguments=found.arguments, indices=found.indices)
+    written = frozenset(writes(phase.body))
+    products = tuple(each for each in phase.products if each.result in written)
+    return replace(phase, arguments=found.arguments, indices=found.indices, products=products)
 
 
 def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
