@@ -14,7 +14,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.product_status import ProductStatus
 from ocannl_core.kernels.shared_launch import KeptApart, LaunchPart
 from ocannl_core.kernels.transforms import Schedule
-from ocannl_core.loopir.nodes import Block, CallExternal
+from ocannl_core.loopir.nodes import AxisKind, Block, CallExternal, For
 from ocannl_core.loopir.traverse import allocated_nodes, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -58,7 +58,8 @@ class Kernel:
         schedule: The schedule that was applied; empty if the body is the nest of the program.
         is_parallel: True if the body consists of PARALLEL loops that are independent of each other,
             so that all their iterations may run at the same time; and so may those of the PARALLEL
-            loops right inside each. Scalars in front of them are computed for each part.
+            loops right inside each. Scalars in front of them are computed for each part. A PARALLEL
+            loop may be the only statement inside serial loops, which are run for each part, too.
         measured: The result of a schedule search on this machine; None if there was none.
         products: The products that it computes, with the units that compute them, as far as rules
             have chosen its schedules.
@@ -137,6 +138,15 @@ def kernel_of(body: Block, title: str = "") -> Kernel:
     own = set(allocated_nodes(body))
     arguments = tuple(node for node in nodes_of(body) if node not in own)
     return Kernel(body, arguments, static_indices(body), title)
+
+
+def parallel_loop(loop: For) -> For | None:
+    """Return the outermost PARALLEL loop of perfectly nested ones; None if there is none."""
+    while loop.kind is not AxisKind.PARALLEL:
+        if len(loop.body.stmts) != 1 or not isinstance(loop.body.stmts[0], For):
+            return None
+        loop = loop.body.stmts[0]
+    return loop
 
 
 def nodes_of_step(step: Step) -> tuple[TensorNode, ...]:
