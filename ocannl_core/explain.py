@@ -157,7 +157,7 @@ class RoutineExplanation:
         lines += ["nodes", *_table([_node_cells(node) for node in self.nodes])]
         if self.measured is not None:
             lines.append(_placements_text(self.measured))
-            lines += [f"  a cached placement is not used: {each}" for each in self.unused]
+            lines += [f"  {each}" for each in self.unused]
         if self.memory.places:
             lines.append(str(self.memory))
         lines += ["kernels"]

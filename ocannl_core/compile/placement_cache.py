@@ -10,8 +10,9 @@ of nodes, and a mode for each. The passes apply a mode only where it is legal.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from ocannl_core import settings
 from ocannl_core.compile.relevant_settings import settings_after_lowering
@@ -21,6 +22,7 @@ from ocannl_core.compile.tuned_placements import (
     Flip,
     PlacementResult,
     TunedPlacements,
+    describe_in_line,
     placed,
 )
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -34,6 +36,8 @@ from ocannl_core.schedule.tuning.tuning_cache import device_kind
 from ocannl_core.target import Target
 
 _VERSION = 1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,19 @@ def with_tuned_placements(request: CompileRequest) -> CompileRequest:
         return request
     measured = placement_cache(request.target).find(request)
     return request if measured is None else apply_result(request, measured)
+
+
+def build_with_fallback(build: Callable[[CompileRequest], T], request: CompileRequest) -> T:
+    """Return what a function makes of a request; if that fails with tuned placements, what it makes
+    with the default ones. A cache never is the reason why a program does not compile.
+    """
+    if request.tuned is None or not request.tuned.places:
+        return build(request)
+    try:
+        return build(request)
+    except Exception as error:
+        tuned = replace(request.tuned, places={}, problem=describe_in_line(error))
+    return build(replace(request, tuned=tuned))
 
 
 def apply_result(request: CompileRequest, measured: PlacementResult) -> CompileRequest:

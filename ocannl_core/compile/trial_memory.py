@@ -33,7 +33,8 @@ ROUNDS = 7
 LAST_ROUNDS = 21
 """The number of samples of each in the last comparison."""
 
-_SAMPLE_SECONDS = 0.002
+SAMPLE_SECONDS = 0.002
+"""The approximate duration of a sample of code that takes less; slower code runs once."""
 _MOST_REPETITIONS = 2000
 
 
@@ -131,23 +132,27 @@ class TrialMemory:
 
     def least_times(self, trials: Sequence[Trial], rounds: int) -> list[float]:
         """Return the least seconds of one run of each, sampled in turn."""
+        return [min(each) for each in self.samples(trials, rounds)]
+
+    def samples(self, trials: Sequence[Trial], rounds: int) -> list[list[float]]:
+        """Return the seconds of one run of each, sampled in turn."""
         repetitions = [self._repetitions(trial) for trial in trials]
-        least = [float("inf")] * len(trials)
+        found: list[list[float]] = [[] for _ in trials]
         was_collecting = gc.isenabled()
         gc.disable()
         try:
             for _ in range(rounds):
                 for number, (trial, count) in enumerate(zip(trials, repetitions, strict=True)):
-                    least[number] = min(least[number], self._sample(trial, count) / count)
+                    found[number].append(self._sample(trial, count) / count)
         finally:
             if was_collecting:
                 gc.enable()
-        return least
+        return found
 
     def _repetitions(self, trial: Trial) -> int:
         self._restore(self._contents.initial)
         once = min(self._sample(trial, 1) for _ in range(2))
-        return max(1, min(_MOST_REPETITIONS, round(_SAMPLE_SECONDS / max(once, 1e-7))))
+        return max(1, min(_MOST_REPETITIONS, round(SAMPLE_SECONDS / max(once, 1e-7))))
 
     def _sample(self, trial: Trial, count: int) -> float:
         self._restore(self._contents.carried)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ocannl_core.errors import OcannlError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 
@@ -58,18 +59,31 @@ class TunedPlacements:
     Attributes:
         measured: The cached result.
         places: The placement of each flipped node.
+        problem: The reason why none of them is used; empty if they are.
     """
 
     measured: PlacementResult
     places: Mapping[TensorNode, Placement]
+    problem: str = ""
 
     def unused(self, placements: Mapping[TensorNode, Placement]) -> list[str]:
-        """Return why flips are not in force in compiled code, a text for each."""
+        """Return why flips are not in force in compiled code, a text for each reason."""
+        if self.problem:
+            return [f"the cached placements are not used: {self.problem}"]
+        found = ((node, placements.get(node), wanted) for node, wanted in self.places.items())
         return [
-            f"{node.name} is {placements[node].mode.value}, because {placements[node].why}"
-            for node, wanted in self.places.items()
-            if node in placements and placements[node].mode is not wanted.mode
+            f"a cached placement is not used: {node.name} is {placement.mode.value}, "
+            f"because {placement.why}"
+            for node, placement, wanted in found
+            if placement is not None and placement.mode is not wanted.mode
         ]
+
+
+def describe_in_line(error: BaseException) -> str:
+    """Return an error as one line."""
+    if isinstance(error, OcannlError):
+        return " ".join(f"{error.rule} {error.found}".split())
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def placed(mode: MemoryMode) -> Placement:

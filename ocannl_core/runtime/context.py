@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ocannl_core import settings
 from ocannl_core.compile.driver import bytes_over_budget, compile_program
-from ocannl_core.compile.placement_cache import with_tuned_placements
+from ocannl_core.compile.placement_cache import build_with_fallback, with_tuned_placements
 from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
@@ -215,18 +215,20 @@ class Context:
         kept = link.stored_nodes(code, self._store, keep, read_again, entry.writes)
         inlined = link.requested_nodes(code, inline)
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
-        request = with_tuned_placements(request)
-        excess = bytes_over_budget(request)
-        if excess > 0 and computation.keep_less(excess):
-            return self._compile(computation, bindings, keep, name, inline)
-        built = compile_program(program, request)
 
-        # optimisation may have removed reads, never an access that bounds an index
-        usage = usage_of(built.optimised)
-        needed = usage.reads_first | (kept_in_part & usage.writes)
-        usage = replace(usage, limits=entry.limits, reads_first=needed)
-        unlinked = Linkable(built, code, lowered.nodes, usage, tuple(bindings), kept)
-        return self._link(unlinked, recipes)
+        def build(request: CompileRequest) -> Routine:
+            excess = bytes_over_budget(request)
+            if excess > 0 and computation.keep_less(excess):
+                return self._compile(computation, bindings, keep, name, inline)
+            built = compile_program(program, request)
+            # optimisation may have removed reads, never an access that bounds an index
+            usage = usage_of(built.optimised)
+            needed = usage.reads_first | (kept_in_part & usage.writes)
+            usage = replace(usage, limits=entry.limits, reads_first=needed)
+            unlinked = Linkable(built, code, lowered.nodes, usage, tuple(bindings), kept)
+            return self._link(unlinked, recipes)
+
+        return build_with_fallback(build, with_tuned_placements(request))
 
     def link(self, routine: Routine) -> Routine:
         """Return a routine of another context bound to this one's memory, without compiling it

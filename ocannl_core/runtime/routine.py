@@ -224,9 +224,16 @@ class Routine:
         )
         if not memory.keys() >= set(built.plan.params):
             return found  # it reads more than this routine has memory of
-        self._build, self.placements = built, built.placements
-        account.remove(self)
-        self._launch = self._linked()
+        before, entry = self._build, account.remove(self)
+        self._build = built
+        try:
+            self._launch = self._linked()
+        except LinkError:
+            self._build = before
+            if entry is not None:
+                account.add(self, entry)
+            raise
+        self.placements = built.placements
         scratch = memory_plan(built.plan).nbytes
         if scratch:
             account.add(self, Entry(self.name, "scratch", scratch, self._store.history))
@@ -391,8 +398,11 @@ class Routine:
             self._launch = self._linked()
 
     def _linked(self) -> Launcher:
-        merges = {} if self.merged is None else {self.merged: self._merge_buffer}
-        found = {node: buffer for node, buffer in merges.items() if buffer is not None}
+        found: dict[TensorNode, Buffer] = {}
+        if self.merged is not None and self._merge_buffer is not None:
+            found = {self.merged: self._merge_buffer}
+        elif self.merged is not None:  # before the first call
+            found = merge.present_memory((self.merged,), self._build.plan.nodes, self._store)
         return link.launcher_of(
             self._build, self._memory, self._store, self._run, found, self._pauses
         )

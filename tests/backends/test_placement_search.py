@@ -13,6 +13,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import settings
+from ocannl_core.compile import driver
 from ocannl_core.compile.driver import generate_arm
 from ocannl_core.compile.placement_cache import placement_cache, program_text
 from ocannl_core.compile.placement_candidates import ObserveModes
@@ -48,10 +49,10 @@ def every_arm_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
 def pretend(
     monkeypatch: pytest.MonkeyPatch, times: Callable[[Sequence[Trial]], list[float]]
 ) -> None:
-    def least_times(self: TrialMemory, trials: Sequence[Trial], rounds: int) -> list[float]:
-        return times(trials)
+    def samples(self: TrialMemory, trials: Sequence[Trial], rounds: int) -> list[list[float]]:
+        return [[each] for each in times(trials)]
 
-    monkeypatch.setattr(TrialMemory, "least_times", least_times)
+    monkeypatch.setattr(TrialMemory, "samples", samples)
     monkeypatch.setattr(TrialMemory, "run", lambda self, trial: _run(self, trial))
 
 
@@ -60,7 +61,7 @@ _real_run = TrialMemory.run
 
 def _run(memory: TrialMemory, trial: Trial) -> float:
     _real_run(memory, trial)
-    return 1.0
+    return 1e-6
 
 
 def twice(
@@ -201,6 +202,44 @@ def test_a_routine_with_a_static_index_is_searched(target: str) -> None:
     step(i=2)
 
 
+def test_a_routine_that_reads_a_merge_buffer_is_searched_before_its_first_call(target: str) -> None:
+    @oc.cd
+    def merged(total: oc.Tensor, value: oc.Tensor) -> None:
+        total[:] = value.merge
+
+    with oc.Session():
+        x = oc.tensor([0.0, 1.0])
+        value, total = x * 2.0, oc.declare("total")
+        root = oc.sqrt(oc.exp(total))
+        result = root * root + root
+        context, source = oc.Context(target), oc.Context(target)
+        source.compile(oc.train.forward(value))()
+        step = context.compile(merged(total, value) + oc.train.forward(result))
+        found = step.tune(0.2, placements=True).placements
+        assert found is not None
+        assert found.arms
+        context.fill_merge(value, source=source)
+        step()
+        expected = np.exp([0.0, 2.0]) + np.sqrt(np.exp([0.0, 2.0]))
+        np.testing.assert_allclose(context[result], expected, rtol=1e-6)
+
+
+def test_a_routine_whose_axes_have_extents_of_calls_is_searched(target: str) -> None:
+    with oc.Session():
+        n = oc.static_extent("n", max=6)
+        x = oc.placeholder("x", batch=[n], output=[2])
+        root = oc.sqrt(oc.exp(x))
+        result = root * root + root
+        context = oc.Context(target)
+        step = context.compile(oc.train.forward(result))
+        context[x] = np.zeros((6, 2))
+        found = step.tune(0.2, placements=True).placements
+        assert found is not None
+        assert found.arms
+        step(n=4)
+        np.testing.assert_allclose(context[result][:4], 2.0, rtol=1e-6)
+
+
 # ----- arms that lose -----------------------------------------------------------------------------
 
 
@@ -334,7 +373,7 @@ def test_the_key_has_formats_extents_and_stored_tensors() -> None:
         with oc.Session():
             x = oc.placeholder("x", output=[size], dtype=dtype)
             y = oc.exp(x)
-            given = {name: [y] for name in options}
+            given: Any = {name: [y] for name in options}
             step = oc.Context("interp").compile(oc.train.forward(y * 2.0), **given)
             return program_text(request_of(step))
 
@@ -353,6 +392,46 @@ def test_entries_that_do_not_apply_are_ignored_and_explained(target: str) -> Non
     assert "a cached placement is not used: x is on device" in str(oc.explain(again))
     again()
     assert context[result].shape == (6,)
+
+
+def test_placements_with_which_code_does_not_compile_are_not_used(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, step = twice(target)
+    remember(step, *stored(step))
+    real = driver.generate
+
+    def generate(request: CompileRequest, *arguments: Any) -> GeneratedCode:
+        if request.tuned_places:
+            raise oc.CompileError("The compiler rejects this.", found="an arm")
+        return real(request, *arguments)
+
+    monkeypatch.setattr(driver, "generate", generate)
+    context, result, again = twice(target)
+    assert mode_of_exp(again) is MemoryMode.VIRTUAL
+    text = str(oc.explain(again))
+    assert "the cached placements are not used: The compiler rejects this. an arm" in text
+    again()
+    assert context[result].shape == (6,)
+
+
+def test_placements_that_do_not_fit_into_the_device_are_not_used(target: str) -> None:
+    def compiled() -> Routine:
+        with oc.Session():
+            x = oc.placeholder("x", output=[100_000])
+            y = oc.sqrt(oc.exp(x)) + x
+            with settings.overrides(schedule="none"):  # no kernel forwards a store to its loads
+                return oc.Context(target).compile(oc.train.forward(y))
+
+    step = compiled()
+    with settings.overrides(schedule="none"):
+        remember(step, *stored(step))
+    del step  # with its memory
+    assert mode_of_exp(compiled()) is MemoryMode.LOCAL
+    with settings.overrides(device_memory=1):
+        again = compiled()
+    assert mode_of_exp(again) is MemoryMode.VIRTUAL
+    assert "the cached placements are not used: The nodes that" in str(oc.explain(again))
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,10 @@ def warp_tiles(
 ) -> Iterator[WarpTile]:
     """Yield the tiles of a product that fit a device, the largest blocks first."""
     instruction = matrix_instruction(nest, reduction, blocks)
+    if isinstance(instruction, Obstacle):  # such as that the term has other than two factors
+        return
     axes = product_axes(nest, nodes)
-    if isinstance(instruction, Obstacle) or axes is None:
+    if axes is None:
         return
     row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
     operands = (

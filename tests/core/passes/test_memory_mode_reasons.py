@@ -334,6 +334,16 @@ def _sine(d: Draft, x: TensorNode, t: TensorNode) -> list[Stmt]:
     return [loop(I, 4, d.store(t, I, value=Unary(UnaryOp.SIN, d.load(x, I), float32)))]
 
 
+def measured_fastest() -> Reason | None:
+    d = Draft("p")
+    x, t, c = (d.node(name, float32, 4) for name in "xtc")
+    whole = d.program(*_sine(d, x, t), loop(J, 4, d.store(c, J, value=d.load(t, J))))
+    tuned = {t: Placement(MemoryMode.LOCAL, Reason.MEASURED_FASTEST)}
+    decisions = Decisions({x: KEPT, c: KEPT}, tuned=tuned)
+    result = run_passes(whole, core_passes(decisions))
+    return decisions.placements(whole.nodes, result)[t].reason
+
+
 def inlining_disabled() -> Reason | None:
     with settings.overrides(max_visits=0):
         return _place(_sine)
@@ -428,6 +438,7 @@ PRODUCERS: dict[Reason, Callable[[], Reason | None]] = {
     Reason.CONCATENATED_INDEX: concatenated_index,
     Reason.INLINED_FILL: lambda: _place(lambda d, x, t: [Fill(t, 3.0)]),
     Reason.INLINING_DISABLED: inlining_disabled,
+    Reason.MEASURED_FASTEST: measured_fastest,
     Reason.STRIDED_REDUCTION: strided_reduction,
     Reason.LOCAL_MEMORY_DISABLED: local_memory_disabled,
     Reason.BACKEND_CHOICE: lambda: _place(

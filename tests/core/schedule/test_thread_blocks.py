@@ -235,6 +235,16 @@ routine recurrence(c: float32[50]):
     assert (grid.kind, grid.stop) == (AxisKind.GRID, 1)
 
 
+def test_a_search_has_schedules_for_sums_of_one_factor() -> None:
+    program = parse("""\
+routine total(a: float32[18, 33], c: float32[18]):
+    for i in range(18):
+        for k in range(33):
+            c[i] += a[i, k]""")
+    (kernel,) = nest_plan(split_kernels(program), DEVICE).kernels
+    assert list(block_schedules(kernel.nest, program.nodes, DEVICE))
+
+
 def test_every_schedule_of_a_search_is_right() -> None:
     program = parse("""\
 routine product(a: int32[18, 33], b: int32[33, 17], c: int32[18, 17]):
