@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from ocannl_core.compile.profile import duration
+from ocannl_core.compile.tuned_placements import PlacementResult
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
@@ -17,6 +18,8 @@ from ocannl_core.ir_text import axis_texts
 from ocannl_core.kernel_passes.parallelise import parallel_axes
 from ocannl_core.kernels.memory_plan import MemoryPlan
 from ocannl_core.kernels.nodes import HostCall, TuningResult
+from ocannl_core.kernels.product_status import ProductStatus, ProductUnit, product_counts
+from ocannl_core.kernels.shared_launch import KeptApart, LaunchPart
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
@@ -92,6 +95,10 @@ class KernelExplanation:
         schedule: Its schedule, in the notation of schedules; empty if the loops run as they were
             lowered.
         measured: The result of tuning on this machine, with times; None without one.
+        products: The products that it computes, with the units that compute them and the reasons
+            why no faster ones do.
+        parts: The kernels that share its launch, if there are several.
+        apart: The decisions not to merge it with launches before it.
     """
 
     title: str
@@ -100,6 +107,9 @@ class KernelExplanation:
     parallel: tuple[tuple[str, int], ...] = ()
     schedule: str = ""
     measured: TuningResult | None = None
+    products: tuple[ProductStatus, ...] = ()
+    parts: tuple[LaunchPart, ...] = ()
+    apart: tuple[KeptApart, ...] = ()
 
     @property
     def is_parallel(self) -> bool:
@@ -116,21 +126,38 @@ class RoutineExplanation:
         nodes: All nodes of the routine, oldest first.
         kernels: Its steps in the order of execution.
         memory: The memory plan of its scratch nodes, on backends that keep them in one arena.
+        measured: The result of a search over placements on this machine, with times; None without
+            one.
+        unused: The placements of that result that are not in force, with the reasons.
     """
 
     name: str
     nodes: tuple[NodeExplanation, ...]
     kernels: tuple[KernelExplanation, ...]
     memory: MemoryPlan
+    measured: PlacementResult | None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """The bytes of all nodes together, as if none shared memory."""
         return sum(node.nbytes for node in self.nodes)
 
+    @property
+    def products(self) -> tuple[ProductStatus, ...]:
+        """The products of all kernels."""
+        return tuple(each for kernel in self.kernels for each in kernel.products)
+
     def __str__(self) -> str:
         lines = [f"routine {self.name}: {len(self.kernels)} kernels, {self.nbytes} bytes"]
+        counts = product_counts(self.products)
+        if counts:
+            units = (f"{counts[unit]} by {unit.value}" for unit in ProductUnit if counts[unit])
+            lines.append(f"products: {', '.join(units)}")
         lines += ["nodes", *_table([_node_cells(node) for node in self.nodes])]
+        if self.measured is not None:
+            lines.append(_placements_text(self.measured))
+            lines += [f"  a cached placement is not used: {each}" for each in self.unused]
         if self.memory.places:
             lines.append(str(self.memory))
         lines += ["kernels"]
@@ -139,8 +166,11 @@ class RoutineExplanation:
             axes = " x ".join(f"{name} {count}" for name, count in kernel.parallel)
             threads = f" [parallel: {axes}]" if axes else ""
             lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
+            lines += _launch_lines(kernel.parts)
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
+            lines += [f"     product: {each}" for each in kernel.products]
+            lines += [f"     apart from the launch before: {each}" for each in kernel.apart]
             if kernel.measured is not None:
                 lines.append(f"     {_measured_text(kernel.measured)}")
         return "\n".join(lines)
@@ -257,10 +287,40 @@ def _routine(routine: Routine) -> RoutineExplanation:
             parallel=parallel_axes(step),
             schedule=schedule_text(step.schedule),
             measured=step.measured,
+            products=step.products,
+            parts=step.parts,
+            apart=step.apart,
         )
         for step in routine.plan.kernels
     )
-    return RoutineExplanation(routine.name, tuple(nodes), kernels, routine.memory_plan)
+    tuned = routine.tuned_placements
+    return RoutineExplanation(
+        routine.name,
+        tuple(nodes),
+        kernels,
+        routine.memory_plan,
+        None if tuned is None else tuned.measured,
+        () if tuned is None else tuple(tuned.unused(routine.placements)),
+    )
+
+
+def _placements_text(found: PlacementResult) -> str:
+    """Return the result of a search over placements."""
+    times = f"{duration(found.seconds)}, best of {found.tried}"
+    if not found.flips:
+        return f"tuning chose the default placements: {times}"
+    return f"cached placements: {times}; the default's took {duration(found.default_seconds)}"
+
+
+def _launch_lines(parts: Sequence[LaunchPart]) -> Iterator[str]:
+    """Yield the kernels that share a launch, with their blocks and schedules."""
+    first = 0
+    for part in parts:
+        last = first + part.blocks - 1
+        blocks = f"block {first}" if first == last else f"blocks {first} to {last}"
+        yield f"     {blocks} of {part.threads} threads: {part.title or 'untitled'}"
+        yield f"       schedule: {schedule_text(part.schedule) or 'plain loops'}"
+        first = last + 1
 
 
 def _measured_text(found: TuningResult) -> str:

@@ -285,6 +285,11 @@ class Environment:
             logic, values=tuple(sorted(values.items())), rows=tuple(sorted(rows.items()))
         )
 
+    @property
+    def revisions(self) -> int:
+        """The number of revisions of known sizes, between which closed shapes stay the same."""
+        return self._state.revisions
+
     def view(self, shape: Shape) -> Shape:
         """Return the shape as far as it is known, without any effect on inference."""
         return Shape(
@@ -330,8 +335,7 @@ class Environment:
         with self._atomically():
             close(state, self._with_operands(shapes, []), Origin("a preview"))
             found = [self.view(shape) for shape in shapes]
-            state.agenda.clear()
-            state.undo_log.rollback()
+            self._retract()
         return found
 
     def implied_ranks(self, shape: Shape) -> tuple[int, int, int] | None:
@@ -439,13 +443,18 @@ class Environment:
         try:
             yield
         except BaseException:
-            state.agenda.clear()
-            state.undo_log.rollback()
+            self._retract()
             raise
         finally:
             state.touched_dims.clear()
             state.touched_rows.clear()
         state.undo_log.commit()
+
+    def _retract(self) -> None:
+        """Undo the constraints since the last commit."""
+        self._state.agenda.clear()
+        self._state.undo_log.rollback()
+        self._state.revisions += 1
 
     def _row(self, kind: RowKind, axes: Axes, name: str) -> Row:
         if axes is None:

@@ -145,6 +145,7 @@ def decide(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
         if merged.basis == old.size.basis and old.explicit >= explicit and not is_stated:
             return
         cause = cause if is_stated or merged.basis != old.size.basis else old.cause
+        state.revisions += merged.basis != old.size.basis
         size, explicit = merged, old.explicit or explicit
     else:
         ceiling = state.ceilings.get(var)
@@ -332,6 +333,7 @@ def _merge_variables(state: State, left: DimVar, right: DimVar, cause: Constrain
     if (floor := state.floors.get(light)) is not None:
         _raise_floor(state, heavy, floor)
     if (known := state.values.get(light)) is not None:
+        state.revisions += 1
         decide(state, heavy, replace(known, cause=cause), known.cause)
     elif (ceiling := state.ceilings.get(light)) is not None:
         _bound(state, heavy, ceiling)

@@ -36,6 +36,10 @@ def refine(state: State, constraint: RowBelow) -> None:
         ShapeError: if the result cannot have as many axes as the operand.
     """
     res, opnd = state.flat(constraint.res), state.flat(constraint.opnd)
+    if opnd.tail is None and not opnd.trailing and not any(constraint.named):
+        if res.tail is not None:
+            state.anchor(res.tail)
+        return
     if res.tail is None and res.known < opnd.known:
         _refine_scalar(state, res, opnd, constraint)
         return
@@ -92,10 +96,13 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
     """Solve the rest of a refinement after pairing axes from the right."""
     skipped = constraint.skipped + paired
     named = NamedAxis(0, max(0, constraint.named.trailing - paired))
-    rest = replace(constraint, res=as_row(res), opnd=as_row(opnd), skipped=skipped, named=named)
-    for below in right_forms(state, res):
-        for above in right_forms(state, opnd):
-            _refine_axes(state, below.trailing, above.trailing, rest)
+    rest = constraint
+    if paired or res.tail != constraint.res.tail or opnd.tail != constraint.opnd.tail:
+        rest = replace(constraint, res=as_row(res), opnd=as_row(opnd), skipped=skipped, named=named)
+    if res.tail in state.equations or opnd.tail in state.equations:
+        for below in right_forms(state, res):
+            for above in right_forms(state, opnd):
+                _refine_axes(state, below.trailing, above.trailing, rest)
     if opnd.tail is None:
         unmatched = res.trailing[len(res.trailing) - named.trailing :]
         _refuse_missing(state, unmatched, constraint)
@@ -114,6 +121,7 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
         if (
             not res.known
             and not opnd.known
+            and opnd.tail in state.suspended
             and state.is_suspended(RowBelow(rest.opnd, rest.res, constraint.origin))
         ):
             state.agenda.append(RowEqual(rest.res, rest.opnd, constraint.origin, skipped))

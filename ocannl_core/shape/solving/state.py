@@ -176,6 +176,7 @@ class State:
         decided_rows: As `rows`, without path compression.
         guesses: For variables that closing guessed, the provenance.
         closing: The computation that is being closed; None while operations are composed.
+        revisions: The number of times that known sizes got other bases, or were retracted.
     """
 
     def __init__(self) -> None:
@@ -198,6 +199,7 @@ class State:
         self.decided_rows: dict[RowVar, Row] = {}
         self.guesses: dict[DimVar | RowVar, Guessed] = {}
         self.closing: Origin | None = None
+        self.revisions = 0
         self.suspended: dict[RowVar, dict[RowConstraint, None]] = {}
         self.equations: dict[RowVar, dict[RowEqual, None]] = {}
         self.within: dict[DimVar, dict[RowConstraint, None]] = {}
@@ -269,6 +271,8 @@ class State:
     def flat(self, row: Row) -> Flat:
         """Return the row with its variable's solution substituted; sizes are not."""
         leading, tail, trailing = row.leading, row.tail, row.trailing
+        if tail is None or tail not in self.rows:
+            return Flat(leading, tail, trailing)
         steps = 0
         while tail is not None and (value := self.rows.get(tail)) is not None:
             leading += value.leading
@@ -347,15 +351,16 @@ class State:
                 if isinstance(constraint, RowEqual):
                     self.put_inner(self.equations, row.tail, constraint, None)
                 self.touched_rows[row.tail] = None
-            for var in self.undecided(row.dims):
-                self.put_inner(self.within, var, constraint, None)
+            if row.leading or row.trailing:
+                for var in self.undecided(row.dims):
+                    self.put_inner(self.within, var, constraint, None)
 
     def is_suspended(self, constraint: RowConstraint) -> bool:
-        """Return True if the constraint is suspended already."""
-        return any(
-            row.tail is not None and constraint in self.suspended.get(row.tail, ())
-            for row in sides(constraint)
-        )
+        """Return True if the constraint is suspended already; then each of its variables has it."""
+        for row in sides(constraint):
+            if row.tail is not None:
+                return constraint in self.suspended.get(row.tail, ())
+        return False
 
     def watch(self, formula: Formula, dims: tuple[Dim, ...]) -> None:
         """Add a formula to the agenda whenever one of its sizes has new information."""

@@ -27,6 +27,18 @@ class ShapedNode(DefinedNode, Protocol):
 N = TypeVar("N", bound=ShapedNode)
 
 
+def known_shape(tensor: ShapedNode) -> tuple[Shape, tuple[int, Shape] | None]:
+    """Return the shape as far as it is known; if that is wholly, then also with the revision of the
+    known sizes, until the next of which it stays the same.
+    """
+    environment = tensor.session.environment
+    found = environment.view(tensor.terms)
+    if found.is_closed:
+        return found, (environment.revisions, found)
+    is_computed = isinstance(tensor.definition, Applied)
+    return (is_computed and preview(tensor)) or found, None
+
+
 def preview(tensor: ShapedNode) -> Shape | None:
     """Return the shape as compiling would decide it now; None where a leaf is open.
 

@@ -43,7 +43,7 @@ from ocannl_core.tensor.graph.operator_bindings import code, operations
 from ocannl_core.tensor.graph.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.graph.precision import Precision
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.shape_previews import preview
+from ocannl_core.tensor.graph.shape_previews import known_shape, preview
 from ocannl_core.tensor.graph.subscripts import is_everything, key_text, parse_keys, selected_rows
 from ocannl_core.tensor.graph.typed_tensor import TypedTensor
 
@@ -84,6 +84,7 @@ class Tensor(TensorMethods, TypedTensor):
         "__weakref__",
         "_accesses",
         "_applications",
+        "_closed",
         "_effects",
         "_grad",
         "_layout",
@@ -122,6 +123,7 @@ class Tensor(TensorMethods, TypedTensor):
         self.id = session.next_id()
         self.definition = definition
         self._terms = terms
+        self._closed: tuple[int, Shape] | None = None
         self.label = label
         self.origin = origin
         self._node: TensorNode | None = None
@@ -154,10 +156,10 @@ class Tensor(TensorMethods, TypedTensor):
 
         Sizes that follow from known shapes alone are those that compiling would decide now.
         """
-        found = self.session.environment.view(self._terms)
-        if found.is_closed or not isinstance(self.definition, Applied):
+        if self._closed is None or self._closed[0] != self.session.environment.revisions:
+            found, self._closed = known_shape(self)
             return found
-        return preview(self) or found
+        return self._closed[1]
 
     @property
     def ndim(self) -> int:
@@ -245,11 +247,12 @@ class Tensor(TensorMethods, TypedTensor):
         if is_inferred_from_uses and not (
             shape.is_closed or any(row.dims for _, row in shape.rows())
         ):
+            maker = "placeholder" if isinstance(self.definition, Placeholder) else "declare"
             raise ShapeError(
                 "A tensor has its shape before the host fills it.",
                 found=f"shape {shape}, which uses decide",
                 where=f"{self.describe()}, at {caller_location()}",
-                fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
+                fix=f'state its sizes, as in oc.{maker}("{self.label[0]}", output=[8]), or '
                 "compile the code that uses it first",
             )
         self.relate_words()

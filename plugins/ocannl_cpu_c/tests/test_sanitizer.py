@@ -109,7 +109,8 @@ def _run(code: str, sanitizer: str, folder: Path) -> subprocess.CompletedProcess
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "LD_PRELOAD": found,
         "ASAN_OPTIONS": "detect_leaks=0",
-        "OCANNL_CC": f"{compiler} -g -fsanitize={sanitizer}",
+        # the compiler itself is not watched
+        "OCANNL_CC": f"env -u LD_PRELOAD {compiler} -g1 -fsanitize={sanitizer}",
         "OCANNL_CACHE_DIR": str(folder),
         "OCANNL_THREADS": "3",
     }

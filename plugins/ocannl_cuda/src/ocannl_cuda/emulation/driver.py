@@ -98,7 +98,8 @@ def with_sanitizer(given: Mapping[str, str]) -> dict[str, str]:
         **given,
         "LD_PRELOAD": " ".join(libraries),
         "ASAN_OPTIONS": "detect_leaks=0",
-        "CUDA_EMULATOR_CXX": "g++ -fsanitize=address",
+        # the compiler itself is not watched
+        "CUDA_EMULATOR_CXX": "env -u LD_PRELOAD g++ -fsanitize=address",
     }
 
 

@@ -6,7 +6,6 @@ it as a cubin.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import re
@@ -17,7 +16,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from ocannl_core.backend_api import dataclass
+from ocannl_core.backend_api import dataclass, settings
+from ocannl_core.backend_api.files import private_directory
 from ocannl_cuda.compiler import RejectedError
 
 FOLDER = Path(__file__).parent
@@ -29,6 +29,7 @@ VARIABLE = "CUDA_EMULATOR_CXX"
 """The variable with the compiler's command, by default the first of `g++`, `c++`, `clang++`."""
 RACES = "CUDA_EMULATOR_RACES"
 """The variable that is 1 to report races of threads."""
+_DETECTOR = "race_detector.o"
 _CANDIDATES = ("g++", "c++", "clang++")
 _FLAGS = (
     "-std=c++17",
@@ -38,8 +39,10 @@ _FLAGS = (
     "-ffp-contract=off",
     "-fwrapv",
     "-fvisibility=hidden",
+    "-nostdinc++",
 )
-_SANITIZED = ("-g", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
+"""Headers are those of C, which have all that kernels use; those of C++ take longer to read."""
+_SANITIZED = ("-g1", "-fsanitize=address", "-fsanitize-sections=cuda_shared")
 _KERNEL = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\((\d+)(?:, \d+)?\) )?(\w+)\(([^)]*)\)'
 )
@@ -101,7 +104,7 @@ class HostCompiler:
             includes = (each for header in headers for each in ("-include", str(header)))
             first = [*self.command, *self.flags, *includes]
             if self.finds_races:
-                instrumented = ["-g", "-fsanitize=thread"]
+                instrumented = ["-g1", "-fsanitize=thread"]
                 # linked without the option: the functions that it calls are those of the detector
                 detector = str(_race_detector(self.command))
                 steps = [
@@ -126,15 +129,26 @@ def _names_of(kernel: str, parameters: str) -> str:
 
 @cache
 def _race_detector(command: tuple[str, ...]) -> Path:
-    """Return the compiled detector of races."""
-    folder = Path(tempfile.mkdtemp(prefix="ocannl-races-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    made = folder / "race_detector.o"
-    flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-w", "-c", str(RACE_DETECTOR)]
-    run = subprocess.run([*command, *flags, "-o", str(made)], capture_output=True, text=True)
+    """Return the compiled detector of races, from the cache directory or a new compilation."""
+    flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-w", "-c"]
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True).stdout
+    parts = [
+        *command,
+        *flags,
+        version,
+        *(each.read_text() for each in (RACE_HEADER, RACE_DETECTOR)),
+    ]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    place = private_directory(settings.cache_directory(), "cuda_emulator").child(key)
+    if _DETECTOR in place.names():
+        return place.path / _DETECTOR
+    temporary = f"{_DETECTOR}.{os.getpid()}"
+    build = [*command, *flags, str(RACE_DETECTOR), "-o", temporary]
+    run = subprocess.run(build, cwd=place.path, capture_output=True, text=True)
     if run.returncode:
         raise RejectedError(run.stderr.strip() or f"exit code {run.returncode}")
-    return made
+    os.replace(place.path / temporary, place.path / _DETECTOR)
+    return place.path / _DETECTOR
 
 
 def find() -> HostCompiler | str:
