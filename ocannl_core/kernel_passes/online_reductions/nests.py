@@ -9,9 +9,17 @@ from ocannl_core.indexing import IndexVar
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.kernels.nest_plan import NestKernel, NestStep
 from ocannl_core.kernels.nodes import Kernel, NodeInfos
-from ocannl_core.loopir.nodes import Gather, Load, LoadMerge, LocalRead, Scoped, Unary
+from ocannl_core.loopir.nodes import (
+    Gather,
+    Load,
+    LoadMerge,
+    LocalRead,
+    Scoped,
+    Store,
+    Unary,
+)
 from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import walk
+from ocannl_core.loopir.traverse import nodes_of, walk
 from ocannl_core.ops import BinaryOp
 
 
@@ -92,3 +100,20 @@ def is_plain(nest: KernelNest) -> bool:
     return not any(
         isinstance(each, Scoped | LoadMerge | Gather) for root in nest.roots for each in walk(root)
     )
+
+
+def before_overwriting(stores: tuple[Store, ...]) -> tuple[Store, ...] | None:
+    """Return stores, whose values load what was in memory before all of them, in an order in which
+    none overwrites what a later one loads; None if there is none.
+    """
+    pending, ordered = list(stores), list[Store]()
+    while pending:
+        for store in pending:
+            others = [each for each in pending if each is not store]
+            if all(store.node not in nodes_of(each.value) for each in others):
+                break
+        else:
+            return None
+        ordered.append(store)
+        pending.remove(store)
+    return tuple(ordered)

@@ -17,7 +17,12 @@ from dataclasses import field
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, fresh_var
 from ocannl_core.kernel_passes.online_reductions.chain import Chain, Invariant, Product, Sum
-from ocannl_core.kernel_passes.online_reductions.nests import is_plain, is_sum, nest_of
+from ocannl_core.kernel_passes.online_reductions.nests import (
+    before_overwriting,
+    is_plain,
+    is_sum,
+    nest_of,
+)
 from ocannl_core.kernel_passes.online_reductions.terms import replaced
 from ocannl_core.kernel_passes.online_reductions.trace import NoChainError
 from ocannl_core.kernels.nest import KernelNest, LoopAxis
@@ -421,7 +426,10 @@ def _epilogue(nest: KernelNest, old: Expr, total: Expr) -> tuple[Store, ...]:
         if before is not None and before.indices != store.indices:
             raise NoChainError
         last[store.node] = replace(store, value=value)
-    return tuple(last.values())
+    stores = before_overwriting(tuple(last.values()))
+    if stores is None:
+        raise NoChainError
+    return stores
 
 
 def _invariants(expr: Expr, rows: LoopVar, columns: LoopVar) -> list[Expr]:

@@ -24,7 +24,11 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.kernel_passes.online_reductions.chain import Chain, Limit, Product, Sum
-from ocannl_core.kernel_passes.online_reductions.nests import is_plain, is_sum
+from ocannl_core.kernel_passes.online_reductions.nests import (
+    before_overwriting,
+    is_plain,
+    is_sum,
+)
 from ocannl_core.kernel_passes.online_reductions.terms import (
     Columns,
     factors_of,
@@ -236,6 +240,9 @@ class ChainTrace:
         )
         for store in epilogue:
             del self.defined[store.node]
+        ordered = before_overwriting(epilogue)
+        if ordered is None:
+            raise NoChainError
         limit = self._limit
         chain = Chain(
             self.batch,
@@ -248,7 +255,7 @@ class ChainTrace:
             weighted,
             joined(operand, [], reduction.dtype),
             cells,
-            epilogue,
+            ordered,
         )
         self._check(chain)
         return chain

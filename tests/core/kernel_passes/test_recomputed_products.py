@@ -189,6 +189,13 @@ def function_of_result() -> oc.Tensor:
     return oc.tanh(oc.nn.attention(q, k, v))
 
 
+def with_residual() -> oc.Tensor:
+    """One kernel adds to the gradient of `y`, and stores a function of it."""
+    x, z = sequence("x"), sequence("q")
+    y = oc.nn.attention(x, z, x, causal=True) + x
+    return oc.nn.attention(y, oc.tanh(y), z)
+
+
 def without_statistics() -> oc.Tensor:
     q, k, v = (sequence(name) for name in "qkv")
     scores = oc.einsum("... s | h d; ... t | h d => ... s | t -> h", q, k)
@@ -224,6 +231,7 @@ RECOMPUTED = {
     "same queries": (same_queries, False),
     "two uses": (two_uses, True),
     "function of the result": (function_of_result, False),
+    "with residual": (with_residual, False),
     "without statistics": (without_statistics, True),
     "gradients of queries": (gradients_of_queries, True),
     "masked": (masked, True),
