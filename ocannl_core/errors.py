@@ -7,6 +7,7 @@ readable as attributes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 
@@ -94,6 +95,27 @@ class CodegenError(OcannlError):
 
 class CompileError(OcannlError):
     """A compiler is missing or rejected generated code."""
+
+
+class LaunchLimitError(CompileError):
+    """A kernel needs more for its launch than its device has.
+
+    Args:
+        title: The title of the kernel in its plan.
+    """
+
+    def __init__(
+        self, rule: str, *, found: str = "", where: str = "", fix: str = "", title: str = ""
+    ) -> None:
+        self.title = title
+        super().__init__(rule, found=found, where=where, fix=fix)
+
+    def with_lines(self, lines: Iterable[str]) -> LaunchLimitError:
+        """Return the error with lines of the user behind the kernel."""
+        where = "\n".join(dict.fromkeys((self.where, *lines)))
+        return LaunchLimitError(
+            self.rule, found=self.found, where=where, fix=self.fix, title=self.title
+        )
 
 
 class BackendNotFoundError(OcannlError):

@@ -16,6 +16,7 @@ import numpy as np
 
 from ocannl_core.dtypes import DType
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.launch_limits import LaunchLimits
 from ocannl_core.node import NodeInfo, TensorNode
 
 BACKEND_API = (1, 0)
@@ -149,7 +150,7 @@ class ThreadBlocks:
     depend on these numbers alone, never on the name of a backend.
 
     Attributes:
-        max_threads: The most threads of a block.
+        max_threads: The most threads of a block, along its first axis.
         threads: The threads of a block that hide the latency of memory: schedules choose about as
             many.
         local_bytes: The memory that the threads of a block share.
@@ -167,6 +168,7 @@ class ThreadBlocks:
             the device has a copy engine that fills it then.
         has_conditional_barriers: True if the threads of a block may meet at barriers that other
             blocks of the launch do not come to.
+        limits: The limits of launches; None if launches of any shape run.
     """
 
     max_threads: int
@@ -181,6 +183,7 @@ class ThreadBlocks:
     asynchronous_copies: tuple[int, ...] = ()
     asynchronous_products: tuple[AsynchronousProduct, ...] = ()
     has_conditional_barriers: bool = True
+    limits: LaunchLimits | None = None
 
 
 class Capability(Enum):

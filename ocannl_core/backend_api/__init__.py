@@ -38,6 +38,7 @@ from ocannl_core.dtypes import (
 from ocannl_core.errors import (
     CodegenError,
     CompileError,
+    LaunchLimitError,
     LinkError,
     OcannlError,
     TransferError,
@@ -67,6 +68,7 @@ from ocannl_core.kernels.nodes import (
     private_nodes,
 )
 from ocannl_core.kernels.stream import KernelStream
+from ocannl_core.launch_limits import LaunchLimits, LaunchNeeds, check_launch
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import Margin, MemoryMode, ModeChoice, NodeInfo, TensorNode
@@ -121,6 +123,9 @@ __all__ = [
     "IdentityMap",
     "Kernel",
     "KernelStream",
+    "LaunchLimitError",
+    "LaunchLimits",
+    "LaunchNeeds",
     "Launcher",
     "LeafStep",
     "LinkError",
@@ -150,6 +155,7 @@ __all__ = [
     "VerifyError",
     "bfloat16",
     "bool_",
+    "check_launch",
     "dataclass",
     "float8_e4m3fn",
     "float8_e5m2",

@@ -1,4 +1,4 @@
-"""Private directories and files with digests, for a cache of compiled code."""
+"""A cache of compiled kernels on disk, and the private directories and digests under it."""
 
 from ocannl_core.storage.digests import add_json_digest, strip_json_digest
 from ocannl_core.storage.directory import (
@@ -7,10 +7,14 @@ from ocannl_core.storage.directory import (
     temporary_directory,
     unfinished_name,
 )
+from ocannl_core.storage.object_cache import CachedObject, ObjectCache, object_cache
 
 __all__ = [
+    "CachedObject",
+    "ObjectCache",
     "PrivateDirectory",
     "add_json_digest",
+    "object_cache",
     "private_directory",
     "strip_json_digest",
     "temporary_directory",

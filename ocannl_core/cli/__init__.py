@@ -1,5 +1,5 @@
-"""The command `ocannl`: lists backends, checks the installation, shows settings, tunes, shows
-checkpoints."""
+"""The command `ocannl`: lists backends, checks the installation, shows settings, measures, tunes,
+shows checkpoints."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ocannl_core import settings
 from ocannl_core.cli import (
     backends,
+    bench,
     cache,
     check_backend,
     checkpoint,
@@ -21,6 +22,7 @@ from ocannl_core.cli import (
     verify,
 )
 from ocannl_core.errors import OcannlError
+from ocannl_core.version import __version__
 
 COMMANDS = (
     backends,
@@ -29,6 +31,7 @@ COMMANDS = (
     cache,
     show,
     verify,
+    bench,
     tune,
     checkpoint,
     new_backend,
@@ -42,7 +45,9 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="ocannl", description="Inspects and tunes an installation of OCANNL for Python."
     )
-    subparsers = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    top.add_argument("--version", action="version", version=f"ocannl {__version__}")
+    top.set_defaults(run=None)
+    subparsers = top.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
         command.add(subparsers)
     return top
@@ -50,7 +55,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
-    parsed = parser().parse_args(settings.other_arguments(arguments))
+    top = parser()
+    parsed = top.parse_args(settings.other_arguments(arguments))
+    if parsed.run is None:
+        top.print_help(sys.stderr)
+        return 2
     try:
         code: int = parsed.run(parsed)
     except OcannlError as error:

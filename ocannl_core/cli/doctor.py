@@ -92,6 +92,9 @@ def _backend_checks(row: BackendRow, *, must_work: bool) -> Iterator[Check]:
             found = f"{plugin} has the same name, and is not used"
             yield Check(what, CheckOutcome.WARN, found, "uninstall one of them")
         for target in row.report.targets:
+            blocks = target.thread_blocks
+            if blocks is not None and blocks.limits is not None:
+                yield Check(f"{target}, launches", CheckOutcome.OK, str(blocks.limits))
             device = f"{target}, a kernel compared with NumPy"
             try:
                 probe.check(row.backend, target)

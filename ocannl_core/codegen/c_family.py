@@ -21,6 +21,7 @@ from ocannl_core.codegen.prelude.vector_types import ELEMENTS
 from ocannl_core.codegen.rendering.device_axes import DeviceAxis, device_axes
 from ocannl_core.codegen.rendering.dot_products import DotProductLoop
 from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.rendering.lanes import MOST_LANES, NotVectorisedError
 from ocannl_core.codegen.rendering.matrix_tiles import TileLoops, count_tiles
 from ocannl_core.codegen.rendering.memset import MemsetRenderer
 from ocannl_core.codegen.rendering.position_statements import (
@@ -32,7 +33,6 @@ from ocannl_core.codegen.rendering.prefetches import render_prefetch
 from ocannl_core.codegen.rendering.subgroup_loops import SubgroupLoops
 from ocannl_core.codegen.rendering.subgroups import render_subgroup_reduce
 from ocannl_core.codegen.rendering.vector_copies import VectorCopies
-from ocannl_core.codegen.rendering.vector_loops import MOST_LANES, NotVectorisedError
 from ocannl_core.codegen.rendering.word_stores import render_vector_store
 from ocannl_core.codegen.text.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.text.compound_assignment import compound_symbol
@@ -314,7 +314,8 @@ class _KernelRenderer:
             case Block():
                 self.write_block(stmt)
             case For():
-                self._write_loop(stmt)
+                with self.subgroups.products.around(stmt):
+                    self._write_loop(stmt)
             case Store(node, indices, value):
                 self._write_store(node, self._expressions.cell(node, indices), value, stmt)
             case StoreVector():

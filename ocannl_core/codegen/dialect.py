@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from ocannl_core.dtypes import (
 )
 from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.launch_limits import LaunchLimits
 from ocannl_core.loopir.nodes import AxisKind, Scope
 from ocannl_core.target import AsynchronousProduct, MatrixInstruction
 
@@ -254,6 +255,23 @@ class Dialect:
             )
         return []
 
+    def fold_grid(self, blocks: int) -> tuple[int, ...]:
+        """Return the extents of a grid of so many thread blocks at least, its first axis first.
+
+        Args:
+            blocks: The number of thread blocks.
+        """
+        return (blocks,)
+
+    @property
+    def folded_block_number(self) -> str:
+        """The number of a thread block in a grid of two axes, as a primary expression.
+
+        Raises:
+            CodegenError: if grids have one axis.
+        """
+        raise CodegenError(f"Grids of {self.language} have one axis.", found="a folded grid")
+
     def for_persistent_blocks(self) -> Dialect:
         """Return the dialect for a kernel whose blocks run in a `persistent_loop`."""
         return self
@@ -340,7 +358,12 @@ class AddressSpace(Enum):
 
 
 class BlockDialect(Dialect):
-    """The common part of the languages of devices with thread blocks, one kernel per launch."""
+    """The common part of the languages of devices with thread blocks, one kernel per launch.
+
+    Args:
+        max_blocks: The most blocks along the first axis of a grid: larger grids have two axes. None
+            for any number.
+    """
 
     headers: ClassVar[tuple[str, ...]] = ()
     has_vectors: ClassVar[bool] = False
@@ -351,6 +374,20 @@ class BlockDialect(Dialect):
     """The position from which on sums of positions may exceed 32 bits."""
     vector_bytes: ClassVar[int] = 0
     """The most bytes that one access of memory copies; 0 if all accesses are of one cell."""
+
+    def __init__(self, max_blocks: int | None = None) -> None:
+        self.max_blocks = max_blocks
+
+    def for_limits(self, limits: LaunchLimits | None) -> Self:
+        """Return the dialect for a device with some limits of launches."""
+        most = None if limits is None else limits.grid[0]
+        return self if most == self.max_blocks else type(self)(most)
+
+    def fold_grid(self, blocks: int) -> tuple[int, ...]:
+        if self.max_blocks is None or blocks <= self.max_blocks:
+            return (blocks,)
+        rows = -(-blocks // self.max_blocks)
+        return -(-blocks // rows), rows
 
     def vector_copy(
         self, destination: tuple[str, AddressSpace], source: tuple[str, AddressSpace], nbytes: int

@@ -21,6 +21,7 @@ Passes and scheduler are imported by the functions that run them: a start from d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,11 @@ from ocannl_core.assign import printer as assign_printer
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
-from ocannl_core.errors import CodegenError
+from ocannl_core.errors import CodegenError, LaunchLimitError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nodes import Plan
-from ocannl_core.loopir.nodes import LoopProgram, Repeat
+from ocannl_core.loopir.nodes import LoopProgram, Remark, Repeat
+from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.target import Executable, Source, Target
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from ocannl_core.passes.decisions import ChooseMode, Decisions
     from ocannl_core.passes.pipeline import NamedPass
     from ocannl_core.passes.repetitions import OptimisedRepetitions
+
+_WRITTEN = re.compile(r" \(writes [^()]*\)$")
+"""The end of a title, behind the remarks of its kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
     Raises:
         LinkError: if a node that is to be inlined needs memory.
         CodegenError: if the backend cannot express the program.
+        LaunchLimitError: if the device does not run the launch of some kernel.
         CompileError: if the backend's compiler rejects the code.
     """
     dump = open_dump(assignments.name)
@@ -93,7 +99,10 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
     else:
         code = load_or_generate(request, lambda: generate(request, dump))
     with dump.timing("compile generated code"):
-        executable = request.backend.compile(code.source, request.target)
+        try:
+            executable = request.backend.compile(code.source, request.target)
+        except LaunchLimitError as error:
+            raise with_lines(error, request.lowered) from None
     if dump.is_open:
         dump.finish({**assignments.nodes, **request.lowered.nodes}, code.placements)
     return Build(
@@ -106,6 +115,20 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
         code.definitions,
         request.backend,
         request.target,
+    )
+
+
+def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitError:
+    """Return an error about a kernel with the user's lines that the kernel executes.
+
+    Args:
+        error: The error; the title of a kernel consists of the remarks on its statements.
+        program: The program of the kernel, as lowered.
+    """
+    titles = frozenset(_WRITTEN.sub("", each) for each in error.title.split("; "))
+    remarks = (each for each in walk(program.body) if isinstance(each, Remark))
+    return error.with_lines(
+        str(each.origin) for each in remarks if each.origin is not None and each.text in titles
     )
 
 

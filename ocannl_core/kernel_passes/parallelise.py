@@ -9,6 +9,9 @@ for j in range(8):                       -->    phase 2
     for i in range(86):                         for j in range(8):  # parallel
         c[...] = ... packed[...] ...                for i in range(86):  # parallel
 
+Scalars in front of the loops, such as a key of random numbers, are computed by each thread again,
+for every part of the loops that it takes.
+
 Loops directly inside those are marked, too, where the outer extents are small: threads may take
 blocks of both. Statements before the inner loops, such as the packing of a panel, fill private
 memory, and each thread that takes some inner iterations repeats them.
@@ -19,7 +22,7 @@ iteration, in the order of the program, so the bits do not depend on the distrib
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import assert_never
 
 from ocannl_core.dtypes import uint4x32
@@ -48,14 +51,17 @@ from ocannl_core.loopir.nodes import (
     DeclareLocal,
     Fill,
     For,
+    Local,
     Remark,
     Scatter,
     Scope,
+    Scoped,
+    SetLocal,
     Stmt,
     Store,
     StoreVector,
 )
-from ocannl_core.loopir.traverse import allocated_nodes, writes
+from ocannl_core.loopir.traverse import allocated_nodes, free_locals, reads, walk, writes
 from ocannl_core.machine_model import MIN_THREAD_CYCLES
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -102,15 +108,18 @@ def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ..
     work = estimated_cycles(nest.body, nodes)
     if work < least_work:
         return None
-    pieces = top_pieces(nest.body, nodes)
-    groups = None if pieces is None else group_independent(pieces)
+    scalars, body = _divided_scalars(nest.body)
+    pieces = top_pieces(body, nodes)
+    constants = frozenset(scalar.local for scalar in scalars)
+    groups = None if pieces is None else group_independent(pieces, constants)
     if groups is None:
         return None
     phases: list[Kernel] = []
     for group in groups:
         if len(groups) > 1:
             work = sum(estimated_cycles(piece.stmt, nodes) for piece in group)
-        phases.append(_phase(nest, group, nodes, is_large=work >= least_work))
+        phase = _phase(nest, group, nodes, constants, is_large=work >= least_work)
+        phases.append(_with_scalars(phase, scalars))
     if not any(each.is_parallel for each in phases):
         return None
     if len(phases) == 1 and not top_allocations(nest.body):
@@ -158,6 +167,36 @@ def top_pieces(body: Block, nodes: NodeInfos) -> list[Stmt] | None:
     return pieces if len(pieces) <= _MOST_PIECES else None
 
 
+def _divided_scalars(body: Block) -> tuple[tuple[DeclareLocal | SetLocal, ...], Block]:
+    """Split a kernel after the scalars in front of its loops; before them, if threads that compute
+    them again would get other values, or take long.
+    """
+    stmts = _flat(body)
+    scalars: list[DeclareLocal | SetLocal] = []
+    rest: list[Stmt] = []
+    for stmt in stmts:
+        if isinstance(stmt, DeclareLocal | SetLocal) and not rest:
+            scalars.append(stmt)
+        elif not isinstance(stmt, Remark):
+            rest.append(stmt)
+    read = {node for scalar in scalars for node in reads(scalar)}
+    has_loops = any(isinstance(node, Scoped) for scalar in scalars for node in walk(scalar))
+    if has_loops or any(not read.isdisjoint(writes(stmt)) for stmt in rest):
+        return (), body
+    return tuple(scalars), Block(tuple(rest)) if scalars else body
+
+
+def _with_scalars(phase: Kernel, scalars: Sequence[DeclareLocal | SetLocal]) -> Kernel:
+    """Return a phase with those of some scalars in front that it reads."""
+    needed = set(free_locals(phase.body))
+    kept: list[Stmt] = []
+    for scalar in reversed(scalars):
+        if scalar.local in needed:
+            kept.append(scalar)
+            needed.update(free_locals(scalar))
+    return replace(phase, body=Block((*reversed(kept), *phase.body.stmts))) if kept else phase
+
+
 def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
     """Return a fill as loops, unless its format is that of words."""
     if info.dtype is uint4x32 or not info.buffer_dims:
@@ -188,11 +227,18 @@ class AnalysedStatement:
         return all(are_independent(self.touched, other.touched) for other in others)
 
 
-def group_independent(stmts: Sequence[Stmt]) -> list[list[AnalysedStatement]] | None:
-    """Group neighbours that may run concurrently; return None if that is undecidable."""
+def group_independent(
+    stmts: Sequence[Stmt], constants: Collection[Local] = ()
+) -> list[list[AnalysedStatement]] | None:
+    """Group neighbours that may run concurrently; return None if that is undecidable.
+
+    Args:
+        stmts: The statements.
+        constants: Scalars that have their values before the first statement.
+    """
     groups: list[list[AnalysedStatement]] = []
     for stmt in stmts:
-        touched = access_set(stmt)
+        touched = access_set(stmt, constants)
         if touched is None:
             return None
         piece = AnalysedStatement(stmt, touched)
@@ -203,7 +249,12 @@ def group_independent(stmts: Sequence[Stmt]) -> list[list[AnalysedStatement]] | 
 
 
 def _phase(
-    nest: Kernel, pieces: Sequence[AnalysedStatement], nodes: NodeInfos, *, is_large: bool
+    nest: Kernel,
+    pieces: Sequence[AnalysedStatement],
+    nodes: NodeInfos,
+    constants: Collection[Local],
+    *,
+    is_large: bool,
 ) -> Kernel:
     """Return a kernel of some of the statements of another one."""
     stmts = [piece.stmt for piece in pieces]
@@ -211,7 +262,8 @@ def _phase(
     is_parallel = is_large and (
         len(stmts) > 1 or any(new is not old for new, old in zip(marked, stmts, strict=True))
     )
-    body = Block(tuple(map(_as_loop, _with_inner(marked, nodes)) if is_parallel else stmts))
+    inner = _with_inner(marked, nodes, constants) if is_parallel else ()
+    body = Block(tuple(map(_as_loop, inner) if is_parallel else stmts))
     return replace(nest, body=body, is_parallel=is_parallel)
 
 
@@ -243,14 +295,16 @@ def _as_loop(stmt: Stmt) -> For:
 # ----- loops inside -------------------------------------------------------------------------------
 
 
-def _with_inner(pieces: Sequence[Stmt], nodes: NodeInfos) -> Sequence[Stmt]:
+def _with_inner(
+    pieces: Sequence[Stmt], nodes: NodeInfos, constants: Collection[Local]
+) -> Sequence[Stmt]:
     """Return the statements of a phase with inner loops marked, if there are few iterations.
 
     All statements must have equally many inner iterations, so that blocks of both are possible.
     """
     if sum(_count(piece) for piece in pieces) >= _PLENTY:
         return pieces
-    marked = [_inner_marked(piece, nodes) for piece in pieces]
+    marked = [_inner_marked(piece, nodes, constants) for piece in pieces]
     loops = [loop for loop in marked if loop is not None]
     counts = {sum(map(_extent, inner_loops(loop))) for loop in loops}
     return loops if len(loops) == len(pieces) and len(counts) == 1 else pieces
@@ -261,7 +315,7 @@ def _count(stmt: Stmt) -> int:
     return _extent(_as_loop(stmt))
 
 
-def _inner_marked(stmt: Stmt, nodes: NodeInfos) -> For | None:
+def _inner_marked(stmt: Stmt, nodes: NodeInfos, constants: Collection[Local]) -> For | None:
     """Return a statement as a loop with the loops directly inside marked; None unless the
     statements before them are cheap and fill memory private to the iteration.
     """
@@ -269,7 +323,7 @@ def _inner_marked(stmt: Stmt, nodes: NodeInfos) -> For | None:
     before, after = _divided(_flat(loop.body))
     if _declares(Block(tuple(after))) or len(after) > _MOST_PIECES:
         return None
-    groups = group_independent(after)
+    groups = group_independent(after, constants)
     if groups is None or len(groups) != 1:
         return None
     inner = [_as_loop(piece.marked()) for piece in groups[0]]

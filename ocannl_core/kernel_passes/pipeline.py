@@ -20,6 +20,7 @@ from ocannl_core.kernel_passes.distribute import distribute
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
 from ocannl_core.kernel_passes.gather_windows import gather_windows
+from ocannl_core.kernel_passes.hoist_scalars import hoist_scalars
 from ocannl_core.kernel_passes.inline_nodes import (
     forward_stores,
     initialise_reductions,
@@ -56,6 +57,7 @@ from ocannl_core.kernels.nest_plan import (
 )
 from ocannl_core.kernels.nodes import (
     FinishedStep,
+    Kernel,
     LeafStep,
     NodeInfos,
     Plan,
@@ -140,8 +142,8 @@ def nest_plans(plan: Plan, target: Target | None) -> Iterator[tuple[str, NestPla
     """
     keeps_order = settings.current().accumulation == "exact"
     plan = split_inlined_reductions(plan)
-    if target is not None and target.thread_blocks is not None:
-        plan = sink_scalars(plan)
+    if target is not None:
+        plan = sink_scalars(plan, only_nests=target.thread_blocks is None)
     nests = recognise_nests(plan, keeps_order=keeps_order)
     yield "recognise nests", nests
     for each in nest_passes(target):
@@ -225,8 +227,12 @@ def finish_for(target: Target) -> StepRule:
 
 
 def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
-    """Parallelise a scheduled step and move its large buffers to the routine."""
-    phases = parallelise_step(step, nodes)
+    """Hoist the scalars of a scheduled step, parallelise it, and move its large buffers to the
+    routine.
+    """
+    phases = parallelise_step(
+        hoist_scalars(step, nodes) if isinstance(step, Kernel) else step, nodes
+    )
     found = [allocate_workspace(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
     return StepReplacement(

@@ -4,14 +4,18 @@
     for i in range(1000):     -->   for i in range(1000):
       x[i] = g(v, i)                  x[i] = g(f(s), i)
 
-The scalars were moved out of these loops, which is right where one thread runs all iterations. On
-thread blocks it would leave the kernel to a single thread: no variable outlives a thread.
+The scalars were moved out of these loops, which is right where one thread runs all iterations in
+the order of the program. Without them the loop is a nest, to which schedules apply. `hoist_scalars`
+moves them out of the scheduled loops again; on thread blocks each thread keeps its own, since no
+variable outlives a thread.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernels.nest import flat_statements
+from ocannl_core.kernels.nest import flat_statements, kernel_nest
 from ocannl_core.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.kernels.stream import map_steps
 from ocannl_core.loopir.nodes import (
@@ -26,21 +30,24 @@ from ocannl_core.loopir.nodes import (
     SubgroupReduce,
 )
 from ocannl_core.loopir.traverse import map_expr, map_exprs, reads, walk, writes
+from ocannl_core.passes.expression_cost import MOST_DEPTH, depth
 
 
-def sink_scalars(plan: Plan) -> Plan:
+def sink_scalars(plan: Plan, *, only_nests: bool = False) -> Plan:
     """Return a plan whose kernels read no scalar that is computed in front of their loops.
 
     Args:
         plan: Kernels without schedules.
+        only_nests: True to leave kernels as they are that are no nests without the scalars either.
     """
-    return map_steps(plan, _sunk)
+    return map_steps(plan, partial(_sunk, only_nests=only_nests))
 
 
-def _sunk(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
+def _sunk(step: LeafStep, nodes: NodeInfos, *, only_nests: bool) -> StepReplacement:
     if isinstance(step, Kernel):
         body = _with_values(step.body)
-        step = step if body is None else replace(step, body=body)
+        if body is not None and not (only_nests and kernel_nest(body) is None):
+            step = replace(step, body=body)
     return StepReplacement((step,))
 
 
@@ -59,7 +66,7 @@ def _with_values(body: Block) -> Block | None:
             case SetLocal(local, value):
                 value = map_expr(value, lambda expr: _value_of(expr, values))
                 is_fixed = written.isdisjoint(reads(value)) and not _has_scopes(value)
-                if local in values or not is_fixed:
+                if local in values or not is_fixed or depth(value) > MOST_DEPTH:
                     return None
                 values[local] = value
             case _:

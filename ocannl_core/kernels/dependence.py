@@ -6,7 +6,7 @@ disjoint ranges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
@@ -74,8 +74,13 @@ class AccessSet:
         return self.spans.get(node, 1) if axis == len(self.places[node][0]) - 1 else 1
 
 
-def access_set(stmt: Stmt) -> AccessSet | None:
-    """Return the accesses of a statement; None if they are unknown, or it shares variables."""
+def access_set(stmt: Stmt, constants: Collection[Local] = ()) -> AccessSet | None:
+    """Return the accesses of a statement; None if they are unknown, or it shares variables.
+
+    Args:
+        stmt: The statement.
+        constants: The scalars that it may share with others if it only reads them.
+    """
     own: set[TensorNode] = set()
     declared: set[Local] = set()
     mentioned: set[Local] = set()
@@ -104,6 +109,8 @@ def access_set(stmt: Stmt) -> AccessSet | None:
                 own.add(target)
             case Scoped(local) | DeclareLocal(local):
                 declared.add(local)
+            case LocalRead(local) if local in constants:
+                pass
             case LocalRead(local) | SetLocal(local):
                 mentioned.add(local)
             case StoreVector(target, length=length):

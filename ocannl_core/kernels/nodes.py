@@ -56,7 +56,7 @@ class Kernel:
         schedule: The schedule that was applied; empty if the body is the nest of the program.
         is_parallel: True if the body consists of PARALLEL loops that are independent of each other,
             so that all their iterations may run at the same time; and so may those of the PARALLEL
-            loops right inside each.
+            loops right inside each. Scalars in front of them are computed for each part.
         measured: The result of a schedule search on this machine; None if there was none.
         like: An earlier kernel of the plan that equals this one up to renaming, so that both have
             the same code; None if there is none.

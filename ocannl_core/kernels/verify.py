@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import field
+from itertools import dropwhile
 from typing import assert_never
 
 from ocannl_core.errors import VerifyError
@@ -23,7 +24,7 @@ from ocannl_core.kernels.nest_plan import (
 from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step, nodes_of_step
 from ocannl_core.kernels.row_fusion import RowFusion, find_row_dims, nodes_written_by_rows
 from ocannl_core.kernels.transforms import AXIS_LETTERS
-from ocannl_core.loopir.nodes import AxisKind, Block, DeclareLocal, For, LoopProgram, Stmt
+from ocannl_core.loopir.nodes import AxisKind, Block, DeclareLocal, For, LoopProgram, SetLocal, Stmt
 from ocannl_core.loopir.traverse import allocated_nodes, locals_of, nodes_of, static_indices
 from ocannl_core.loopir.verify import broken_invariants
 from ocannl_core.node import TensorNode
@@ -145,7 +146,7 @@ class _Checker:
         self.listed("static index", kernel.indices, static_indices(kernel.body))
         self.memory(kernel.arguments)
         self.body(kernel.body, tuple(dict.fromkeys(kernel.arguments)))
-        if kernel.is_parallel and not all(map(_is_parallel_loop, kernel.body.stmts)):
+        if kernel.is_parallel and not _has_parallel_form(kernel.body.stmts):
             self.problem("a parallel kernel has statements outside parallel loops")
 
     def listed(self, kind: str, found: Sequence[object], expected: Collection[object]) -> None:
@@ -247,8 +248,10 @@ def _repeated(found: Iterable[Hashable]) -> list[Hashable]:
     return [each for each, count in seen.items() if count > 1]
 
 
-def _is_parallel_loop(stmt: Stmt) -> bool:
-    return isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL
+def _has_parallel_form(stmts: Sequence[Stmt]) -> bool:
+    """Return True if statements are parallel loops, after scalars that they read."""
+    loops = dropwhile(lambda stmt: isinstance(stmt, DeclareLocal | SetLocal), stmts)
+    return all(isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL for stmt in loops)
 
 
 def _loops(nest: KernelNest) -> Block:

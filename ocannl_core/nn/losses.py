@@ -9,9 +9,10 @@ from numbers import Real
 from typing import Literal, get_args
 
 from ocannl_core.dtypes import float32
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.nn.statistics import mean
 from ocannl_core.origin import caller_location
+from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.activations import softplus
@@ -223,11 +224,29 @@ def _at_class(ids: Tensor, x: Tensor) -> Tensor:
 
 
 def _is_class(ids: Tensor, scores: Tensor) -> Tensor:
-    """Return 1 at the class of each example, along the axis of the classes in scores."""
+    """Return 1 at the class of each example, along the axis of the classes in scores.
+
+    Raises:
+        ShapeError: if the numbers of the classes lie along an output or input axis.
+    """
+    _check_are_examples(ids)
     classes = offsets(output=[...], dtype="int32", label="classes")
     own = equal(classes, checked(ids, classes), logic="|c; ...| => ...|c")
     result: Tensor = second(scores, own, logic="...|c; ...|c => ...|c", dtype="int32")
     return result
+
+
+def _check_are_examples(ids: Tensor) -> None:
+    """Refuse numbers of classes along other axes than the batch: those are axes of one example."""
+    axes = (*ids.shape.output.dims, *ids.shape.input.dims)
+    if any(isinstance(axis, Size) and axis.n != 1 for axis in axes):
+        raise ShapeError(
+            "The numbers of the true classes have batch axes only: one number for each example.",
+            found=f"targets of shape {ids.shape}",
+            where=str(caller_location() or ""),
+            fix='oc.tensor(ids, dtype="int32", batch_axes=1), or '
+            'oc.placeholder("ids", batch=[...], dtype="int32")',
+        )
 
 
 def _check_classes(scores: object, targets: Tensor, name: str) -> None:

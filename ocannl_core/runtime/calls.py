@@ -40,9 +40,11 @@ def callable_class(
     if not all(name.isascii() and name.isidentifier() and not iskeyword(name) for name in names):
         return routine  # such names may be given as `**{name: value}`
 
-    def otherwise(self: Any, given: Mapping[str, SupportsIndex]) -> None:
+    def otherwise(
+        self: Any, positional: tuple[object, ...], given: Mapping[str, SupportsIndex]
+    ) -> None:
         found = {name: value for name, value in given.items() if value is not _MISSING}
-        routine.__call__(self, **found)
+        routine.__call__(self, *positional, **found)
 
     called = _function(accepted, order, extents, otherwise)
     called.__doc__, called.__module__ = routine.__call__.__doc__, routine.__module__
@@ -62,8 +64,8 @@ def _function(
     own = _prefix(names)
     defaults = dict(extents)
     given = [f"{name}={defaults.get(name, f'{own}missing')}" for name in names]
-    parameters = ["/", *(["*"] if names else []), *given]
-    checks = [f"not {own}others"]
+    parameters = ["/", f"*{own}positional", *given]
+    checks = [f"not {own}others", f"not {own}positional"]
     for name, bounds in accepted:
         checks.append(f"{own}type({name}) is {own}int")
         if bounds is not None:
@@ -84,7 +86,7 @@ def __call__({own}self, {", ".join(parameters)}, **{own}others):
         else:
             {own}self._start({stated})
     else:
-        {own}otherwise({own}self, {{{taken}**{own}others}})
+        {own}otherwise({own}self, {own}positional, {{{taken}**{own}others}})
 """
     meant = {"missing": _MISSING, "type": type, "int": int, "otherwise": otherwise}
     meant["faults"] = Exception

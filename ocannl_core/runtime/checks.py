@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from ocannl_core.errors import LinkError, UsageError
 from ocannl_core.indexing import StaticExtent, StaticIndex
@@ -35,6 +36,26 @@ def check_entries(keyword: str, given: Sequence[object]) -> None:
                 if entry is None
                 else f"{keyword}=[x] with the object x, not its name",
             )
+
+
+def refuse_positional(given: Sequence[object], names: Sequence[str], routine: str) -> NoReturn:
+    """Raise the UsageError for a call with positional arguments.
+
+    Args:
+        given: The arguments.
+        names: The static indices and extents of the routine.
+        routine: Its name.
+    """
+    fixes = ["ctx[x] = array in front of the call writes the cells of a placeholder"]
+    if names:
+        fixes.insert(0, f"{routine}({', '.join(f'{name}=...' for name in names)})")
+    raise UsageError(
+        "A routine is called with the values of its static indices, as keywords; its data are in "
+        "the context.",
+        found=f"positional: {', '.join(type(each).__name__ for each in given)}",
+        where=f"running {routine}",
+        fix="\n".join(fixes),
+    )
 
 
 def check_values(needed: Sequence[Stored], routine: str) -> None:

@@ -9,9 +9,9 @@ from weakref import WeakValueDictionary
 
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.assign.traverse import partial_targets
-from ocannl_core.compile.driver import Build
+from ocannl_core.compile.driver import Build, with_lines
 from ocannl_core.debug.launching import observed
-from ocannl_core.errors import LinkError, UsageError, VerifyError
+from ocannl_core.errors import LaunchLimitError, LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.kernels.memory_plan import memory_plan, too_large
@@ -355,6 +355,8 @@ def launcher_of(
         if launch is None:
             found = (buffers, merge_buffers) if merge_buffers else (buffers,)
             launch = built.backend.link(built.executable, *found)
+    except LaunchLimitError as error:
+        raise with_lines(error, built.optimised) from None
     except MemoryError as error:
         raise too_large(built.plan, f"{scratch:,} bytes") from error
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, Never, NoReturn, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.compile.driver import compile_again
@@ -145,7 +145,7 @@ class Routine:
                 Routine, tuple(self._accepted.items()), self._order, defaults
             )
 
-    def __call__(self, /, **indices: SupportsIndex) -> None:
+    def __call__(self, /, *positional: Never, **indices: SupportsIndex) -> None:
         """Run the routine; every static index is a required keyword argument, and an extent of
         axes an optional one: its maximum is the default.
 
@@ -154,10 +154,12 @@ class Routine:
         Raises:
             LinkError: if a node that it reads has no value yet; the message gives the call that
                 provides one.
-            UsageError: if an index is missing, unknown or out of range, more cells of a tensor
-                would be read than were written, or a gradient would be passed on to operands
-                again together with a part passed on before.
+            UsageError: if an index is missing, unknown or out of range, or an argument positional;
+                if more cells of a tensor would be read than were written, or a gradient would be
+                passed on to operands again together with a part passed on before.
         """
+        if positional:
+            checks.refuse_positional(positional, tuple(self._accepted), self.name)
         self._start(*self._values(indices))
 
     def profile(self, seconds: float = 1.0, **indices: SupportsIndex) -> Profile:

@@ -79,6 +79,10 @@ class Evaluation:
     value: Tensor
     indices: Indices | None = None
 
+    def result(self) -> float:
+        """Compute the number."""
+        return evaluate(self.step, self.loader, self.inputs, self.value, indices=self.indices)
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -227,97 +231,41 @@ def fit(
         _check_counts(every=checkpoint.every)
     if not isinstance(first_step, Integral) or int(first_step) < 0:
         raise _refusal("first_step= is a number of steps.", repr(first_step))
-    ctx = step.context
     is_parallel = isinstance(step, DataParallel)
-    log = LossLog(ctx, step.means.get(loss, loss) if is_parallel else loss, read_every)
+    log = LossLog(step.context, step.means.get(loss, loss) if is_parallel else loss, read_every)
     run = Run(log, first_step, nonfinite, is_parallel=is_parallel)
-    fill = _filler(step if is_parallel else ctx, inputs)
-    record = log.record
-    step_actions = _actions("on_step", callbacks, on_step)
-    epoch_actions = _actions("on_epoch", callbacks, on_epoch)
+    saves = _Saves(checkpoint, run, step, loader)
     is_shown = sys.stderr.isatty() if progress is None else progress
     if isinstance(step, DataParallel) and step.communicator.rank != 0:
         is_shown = False
     line = _Line(is_shown, epochs)
-    limit = None if steps is None else first_step + steps
-    saved = first_step
+    epoch = _Epoch(
+        step=step,
+        loader=loader,
+        fill=_filler(step if is_parallel else step.context, inputs),
+        indices=indices,
+        actions=_actions("on_step", callbacks, on_step),
+        run=run,
+        saves=saves,
+        line=line,
+        limit=None if steps is None else first_step + steps,
+        read_every=read_every,
+    )
+    actions = _actions("on_epoch", callbacks, on_epoch)
     best, waited = float("inf"), 0
-
-    def save_now() -> None:
-        nonlocal saved
-        run._update()
-        if checkpoint is None or saved == run.step or run.ended_by == "nonfinite":
-            return
-        place = loader if isinstance(getattr(loader, "state", None), tuple) else None
-        memory, optimizer = ctx, checkpoint.optimizer
-        if isinstance(step, DataParallel) and step.is_sharded and optimizer is not None:
-            whole = step.whole_state()
-            memory, optimizer = whole.context, whole
-        write = partial(save, checkpoint.path, memory, checkpoint.subject)
-        write = partial(write, optimizer=optimizer, loader=place, step=run.step)
-        if isinstance(step, DataParallel):
-            step.communicator.first(write, "the checkpoint")
-        else:
-            write()
-        saved = run.step
-
-    def next_event() -> int:
-        """Return the number of steps at which more is to do than the next step."""
-        after = run.step + read_every - (run.step - first_step) % read_every
-        if checkpoint is not None:
-            after = min(after, run.step + checkpoint.every - run.step % checkpoint.every)
-        return after if limit is None else min(after, limit)
-
     with line:
         for _ in range(epochs):
             begin = run.step
-            event, done = next_event(), run.step
-            for batch in loader:
-                fill(batch)
-                if indices is None:
-                    step()
-                else:
-                    step(**indices(done, batch))
-                record()
-                done += 1
-                if step_actions:
-                    run.step = done
-                    for action in step_actions:
-                        action(run)
-                    if run.ended_by:
-                        break
-                if done == event:
-                    run.step = done
-                    run._update()
-                    record = log.record
-                    line.show(run)
-                    if checkpoint is not None and run.step % checkpoint.every == 0:
-                        save_now()
-                    if run.step == limit:
-                        run.ended_by = run.ended_by or "steps"
-                    if run.ended_by:
-                        break
-                    event = next_event()
-            run.step = done
-            if run.step == begin:
-                raise _refusal(
-                    "A loader yields batches in every epoch.",
-                    "none",
-                    "pass a list or an oc.data.Loader; a generator is exhausted after one epoch",
-                )
-            run._update()
+            epoch.run_batches()
             if run.ended_by:
                 break
             run.epoch += 1
             total = float(np.mean(log.all()[begin - first_step :]))
             run.epoch_losses.append(total)
             if evaluation is not None:
-                each = evaluation
-                total = evaluate(
-                    each.step, each.loader, each.inputs, each.value, indices=each.indices
-                )
+                total = evaluation.result()
                 run.evaluations.append(total)
-            for action in epoch_actions:
+            for action in actions:
                 action(run)
             best, waited = (total, 0) if total < best else (best, waited + 1)
             if patience is not None and waited >= patience:
@@ -325,11 +273,148 @@ def fit(
             if run.ended_by:
                 break
         run.ended_by = run.ended_by or "epochs"
-        save_now()
+        saves.save()
         line.show(run, is_last=True)
     for action in _actions("on_end", callbacks, None):
         action(run)
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """The batches of a loader, and what happens between them.
+
+    Attributes:
+        step: The routine of one step.
+        loader: The batches.
+        fill: Copies a batch to the placeholders.
+        indices: As for `fit`.
+        actions: Functions to call after each step.
+        run: The progress.
+        saves: The checkpoint.
+        line: The progress line.
+        limit: The number of steps at which the loop ends, or None.
+        read_every: The number of losses that are read at a time.
+    """
+
+    step: Routine | DataParallel
+    loader: Iterable[Any]
+    fill: Callable[[Any], None]
+    indices: Indices | None
+    actions: Sequence[Callable[[Run], None]]
+    run: Run
+    saves: _Saves
+    line: _Line
+    limit: int | None
+    read_every: int
+
+    def run_batches(self) -> None:
+        """Call the routine for every batch, until an event ends the loop.
+
+        Raises:
+            UsageError: if there are no batches.
+        """
+        run, step, fill = self.run, self.step, self.fill
+        indices, actions = self.indices, self.actions
+        record = run._log.record
+        begin = done = run.step
+        event = self._next_event()
+        for batch in self.loader:
+            fill(batch)
+            if indices is None:
+                step()
+            else:
+                step(**indices(done, batch))
+            record()
+            done += 1
+            if actions:
+                run.step = done
+                for action in actions:
+                    action(run)
+                if run.ended_by:
+                    break
+            if done == event:
+                run.step = done
+                self._handle_event()
+                if run.ended_by:
+                    break
+                record = run._log.record  # after the first call there is a quicker one
+                event = self._next_event()
+        run.step = done
+        if done == begin:
+            raise _refusal(
+                "A loader yields batches in every epoch.",
+                "none",
+                "pass a list or an oc.data.Loader; a generator is exhausted after one epoch",
+            )
+        run._update()
+
+    def _next_event(self) -> int:
+        """Return the number of steps at which more is to do than the next step."""
+        run = self.run
+        after = run.step + self.read_every - (run.step - run._first) % self.read_every
+        after = min(after, self.saves.next_after(run.step) or after)
+        return after if self.limit is None else min(after, self.limit)
+
+    def _handle_event(self) -> None:
+        run = self.run
+        run._update()
+        self.line.show(run)
+        self.saves.save_if_due()
+        if run.step == self.limit:
+            run.ended_by = run.ended_by or "steps"
+
+
+class _Saves:
+    """The checkpoint of a training loop, if it has one.
+
+    Args:
+        checkpoint: The file, or None.
+        run: The progress.
+        step: The routine of one step.
+        loader: The batches; a loader with a `state` is saved, too.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint | None,
+        run: Run,
+        step: Routine | DataParallel,
+        loader: Iterable[Any],
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._run = run
+        self._step = step
+        self._loader = loader if isinstance(getattr(loader, "state", None), tuple) else None
+        self._saved = run.step
+
+    def next_after(self, step: int) -> int | None:
+        """Return the number of steps at the next save; None without a checkpoint."""
+        if self._checkpoint is None:
+            return None
+        return step + self._checkpoint.every - step % self._checkpoint.every
+
+    def save_if_due(self) -> None:
+        if self._checkpoint is not None and self._run.step % self._checkpoint.every == 0:
+            self.save()
+
+    def save(self) -> None:
+        """Save the state after the current step, unless it is saved or its loss is not finite."""
+        checkpoint, run, step = self._checkpoint, self._run, self._step
+        run._update()
+        if checkpoint is None or self._saved == run.step or run.ended_by == "nonfinite":
+            return
+        memory, optimizer = step.context, checkpoint.optimizer
+        if isinstance(step, DataParallel) and step.is_sharded and optimizer is not None:
+            whole = step.whole_state()
+            memory, optimizer = whole.context, whole
+        write = partial(save, checkpoint.path, memory, checkpoint.subject)
+        write = partial(write, optimizer=optimizer, loader=self._loader, step=run.step)
+        if isinstance(step, DataParallel):
+            step.communicator.first(write, "the checkpoint")
+        else:
+            write()
+        self._saved = run.step
 
 
 def evaluate(

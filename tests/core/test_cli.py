@@ -18,6 +18,7 @@ from ocannl_core.hooks import manager
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.target import Source, Target, TargetReport
+from ocannl_core.version import __version__
 
 
 @pytest.fixture(autouse=True)
@@ -260,3 +261,18 @@ def test_wrong_usage_ends_with_code_2() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["backend"])
     assert caught.value.code == 2
+
+
+def test_no_command_is_wrong_usage_and_lists_the_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([]) == 2
+    text = capsys.readouterr().err
+    assert all(name in text for name in ("backends", "doctor", "bench", "new-backend"))
+
+
+def test_the_version_is_that_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"ocannl {__version__}\n"

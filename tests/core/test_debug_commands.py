@@ -1,4 +1,4 @@
-"""The commands `ocannl show`, `ocannl verify` and `ocannl cache`."""
+"""The commands `ocannl show`, `ocannl bench`, `ocannl verify` and `ocannl cache`."""
 
 from __future__ import annotations
 
@@ -78,12 +78,63 @@ def test_show_prints_one_stage_of_some_routines(capsys: pytest.CaptureFixture[st
     assert "the program compiled no routine like other" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["show", "verify", "tune"])
+@pytest.mark.parametrize("command", ["show", "verify", "bench", "tune"])
 def test_a_program_that_does_not_exist_is_an_error(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, "missing.py"]) == 1
     assert f"`ocannl {command}` takes a program." in capsys.readouterr().err
+
+
+# ----- bench -------------------------------------------------------------------------------------
+
+LOOP = """
+import ocannl_core as oc
+
+i = oc.static_index("i", range=3)
+x = oc.tensor(oc.batch([1.0], [2.0], [3.0]))
+total = oc.declare("total", output=[1])
+
+
+@oc.cd
+def add():
+    total.accumulate(x[i], with_=oc.add)
+
+
+ctx = oc.Context()
+ctx.compile(oc.train.forward(oc.exp(x)), name="once")()
+ctx.compile(oc.train.forward(oc.log(x)), name="never")
+step = ctx.compile(add(), bindings=[i], name="step", keep=[total])
+for n in range(3):
+    step(i=n)
+print("total", ctx.item(total))
+"""
+
+
+def test_bench_measures_the_routines_that_a_program_called(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("loop.py").write_text(LOOP)
+    assert main(["bench", "--seconds", "0.01", "loop.py"]) == 0
+    text = capsys.readouterr().out
+    assert "total 6.0" in text  # measuring changes no tensor of the program
+    assert "called 3 times on interp:0" in text
+    assert "called 1 time on interp:0" in text
+    assert "routine step: 1 kernels" in text
+    assert "routine once: 1 kernels" in text
+    assert "never" not in text
+
+
+def test_bench_measures_routines_of_a_name_and_returns_the_exit_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["bench", "--seconds", "0.01", "--routine", "st*", "program.py", "--", "3"]
+    assert main(command) == 3
+    assert "routine step: 1 kernels" in capsys.readouterr().out
+    assert main(["bench", "--routine", "other", "program.py"]) == 1
+    assert "the program called no routine like other" in capsys.readouterr().out
+    assert main(["bench", "--seconds", "0", "program.py"]) == 1
+    assert "The time to measure a routine is positive." in capsys.readouterr().err
 
 
 # ----- verify ------------------------------------------------------------------------------------

@@ -56,6 +56,11 @@ def test_a_count_on_a_page_equals_that_of_the_code(page: str, claim: str) -> Non
     assert claim in " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
+def test_every_count_of_the_functions_of_a_backend_in_the_readme_is_the_same() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert set(re.findall(r"up to (\w+) functions", text)) == {NUMERALS[len(HOOK_NAMES)]}
+
+
 PRINTER = (ROOT / "docs/howto/write_a_printer.md").read_text(encoding="utf-8")
 
 

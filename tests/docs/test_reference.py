@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ocannl_core as oc
+from ocannl_core.cli import COMMANDS
 from ocannl_core.hooks.specs import ALL_SPECS
 from ocannl_core.passes.algebraic_rules import RULES
 from ocannl_core.settings import Settings
@@ -47,6 +48,12 @@ def test_a_setting_is_documented_with_its_variable_and_meaning(setting) -> None:
     rows = [line for line in text_of("settings.md").splitlines() if line.startswith(row)]
     assert len(rows) == 1
     assert rows[0].endswith(f"| {setting.metadata['doc']} |")
+
+
+def test_exactly_the_commands_are_documented_in_their_order() -> None:
+    documented = re.findall(r"^\| `ocannl ([\w-]+)", text_of("commands.md"), re.MULTILINE)
+    names = [each.__name__.rpartition(".")[2].replace("_", "-") for each in COMMANDS]
+    assert documented == names
 
 
 def test_exactly_the_public_names_are_documented() -> None:

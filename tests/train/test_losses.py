@@ -194,3 +194,22 @@ def test_ignored_targets_need_not_be_classes(target: str) -> None:
 def test_arguments_that_mean_nothing_are_refused(make: Any) -> None:
     with oc.Session(), pytest.raises(oc.UsageError):
         make(oc.tensor(SCORES, batch_axes=1))
+
+
+@pytest.mark.parametrize("row", ["output", "input"])
+@pytest.mark.parametrize("metric", [oc.nn.cross_entropy, oc.nn.accuracy])
+def test_true_classes_along_another_axis_than_the_batch_are_refused(metric: Any, row: str) -> None:
+    scores = oc.placeholder("scores", batch=[8], output=[3])
+    sizes: Any = {row: [8]}
+    ids = oc.placeholder("ids", dtype="int32", **sizes)
+    with pytest.raises(oc.ShapeError, match="one number for each example"):
+        metric(scores, ids)
+
+
+def test_an_axis_of_one_position_beside_the_batch_of_true_classes_is_no_second_class() -> None:
+    scores = oc.tensor(SCORES, batch_axes=1)
+    ids = oc.tensor(IDS[:, None], batch_axes=1, dtype="int32")
+    ctx = oc.Context("interp")
+    both = oc.nn.cross_entropy(scores, ids), oc.nn.cross_entropy(scores, _ids())
+    ctx.compile(oc.train.forward(both[0]) + oc.train.forward(both[1]))()
+    assert ctx.item(both[0]) == ctx.item(both[1])

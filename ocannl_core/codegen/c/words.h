@@ -31,30 +31,30 @@ INLINE float uniform_of(uint32_t lane) {
 }
 
 /// threefry_rounds needs uint4x32
-INLINE uint4x32 threefry_mix(uint4x32 x, int left, int right) {
+HASH uint4x32 threefry_mix(uint4x32 x, int left, int right) {
   const uint32_t a = x.a + x.b, b = (x.b << left | x.b >> (32 - left)) ^ a;
   const uint32_t c = x.c + x.d, d = (x.d << right | x.d >> (32 - right)) ^ c;
   const uint4x32 mixed = {a, d, c, b};
   return mixed;
 }
 
-INLINE uint4x32 threefry_inject(uint4x32 x, uint4x32 key, uint32_t group) {
+HASH uint4x32 threefry_inject(uint4x32 x, uint4x32 key, uint32_t group) {
   const uint4x32 keyed = {x.a + key.a, x.b + key.b, x.c + key.c, x.d + key.d + group};
   return keyed;
 }
 
-INLINE uint4x32 threefry_even(uint4x32 x) {
+HASH uint4x32 threefry_even(uint4x32 x) {
   x = threefry_mix(threefry_mix(x, 10, 26), 11, 21);
   return threefry_mix(threefry_mix(x, 13, 27), 23, 5);
 }
 
-INLINE uint4x32 threefry_odd(uint4x32 x) {
+HASH uint4x32 threefry_odd(uint4x32 x) {
   x = threefry_mix(threefry_mix(x, 6, 20), 17, 11);
   return threefry_mix(threefry_mix(x, 25, 10), 18, 20);
 }
 
 /// threefry4x32 needs threefry_rounds
-INLINE uint4x32 threefry4x32(uint4x32 key, uint4x32 x) {
+HASH uint4x32 threefry4x32(uint4x32 key, uint4x32 x) {
   const uint32_t parity = key.a ^ key.b ^ key.c ^ key.d ^ 0x1BD11BDA;
   const uint4x32 key1 = {key.b, key.c, key.d, parity}, key2 = {key.c, key.d, parity, key.a};
   const uint4x32 key3 = {key.d, parity, key.a, key.b}, key4 = {parity, key.a, key.b, key.c};
@@ -67,7 +67,7 @@ INLINE uint4x32 threefry4x32(uint4x32 key, uint4x32 x) {
 }
 
 /// threefry4x32_12 needs threefry_rounds
-INLINE uint4x32 threefry4x32_12(uint4x32 key, uint4x32 x) {
+HASH uint4x32 threefry4x32_12(uint4x32 key, uint4x32 x) {
   const uint32_t parity = key.a ^ key.b ^ key.c ^ key.d ^ 0x1BD11BDA;
   const uint4x32 key1 = {key.b, key.c, key.d, parity}, key2 = {key.c, key.d, parity, key.a};
   const uint4x32 key3 = {key.d, parity, key.a, key.b};

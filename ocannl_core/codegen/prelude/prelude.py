@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 
 from ocannl_core.codegen.prelude.float32_math import number_function, number_function_names
 from ocannl_core.codegen.prelude.vector_prelude import vector_helper
+from ocannl_core.codegen.prelude.word_vectors import word_vector_helper
 from ocannl_core.codegen.text.helper import Helper, headers_for, read_helpers
 from ocannl_core.fast_dataclass import dataclass
 
@@ -43,7 +44,7 @@ _FORMATS = {
 }
 """The formats of a kind: their types in C, and the suffixes of library functions."""
 _TOKEN = re.compile(r"\w+")
-_WORD = re.compile(r"\b(?:INLINE|TABLE|CELLS)\b")
+_WORD = re.compile(r"\b(?:INLINE|HASH|TABLE|CELLS)\b")
 _FILES = ("scalars.h", "float32_math.h", "words.h", "tiles.h")
 
 
@@ -59,7 +60,7 @@ def helper_names() -> Iterator[str]:
 
 @cache
 def _helper(name: str) -> Helper:
-    found = _scalar_helper(name) or vector_helper(name)
+    found = _scalar_helper(name) or vector_helper(name) or word_vector_helper(name)
     if found is None:
         raise KeyError(name)
     return found
@@ -129,18 +130,21 @@ class PreludeWords:
 
     Attributes:
         inline: The specifiers of a function.
+        hash: Those of a hash of words; empty for the same.
         table: The specifiers of a table of numbers.
         cells: The qualifiers of the numbers that a pointer into a table points to.
         own: Definitions that take the place of those in files, by name.
     """
 
     inline: str = "static inline"
+    hash: str = ""
     table: str = "static const"
     cells: str = "const"
     own: tuple[tuple[str, str], ...] = ()
 
 
-C_WORDS = PreludeWords()
+C_WORDS = PreludeWords(hash=f"static inline{_ALWAYS}")
+"""In loops of unknown length GCC would not inline a hash, and hash one word at a time."""
 
 
 def prelude(names: Iterable[str], words: PreludeWords = C_WORDS) -> str:
@@ -155,7 +159,12 @@ def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
     def definition(name: str) -> str:
         helper = _helper(name)
         inline = f"{words.inline}{_ALWAYS * helper.is_instruction}"
-        spelled = {"INLINE": inline, "TABLE": words.table, "CELLS": words.cells}
+        spelled = {
+            "INLINE": inline,
+            "HASH": words.hash or words.inline,
+            "TABLE": words.table,
+            "CELLS": words.cells,
+        }
         return _WORD.sub(lambda word: spelled[word[0]], own.get(name, helper.text))
 
     return "\n\n".join(definition(name) for name in ordered if not _is_header(name))

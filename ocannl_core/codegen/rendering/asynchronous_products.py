@@ -5,8 +5,11 @@
         barrier                                              copy boxes of both operands to it
         copies of both operands     -->       else:
         barrier                                 for tile: for k: wait until stage k is complete;
-        products of the stage                                multiply it, and let it be free
-      results                                             results
+        products of the stage                                start its products;
+      results                                                wait for those of the stage before,
+                                                             and let that one be free
+                                                          wait for the last products
+                                                          results
 
 The loops are those that `schedule/apply/asynchronous_products.py` makes. The rendering verifies
 that the cells of the threads are those of the instruction. The operands of a stage lie in shared
@@ -15,7 +18,7 @@ of arrays, with zeros beyond their ends: the conditions of the copies are those 
 
 A stage has two barriers, whose phases count its turns: it is complete when all bytes have arrived,
 and free when all warps have multiplied it. Both sides keep the parities of the next phases as bits
-of a word.
+of a word. The products of one stage are under way while the next one is waited for.
 
 A dialect with asynchronous products defines the helpers, which `warpgroup_ptx.py` of the CUDA
 backend describes, the descriptor of an operand, and the loop of a persistent block.
@@ -23,7 +26,8 @@ backend describes, the descriptor of an operand, and the loop of a persistent bl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.rendering.product_rings import (
@@ -38,16 +42,9 @@ from ocannl_core.codegen.text.kernel_text import TensorMap
 from ocannl_core.codegen.text.names import KernelNames, NameRole
 from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.dtypes import uint8, uint32
-from ocannl_core.indexing import (
-    VarIndex,
-)
+from ocannl_core.indexing import VarIndex
 from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import (
-    Allocate,
-    Block,
-    For,
-    Stmt,
-)
+from ocannl_core.loopir.nodes import Allocate, Block, For, Stmt
 
 _WARP = 32
 _ENTRY_THREADS = 256
@@ -81,7 +78,7 @@ class AsynchronousProducts:
         self._positions = positions
         self._dialect = dialect
         self._copies = False
-        self._stages = self._barriers = self._parities = ""
+        self._stages = self._barriers = self._parities = self._held = ""
         finder = RingFinder(kernel, positions, dialect.asynchronous_products)
         self._ring = finder.find(kernel.body) if dialect.asynchronous_products else None
         self._around = finder.around
@@ -157,6 +154,19 @@ class AsynchronousProducts:
         with self._writer.braces(self._dialect.persistent_loop(blocks)):
             write_block(body)
 
+    @contextmanager
+    def around(self, loop: For) -> Iterator[None]:
+        """Write what comes before and after a loop: all products are made at the end of a sweep."""
+        ring = self._ring
+        if ring is None or loop is not ring.sweep or self._copies:
+            yield
+            return
+        self._held = self._names.fresh()
+        self._writer.line(f"{self._dialect.type_names[uint32]} {self._held} = 0u;")
+        yield
+        self._write(f"await_products_{ring.columns}", self._names.array(ring.sums))
+        self._free_held()
+
     def render(self, loop: For) -> bool:
         """Write the loop over the stages; return False for another loop."""
         ring = self._ring
@@ -199,9 +209,15 @@ class AsynchronousProducts:
                 start += ring.operand_bytes(operand)
             self._write(helper, sums, *factors)
         self._write("commit_products")
-        self._write(f"await_products_{ring.columns}", sums)
-        with self._writer.braces(f"if ({self._dialect.thread_number} % {_WARP} == 0)"):
-            self._write("arrive", self._barrier(stage, is_free=True))
+        self._write("await_earlier_products")
+        self._free_held(f"{self._held} != 0u")
+        self._writer.line(f"{self._held} = {self._barrier(stage, is_free=True)};")
+
+    def _free_held(self, *conditions: str) -> None:
+        """Write that a stage is free: one thread of each warp arrives at its barrier."""
+        first = f"{self._dialect.thread_number} % {_WARP} == 0"
+        with self._writer.braces(f"if ({' && '.join([first, *conditions])})"):
+            self._write("arrive", self._held)
 
     def _write_boxes(self, ring: ProductRing, number: int, stage: str, start: int) -> None:
         """Write the copies of an operand, one for each block of cells of a row."""

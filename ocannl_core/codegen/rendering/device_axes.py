@@ -11,11 +11,15 @@ Statements of a kernel that have GRID axes of their own run on different blocks,
 
     for i in grid(8): ...              if (group < 8) { const int i = group; ... }
     for j in grid(5): ...       -->    if (group >= 8) { const int j = group - 8; ... }
+
+A grid of more blocks than a device launches along one axis has two axes, with `group = x + X * y`
+and the test that it is below the number of blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.errors import CodegenError
@@ -71,16 +75,19 @@ class DeviceAxes:
     Attributes:
         axes: The loops.
         counts: The number of thread blocks, and of the threads of each; 0 where loops run them.
+        grid: The extents of a grid of two axes, of which some blocks may run nothing; empty for a
+            grid of one axis.
     """
 
     axes: IdentityMap[For, DeviceAxis]
     counts: tuple[int, int]
+    grid: tuple[int, ...] = ()
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The grid and the block as extents of one axis each; empty where loops run them."""
+        """The extents of the grid and of the block; empty where loops run them."""
         grid, block = ((count,) if count else () for count in self.counts)
-        return grid, block
+        return self.grid or grid, block
 
 
 def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
@@ -94,6 +101,7 @@ def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
     if _is_check(body) and None not in map(dialect.device_index, KINDS):
         return DeviceAxes(axes, (_CHECK_BLOCKS, _CHECK_THREADS))
     counts = []
+    folded: tuple[int, ...] = ()
     for kind in KINDS:
         number = dialect.device_index(kind)
         if number is None:
@@ -104,6 +112,8 @@ def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
         wide = [(part, count) for part, count in wide if count]
         total = sum(count for _, count in wide)
         counts.append(total)
+        if kind is AxisKind.GRID and len(grid := dialect.fold_grid(total)) > 1:
+            number, total, folded = dialect.folded_block_number, prod(grid), grid
         first = 0
         for part, count in wide:
             _number(part, kind, _Place(number, first, count, total), count, axes)
@@ -111,7 +121,7 @@ def device_axes(body: Block, dialect: Dialect) -> DeviceAxes:
     launched = frozenset(kind for kind, count in zip(KINDS, counts, strict=True) if count)
     if launched:
         _reject_repeated_writes(body, launched, set())
-    return DeviceAxes(axes, (counts[0], counts[1]))
+    return DeviceAxes(axes, (counts[0], counts[1]), folded)
 
 
 def _is_check(body: Block) -> bool:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ocannl_core.codegen.prelude.narrow_floats import match_narrow_load
-from ocannl_core.codegen.rendering.vector_loops import NotVectorisedError, VectorLoop
+from ocannl_core.codegen.rendering.lanes import NotVectorisedError
+from ocannl_core.codegen.rendering.vector_loops import VectorLoop
 from ocannl_core.codegen.text.precedence import CExpr, call
 from ocannl_core.dtypes import DType, bfloat16, float32
 from ocannl_core.indexing import IndexVar, LoopVar

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 from ocannl_core.codegen.rendering.expressions import Expressions
-from ocannl_core.codegen.rendering.vector_loops import NotVectorisedError
+from ocannl_core.codegen.rendering.lanes import NotVectorisedError
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.scalar_replacement import Position
 from ocannl_core.codegen.text.writer import KernelWriter

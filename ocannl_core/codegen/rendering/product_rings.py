@@ -81,6 +81,7 @@ class ProductRing:
     Attributes:
         product: The instruction.
         loop: The loop over the stages.
+        sweep: The outermost loop over terms: the ring alone is in it.
         end: The number of a step, and that of all steps; None if all stages are used in each turn.
         operands: The factor with the rows and the one with the columns.
         sums: The array of the sums of a thread.
@@ -91,6 +92,7 @@ class ProductRing:
 
     product: AsynchronousProduct
     loop: For
+    sweep: For
     end: tuple[AxisIndex, int] | None
     operands: tuple[RingOperand, RingOperand]
     sums: TensorNode
@@ -240,7 +242,10 @@ class RingFinder:
             for at, load in enumerate(operands)
         ]
         left, right = found
-        return ProductRing(product, loop, end, (left, right), store.node, group, groups, width)
+        sweep = _sweep_of(loop, around)
+        return ProductRing(
+            product, loop, sweep, end, (left, right), store.node, group, groups, width
+        )
 
     def _operand(
         self,
@@ -339,6 +344,16 @@ class RingFinder:
             product.row_bytes,
         )
         return made, tuple(places)
+
+
+def _sweep_of(loop: For, around: Sequence[For]) -> For:
+    """Return the outermost loop with nothing in it but the ring."""
+    for each in reversed(around):
+        first, *others = each.body.stmts
+        if each.kind is not AxisKind.SERIAL or first is not loop or others:
+            break
+        loop = each
+    return loop
 
 
 def _no_product(found: str) -> CodegenError:

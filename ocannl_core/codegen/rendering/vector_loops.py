@@ -9,15 +9,21 @@ unrolled loops do not repeat loads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.prelude.elementary_functions import MAPPED_FUNCTIONS, WHOLE_FUNCTIONS
 from ocannl_core.codegen.prelude.narrow_floats import is_arithmetic, is_exact, match_narrow_load
 from ocannl_core.codegen.prelude.short_integers import BIT_SYMBOLS, exceeds_format, load_arguments
-from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
+from ocannl_core.codegen.prelude.vector_types import Vector
 from ocannl_core.codegen.rendering.expressions import Expressions
+from ocannl_core.codegen.rendering.lanes import (
+    MOST_LANES,
+    NotVectorisedError,
+    raise_if_inexact,
+    vector_type,
+)
+from ocannl_core.codegen.rendering.word_lanes import render_words
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position
@@ -47,14 +53,8 @@ from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
 
-MOST_LANES = 16
-
 _TRUTH_SYMBOLS = {"+": "|", "*": "&", "-": "^"}
 """The operations on bits that sums, products and differences of truths are."""
-
-
-class NotVectorisedError(Exception):
-    """A vector loop has an operation without a vector form; it is rendered as a plain loop."""
 
 
 class VectorLoop:
@@ -259,6 +259,11 @@ class VectorLoop:
         self._vector(expr.dtype)
         if not self._is_varying(expr):
             return self._broadcast(expr)
+        words = render_words(expr, self._value, self._vector)
+        if words is not None:
+            value, helper = words
+            self._writer.helpers.add(helper)
+            return value
         match expr:
             case Load():
                 return self._load(expr)
@@ -576,7 +581,7 @@ class VectorLoop:
 
     def _vector(self, dtype: DType) -> str:
         """Return the vector type of a format."""
-        name = _vector_type(dtype, self._lanes)
+        name = vector_type(dtype, self._lanes)
         self._writer.helpers.add(name)
         return name
 
@@ -584,17 +589,3 @@ class VectorLoop:
         name = f"{self._vector(dtype)}_{function}"
         self._writer.helpers.add(name)
         return name
-
-
-@cache
-def _vector_type(dtype: DType, lanes: int) -> str:
-    computed = dtype.in_lanes
-    if computed.name not in ELEMENTS:
-        raise NotVectorisedError
-    return f"{computed}x{lanes}"
-
-
-def raise_if_inexact(index: CExpr, limit: int) -> None:
-    """Raise NotVectorisedError unless a position is a constant below a limit."""
-    if not (index.code.isdigit() and int(index.code) + MOST_LANES < limit):
-        raise NotVectorisedError

@@ -102,7 +102,7 @@ def apply_schedule(
         UsageError: for a schedule that does not fit the nest.
     """
     if is_for_ring(schedule):
-        return apply_ring_schedule(nest, schedule)
+        return apply_ring_schedule(nest, schedule, nodes)
     if is_for_warps(schedule):
         return apply_warp_schedule(nest, schedule, nodes)
     if is_for_pipelines(schedule):

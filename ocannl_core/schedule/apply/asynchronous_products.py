@@ -25,6 +25,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
+from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import Pack, Ring, Schedule, TileMatrix, schedule_text
 from ocannl_core.loopir.nodes import (
     AxisKind,
@@ -51,6 +52,7 @@ from ocannl_core.schedule.apply.thread_blocks import (
     ThreadEmitter,
     is_for_blocks,
 )
+from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
 
 
 def is_for_ring(schedule: Schedule) -> bool:
@@ -58,14 +60,21 @@ def is_for_ring(schedule: Schedule) -> bool:
     return is_for_blocks(schedule) and any(isinstance(each, Ring) for each in schedule)
 
 
-def apply_ring_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
+def apply_ring_schedule(
+    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
+) -> ScheduledNest:
     """Return a nest whose operands are copied to a ring of stages.
+
+    Args:
+        nest: The nest.
+        schedule: The schedule.
+        nodes: Extents and formats, from which vector accesses are proven; None for scalar ones.
 
     Raises:
         UsageError: for a schedule that does not fit the nest.
     """
     axes = BlockAxes.of(nest, schedule)
-    emitter = RingEmitter(axes, nest, schedule)
+    emitter = RingEmitter(axes, nest, schedule, VectorLeaf.of(axes, nest, nodes, {}))
     emitter.verify()
     inside = emitter.thread_body(axes.thread_numbers)
     return ScheduledNest((), (), axes.around(inside, tuple(emitter.shared)), emitter.nodes)

@@ -37,6 +37,7 @@ from ocannl_core.kernels.transforms import (
     TileMatrix,
     Transform,
     Unroll,
+    Vectorise,
 )
 from ocannl_core.loopir.nodes import Expr, Load
 from ocannl_core.machine_model import (
@@ -222,6 +223,7 @@ def schedule_ring_tile(nest: KernelNest, tile: RingTile) -> Schedule:
         MapToBlock(block),
         Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
         *(Unroll(name) for name in cells),
+        Vectorise(cells[2]),  # neighbouring cells of a thread are stored together
         TileMatrix(cells[1], cells[2], f"{k}11"),
         *packs,
         Ring(f"{k}10"),

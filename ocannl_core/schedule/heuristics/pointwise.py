@@ -16,7 +16,7 @@ from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import Order, Schedule, Split, Vectorise
 from ocannl_core.loopir.nodes import Binary, Load, Store, Unary
 from ocannl_core.loopir.traverse import walk
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ops import HASHES, BinaryOp, UnaryOp
 from ocannl_core.schedule.heuristics.cost_model import strides
 from ocannl_core.schedule.heuristics.vectorisable import (
     is_simple_power,
@@ -64,7 +64,19 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
 def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
     """Return True if a nest has operations that C compilers do not vectorise."""
     is_streamed = any(store.is_streamed for store in nest.epilogue)
-    return is_streamed or _calls_functions(nest) or _has_narrow_formats(nest, nodes)
+    is_known = is_streamed or _calls_functions(nest) or _has_narrow_formats(nest, nodes)
+    return is_known or _hashes(nest)
+
+
+def _hashes(nest: KernelNest) -> bool:
+    """Return True if a nest hashes words, which take too many operations for the compiler to find
+    the lanes of.
+    """
+    return any(
+        isinstance(each, Binary) and each.op in HASHES
+        for store in nest.epilogue
+        for each in walk(store)
+    )
 
 
 def _calls_functions(nest: KernelNest) -> bool:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ocannl_core.dtypes import ALL, PACKED, DType, Kind, bool_, float32
+from ocannl_core.dtypes import (
+    ALL,
+    PACKED,
+    DType,
+    Kind,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    int32,
+    uint32,
+)
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, joint_extents, variables
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.loopir.nodes import (
@@ -19,13 +30,18 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import Node, children, walk
+from ocannl_core.loopir.traverse import Node, children, free_variables, walk
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import LOGICAL, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ops import HASHES, LOGICAL, BinaryOp, TernaryOp, UnaryOp
 
 VECTOR_FORMATS = frozenset(each for each in (*ALL, *PACKED) if each.kind is not Kind.WORD)
 """Formats whose numbers vectors hold; narrow floats are float32 in registers, short integers int32.
 """
+
+DRAWN_FORMATS = frozenset({float32, float16, bfloat16, int32, uint32})
+"""Formats of the random numbers that lanes draw, one from each word."""
+HASHED_FORMATS = frozenset({int32, uint32})
+"""Formats of the numbers that lanes make words of."""
 
 _FLOAT_UNARY = frozenset(UnaryOp) - {UnaryOp.WORD, UnaryOp.UNIFORM}
 _INTEGER_UNARY = frozenset(
@@ -90,6 +106,8 @@ def _is_vectorisable_value(value: Node, is_inside: Callable[[Load], bool]) -> bo
                 if not all(is_inside(each) for each in sides if isinstance(each, Load)):
                     return False
                 is_short = isinstance(condition, Load) and condition.dtype.is_short_integer
+                if dtype.kind is Kind.WORD:
+                    return False
                 if not is_short and lane_bytes(condition.dtype) != lane_bytes(dtype):
                     return False
                 pending += [first, second] if is_short else [condition, first, second]
@@ -102,9 +120,13 @@ def _is_vectorisable_value(value: Node, is_inside: Callable[[Load], bool]) -> bo
 
 def _is_expressible(expr: Expr) -> bool:
     dtype: DType = expr.dtype
+    if dtype.kind is Kind.WORD:
+        return _is_expressible_word(expr)
     if dtype not in VECTOR_FORMATS:
         return False
     match expr:
+        case Unary(UnaryOp.UNIFORM):
+            return dtype in DRAWN_FORMATS
         case Load() | LocalRead() | Const() | ConstBits():
             return True
         case Unary(UnaryOp.IDENTITY, arg):
@@ -134,6 +156,26 @@ def _is_expressible(expr: Expr) -> bool:
             return False
 
 
+def _is_expressible_word(expr: Expr) -> bool:
+    """Return True of a word, the same in all lanes, and of those made of lanes of numbers."""
+    match expr:
+        case Load(indices=indices):
+            return not any(isinstance(v, LoopVar) for each in indices for v in variables(each))
+        case LocalRead() | Const() | ConstBits():
+            return True
+        case Unary(UnaryOp.WORD, arg):
+            return arg.dtype in HASHED_FORMATS or _is_uniform(arg)
+        case Binary(op):
+            return op in HASHES
+        case _:
+            return False
+
+
+def _is_uniform(expr: Expr) -> bool:
+    """Return True if an expression depends on no loop."""
+    return not free_variables(expr)
+
+
 def is_simple_power(expr: Expr) -> bool:
     """Return True for squares and reciprocals, which need no function."""
     match expr:
@@ -150,12 +192,19 @@ def widest_lane_bytes(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) ->
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
         sizes.append(lane_bytes(nest.reduction.dtype))
-    sizes += [
-        lane_bytes(each.dtype) for root in roots for each in walk(root) if isinstance(each, Expr)
-    ]
+    pending = roots
+    while pending:
+        each = pending.pop()
+        if isinstance(each, Expr):
+            sizes.append(lane_bytes(each.dtype))
+        match each:
+            case Unary(UnaryOp.WORD, arg) if arg.dtype not in HASHED_FORMATS:
+                pass  # the same in all lanes
+            case _:
+                pending += children(each)
     return max(sizes)
 
 
 def lane_bytes(dtype: DType) -> int:
-    """Return the size of a lane that holds a number of a format."""
-    return dtype.in_lanes.nbytes
+    """Return the size of a lane that holds a number of a format, or a quarter of a word."""
+    return dtype.in_lanes.nbytes if dtype.kind is not Kind.WORD else uint32.nbytes

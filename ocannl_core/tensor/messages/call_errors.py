@@ -17,6 +17,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 _NAMES = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "correction": "ddof"}
 """Names of arguments in PyTorch and NumPy, and their names here."""
 
+_CALLS = {
+    "oc.placeholder": 'oc.placeholder("x", batch=[32], output=[64])',
+    "oc.param": 'oc.param("w", input=[64], output=[10])',
+    "oc.declare": 'oc.declare("state", output=[10])',
+    "oc.static_index": 'oc.static_index("i", range=10)',
+    "oc.static_extent": 'oc.static_extent("n", max=256)',
+    "oc.tensor": "oc.tensor(array, batch_axes=1)",
+}
+"""Examples of calls, for functions whose arguments are none of another library's."""
+
 
 def explained(function: F) -> F:
     """Return a function whose wrong arguments are a UsageError."""
@@ -46,12 +56,16 @@ def called(
             found = str(mismatch)
         else:
             raise
-        others = [f"{_NAMES[each]}= for {each}=" for each in kwargs if each in _NAMES]
+        others = [
+            f"{_NAMES[each]}= for {each}="
+            for each in kwargs
+            if _NAMES.get(each) in parameters.parameters
+        ]
         raise UsageError(
             f"{title} takes the arguments {_listed(parameters)}.",
             found=found,
             where=str(caller_location() or ""),
-            fix=f"write {', '.join(others)}" if others else "",
+            fix=f"write {', '.join(others)}" if others else _CALLS.get(title, ""),
         ) from error
 
 

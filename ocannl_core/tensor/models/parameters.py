@@ -29,6 +29,7 @@ from ocannl_core.tensor.graph.parameter_set import ParameterScope
 from ocannl_core.tensor.graph.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.models.initial_values import OpenAxes, StatedShape, initial_value
 from ocannl_core.tensor.models.network_blocks import shared_parameter
 
@@ -44,6 +45,7 @@ def _row(axes: Any) -> Any:
     return [axes] if is_size else axes
 
 
+@explained
 def param(
     name: str,
     *,
@@ -211,6 +213,7 @@ def _take_out(initial: Tensor, loop: Loop[Tensor], origin: Origin) -> None:
         tensor.loop = None
 
 
+@explained
 def placeholder(
     name: str,
     *,
@@ -245,6 +248,7 @@ def placeholder(
     )
 
 
+@explained
 def declare(
     name: str,
     *,
@@ -325,6 +329,7 @@ def _new_statistic(
     return Tensor(session, definition, shape, precision, label, origin)
 
 
+@explained
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:
     """Return an integer that a routine takes when it is called: `step(i=3)`.
 
@@ -350,6 +355,7 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
     return StaticIndex(name, range)
 
 
+@explained
 def static_extent(name: str, *, max: int) -> StaticExtent:
     """Return the size of axes that a routine takes when it is called: `step(n=17)`.
 

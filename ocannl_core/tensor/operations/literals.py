@@ -38,6 +38,7 @@ from ocannl_core.tensor.graph.definitions import LITERAL, Literal
 from ocannl_core.tensor.graph.precision import Precision, choose_precision, widen_for_range
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.contractions import stack
 from ocannl_core.tensor.operations.nested_literals import (
     Batch,
@@ -69,6 +70,7 @@ Basis = str | Sequence[str | None] | None
 # ----- exact shapes -------------------------------------------------------------------------------
 
 
+@explained
 def tensor(
     value: Any,
     *,

@@ -21,8 +21,8 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import settings
-from ocannl_core.storage import directory
-from ocannl_cpu_c import background_compilation, cache, compiler, loader
+from ocannl_core.storage import directory, object_cache
+from ocannl_cpu_c import background_compilation, compiler, loader
 
 
 def warm_up() -> None:
@@ -42,7 +42,7 @@ def warm_up() -> None:
     background_compilation.stop()
     for known in (loader._loaded, loader._libraries, loader._pools, loader._found_runtime):
         known.clear()
-    cache._opened.cache_clear()
+    object_cache._opened.cache_clear()
     compiler._find.cache_clear()
     directory._held.clear()
     oc.reset()

@@ -21,6 +21,7 @@ from ocannl_core.errors import CompileError
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.storage import object_cache
 from ocannl_cpu_c import cache, compiler, loader, translation_units
 from ocannl_cpu_c.loader import load
 
@@ -51,7 +52,7 @@ def forget() -> None:
     """Bring this process back to where a new one starts."""
     loader._loaded.clear()
     loader._libraries.clear()
-    cache._opened.cache_clear()
+    object_cache._opened.cache_clear()
     compiler._find.cache_clear()
 
 
@@ -208,7 +209,7 @@ def test_an_unusable_directory_is_replaced_after_one_warning(counted, tmp_path):
 def test_the_files_that_were_not_used_for_longest_go_when_there_are_many(
     counted, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(cache, "_MOST_FILES", 4)
+    monkeypatch.setattr(object_cache, "_MOST_FILES", 4)
     for number in range(3):
         load([kernel(number + 0.5)])
         forget()

@@ -26,6 +26,7 @@ from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.storage import directory as directories
+from ocannl_core.storage.digests import add_json_digest
 from ocannl_cpu_c import cache, compiler, loader, object_files, processes
 from ocannl_cpu_c.loader import load
 from ocannl_cpu_c.translation_units import file_of
@@ -516,9 +517,9 @@ def test_a_record_of_another_kernel_is_not_used(fresh: Path) -> None:
     assert found is not None
     assert other is not None
     record = f"{one}.json"
-    opened._kernels.write(record, cache.add_json_digest(record, {"object": other.name}))
+    opened.compiled.kernels.write(record, add_json_digest(record, {"object": other.object.name}))
     loader._loaded.clear()
     assert load([kernel(1.5)])
     again = opened.find(one)
     assert again is not None
-    assert again.name == found.name
+    assert again.object == found.object

@@ -191,6 +191,61 @@ def test_networks_give_the_same_bits_on_any_number_of_threads(network) -> None:
     assert all(each == results[0] for each in results)
 
 
+def drawn(make) -> list[bytes]:
+    """Return 100 003 random numbers, drawn by a kernel that threads share."""
+    with oc.Session(seed=3):
+        step = oc.static_index("step")
+        numbers = make(step)
+        declared = oc.declare("result", batch=[], input=[], output=[100_003], dtype=numbers.dtype)
+
+        @oc.cd
+        def fill() -> None:
+            declared[:] = numbers
+
+        context = oc.Context("cpu_c")
+        routine = context.compile(fill(), bindings=[step])
+        (kernel,) = oc.explain(routine).kernels
+        assert kernel.is_parallel
+        routine(step=7)
+        return [context[declared].tobytes()]
+
+
+def dropped(_) -> list[bytes]:
+    """Return the results and gradients of dropout in two steps."""
+    with oc.Session(seed=3):
+        x = oc.param("x", output=[300, 333], init=oc.uniform())
+        y = oc.nn.dropout(x, rate=0.3)
+        loss = oc.einsum("... => 0", y * y)
+        context = oc.Context("cpu_c")
+        step = context.compile(oc.train.grad_update(loss), keep=[y, x.grad])
+        context.init_params(loss)
+        assert any(kernel.is_parallel for kernel in oc.explain(step).kernels)
+        found = []
+        for _ in range(2):
+            step()
+            found += [context[y].tobytes(), context[x.grad].tobytes()]
+        assert found[0] != found[2]
+        return found
+
+
+@pytest.mark.parametrize(
+    ("draw", "make"),
+    [
+        (drawn, lambda step: oc.uniform(counter=step, dtype="float32")),
+        (drawn, lambda step: oc.uniform(counter=step, dtype="int32")),
+        (drawn, lambda step: oc.normal(counter=step, dtype="float32")),
+        (dropped, None),
+    ],
+    ids=["uniform", "integers", "normal", "dropout"],
+)
+def test_threads_share_random_numbers_and_any_number_of_them_gives_the_same_bits(draw, make):
+    results = []
+    for threads in (1, 2, 3):
+        with settings.overrides(threads=threads):
+            results.append(draw(make))
+    assert all(each == results[0] for each in results)
+
+
 def test_python_threads_run_routines_at_the_same_time():
     launch, expected = launched(1)
     launch(())

@@ -36,14 +36,13 @@ print("right")
 """
 
 PLANT = """
-import os, shutil, sys
+import hashlib
 from pathlib import Path
 from ocannl_core.storage.digests import add_json_digest
-from ocannl_cpu_c.cache import _object_name
 
 evil = Path("EVIL").read_bytes()
 for kernels in Path("CACHE").glob("cpu_c/*/kernels"):
-    name = _object_name(evil)
+    name = f"{hashlib.sha256(evil).hexdigest()}.so"
     (kernels.parent / "objects" / name).write_bytes(evil)
     for record in list(kernels.iterdir()):
         content = add_json_digest(record.name, {"object": name})

@@ -37,8 +37,8 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.storage import directory
-from ocannl_cpu_c import background_compilation, cache, loader
+from ocannl_core.storage import directory, object_cache
+from ocannl_cpu_c import background_compilation, loader
 
 LIMIT = 60
 """Seconds after which a case hangs."""
@@ -81,7 +81,7 @@ def forget() -> None:
     """Bring the process back to where a new one starts."""
     for known in (loader._loaded, loader._libraries, loader._pools, loader._found_runtime):
         known.clear()
-    cache._opened.cache_clear()
+    object_cache._opened.cache_clear()
     directory._held.clear()
     directory._temporary.clear()
 

@@ -14,6 +14,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core.kernel_passes.pipeline import plan_kernels
+from ocannl_core.launch_limits import LaunchLimits
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.target import Target
 from ocannl_cuda import targets
@@ -24,10 +25,21 @@ from ocannl_cuda.nvrtc import Nvrtc
 from ocannl_cuda.source import generate, unit
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+
+
+def _facts(
+    name: str, capability: tuple[int, int], gib: int, processors: int, shared_kib: int, l2_mib: int
+) -> DeviceFacts:
+    """Return the properties of a device whose limits are those of its generation."""
+    extents = (1024, 1024, 64), ((1 << 31) - 1, 65535, 65535)
+    limits = LaunchLimits(1024, *extents, 48 << 10, shared_kib << 10, 65536)
+    return DeviceFacts(name, capability, gib << 30, processors, l2_mib << 20, limits)
+
+
 DEVICES = {
-    "sm_80": DeviceFacts("A100", (8, 0), 80 << 30, 108, 1024, 163 << 10, 40 << 20),
-    "sm_90a": DeviceFacts("H100", (9, 0), 80 << 30, 132, 1024, 227 << 10, 50 << 20),
-    "sm_120": DeviceFacts("RTX 5090", (12, 0), 32 << 30, 170, 1024, 99 << 10, 96 << 20),
+    "sm_80": _facts("A100", (8, 0), 80, 108, 163, 40),
+    "sm_90a": _facts("H100", (9, 0), 80, 132, 227, 50),
+    "sm_120": _facts("RTX 5090", (12, 0), 32, 170, 99, 96),
 }
 
 

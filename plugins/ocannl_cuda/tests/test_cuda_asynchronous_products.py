@@ -51,6 +51,7 @@ from plugins.ocannl_cuda.tests.test_cuda_matrix_tiles import (
     Product,
     device,
     disassembled,
+    disassembly,
     has_disassembler,
     needs_compiler,
     needs_emulator,
@@ -187,7 +188,7 @@ FAULTS = {
     "no wait for a complete stage": (
         COMPLETE,
         "",
-        "the product in line N reads memory that a copy under way fills",
+        "the copy in line N fills memory that products under way read",
     ),
     "no wait for a free stage": (
         r"await_phase\(v1 \+ 8 \* p \+ 16, v2 >> p & 1\);",
@@ -212,7 +213,7 @@ FAULTS = {
     "phases that do not alternate": (
         r"v3 \^= 1u << p;",
         "",
-        "the product in line N reads memory that a copy under way fills",
+        "the copy in line N fills memory that products under way read",
     ),
     "too few bytes": (
         r"arrive_expecting\((.*), (\d+)\);",
@@ -239,7 +240,12 @@ FAULTS = {
         "",
         "products in line N come without a fence before them",
     ),
-    "no wait for products": (
+    "no wait for earlier products": (
+        r"await_earlier_products\(\);",
+        "",
+        "the copy in line N fills memory that products under way read",
+    ),
+    "no wait for the last products": (
         r"await_products_\d+\(\w+\);",
         "",
         "the copy in line N fills memory that products under way read",
@@ -250,7 +256,7 @@ FAULTS = {
         "the copy in line N fills memory that products under way read",
     ),
     "a free stage before its products are made": (
-        r"(await_products_\d+\(\w+\);)\s+(if \(.* % 32 == 0\) {\s+arrive\(.*\);\s+})",
+        r"(if \(.* && v4 != 0u\) {\s+arrive\(v4\);\s+})\s+(v4 = .*;)",
         r"\2 \1",
         "the copy in line N fills memory that products under way read",
     ),
@@ -259,7 +265,11 @@ FAULTS = {
         "described(0x0",
         "the descriptor N in line N is not one of rows of 128 bytes",
     ),
-    "another distance of rows": (r"described\(0x4000004", "described(0x4000008", "wrong"),
+    "another distance of rows": (
+        r"described\(0x4000004",
+        "described(0x4000008",
+        "the copy in line N fills memory that products under way read",
+    ),
     "another distance of blocks": (
         r"described\(0x400000400200",
         "described(0x400000400100",
@@ -446,7 +456,7 @@ def test_the_schedule_has_a_notation() -> None:
     text = schedule_text(step.schedule)  # type: ignore[union-attr]
     assert schedule_text(parse_schedule(text)) == text
     assert text == snapshot(
-        "split i 256; split i1 64; split i11 64; split i111 16; split i1111 8; split j 128; split j1 8; split j11 2; split k 128; split k1 64; grid i0 j0 i10; block i110 i1110 i11111 j110; order i0 j0 i10 i110 i1110 i11111 j110 k0 k10 j10 i11110 j111 k11; unroll j10; unroll i11110; unroll j111; tile i11110 j111 k11; pack 0 inside k10 as i11 k11; pack 1 inside k10 as k11 j1; ring k10; accumulate over k0 fused"
+        "split i 256; split i1 64; split i11 64; split i111 16; split i1111 8; split j 128; split j1 8; split j11 2; split k 128; split k1 64; grid i0 j0 i10; block i110 i1110 i11111 j110; order i0 j0 i10 i110 i1110 i11111 j110 k0 k10 j10 i11110 j111 k11; unroll j10; unroll i11110; unroll j111; vectorise j111; tile i11110 j111 k11; pack 0 inside k10 as i11 k11; pack 1 inside k10 as k11 j1; ring k10; accumulate over k0 fused"
     )
 
 
@@ -543,11 +553,14 @@ def test_hopper_multiplies_and_copies_by_its_own_instructions(name: str, tmp_pat
     assert (used.spill_bytes, used.stack_bytes) == (0, 0)
     threads = prod(kernel.block)
     assert used.registers * threads <= 65536
-    found = disassembled(COMPILER.compile(text, "sm_90a", "kernels.cu"), tmp_path)
-    body = kernel.text
+    cubin = COMPILER.compile(text, "sm_90a", "kernels.cu")
+    found, body = disassembled(cubin, tmp_path), kernel.text
     # the compiler writes the loop over stages out
     stages = found["HGMMA"] // body.count("multiply_async_")
     assert found["HGMMA"] == stages * body.count("multiply_async_") > 0
+    # the products of a stage are under way while the next one is waited for
+    waits = re.findall(r"WARPGROUP.DEPBAR.LE gsb0, (0x\d)", disassembly(cubin, tmp_path))
+    assert Counter(waits) == {"0x1": stages, "0x0": 1}
     assert found["UTMALDG"] >= body.count("copy_box_")
     assert found["SYNCS"] >= 2 * stages
     assert (found["USETMAXREG"] == 2) == ("take_registers" in body) == (threads == 384)

@@ -441,13 +441,18 @@ def test_each_instruction_is_written_in_one_place() -> None:
 
 def disassembled(cubin: bytes, folder: Path) -> Counter[str]:
     """Return the instructions of a cubin, without their variants, with their counts."""
+    text = disassembly(cubin, folder)
+    return Counter(re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9]+)", text))
+
+
+def disassembly(cubin: bytes, folder: Path) -> str:
+    """Return the text of a cubin."""
     import nvidia.cu13  # type: ignore[import-not-found, unused-ignore]
 
     program = Path(nvidia.cu13.__path__[0]) / "bin" / "nvdisasm"
     path = folder / "kernel.cubin"
     path.write_bytes(cubin)
-    text = subprocess.run([program, "-c", path], capture_output=True, text=True, check=True).stdout
-    return Counter(re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9]+)", text))
+    return subprocess.run([program, "-c", path], capture_output=True, text=True, check=True).stdout
 
 
 @needs_compiler

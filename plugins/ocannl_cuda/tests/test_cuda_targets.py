@@ -11,6 +11,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.hooks import manager
+from ocannl_core.launch_limits import LaunchLimits
 from ocannl_cuda.compilers import Missing
 from ocannl_cuda.driver_probe import DeviceFacts, Found, NotInstalled, Refused, probe
 from ocannl_cuda.targets import architecture_in, is_emulated, report
@@ -27,15 +28,19 @@ int cuDeviceGetName(char *name, int length, int device) {
 }
 int cuDeviceTotalMem_v2(unsigned long *size, int device) { *size = 8ul << 30; return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132
-        : attribute == 1 ? 1024 : attribute == 97 ? 49152 : 50 << 20;
+    static const int values[98] = {
+        [75] = 9, [16] = 132, [38] = 50 << 20, [1] = 1024, [2] = 1000, [3] = 1001, [4] = 64,
+        [5] = 1 << 30, [6] = 65535, [7] = 65534, [8] = 49152, [97] = 50000, [12] = 65536,
+    };
+    *value = values[attribute];
     return 0;
 }
 """
 
 
-FIRST = DeviceFacts("First GPU", (9, 0), 8 << 30, 132, 1024, 49152, 50 << 20)
-SECOND = DeviceFacts("Second GPU", (9, 0), 8 << 30, 132, 1024, 49152, 50 << 20)
+LIMITS = LaunchLimits(1024, (1000, 1001, 64), (1 << 30, 65535, 65534), 49152, 50000, 65536)
+FIRST = DeviceFacts("First GPU", (9, 0), 8 << 30, 132, 50 << 20, LIMITS)
+SECOND = DeviceFacts("Second GPU", (9, 0), 8 << 30, 132, 50 << 20, LIMITS)
 
 
 class Compiler:
@@ -92,7 +97,7 @@ def test_a_library_that_is_no_driver_is_not_called(tmp_path: Path) -> None:
 def test_every_obstacle_is_one_sentence_with_a_way_out(
     pycuda_is_installed: bool, compiler: Compiler | Missing
 ) -> None:
-    old = DeviceFacts("Old GPU", (7, 0), 8 << 30, 80, 1024, 49152, 6 << 20)
+    old = DeviceFacts("Old GPU", (7, 0), 8 << 30, 80, 6 << 20, LIMITS)
     answers = (
         NotInstalled("libcuda.so.1: cannot open shared object file"),
         Refused("cuInit", 803, "versions differ"),
@@ -132,7 +137,9 @@ def test_a_usable_device_is_a_target_with_its_thread_blocks() -> None:
     assert first.description == "First GPU"
     assert first.thread_blocks is not None
     assert first.thread_blocks.processors == 132
-    assert first.thread_blocks.local_bytes == 49152
+    assert first.thread_blocks.local_bytes == 50000
+    assert first.thread_blocks.max_threads == 1000
+    assert first.thread_blocks.limits == LIMITS
     assert architecture_in(first) == "sm_90a"
     assert not is_emulated(first)
     assert found.details == snapshot(

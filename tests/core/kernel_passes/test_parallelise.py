@@ -21,16 +21,23 @@ from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.kernels.stream import map_steps
+from ocannl_core.kernels.verify import verify
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
     Binary,
     Block,
+    DeclareLocal,
+    Expr,
     Fill,
     For,
     Load,
+    Local,
+    LocalRead,
     LoopProgram,
     Scope,
+    Scoped,
+    SetLocal,
     Stmt,
     Store,
 )
@@ -92,6 +99,58 @@ def test_small_and_dependent_loops_stay_as_they_are() -> None:
         _, (nest,) = cut(loop)
         assert not nest.is_parallel
         assert nest.body == Block((loop,))
+
+
+V, W = Local(0, float32), Local(1, float32)
+
+
+def scalar(local: Local, value: Expr) -> tuple[Stmt, Stmt]:
+    """Return the declaration of a scalar with a value."""
+    return DeclareLocal(local), SetLocal(local, value)
+
+
+def scaled(target: TensorNode, source: TensorNode, local: Local) -> For:
+    """Return `target[i, j] = source[i, j] * local`."""
+    i, j = fresh_var("i"), fresh_var("j")
+    cell = VarIndex(i), VarIndex(j)
+    value = Binary(BinaryOp.MUL, load(source, *cell), LocalRead(local), float32)
+    inner = For(j, 0, SIDE, Block((Store(target, cell, value),)))
+    return For(i, 0, SIDE, Block((inner,)))
+
+
+def test_each_thread_computes_the_scalars_in_front_of_its_loops() -> None:
+    front = scalar(V, load(B, ZERO, ZERO))
+    _, (nest,) = cut(*front, scaled(A, B, V))
+    assert nest.is_parallel
+    assert nest.body.stmts[:2] == front
+    found = parallel_iterations(nest, NODES)
+    assert found is not None
+    assert [run.count for run in found.outer] == [SIDE]
+
+
+def test_each_phase_has_the_scalars_that_it_reads_and_those_behind_them() -> None:
+    double = Binary(BinaryOp.ADD, LocalRead(V), LocalRead(V), float32)
+    first, second = scalar(V, load(B, ZERO, ZERO)), scalar(W, double)
+    plan, (one, other) = cut(*first, *second, scaled(A, B, V), scaled(C, A, W))
+    assert one.is_parallel
+    assert other.is_parallel
+    assert one.body.stmts[:-1] == first
+    assert other.body.stmts[:-1] == (*first, *second)
+    verify(plan)
+
+
+def test_scalars_that_threads_would_compute_differently_keep_a_kernel_on_one() -> None:
+    total = For(fresh_var("k"), 0, SIDE, Block((SetLocal(W, LocalRead(W)),)))
+    long = Scoped(W, Block((SetLocal(W, load(B, ZERO, ZERO)), total)))
+    changing = For(fresh_var("i"), 0, SIDE, Block((SetLocal(V, load(B, ZERO, ZERO)),)))
+    for stmts in (
+        (*scalar(V, load(A, ZERO, ZERO)), scaled(A, B, V)),  # of a cell that the loops write
+        (*scalar(V, load(B, ZERO, ZERO)), scaled(A, B, V), changing),  # set in a loop
+        (*scalar(V, long), scaled(A, B, V)),  # as long as a loop
+    ):
+        _, (nest,) = cut(*stmts)
+        assert not nest.is_parallel
+        assert nest.body == Block(stmts)
 
 
 def test_loops_that_touch_different_cells_are_one_phase() -> None:
@@ -268,7 +327,9 @@ def scrambled(body: Block) -> Block:
         inside = Block(tuple(mirrored(each) for each in stmt.body.stmts))
         return For(var, stmt.start, stmt.stop, substitute_in_stmt(inside, {stmt.var: place}))
 
-    return Block(tuple(mirrored(stmt) for stmt in reversed(body.stmts)))
+    scalars = [stmt for stmt in body.stmts if not isinstance(stmt, For)]
+    loops = [stmt for stmt in body.stmts if isinstance(stmt, For)]
+    return Block((*scalars, *(mirrored(stmt) for stmt in reversed(loops))))
 
 
 def check_every_order(example: Example, interpret: Interpret, plan: Plan) -> int:

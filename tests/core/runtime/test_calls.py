@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ocannl_core
+import ocannl_core as oc
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import UnaryOp
 from ocannl_core.runtime.calls import Accepted, callable_class
@@ -165,3 +166,25 @@ def test_a_routine_runs_again_after_any_other(context: Context, toy: Toy) -> Non
         for again in (2, 0):
             pick(**{"self": again})
             assert context[row].tolist() == table[again].tolist()
+
+
+@pytest.mark.parametrize("range", [3, None])
+@pytest.mark.parametrize("given", [(1,), (np.zeros(2), 1)])
+def test_a_call_with_positional_arguments_names_the_keywords(
+    range: int | None, given: tuple[object, ...]
+) -> None:
+    i = oc.static_index("i", range=range)
+    total = oc.tensor(oc.batch([1.0], [2.0], [3.0]))[i] if range else oc.number(i)
+    step = oc.Context("interp").compile(oc.train.forward(total + 1.0), bindings=[i], name="step")
+    call: Any = step
+    with pytest.raises(oc.UsageError, match=r"step\(i=\.\.\.\)") as caught:
+        call(*given)
+    assert "ctx[x] = array in front of the call" in str(caught.value)
+    step(i=2)  # the failed call leaves the routine as it was
+
+
+def test_a_call_with_data_of_a_routine_without_indices_says_where_data_go() -> None:
+    x = oc.placeholder("x", output=[2])
+    step: Any = oc.Context("interp").compile(oc.train.forward(x + 1.0))
+    with pytest.raises(oc.UsageError, match=r"ctx\[x\] = array"):
+        step(np.zeros(2))

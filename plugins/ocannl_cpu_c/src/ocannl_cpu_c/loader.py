@@ -264,13 +264,14 @@ def _library(entry: CachedKernel) -> LoadedObject:
     Raises:
         OSError: if it cannot be loaded, or does not have the kernel.
     """
-    library = _libraries.get(entry.name)
+    found = entry.object
+    library = _libraries.get(found.name)
     if library is None:
-        code = object_files.load(entry.directory, entry.name, entry.content)
-        library = _libraries[entry.name] = LoadedObject(code, _positions(code))
+        code = object_files.load(found.directory, found.name, found.content)
+        library = _libraries[found.name] = LoadedObject(code, _positions(code))
         _recent.use(library)
     if entry.key not in library.positions:
-        raise ForeignObjectError(f"{entry.name} does not have the kernel {entry.key}")
+        raise ForeignObjectError(f"{found.name} does not have the kernel {entry.key}")
     return library
 
 

@@ -50,7 +50,8 @@ def ocannl_targets() -> TargetReport:
 @hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> CudaSource:
     """Return the CUDA C++ of a routine."""
-    return generate(kernels)
+    blocks = target.thread_blocks
+    return generate(kernels, None if blocks is None else blocks.limits)
 
 
 @hookimpl

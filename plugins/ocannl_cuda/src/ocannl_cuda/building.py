@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ocannl_core.backend_api import CompileError
+from ocannl_core.backend_api import CompileError, settings
 from ocannl_core.backend_api.c_family import CODEGEN_VERSION, KernelText
-from ocannl_cuda.cache import Cubin, DiskCache, open_cache
+from ocannl_core.backend_api.files import CachedObject, ObjectCache, object_cache
 from ocannl_cuda.compiler import CudaCompiler, RejectedError
 from ocannl_cuda.dialect import PREAMBLE
 from ocannl_cuda.source import unit
@@ -27,7 +27,7 @@ def build(
     compiler: CudaCompiler,
     architecture: str,
     titles: Mapping[str, str],
-) -> dict[str, Cubin]:
+) -> dict[str, CachedObject]:
     """Return the compiled code of kernels by symbol.
 
     Args:
@@ -39,8 +39,9 @@ def build(
     Raises:
         CompileError: if the compiler rejects a kernel.
     """
-    cache = open_cache(_identity(compiler, architecture))
-    found: dict[str, Cubin] = {}
+    identity = _identity(compiler, architecture)
+    cache = object_cache(settings.cache_directory(), "cuda", identity, ".cubin")
+    found: dict[str, CachedObject] = {}
     missing: list[KernelText] = []
     for kernel in kernels:
         cubin = cache.find(kernel.symbol)
@@ -53,7 +54,7 @@ def build(
     count = max(1, min(os.cpu_count() or 1, len(missing) // _FEWEST))
     groups = [missing[start::count] for start in range(count)]
 
-    def compiled(group: list[KernelText]) -> Cubin:
+    def compiled(group: list[KernelText]) -> CachedObject:
         symbols = [kernel.symbol for kernel in group]
         name = f"{symbols[0]}.cu"
         try:
@@ -66,6 +67,7 @@ def build(
     else:
         with ThreadPoolExecutor(count) as pool:
             results = list(pool.map(compiled, groups))
+    cache.drop_old()
     for group, cubin in zip(groups, results, strict=True):
         found |= {kernel.symbol: cubin for kernel in group}
     return found
@@ -82,7 +84,7 @@ def _rejection(
     error: RejectedError,
     compiler: CudaCompiler,
     architecture: str,
-    cache: DiskCache,
+    cache: ObjectCache,
     titles: Mapping[str, str],
 ) -> CompileError:
     """Return the error of the first kernel that is rejected alone."""
@@ -100,10 +102,12 @@ def _error_of(
     text: str,
     log: str,
     compiler: CudaCompiler,
-    cache: DiskCache,
+    cache: ObjectCache,
     titles: Mapping[str, str],
 ) -> CompileError:
-    path = cache.keep_source(f"{kernel.symbol}.cu", text)
+    source = f"{kernel.symbol}.cu"
+    cache.objects.write(source, text.encode())
+    path = cache.objects.path / source
     match = _ERROR.search(log)
     lines, number = text.splitlines(), int(match[1]) if match else 0
     line = f", line {number}: {lines[number - 1].strip()}" if 0 < number <= len(lines) else ""

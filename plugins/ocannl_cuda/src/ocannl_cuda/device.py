@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from ocannl_core.backend_api import LinkError, Target
-from ocannl_cuda.cache import Cubin
+from ocannl_core.backend_api.files import CachedObject
 from ocannl_cuda.driver_calls import DriverCallError, DriverCalls
 from ocannl_cuda.events import DeviceEvent, EventPool
 from ocannl_cuda.memory_pool import MemoryPool
@@ -219,16 +219,16 @@ class Device:
                     return
             self.reuse_event(event)
 
-    def function(self, cubin: Cubin, symbol: str) -> Any:
+    def function(self, cubin: CachedObject, symbol: str) -> Any:
         """Return a kernel of a cubin, which is loaded once; the context must be current.
 
         Raises:
             LinkError: if the driver refuses it.
         """
         try:
-            if cubin.digest not in self._modules:
-                self._modules[cubin.digest] = self.driver.module_from_buffer(cubin.content)
-            return self._modules[cubin.digest].get_function(symbol)
+            if cubin.name not in self._modules:
+                self._modules[cubin.name] = self.driver.module_from_buffer(cubin.content)
+            return self._modules[cubin.name].get_function(symbol)
         except self.driver.Error as error:
             raise LinkError(
                 "The driver loads compiled kernels.",
@@ -236,6 +236,11 @@ class Device:
                 where=f"kernel {symbol} on device {self.ordinal}",
                 fix="remove the directory `cuda` of the cache, which `ocannl doctor` names",
             ) from error
+
+    def registers(self, function: Any) -> int:
+        """Return the registers of each thread of a loaded kernel; the context must be current."""
+        count: int = function.get_attribute(self.driver.function_attribute.NUM_REGS)
+        return count
 
     def allow_shared_memory(self, function: Any, nbytes: int, where: str) -> None:
         """Let launches of a kernel state so much shared memory; the context must be current.

@@ -92,7 +92,12 @@ class Cuda(BlockDialect):
         return f"{text}\n{ptx.definitions(own)}" if own else text
 
     def for_positions(self, most: int) -> Cuda:
-        return DIALECT if most < self.far else WIDE
+        return (Cuda if most < self.far else WideCuda)(self.max_blocks)
+
+    @property
+    def folded_block_number(self) -> str:
+        kind = self.index_type
+        return f"(({kind})blockIdx.x + ({kind})gridDim.x * ({kind})blockIdx.y)"
 
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return self.function_head(f'extern "C" __global__ void {symbol}', parameters)
@@ -162,6 +167,8 @@ class WideCuda(Cuda):
 
 
 class _Persistent(Cuda):
+    """The same for blocks that run some of a grid each: grids have any number of blocks."""
+
     block_number: ClassVar[str] = "block"
 
 
@@ -177,6 +184,5 @@ def _own_helpers(helpers: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 DIALECT = Cuda()
-WIDE = WideCuda()
 _PERSISTENT = _Persistent()
 _PERSISTENT_WIDE = _PersistentWide()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator, Sequence
 from functools import cache
 
-from ocannl_core.backend_api import dataclass
+from ocannl_core.backend_api import LaunchLimits, dataclass
 
 LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100
 """The result of a driver that finds no device."""
 
-_ATTRIBUTES = (75, 76, 16, 1, 97, 38)
+_ATTRIBUTES = (75, 76, 16, 38)
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, _MULTIPROCESSOR_COUNT,
-_MAX_THREADS_PER_BLOCK, _MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, _L2_CACHE_SIZE.
+_L2_CACHE_SIZE.
+"""
+_LIMITS = (1, 2, 3, 4, 5, 6, 7, 8, 97, 12)
+"""CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, _MAX_BLOCK_DIM_X, _Y, _Z, _MAX_GRID_DIM_X, _Y, _Z,
+_MAX_SHARED_MEMORY_PER_BLOCK, _MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, _MAX_REGISTERS_PER_BLOCK.
 """
 
 _MEANINGS = {
@@ -58,18 +63,16 @@ class DeviceFacts:
         capability: Its compute capability, as major and minor number.
         nbytes: The size of its memory.
         processors: The number of its multiprocessors.
-        max_threads: The most threads of a block.
-        shared_bytes: The shared memory of a block, at most; kernels opt in to more than 48 KiB.
         cache_bytes: The size of its L2 cache.
+        limits: The limits of launches.
     """
 
     name: str
     capability: tuple[int, int]
     nbytes: int
     processors: int
-    max_threads: int
-    shared_bytes: int
     cache_bytes: int
+    limits: LaunchLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +146,17 @@ def _facts(driver: ctypes.CDLL, ordinal: int) -> DeviceFacts:
     _call(driver, "cuDeviceGetName", name, len(name), device)
     nbytes = ctypes.c_size_t()
     _call(driver, "cuDeviceTotalMem_v2", ctypes.byref(nbytes), device)
-    found = []
-    for attribute in _ATTRIBUTES:
-        value = ctypes.c_int()
-        _call(driver, "cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
-        found.append(value.value)
-    major, minor, *others = found
-    return DeviceFacts(name.value.decode(errors="replace"), (major, minor), nbytes.value, *others)
+
+    def values(attributes: Sequence[int]) -> Iterator[int]:
+        for attribute in attributes:
+            value = ctypes.c_int()
+            _call(driver, "cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+            yield value.value
+
+    major, minor, processors, cache_bytes = values(_ATTRIBUTES)
+    threads, *extents, declared_bytes, shared_bytes, registers = values(_LIMITS)
+    block, grid = (extents[0], extents[1], extents[2]), (extents[3], extents[4], extents[5])
+    limits = LaunchLimits(threads, block, grid, declared_bytes, shared_bytes, registers)
+    decoded = name.value.decode(errors="replace")
+    capability = major, minor
+    return DeviceFacts(decoded, capability, nbytes.value, processors, cache_bytes, limits)

@@ -22,6 +22,7 @@ from ocannl_core.backend_api import (
     Step,
     Target,
     TensorNode,
+    ThreadBlocks,
     dataclass,
     interior,
     make_exclusive,
@@ -31,10 +32,10 @@ from ocannl_core.backend_api import (
     settings,
 )
 from ocannl_core.backend_api.c_family import KernelText, native_arguments
+from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.loops import Block, CheckPositions, check_positions, statements
 from ocannl_cuda.building import build
-from ocannl_cuda.cache import Cubin
 from ocannl_cuda.compiler import CudaCompiler
 from ocannl_cuda.dependences import MemoryAccess
 from ocannl_cuda.device import Device, device_of
@@ -44,7 +45,7 @@ from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
 from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
 from ocannl_cuda.memory_pool import Allocation
-from ocannl_cuda.source import CudaSource
+from ocannl_cuda.source import CudaSource, check_launches, check_step, needs_of
 from ocannl_cuda.staging import HostMemory
 from ocannl_cuda.tensor_maps import encode
 
@@ -63,7 +64,7 @@ class CudaExecutable:
     """
 
     source: CudaSource
-    cubins: Mapping[str, Cubin]
+    cubins: Mapping[str, CachedObject]
     target: Target
 
     @classmethod
@@ -73,8 +74,10 @@ class CudaExecutable:
         """Return the routine compiled; kernels that the cache has are not compiled again.
 
         Raises:
+            LaunchLimitError: if the device does not run some launch.
             CompileError: if the compiler rejects the code.
         """
+        check_launches(source, target)
         steps = zip(source.launched, source.plan.kernels, strict=True)
         titles = {symbol: step.title for symbol, step in steps if symbol is not None}
         return cls(source, build(source.kernels, compiler, architecture, titles), target)
@@ -89,6 +92,7 @@ class CudaExecutable:
         Raises:
             LinkError: if a buffer is missing, belongs to another device, or does not fit its node;
                 or if the device has too little memory for the nodes of the routine.
+            LaunchLimitError: if a block needs more registers than the device has.
         """
         device = device_of(self.target)
         try:
@@ -211,10 +215,12 @@ class _Linker:
         flag = self._device.host_memory(_FLAG_BYTES) if checks else None
         grid, maps = text.grid, self._tensor_maps(text, addresses, step.title)
         if maps:  # persistent blocks: one for each multiprocessor
-            grid = (min(prod(grid), self._processors),)
+            grid = (min(prod(grid), self._blocks.processors),)
         shape = _padded(grid), _padded(text.block)
         last = () if flag is None else (flag.address,)
         where = f"kernel {symbol}, {step.title}"
+        needs = needs_of(text, self._device.registers(function))
+        check_step(step, text, needs, self._blocks.limits, str(self._executable.target))
         shared = text.group_bytes if text.group_bytes > STATIC_SHARED_BYTES else 0
         if shared:
             self._device.allow_shared_memory(function, shared, where)
@@ -237,10 +243,10 @@ class _Linker:
             yield self._check(checks, flag, where)
 
     @property
-    def _processors(self) -> int:
+    def _blocks(self) -> ThreadBlocks:
         blocks = self._executable.target.thread_blocks
         assert blocks is not None
-        return blocks.processors
+        return blocks
 
     def _tensor_maps(self, text: KernelText, addresses: Sequence[int], title: str) -> list[bytes]:
         """Return the tensor maps of the arrays of which a kernel copies boxes."""

@@ -13,12 +13,16 @@ from ocannl_core.backend_api import (
     IdentityMap,
     Kernel,
     KernelStream,
+    LaunchLimits,
+    LaunchNeeds,
     LeafStep,
     NodeInfos,
     Plan,
     PrintedNames,
     RepeatedSteps,
     Step,
+    Target,
+    check_launch,
     dataclass,
     merge_reads,
     replace,
@@ -31,7 +35,7 @@ from ocannl_core.backend_api.c_family import (
     render_kernel,
     render_native,
 )
-from ocannl_cuda.dialect import DIALECT
+from ocannl_cuda.dialect import DIALECT, STATIC_SHARED_BYTES, Cuda
 from ocannl_cuda.targets import PROCESSOR_REGISTERS, REGISTERS
 
 
@@ -56,18 +60,23 @@ class CudaSource:
         return DIALECT.language
 
 
-def generate(kernels: KernelStream) -> CudaSource:
+def generate(kernels: KernelStream, limits: LaunchLimits | None = None) -> CudaSource:
     """Return the CUDA C++ of a routine; kernels that differ only in names share their text.
+
+    Args:
+        kernels: The kernels.
+        limits: The limits of launches of the device.
 
     Raises:
         CodegenError: for a statement or number format that CUDA C++ cannot express.
     """
+    dialect = DIALECT.for_limits(limits)
     rendered: IdentityMap[LeafStep, KernelText | None] = IdentityMap()
     texts: list[KernelText | None] = []
     for step, nodes in kernels:
         first = step.like if isinstance(step, Kernel) and step.like is not None else step
         if first not in rendered:
-            rendered[first] = _kernel_of(first, nodes)
+            rendered[first] = _kernel_of(first, nodes, dialect)
         texts.append(rendered[first])
     plan = kernels.plan()
     distinct = {text.symbol: text for text in texts if text is not None}
@@ -84,14 +93,51 @@ def unit(kernels: Iterable[KernelText]) -> str:
     return "\n".join([DIALECT.prelude(helpers), *(kernel.text for kernel in kernels)])
 
 
-def _kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
+def check_launches(source: CudaSource, target: Target) -> None:
+    """Check that a device runs all launches of a routine.
+
+    Raises:
+        LaunchLimitError: if it does not.
+    """
+    limits = None if target.thread_blocks is None else target.thread_blocks.limits
+    texts = {kernel.symbol: kernel for kernel in source.kernels}
+    for symbol, step in zip(source.launched, source.plan.kernels, strict=True):
+        if symbol is not None:
+            check_step(step, texts[symbol], needs_of(texts[symbol]), limits, str(target))
+
+
+def check_step(
+    step: LeafStep, text: KernelText, needs: LaunchNeeds, limits: LaunchLimits | None, device: str
+) -> None:
+    """Check that a device runs the launch of a step.
+
+    Raises:
+        LaunchLimitError: if it does not.
+    """
+    where = text.author or f"kernel {text.symbol}, {step.title}"
+    check_launch(needs, limits, device, where, step.title, is_stated=bool(text.author))
+
+
+def needs_of(text: KernelText, registers: int = 0) -> LaunchNeeds:
+    """Return the needs of the launch of a kernel.
+
+    Args:
+        text: The kernel.
+        registers: The registers of a thread, as far as it is compiled.
+    """
+    declared = text.group_bytes if text.group_bytes <= STATIC_SHARED_BYTES else 0
+    grid = (1,) if text.tensor_maps else text.grid  # any number of blocks runs the grid
+    return LaunchNeeds(grid, text.block, declared, text.group_bytes, registers)
+
+
+def _kernel_of(step: LeafStep, nodes: NodeInfos, dialect: Cuda) -> KernelText | None:
     """Return the kernel of a step; None for a call of code that is not CUDA C++."""
     match step:
         case Kernel():
             walks = any(isinstance(each, WalkTiles) for each in step.schedule)
-            return _with_launch_bounds(render_kernel(step, nodes, DIALECT), has_tiles=walks)
+            return _with_launch_bounds(render_kernel(step, nodes, dialect), has_tiles=walks)
         case HostCall(call):
-            native = render_native(call, nodes, DIALECT)
+            native = render_native(call, nodes, dialect)
             return None if native is None else _with_launch_bounds(native)
         case _:
             assert_never(step)

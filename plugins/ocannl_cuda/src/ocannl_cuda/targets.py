@@ -87,10 +87,12 @@ def _obstacle(
 
 
 def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
+    limits = facts.limits
+    most = min(limits.threads, limits.block[0])
     blocks = ThreadBlocks(
-        max_threads=facts.max_threads,
-        threads=_THREADS,
-        local_bytes=facts.shared_bytes,
+        max_threads=most,
+        threads=min(_THREADS, most),
+        local_bytes=limits.shared_bytes,
         registers=REGISTERS,
         subgroup=32,
         processors=facts.processors,
@@ -99,6 +101,7 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: CudaCompiler) -> Target:
         matrix_instructions=instructions_of(facts.capability),
         asynchronous_copies=copies_of(facts.capability),
         asynchronous_products=asynchronous_products_of(facts.capability),
+        limits=limits,
     )
     return Target(
         "cuda",

@@ -68,6 +68,11 @@ def functions() -> dict[str, str]:
             "",
             'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
         ),
+        "await_earlier_products": _function(
+            "await_earlier_products",
+            "",
+            'asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");',
+        ),
         "give_registers": _function(
             "give_registers",
             "",

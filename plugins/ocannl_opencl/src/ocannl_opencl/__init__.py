@@ -44,7 +44,8 @@ def ocannl_targets() -> TargetReport:
 @hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> OpenCLSource:
     """Return the OpenCL C of a routine."""
-    return generate(kernels)
+    blocks = target.thread_blocks
+    return generate(kernels, None if blocks is None else blocks.limits)
 
 
 @hookimpl

@@ -9,6 +9,7 @@ import pyopencl as cl
 
 from ocannl_core.backend_api import (
     Capability,
+    LaunchLimits,
     LinkError,
     Target,
     TargetReport,
@@ -68,17 +69,19 @@ def _all_devices() -> list[Any]:
 
 def _target(number: int, device: Any) -> Target:
     is_gpu = bool(device.type & cl.device_type.GPU)
-    most = int(device.max_work_group_size)
+    limits = _limits(device)
+    most = min(limits.threads, limits.block[0])
     blocks = ThreadBlocks(
         max_threads=most,
         threads=min(most, 256 if is_gpu else 64),
-        local_bytes=int(device.local_mem_size),
+        local_bytes=limits.shared_bytes,
         processors=int(device.max_compute_units),
         subgroup=32 if is_gpu else 1,
         vector_bytes=DIALECT.vector_bytes,
         # compilers for processors turn threads into loops: PoCL 3 loses values where only some
         # blocks meet
         has_conditional_barriers=is_gpu,
+        limits=limits,
     )
     return Target(
         BACKEND,
@@ -92,6 +95,16 @@ def _target(number: int, device: Any) -> Target:
         thread_blocks=blocks,
         capabilities=tuple(Capability),
     )
+
+
+def _limits(device: Any) -> LaunchLimits:
+    """Return the limits of launches of a device; of registers OpenCL states none."""
+    threads, local_bytes = int(device.max_work_group_size), int(device.local_mem_size)
+    x, y, z, *_ = (*map(int, device.max_work_item_sizes), 1, 1)
+    # work items along an axis are counted in the words of the device
+    blocks = (2 ** int(device.address_bits) - 1) // threads
+    grid = blocks, blocks, blocks
+    return LaunchLimits(threads, (x, y, z), grid, local_bytes, local_bytes)
 
 
 def _usable() -> list[Any]:

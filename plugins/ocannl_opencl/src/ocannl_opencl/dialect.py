@@ -82,7 +82,11 @@ class OpenCL(BlockDialect):
     vector_bytes: ClassVar[int] = 16
 
     def for_positions(self, most: int) -> OpenCL:
-        return NARROW if most < self.far else DIALECT
+        return (NarrowOpenCL if most < self.far else OpenCL)(self.max_blocks)
+
+    @property
+    def folded_block_number(self) -> str:
+        return "(get_group_id(0) + get_num_groups(0) * get_group_id(1))"
 
     def function(self, name: str, dtype: DType) -> str:
         """Return the name itself: functions are overloaded, but for that of the preamble."""
@@ -125,4 +129,3 @@ class NarrowOpenCL(OpenCL):
 
 
 DIALECT = OpenCL()
-NARROW = NarrowOpenCL()

@@ -19,6 +19,7 @@ from ocannl_core.backend_api import (
     StaticIndex,
     Target,
     TensorNode,
+    check_launch,
     interior,
     make_exclusive,
     memory_plan,
@@ -45,10 +46,12 @@ class OpenCLExecutable:
         target: The device.
 
     Raises:
+        LaunchLimitError: if the device does not run some launch.
         CompileError: if the driver rejects the code.
     """
 
     def __init__(self, source: OpenCLSource, target: Target) -> None:
+        _check_launches(source.steps, target)
         self._source = source
         self._target = target
         self._program = _built(source, target) if source.kernels else None
@@ -65,6 +68,21 @@ class OpenCLExecutable:
         """
         linker = _Linker(self._source, self._program, self._target, buffers, merge_buffers or {})
         return linker.launcher()
+
+
+def _check_launches(steps: Sequence[RunStep], target: Target) -> None:
+    """Check that a device runs all launches."""
+    limits = None if target.thread_blocks is None else target.thread_blocks.limits
+    for step in steps:
+        match step:
+            case Launch(kernel, title=title):
+                check_launch(step.needs, limits, str(target), f"kernel {kernel}, {title}", title)
+            case RepeatedLaunches(steps=inside):
+                _check_launches(inside, target)
+            case CallExternal():
+                pass
+            case _:
+                assert_never(step)
 
 
 def _built(source: OpenCLSource, target: Target) -> Any:
@@ -182,8 +200,9 @@ class _Linker:
         if flag is not None:
             kernel.set_arg(first + len(launch.indices), flag)
         queue, indices = self._queue, tuple(enumerate(launch.indices, first))
-        extents = (launch.blocks * launch.threads,), (launch.threads,)
-        if launch.blocks * launch.threads == 0:
+        first_axis, *others = launch.grid
+        extents = (first_axis * launch.threads, *others), (launch.threads, *(1 for _ in others))
+        if 0 in (*launch.grid, launch.threads):
             return lambda values: None
 
         def run(values: Values) -> None:

@@ -12,6 +12,8 @@ from ocannl_core.backend_api import (
     IdentityMap,
     Kernel,
     KernelStream,
+    LaunchLimits,
+    LaunchNeeds,
     Plan,
     RepeatedSteps,
     StaticIndex,
@@ -31,23 +33,30 @@ class Launch:
 
     Attributes:
         kernel: The kernel's symbol.
-        blocks: The number of work groups.
+        grid: The extents of the grid of work groups.
         threads: The work items of each.
         arguments: The nodes whose memory it is given.
         merges: The nodes whose merge buffers it is given after those.
         indices: The static indices it is given after those.
         checks: The checks that it runs; an integer for their failure is the last argument.
         title: A description of the kernel.
+        shared_bytes: The bytes of memory that the work items of a group share.
     """
 
     kernel: str
-    blocks: int
+    grid: tuple[int, ...]
     threads: int
     arguments: tuple[TensorNode, ...]
     merges: tuple[TensorNode, ...]
     indices: tuple[StaticIndex, ...]
     checks: tuple[CheckPositions, ...] = ()
     title: str = ""
+    shared_bytes: int = 0
+
+    @property
+    def needs(self) -> LaunchNeeds:
+        """The needs of the launch."""
+        return LaunchNeeds(self.grid, (self.threads,), self.shared_bytes, self.shared_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +101,17 @@ class OpenCLSource:
         return DIALECT.language
 
 
-def generate(kernels: KernelStream) -> OpenCLSource:
+def generate(kernels: KernelStream, limits: LaunchLimits | None = None) -> OpenCLSource:
     """Return the OpenCL C of a routine; kernels that are equal but for names share their text.
+
+    Args:
+        kernels: The kernels.
+        limits: The limits of launches of the device.
 
     Raises:
         CodegenError: for a statement or number format that OpenCL C cannot express.
     """
+    dialect = DIALECT.for_limits(limits)
     rendered: IdentityMap[Kernel, KernelText] = IdentityMap()
     launches: list[Launch | CallExternal] = []
     for step, nodes in kernels:
@@ -107,7 +121,7 @@ def generate(kernels: KernelStream) -> OpenCLSource:
             case Kernel():
                 first = step.like or step
                 if first not in rendered:
-                    rendered[first] = render_kernel(first, nodes, DIALECT)
+                    rendered[first] = render_kernel(first, nodes, dialect)
                 launches.append(_launch(step, rendered[first]))
             case _:
                 assert_never(step)
@@ -121,17 +135,17 @@ def generate(kernels: KernelStream) -> OpenCLSource:
 def _launch(step: Kernel, kernel: KernelText) -> Launch:
     """Return the launch of a step by its kernel."""
     checks = tuple(s for s in statements(step.body) if isinstance(s, CheckPositions))
-    (blocks,) = kernel.grid or (1,)
     (threads,) = kernel.block or (1,)
     return Launch(
         kernel.symbol,
-        blocks,
+        kernel.grid or (1,),
         threads,
         step.arguments,
         merge_reads(step.body),
         step.indices,
         checks if kernel.checks else (),
         step.title,
+        kernel.group_bytes,
     )
 
 
@@ -160,8 +174,9 @@ def _rows(steps: Sequence[RunStep], margin: str = "//   ") -> Iterator[str]:
     """Yield comment lines with the launches."""
     for step in steps:
         match step:
-            case Launch(kernel, blocks, threads, title=title):
-                yield f"{margin}{kernel}: {blocks} x {threads}  {_comment(title)}".rstrip()
+            case Launch(kernel, grid, threads, title=title):
+                blocks = " x ".join(map(str, (*grid, threads)))
+                yield f"{margin}{kernel}: {blocks}  {_comment(title)}".rstrip()
             case CallExternal(op):
                 yield f"{margin}{_comment(op.name)} on the host"
             case RepeatedLaunches(_, count, is_reversed, inside):

@@ -11,6 +11,9 @@
 //   CUDA_EMULATOR_FAIL     NAME:N lets the Nth call of the function fail, for cuMemAlloc_v2,
 //                          cuMemHostAlloc, cuLaunchKernel, cuModuleLoadDataEx, cuGraphLaunch,
 //                          cuGraphInstantiateWithFlags, cuEventCreate, cuEventRecord, cuStreamWaitEvent
+//   CUDA_EMULATOR_LIMITS   other limits of a device, as numbers of attributes with their values:
+//                          5:3,1:64 for three blocks along x, and blocks of 64 threads
+//   CUDA_EMULATOR_REGISTERS  0:N for kernels whose threads have N registers
 //   CUDA_LAUNCH_BLOCKING   1 runs each kernel when it is launched
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -291,6 +294,18 @@ Result cuDeviceGet(int *device, int ordinal) {
 Result cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Emulated device %d", device); return OK; }
 Result cuDeviceComputeCapability(int *major, int *minor, int device) { *major = 9; *minor = 0; return OK; }
 Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = memory_bytes; return OK; }
+static int planted(const char *variable, int key, int usual) {  // the value of a key in a list KEY:VALUE,KEY:VALUE
+  const char *at = getenv(variable);
+  int found, value, length;
+  while (at && sscanf(at, "%d:%d%n", &found, &value, &length) == 2) {
+    if (found == key) return value;
+    at += length;
+    at += *at == ',';
+  }
+  return usual;
+}
+static int limit(int attribute, int usual) { return planted("CUDA_EMULATOR_LIMITS", attribute, usual); }
+static int registers_of_thread(void) { return planted("CUDA_EMULATOR_REGISTERS", 0, 0); }
 Result cuDeviceGetAttribute(int *value, int attribute, int device) {
   switch (attribute) {
     case 1: *value = 1024; break;              // threads per block
@@ -313,6 +328,7 @@ Result cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 41: case 19: *value = 1; break;       // unified addresses, mapped host memory
     default: *value = 0;
   }
+  *value = limit(attribute, *value);
   return OK;
 }
 Result cuDeviceCanAccessPeer(int *value, int device, int peer) {
@@ -611,9 +627,12 @@ Result cuModuleGetFunction(Function **function, Module *module, const char *name
   snprintf(made->name, sizeof made->name, "%s", name);
   return OK;
 }
-Result cuFuncGetAttribute(int *value, int attribute, Function *function) { *value = attribute == 0 ? 1024 : 0; return OK; }
+Result cuFuncGetAttribute(int *value, int attribute, Function *function) {
+  *value = attribute == 0 ? 1024 : attribute == 4 ? registers_of_thread() : 0;
+  return OK;
+}
 Result cuFuncSetAttribute(Function *function, int attribute, int value) {
-  if (attribute == 8 && value > 232448) return INVALID_VALUE;
+  if (attribute == 8 && value > limit(97, 232448)) return INVALID_VALUE;
   if (attribute == 8) function->most_shared = value;
   return OK;
 }
@@ -635,8 +654,12 @@ Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsi
   NEED_CONTEXT();
   if (must_fail("cuLaunchKernel")) return LAUNCH_FAILED;
   const unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
-  if (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z || grid_x > 2147483647u || grid_y > 65535 ||
-      grid_z > 65535 || block_x > 1024 || block_y > 1024 || block_z > 64 || (size_t)block_x * block_y * block_z > 1024 || !extra)
+  static const int usual[] = {1024, 1024, 64, 2147483647, 65535, 65535};
+  const unsigned extents[] = {block_x, block_y, block_z, grid_x, grid_y, grid_z};
+  for (int k = 0; k < 6; ++k)
+    if (!extents[k] || extents[k] > (unsigned)limit(2 + k, usual[k])) return INVALID_VALUE;
+  const size_t threads = (size_t)block_x * block_y * block_z;
+  if (threads > (size_t)limit(1, 1024) || threads * registers_of_thread() > (size_t)limit(12, 65536) || !extra)
     return INVALID_VALUE;
   if (shared > function->most_shared) return INVALID_VALUE;
   Work *work = submit(stream_of(stream), KERNEL);

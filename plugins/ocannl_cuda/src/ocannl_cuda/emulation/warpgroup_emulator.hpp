@@ -280,12 +280,12 @@ CUDA_EMULATOR_ORDERED static void make(const Product &own) {
       }
     }
 }
-// Makes the products of all groups that have ended.
-static inline void await_products(float *sums) {
+// Makes the products of all groups that have ended, but for some of the last ones.
+static inline void await_products(unsigned pending) {
   unsigned left = 0;
   for (unsigned k = 0; k < product_count[current]; ++k) {
     const Product &each = products[current][k];
-    if (each.group < product_group[current])
+    if (each.group + pending < product_group[current])
       make(each);
     else
       products[current][left++] = each;
@@ -317,6 +317,7 @@ static inline void await_phase(uint32_t barrier, uint32_t parity, CUDA_EMULATOR_
   cuda_emulator::await_phase(barrier, parity, line);
 }
 static inline void commit_products() { ++cuda_emulator::product_group[cuda_emulator::current]; }
+static inline void await_earlier_products() { cuda_emulator::await_products(1); }
 static inline void give_registers(CUDA_EMULATOR_LINE) { cuda_emulator::set_registers(40, false, line); }
 static inline void take_registers(CUDA_EMULATOR_LINE) { cuda_emulator::set_registers(232, true, line); }
 
@@ -350,7 +351,7 @@ CUDA_EMULATOR_BOX(5, (int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4
     cuda_emulator::is_fenced[cuda_emulator::current] = true;                    \
   }                                                                             \
   static inline void await_products_##columns(float (&sums)[columns / 2]) {     \
-    cuda_emulator::await_products(sums);                                        \
+    cuda_emulator::await_products(0);                                           \
   }
 CUDA_EMULATOR_COLUMNS(64)
 CUDA_EMULATOR_COLUMNS(128)
