@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from ocannl_core.compile.profile import duration
+from ocannl_core.compile.tuned_placements import PlacementResult
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
@@ -116,12 +117,17 @@ class RoutineExplanation:
         nodes: All nodes of the routine, oldest first.
         kernels: Its steps in the order of execution.
         memory: The memory plan of its scratch nodes, on backends that keep them in one arena.
+        measured: The result of a search over placements on this machine, with times; None without
+            one.
+        unused: The placements of that result that are not in force, with the reasons.
     """
 
     name: str
     nodes: tuple[NodeExplanation, ...]
     kernels: tuple[KernelExplanation, ...]
     memory: MemoryPlan
+    measured: PlacementResult | None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -131,6 +137,9 @@ class RoutineExplanation:
     def __str__(self) -> str:
         lines = [f"routine {self.name}: {len(self.kernels)} kernels, {self.nbytes} bytes"]
         lines += ["nodes", *_table([_node_cells(node) for node in self.nodes])]
+        if self.measured is not None:
+            lines.append(_placements_text(self.measured))
+            lines += [f"  a cached placement is not used: {each}" for each in self.unused]
         if self.memory.places:
             lines.append(str(self.memory))
         lines += ["kernels"]
@@ -260,7 +269,23 @@ def _routine(routine: Routine) -> RoutineExplanation:
         )
         for step in routine.plan.kernels
     )
-    return RoutineExplanation(routine.name, tuple(nodes), kernels, routine.memory_plan)
+    tuned = routine.tuned_placements
+    return RoutineExplanation(
+        routine.name,
+        tuple(nodes),
+        kernels,
+        routine.memory_plan,
+        None if tuned is None else tuned.measured,
+        () if tuned is None else tuple(tuned.unused(routine.placements)),
+    )
+
+
+def _placements_text(found: PlacementResult) -> str:
+    """Return the result of a search over placements."""
+    times = f"{duration(found.seconds)}, best of {found.tried}"
+    if not found.flips:
+        return f"tuning chose the default placements: {times}"
+    return f"cached placements: {times}; the default's took {duration(found.default_seconds)}"
 
 
 def _measured_text(found: TuningResult) -> str:

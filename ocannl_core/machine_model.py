@@ -256,12 +256,20 @@ MIN_GRID_TERMS = 2048
 """Terms of a part of a single cell, at least; fewer for more cells."""
 MIN_GRID_CELLS = 8
 """The cells from which on a part has this fraction of these terms at least."""
+PRODUCTS_PER_BYTE = 10
+"""Multiply-adds that processors with thread blocks start while memory transfers a byte, by the
+peaks of an H100: 33 T/s and 3.3 TB/s. As many are computed again rather than stored.
+"""
+TILE_PRODUCTS_PER_BYTE = 60
+"""The same for instructions that multiply small matrices of narrow formats."""
 CHAIN_THREADS = 128
 """The threads of a block that walks along the columns of a chain of online reductions."""
 CHAIN_ROW_REGISTERS = 3
 """The statistics that such a thread keeps for each of its rows."""
 CHAIN_REGISTERS = 20
 """The registers that it needs for addresses and for statistics while they change."""
+CHAIN_ADDRESS_REGISTERS = 12
+"""The registers for addresses alone, in a chain without statistics of its own."""
 SCORE_OPERATIONS = 10
 """Operations of a thread for each score of a chain, beside products."""
 ROW_OPERATIONS = 30

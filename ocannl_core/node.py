@@ -279,6 +279,7 @@ class Reason(IntEnum):
     INLINING_REQUESTED = 216
     COMPUTED_POSITION = 217
     WRITTEN_BY_LOOP = 218
+    MEASURED_FASTEST = 219
 
     @property
     def text(self) -> str:
@@ -345,6 +346,7 @@ _REASON_TEXT = {
     "it is in memory",
     Reason.INLINING_REQUESTED: "it was named in inline=",
     Reason.COMPUTED_POSITION: "its cells are written at computed positions",
+    Reason.MEASURED_FASTEST: "a search on this machine measured the routine to be faster so",
     Reason.LOCAL_MEMORY_DISABLED: "everything is kept on the device: enable_device_only is off",
 }
 
@@ -395,6 +397,7 @@ _ADVICE = {
     Reason.STRIDED_REDUCTION: "name it in inline= to reduce where it is read",
     Reason.INLINING_REQUESTED: "leave it out of inline=",
     Reason.COMPUTED_POSITION: "keep it stored, or select its cells by comparing positions",
+    Reason.MEASURED_FASTEST: "set tune to off, or name it in inline= or keep=",
     Reason.LOCAL_MEMORY_DISABLED: "set enable_device_only to true",
 }
 

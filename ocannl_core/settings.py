@@ -150,13 +150,19 @@ class Settings:
     tune: str = _setting(
         "cached",
         formats.TUNING_FORMAT,
-        "the use of schedules measured on this machine: `cached` uses those in the tuning "
-        "cache; `search` also tunes new kernels at compilation; `off` uses none",
+        "the use of schedules and placements measured on this machine: `cached` uses those in the "
+        "tuning cache; `search` also tunes new kernels at compilation; `off` uses none",
     )
     tune_budget: float = _setting(
         10.0,
         formats.SECONDS,
         "the approximate time in seconds that `tune = search` spends on each routine",
+    )
+    tune_placements: bool = _setting(
+        False,
+        formats.BOOLEAN,
+        "whether `tune = search` first spends as much time on a search over placements: which "
+        "intermediate tensors are stored, and which are computed at each read",
     )
     contract: bool = _setting(
         True,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from ocannl_core import settings
 from ocannl_core.cli import probe
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
+from ocannl_core.compile.placement_cache import placement_cache
 from ocannl_core.errors import OcannlError
 from ocannl_core.hooks.checks import Check, CheckOutcome
 from ocannl_core.hooks.manager import backend as backend_named
@@ -76,7 +78,7 @@ def checks(only: str | None = None) -> Iterator[Check]:
             outcome = CheckOutcome.FAIL if entry.error else CheckOutcome.OK
             yield Check(f"wrapper {entry.name}", outcome, entry.error or str(entry))
         yield _default_check()
-        yield from _schedule_checks()
+        yield from _tuning_checks()
     yield _cache_check()
 
 
@@ -113,25 +115,40 @@ def _default_check() -> Check:
     return Check("default backend", CheckOutcome.OK, str(target))
 
 
-def _schedule_checks() -> Iterator[Check]:
-    """Yield a check that the tuning cache can be read; nothing if it is empty."""
+def _tuning_checks() -> Iterator[Check]:
+    """Yield checks that the tuning cache can be read; none of a part that is empty."""
     target, _ = default_target()
-    memory = tuning_cache(target) if target is not None else None
-    entries = list(memory.entries()) if memory is not None else []
-    if memory is None or not entries:
+    if target is None:
         return
-    what = "remembered schedules"
-    broken = [entry.path.name for entry in entries if entry.measured is None]
+    schedules, placements = tuning_cache(target), placement_cache(target)
+    kept = [(entry.path.name, entry.measured is None) for entry in schedules.entries()]
+    yield from _entry_check("remembered schedules", "kernels", schedules.folder, kept)
+    kept = [(entry.path.name, entry.measured is None) for entry in placements.entries()]
+    yield from _entry_check("remembered placements", "routines", placements.folder, kept)
+
+
+def _entry_check(
+    what: str, subjects: str, folder: Path, entries: Sequence[tuple[str, bool]]
+) -> Iterator[Check]:
+    """Yield a check of the entries of a cache.
+
+    Args:
+        what: The entries.
+        subjects: The code that they are for.
+        folder: Their folder.
+        entries: The name of each, and whether it is unreadable.
+    """
+    broken = [name for name, is_broken in entries if is_broken]
     if broken:
         yield Check(
             what,
             CheckOutcome.WARN,
-            f"{len(broken)} of {len(entries)} in {memory.folder} cannot be read, so these kernels "
+            f"{len(broken)} of {len(entries)} in {folder} cannot be read, so these {subjects} "
             f"run by default: {', '.join(broken[:3])}",
             "ocannl tune --forget, and tune again",
         )
-    else:
-        yield Check(what, CheckOutcome.OK, f"{len(entries)} in {memory.folder}")
+    elif entries:
+        yield Check(what, CheckOutcome.OK, f"{len(entries)} in {folder}")
 
 
 def _cache_check() -> Check:

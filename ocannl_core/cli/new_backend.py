@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.into or f"ocannl-{name}")
     write_backend(name, folder, arguments.language)
     print(f"wrote {folder}; next:")
-    print(f"  pip install --editable {folder}")
+    print(f"  pip install --editable '{folder}[test]'")
     print(f"  ocannl check-backend {name}")
     return 0
 

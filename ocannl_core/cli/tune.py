@@ -1,10 +1,11 @@
 """`ocannl tune`: measures schedules on this machine for a program, and caches the fastest.
 
     ocannl tune --budget 30 train.py -- --epochs 1     for the kernels that the program compiles
+    ocannl tune --placements train.py                  placements of its routines first
     ocannl tune --show                                 prints the cache of this machine
     ocannl tune --forget                               empties it
 
-Every later run of any program uses the cached schedules.
+Every later run of any program uses the cached schedules and placements.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING
 
 from ocannl_core.cli.inventory import default_target
 from ocannl_core.cli.scripts import run_script
+from ocannl_core.compile.placement_cache import PlacementCache, PlacementEntry, placement_cache
 from ocannl_core.compile.profile import duration
-from ocannl_core.compile.schedule_search import report_searches
+from ocannl_core.compile.schedule_search import KernelTuning
+from ocannl_core.compile.search_listener import report_searches
 from ocannl_core.errors import UsageError
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, TuningEntry, tuning_cache
@@ -42,9 +45,15 @@ def add(subparsers: Subparsers) -> None:
         metavar="SECONDS",
         help="about how long to search for each routine (the setting tune_budget)",
     )
+    command.add_argument(
+        "--placements",
+        action="store_true",
+        help="first search, for as long again, which intermediate tensors of each routine to store "
+        "(the setting tune_placements)",
+    )
     what = command.add_mutually_exclusive_group()
-    what.add_argument("--show", action="store_true", help="list the cached schedules")
-    what.add_argument("--forget", action="store_true", help="remove the cached schedules")
+    what.add_argument("--show", action="store_true", help="list the cached results")
+    what.add_argument("--forget", action="store_true", help="remove the cached results")
     command.add_argument("script", nargs="?", help="the program")
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
     command.set_defaults(run=run)
@@ -62,32 +71,37 @@ def run(arguments: argparse.Namespace) -> int:
         if target is None:
             assert error is not None
             raise error
-        memory = tuning_cache(target)
-        return _forget(memory) if arguments.forget else _show(memory)
+        schedules, placements = tuning_cache(target), placement_cache(target)
+        act = _forget if arguments.forget else _show
+        return act(schedules, placements)
     if arguments.script is None or not Path(arguments.script).is_file():
         raise UsageError(
             "`ocannl tune` takes a program.",
             found=arguments.script or "no file",
             fix="ocannl tune program.py; or ocannl tune --show",
         )
-    return _run(arguments.script, arguments.arguments, arguments.budget)
-
-
-def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
-    """Run a program with tuning on; return its exit code."""
     variables = {"OCANNL_TUNE": "search"}
-    if budget is not None:
-        variables["OCANNL_TUNE_BUDGET"] = str(budget)
-    found = 0
+    if arguments.budget is not None:
+        variables["OCANNL_TUNE_BUDGET"] = str(arguments.budget)
+    if arguments.placements:
+        variables["OCANNL_TUNE_PLACEMENTS"] = "true"
+    return _run(arguments.script, arguments.arguments, variables)
 
-    def listen(text: str) -> None:
-        nonlocal found
-        found += 1
-        print(text, flush=True)
+
+def _run(script: str, arguments: Sequence[str], variables: dict[str, str]) -> int:
+    """Run a program with tuning on; return its exit code."""
+    found: list[object] = []
+
+    def listen(each: object) -> None:
+        found.append(each)
+        print(each, flush=True)
 
     with _environment(variables), report_searches(listen):
         code = run_script(script, arguments)
-    print(f"\nkernels searched for: {found}")
+    kernels = sum(isinstance(each, KernelTuning) for each in found)
+    print(f"\nkernels searched for: {kernels}")
+    if len(found) > kernels:
+        print(f"routines searched for placements: {len(found) - kernels}")
     return code
 
 
@@ -106,13 +120,32 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _show(memory: TuningCache) -> int:
+def _show(schedules: TuningCache, placements: PlacementCache) -> int:
     """Print the tuning cache; return 0."""
-    entries = list(memory.entries())
-    print(f"{len(entries)} kernels in {memory.folder}")
+    entries = list(schedules.entries())
+    print(f"{len(entries)} kernels in {schedules.folder}")
     for entry in entries:
         print("\n".join(_lines(entry)))
+    routines = list(placements.entries())
+    if routines:
+        print(f"\nplacements of {len(routines)} routines in {placements.folder}")
+    for routine in routines:
+        print("\n".join(_placement_lines(routine)))
     return 0
+
+
+def _placement_lines(entry: PlacementEntry) -> Iterator[str]:
+    found = entry.measured
+    if found is None:
+        yield f"\n{entry.path.name}: not readable, so not used"
+        return
+    times = f"{duration(found.seconds)}, best of {found.tried}"
+    yield f"\n{entry.path.stem[:8]}: {entry.routine}, {times}"
+    if not found.flips:
+        yield "  the default's placements"
+        return
+    yield f"  {duration(found.default_seconds)} by default"
+    yield from (f"  {flip}" for flip in found.flips)
 
 
 def _lines(entry: TuningEntry) -> Iterator[str]:
@@ -129,7 +162,10 @@ def _lines(entry: TuningEntry) -> Iterator[str]:
     yield from (f"    {line}" for line in entry.nest.splitlines())
 
 
-def _forget(memory: TuningCache) -> int:
+def _forget(schedules: TuningCache, placements: PlacementCache) -> int:
     """Empty the tuning cache; return 0."""
-    print(f"{memory.forget()} kernels forgotten in {memory.folder}")
+    print(f"{schedules.forget()} kernels forgotten in {schedules.folder}")
+    count = placements.forget()
+    if count:
+        print(f"placements of {count} routines forgotten in {placements.folder}")
     return 0

@@ -35,11 +35,13 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram, Remark, Repeat
 from ocannl_core.loopir.traverse import walk
-from ocannl_core.node import Placement, TensorNode
+from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.target import Executable, Source, Target
+from ocannl_core.target import Buffer, Executable, Source, Target
 
 if TYPE_CHECKING:
+    from ocannl_core.compile.placement_candidates import ObserveModes
+    from ocannl_core.compile.placement_tuning import PlacementTuning
     from ocannl_core.hooks.manager import Backend
     from ocannl_core.passes.decisions import ChooseMode, Decisions
     from ocannl_core.passes.pipeline import NamedPass
@@ -64,6 +66,7 @@ class Build:
             routines to inline.
         backend: The backend that compiled it.
         target: The device it was compiled for.
+        request: The program before any pass, with all that its code depends on.
     """
 
     assignments: AssignProgram
@@ -75,6 +78,7 @@ class Build:
     definitions: Mapping[TensorNode, Definition]
     backend: Backend
     target: Target
+    request: CompileRequest
 
 
 def compile_program(assignments: AssignProgram, request: CompileRequest) -> Build:
@@ -93,8 +97,11 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
     dump = open_dump(assignments.name)
     if dump.is_open:
         dump.text("assignments", assign_printer.to_text(assignments))
-    # a dump shows every stage, so all of them run; a search for schedules is one of them
+    # a dump shows every stage, so all of them run; a search is one of them
     if dump.is_open or settings.current().tune == "search":
+        if settings.current().tune == "search" and settings.current().tune_placements:
+            with dump.timing("search for placements"):
+                request = _with_searched_placements(request)
         code = generate(request, dump)
     else:
         code = load_or_generate(request, lambda: generate(request, dump))
@@ -115,6 +122,7 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
         code.definitions,
         request.backend,
         request.target,
+        request,
     )
 
 
@@ -132,13 +140,32 @@ def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitErro
     )
 
 
-def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
+def _with_searched_placements(request: CompileRequest) -> CompileRequest:
+    from ocannl_core.compile.placement_search import search_placements
+
+    winner, _ = search_placements(request, generate_arm, settings.current().tune_budget)
+    return request if winner is None else winner.request
+
+
+def generate_arm(request: CompileRequest, observe: ObserveModes | None = None) -> GeneratedCode:
+    """Return the generated code of a program without a search of any kind.
+
+    Args:
+        request: The program.
+        observe: Called with every node whose memory mode is open.
+    """
+    with settings.overrides(tune="off" if settings.current().tune == "off" else "cached"):
+        return generate(request, Dump(None), observe)
+
+
+def generate(
+    request: CompileRequest, dump: Dump, observe: ObserveModes | None = None
+) -> GeneratedCode:
     """Return the generated code of a program, after all passes and scheduling."""
     from ocannl_core.kernel_passes.pipeline import plan_kernels
-    from ocannl_core.passes.decisions import Decisions
 
     backend, target = request.backend, request.target
-    decisions = Decisions(request.stored, _chooser(backend, target), request.inlined)
+    decisions = _decisions(request, observe)
     found = optimise(request, decisions, dump)
     optimised = found.program
     placements = {**found.placements, **decisions.placements(request.lowered.nodes, optimised)}
@@ -164,12 +191,9 @@ def bytes_over_budget(request: CompileRequest) -> int:
     budget = settings.current().memory_budget
     if budget is None or not any(isinstance(s, Repeat) for s in request.lowered.body.stmts):
         return 0
-    from ocannl_core.passes.decisions import Decisions
     from ocannl_core.passes.recompute import needed_bytes
 
-    choose_mode = _chooser(request.backend, request.target)
-    decisions = Decisions(request.stored, choose_mode, request.inlined)
-    return needed_bytes(optimise(request, decisions, Dump(None)).program) - budget
+    return needed_bytes(optimise(request, _decisions(request), Dump(None)).program) - budget
 
 
 def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> OptimisedRepetitions:
@@ -185,7 +209,9 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
         passes = [_timed(each, dump) for each in (*core_passes(decided), *own)]
         return run_passes(program, passes, [dump.program])
 
-    found = optimise_repetitions(request.lowered, request.stored.keys(), run, decisions.choose_mode)
+    found = optimise_repetitions(
+        request.lowered, request.stored.keys(), run, decisions.choose_mode, request.tuned_places
+    )
     program = run(found.program, decisions)
     budget = settings.current().memory_budget
     if budget is not None:
@@ -215,6 +241,45 @@ def compile_again(built: Build) -> Build:
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 
+def search_placements_again(
+    built: Build,
+    budget: float,
+    memory: Mapping[TensorNode, Buffer] | None,
+    in_use: int,
+    *,
+    again: bool,
+) -> tuple[Build, PlacementTuning]:
+    """Return a routine with the placements that a search finds fastest, and the report.
+
+    Args:
+        built: The routine.
+        budget: The seconds to spend, about.
+        memory: The memory of its parameters, which is copied; None if it has no values yet.
+        in_use: The bytes of the device that memory of all kinds takes.
+        again: True to repeat a complete search.
+    """
+    from ocannl_core.compile.placement_search import search_placements
+
+    request = replace(built.request, target=built.target)
+    winner, found = search_placements(
+        request, generate_arm, budget, memory=memory, in_use=in_use, again=again
+    )
+    if winner is None or settings.current().tune == "off":
+        return built, found
+    code = winner.code
+    made = replace(
+        built,
+        optimised=code.optimised,
+        plan=code.plan,
+        source=code.source,
+        executable=winner.executable,
+        placements=code.placements,
+        definitions=code.definitions,
+        request=winner.request,
+    )
+    return made, found
+
+
 def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> None:
     """Raise CodegenError if a device lacks the number format of a node in memory."""
     formats = target.formats
@@ -232,11 +297,33 @@ def _check_formats(program: LoopProgram, backend: Backend, target: Target) -> No
         )
 
 
+def _decisions(request: CompileRequest, observe: ObserveModes | None = None) -> Decisions:
+    """Return the decisions about a program that are made before any pass."""
+    from ocannl_core.passes.decisions import Decisions
+
+    choose = _chooser(request.backend, request.target)
+    if observe is not None:
+        choose = _observed(choose, observe)
+    return Decisions(request.stored, choose, request.inlined, request.tuned_places)
+
+
 def _chooser(backend: Backend, target: Target) -> ChooseMode | None:
     """Return the choice of memory modes by a backend; None if it makes none."""
     if not backend.places_nodes:
         return None
     return lambda node, info, candidates: backend.resolve_mode(node, info, candidates, target)
+
+
+def _observed(choose: ChooseMode | None, observe: ObserveModes) -> ChooseMode:
+    """Return a choice of memory modes that reports the nodes it leaves to the core."""
+
+    def chosen(node: TensorNode, info: NodeInfo, modes: tuple[MemoryMode, ...]) -> Placement | None:
+        found = None if choose is None else choose(node, info, modes)
+        if found is None:
+            observe(node, info, modes)
+        return found
+
+    return chosen
 
 
 def _timed(each: NamedPass, dump: Dump) -> NamedPass:

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocannl_core import settings
+from ocannl_core.compile.relevant_settings import relevant_settings
+from ocannl_core.compile.tuned_placements import TunedPlacements
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
@@ -50,18 +52,8 @@ _MOST_ENTRIES = 1000
 """With more entries, the least recently used half is removed."""
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
-_IRRELEVANT_SETTINGS = frozenset(
-    {
-        "asynchronous",
-        "cache_dir",
-        "device_memory",
-        "dump_dir",
-        "plugin_timeout",
-        "trusted_directories",
-    }
-)
 _PLACEMENTS = tuple[tuple[TensorNode, Placement], ...]
-_QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, ...]]
+_QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, ...], _PLACEMENTS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +66,7 @@ class CompileRequest:
         inlined: The nodes that the user wants inlined.
         backend: The backend that generates and compiles.
         target: The device.
+        tuned: The placements that a search on this machine has chosen; None without a search.
     """
 
     lowered: LoopProgram
@@ -81,6 +74,12 @@ class CompileRequest:
     inlined: frozenset[TensorNode]
     backend: Backend
     target: Target
+    tuned: TunedPlacements | None = None
+
+    @property
+    def tuned_places(self) -> Mapping[TensorNode, Placement]:
+        """The placements that a search has chosen."""
+        return {} if self.tuned is None else self.tuned.places
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +115,8 @@ def load_or_generate(request: CompileRequest, make: Callable[[], GeneratedCode])
     numbering = Numbering()
     lowered, target = request.lowered, request.target
     inlined = tuple(node for node in lowered.nodes if node in request.inlined)
-    stored = tuple(request.stored.items())
-    question = (code, _circumstances(target), target, lowered, stored, inlined)
+    stored, tuned = tuple(request.stored.items()), tuple(request.tuned_places.items())
+    question = (code, _circumstances(target), target, lowered, stored, inlined, tuned)
     try:
         key = hashlib.sha256(encode(question, form_of(_QUESTION), numbering)).hexdigest()
         directory = private_directory(settings.cache_directory(), "routines")
@@ -151,12 +150,7 @@ def _circumstances(target: Target) -> str:
     """Return the versions and settings that results depend on."""
     chosen = settings.current()
     schedules = "" if chosen.tune == "off" else tuning_cache(target).state()
-    relevant = {
-        each.name: getattr(chosen, each.name)
-        for each in fields(chosen)
-        if each.name not in _IRRELEVANT_SETTINGS
-    }
-    return f"{sys.version} {np.__version__} {sorted(relevant.items())} {schedules}"
+    return f"{sys.version} {np.__version__} {relevant_settings()} {schedules}"
 
 
 def _code_digest(backend: Backend) -> str | None:

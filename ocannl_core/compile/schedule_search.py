@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ocannl_core.compile.bench import Bench
+from ocannl_core.compile.placement_tuning import PlacementTuning
 from ocannl_core.compile.profile import duration
+from ocannl_core.compile.search_listener import report
+from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP, Trial
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernel_passes.pipeline import nest_plan
 from ocannl_core.kernel_passes.schedule_kernels import has_schedules
@@ -37,19 +38,12 @@ from ocannl_core.schedule.tuning.candidates import (
     neighbours,
 )
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
-from ocannl_core.target import Launcher, Target
+from ocannl_core.target import Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
 
-MARGIN = 0.03
-"""The fraction of the default's time that another schedule must save to be preferred."""
-
-_STEP = 0.01
-"""The fraction of the fastest time that a neighbour must save for the search to move to it."""
 _MOST_IN_BATCH = 6
-_ROUNDS = 7
-_LAST_ROUNDS = 21
 _SLOW_WORK = 1 << 19
 """Plain loops are not tried above this many cycles of work: they are slower by far, and take long.
 """
@@ -96,6 +90,7 @@ class Tuning:
         known: The number of kernels left out because an earlier search for them was complete.
         left: The number left out because the budget was used up, or they cannot run alone.
         seconds: The duration of the search.
+        placements: The result of a search over placements; None if there was none.
     """
 
     name: str
@@ -103,26 +98,15 @@ class Tuning:
     known: int
     left: int
     seconds: float
+    placements: PlacementTuning | None = None
 
     def __str__(self) -> str:
         counts = [f"{len(self.kernels)} kernels searched for in {self.seconds:.1f} s"]
         counts += [f"{self.known} known already"] if self.known else []
         counts += [f"{self.left} left for the next time"] if self.left else []
-        return "\n".join([f"routine {self.name}: {', '.join(counts)}", *map(str, self.kernels)])
-
-
-Listener = Callable[[str], None]
-_listener: ContextVar[Listener | None] = ContextVar("listener to searches", default=None)
-
-
-@contextmanager
-def report_searches(listener: Listener) -> Iterator[None]:
-    """Pass a line or more of text for every kernel that is searched for inside."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+        before = [] if self.placements is None else [str(self.placements)]
+        kernels = f"routine {self.name}: {', '.join(counts)}"
+        return "\n".join([*before, kernels, *map(str, self.kernels)])
 
 
 @dataclass(slots=True, eq=False)
@@ -183,9 +167,7 @@ def search_schedules(
         measured = _Search(subject, bench, nodes, target, share, before).run()
         _keep(memory, subject.nest, nodes, measured)
         tuned.append(KernelTuning(subject.kernel.title, measured))
-        listener = _listener.get()
-        if listener is not None:
-            listener(str(tuned[-1]))
+        report(tuned[-1])
     return Tuning(
         program.name,
         tuple(tuned),
@@ -234,10 +216,10 @@ def _subjects(plan: NestPlan, target: Target) -> list[_Subject]:
 def _time_default(subject: _Subject, plan: NestPlan, backend: Backend, target: Target) -> bool:
     """Time a kernel with its default schedule; return False if it cannot run alone."""
     bench = Bench(plan, subject.kernel, backend, target)
-    if not bench.can_run:
+    if bench.memory is None:
         return False
     default, *_ = first_candidates(subject.nest, plan.nodes, target)
-    (subject.default,) = bench.least_times(bench.compile([default.schedule]), 3)
+    (subject.default,) = bench.memory.least_times(bench.compile([default.schedule]), 3)
     return True
 
 
@@ -253,7 +235,9 @@ class _Search:
         seconds: float,
         before: TuningResult | None,
     ) -> None:
+        assert bench.memory is not None
         self._bench = bench
+        self._memory = bench.memory
         self._nest = subject.nest
         self._nodes = nodes
         self._target = target
@@ -263,9 +247,9 @@ class _Search:
         self._middle = next(
             (each for each in (default, *others) if each.parameters is not None), default
         )
-        (self._launcher,) = self._bench.compile([default.schedule])
-        self._default_launcher = self._launcher
-        self._expected = self._bench.results(self._launcher)
+        (self._trial,) = self._bench.compile([default.schedule])
+        self._default_trial = self._trial
+        self._expected = self._memory.results(self._trial)
         self._tried: set[Schedule] = {default.schedule}
         is_short = estimated_cycles(bench.plain.body, nodes) <= _SLOW_WORK
         self._first = [*others, plain] if is_short else others
@@ -282,8 +266,8 @@ class _Search:
             if self._improve(batch) and self._best.parameters is not None:
                 self._middle = self._best
                 pending = list(self._neighbours())
-        launchers = [self._default_launcher, self._launcher]
-        default, best = self._bench.least_times(launchers, _LAST_ROUNDS)
+        trials = [self._default_trial, self._trial]
+        default, best = self._memory.least_times(trials, LAST_ROUNDS)
         if best > (1 - MARGIN) * default:
             self._best, best = self._default, default
         return TuningResult(
@@ -303,22 +287,22 @@ class _Search:
     def _improve(self, batch: list[Candidate]) -> bool:
         """Time some candidates beside the fastest; return True if one of them replaces it."""
         self._tried |= {each.schedule for each in batch}
-        launchers = self._bench.compile([each.schedule for each in batch])
+        trials = self._bench.compile([each.schedule for each in batch])
         right = [
-            (each, launcher)
-            for each, launcher in zip(batch, launchers, strict=True)
-            if self._is_right(launcher)
+            (each, trial)
+            for each, trial in zip(batch, trials, strict=True)
+            if self._is_right(trial)
         ]
         if not right:
             return False
-        times = self._bench.least_times([self._launcher, *(each for _, each in right)], _ROUNDS)
-        seconds, (candidate, launcher) = min(
+        times = self._memory.least_times([self._trial, *(each for _, each in right)], ROUNDS)
+        seconds, (candidate, trial) = min(
             zip(times[1:], right, strict=True), key=lambda pair: pair[0]
         )
-        if seconds > (1 - _STEP) * times[0]:
+        if seconds > (1 - STEP) * times[0]:
             return False
-        self._best, self._launcher = candidate, launcher
+        self._best, self._trial = candidate, trial
         return True
 
-    def _is_right(self, launcher: Launcher) -> bool:
-        return self._bench.agree(self._expected, self._bench.results(launcher))
+    def _is_right(self, trial: Trial) -> bool:
+        return self._memory.agree(self._expected, self._memory.results(trial))

@@ -113,3 +113,7 @@ __all__ = [
 
 def __getattr__(name: str) -> NoReturn:
     raise missing_name("oc.nn", name, __all__)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

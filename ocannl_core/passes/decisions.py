@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 
 from ocannl_core import settings
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition, InliningResult, Policy, inline
@@ -38,19 +38,22 @@ class Decisions:
         stored: Nodes that the context keeps from one routine to the next, with its reasons.
         choose_mode: The backend's choice of memory modes; None if it makes none.
         requested: Nodes to inline, profitable or not.
+        tuned: Virtual and local placements that a search by measurement has chosen. They apply
+            where the core and the backend leave both modes open.
         virtual: Nodes that need no memory, and why.
         refused: Why inlining left each of the others in memory.
         definitions: The definitions of virtual nodes, for use in other routines.
         independent: Nodes whose cells are all written before they are read.
         positive: Nodes that never hold `-0.0` when they are read.
         kept: Nodes that could be local and are not.
-        chosen: The backend's choices.
+        chosen: The choices of the backend and of a search.
         outlives: False if no node may outlive the program, which is an iteration of a loop.
     """
 
     stored: Mapping[TensorNode, Placement]
     choose_mode: ChooseMode | None = None
     requested: frozenset[TensorNode] = frozenset()
+    tuned: Mapping[TensorNode, Placement] = field(default_factory=dict)
     virtual: Mapping[TensorNode, Placement] = field(default_factory=dict)
     refused: Mapping[TensorNode, Reason] = field(default_factory=dict)
     definitions: Mapping[TensorNode, Definition] = field(default_factory=dict)
@@ -77,6 +80,8 @@ class Decisions:
         found = inline(program, self.stored, policy, self.requested)
         if self.choose_mode is not None:
             found = self._consult(self.choose_mode, program, policy, found)
+        if self.tuned:
+            found = self._apply_tuned(program, policy, found)
         wish = Placement(MemoryMode.VIRTUAL, Reason.INLINING_REQUESTED)
         for node in found.refused:
             if node in self.requested:
@@ -106,6 +111,32 @@ class Decisions:
             return found
         stored, requested = {**self.stored, **self.kept}, self.requested | extra
         return inline(program, stored, policy, requested, chosen[MemoryMode.LOCAL])
+
+    def _apply_tuned(
+        self, program: LoopProgram, policy: Policy, found: InliningResult
+    ) -> InliningResult:
+        """Return the result of inlining after the choices of a search.
+
+        The definitions for other routines stay those of the default, so that a search changes
+        neither what later code may read nor the operands that this takes.
+        """
+        flipped = {
+            node: placement
+            for node, placement in self.tuned.items()
+            if node in program.nodes
+            and node not in self.chosen
+            and placement.mode in (modes := self._open_modes(node, found))
+            and placement.mode is not modes[0]
+        }
+        if not flipped:
+            return found
+        choices = {**self.chosen, **flipped}
+        local = {node for node, each in choices.items() if each.mode is MemoryMode.LOCAL}
+        virtual = {node for node, each in choices.items() if each.mode is MemoryMode.VIRTUAL}
+        stored, requested = {**self.stored, **self.kept}, self.requested | virtual
+        self.chosen |= flipped
+        again = inline(program, stored, policy, requested, local)
+        return replace(again, definitions=found.definitions)
 
     def _open_modes(self, node: TensorNode, found: InliningResult) -> tuple[MemoryMode, ...]:
         """Return the modes that a node may have, the core's own choice first."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Repeat, Stmt
@@ -42,6 +43,7 @@ def optimise_repetitions(
     stored: AbstractSet[TensorNode],
     optimise: Optimise,
     choose_mode: ChooseMode | None = None,
+    tuned: Mapping[TensorNode, Placement] = MappingProxyType({}),
 ) -> OptimisedRepetitions:
     """Optimise the bodies of the repetitions at the top level of a program, innermost first.
 
@@ -53,6 +55,7 @@ def optimise_repetitions(
         stored: The nodes that the context keeps.
         optimise: Applied to the iteration of each.
         choose_mode: The backend's choice of memory modes.
+        tuned: The placements that a search by measurement has chosen.
     """
     if not any(isinstance(stmt, Repeat) for stmt in program.body.stmts):
         return OptimisedRepetitions(program, {})
@@ -65,7 +68,7 @@ def optimise_repetitions(
             if not outputs or stmt.count == 0:
                 continue
             visible = frozenset((*stmt.inputs, *outputs))
-            found = _optimise_iteration(stmt, program, visible, optimise, choose_mode)
+            found = _optimise_iteration(stmt, program, visible, optimise, choose_mode, tuned)
             stmt = _with_accesses(stmt, found.program, visible)
             placements |= found.placements
             needed.update(node for node in stmt.inputs)
@@ -84,6 +87,7 @@ def _optimise_iteration(
     visible: AbstractSet[TensorNode],
     optimise: Optimise,
     choose_mode: ChooseMode | None,
+    tuned: Mapping[TensorNode, Placement],
 ) -> OptimisedRepetitions:
     """Return the iteration of a repetition as an optimised program."""
     nodes = {**program.nodes, **dict(repeat.private)}
@@ -91,9 +95,10 @@ def _optimise_iteration(
     indices = (*program.indices, repeat.index)
     infos = {node: nodes[node] for node in used}
     iteration = LoopProgram(program.name, used, indices, infos, repeat.body)
-    inner = optimise_repetitions(iteration, visible, optimise, choose_mode)
+    inner = optimise_repetitions(iteration, visible, optimise, choose_mode, tuned)
     outside = Placement(MemoryMode.ON_DEVICE, Reason.USED_ELSEWHERE)
-    decisions = Decisions(dict.fromkeys(visible, outside), choose_mode, outlives=False)
+    kept = dict.fromkeys(visible, outside)
+    decisions = Decisions(kept, choose_mode, tuned=tuned, outlives=False)
     found = optimise(inner.program, decisions)
     decided = decisions.placements(inner.program.nodes, found)
     private = {node: place for node, place in decided.items() if node not in visible}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ocannl_core import settings
 from ocannl_core.compile.driver import bytes_over_budget, compile_program
+from ocannl_core.compile.placement_cache import with_tuned_placements
 from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
@@ -214,6 +215,7 @@ class Context:
         kept = link.stored_nodes(code, self._store, keep, read_again, entry.writes)
         inlined = link.requested_nodes(code, inline)
         request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
+        request = with_tuned_placements(request)
         excess = bytes_over_budget(request)
         if excess > 0 and computation.keep_less(excess):
             return self._compile(computation, bindings, keep, name, inline)

@@ -21,7 +21,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticExtent, StaticIndex
 from ocannl_core.loopir.nodes import Block, LoopProgram
 from ocannl_core.loopir.traverse import clone_stmt, static_indices
-from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
+from ocannl_core.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.runtime.store import BufferStore, Recipe, RunRecord, Stored
 
@@ -47,9 +47,8 @@ def recipes_for(
         unstored = store.find_unstored(node)
         if store.find(node) is not None or unstored is None or unstored.recipe is None:
             continue
-        if unstored.placement.mode is MemoryMode.VIRTUAL:
-            _check(unstored.recipe, store, routine)
-            found.append(unstored.recipe)
+        _check(unstored.recipe, store, routine)
+        found.append(unstored.recipe)
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Never, NoReturn, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
-from ocannl_core.compile.driver import compile_again
+from ocannl_core.compile.driver import compile_again, search_placements_again
 from ocannl_core.errors import LinkError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import StaticExtent, StaticIndex, affine
@@ -23,14 +23,17 @@ from ocannl_core.runtime import checks, link, merge, recompute
 from ocannl_core.runtime.calls import callable_class
 from ocannl_core.runtime.dependences import Dependence, dependences
 from ocannl_core.runtime.link import Linkable
+from ocannl_core.runtime.memory import Entry
 from ocannl_core.runtime.pauses import Action, Pauses
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stored, is_pending
 from ocannl_core.target import Buffer, Launcher
 
 if TYPE_CHECKING:
+    from ocannl_core.compile.placement_tuning import PlacementTuning
     from ocannl_core.compile.profile import Profile
     from ocannl_core.compile.schedule_search import Tuning
+    from ocannl_core.compile.tuned_placements import TunedPlacements
 
 
 class Routine:
@@ -184,7 +187,9 @@ class Routine:
         build = self._build
         return profile(build.plan, build.backend, build.target, values, memory, seconds)
 
-    def tune(self, budget: float = 30.0, *, again: bool = False) -> Tuning:
+    def tune(
+        self, budget: float = 30.0, *, again: bool = False, placements: bool = False
+    ) -> Tuning:
         """Search for the fastest schedules of the kernels on this machine, and use them.
 
         The schedules found are kept in the tuning cache on disk: this routine uses them from now
@@ -194,14 +199,37 @@ class Routine:
 
         Args:
             budget: How many seconds to spend, about. The kernels that take longest come first.
-            again: Also searches for kernels for which an earlier search came to its end.
+            again: Also searches where an earlier search came to its end.
+            placements: Spends half of the budget on a search over placements first: which
+                intermediate tensors are stored, and which are computed at each read. The result is
+                kept and used in the same way, for routines of equal code.
         """
         from ocannl_core.compile.schedule_search import search_schedules
 
+        chosen = self._tune_placements(budget / 2, again=again) if placements else None
+        left = budget if chosen is None else max(0.0, budget - chosen.spent)
         build = self._build
-        found = search_schedules(build.optimised, build.backend, build.target, budget, again=again)
+        found = search_schedules(build.optimised, build.backend, build.target, left, again=again)
         self._build = compile_again(build)
         self._launch = self._linked()
+        return replace(found, placements=chosen)
+
+    def _tune_placements(self, budget: float, *, again: bool) -> PlacementTuning:
+        """Search for the fastest placements, and use them."""
+        self._store.synchronize()
+        account = self._store.device.account
+        memory = {node: stored.buffer for node, stored in self._memory.items()}
+        built, found = search_placements_again(
+            self._build, budget, memory if self.can_run else None, account.nbytes, again=again
+        )
+        if not memory.keys() >= set(built.plan.params):
+            return found  # it reads more than this routine has memory of
+        self._build, self.placements = built, built.placements
+        account.remove(self)
+        self._launch = self._linked()
+        scratch = memory_plan(built.plan).nbytes
+        if scratch:
+            account.add(self, Entry(self.name, "scratch", scratch, self._store.history))
         return found
 
     @property
@@ -250,6 +278,11 @@ class Routine:
     def memory_plan(self) -> MemoryPlan:
         """The memory of the routine's own nodes, some of which share it; printable."""
         return memory_plan(self._build.plan)
+
+    @property
+    def tuned_placements(self) -> TunedPlacements | None:
+        """The result of a search over placements, with those that it chose; None without one."""
+        return self._build.request.tuned
 
     @property
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:

@@ -62,6 +62,10 @@ def __getattr__(name: str) -> Any:
     return globals()[name]
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 __all__ = [
     "LAMB",
     "SGD",

@@ -159,6 +159,10 @@ MOVES: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Array]]] = {
         lambda x: oc.pad(x, [(2, 3), (0, 9)], mode="wrap", axis=(1, 2)),
         lambda a: np.pad(a, ((0, 0), (2, 3), (0, 9)), mode="wrap"),
     ),
+    "pad, reflect all": (
+        lambda x: oc.pad(x, [(1, 1), (2, 1), (3, 0)], mode="reflect"),
+        lambda a: np.pad(a, [(1, 1), (2, 1), (3, 0)], mode="reflect"),
+    ),
     "repeat": (lambda x: x.repeat(3, 1), lambda a: np.repeat(a, 3, 1)),
     "tile": (lambda x: x.tile((2, 1, 1, 3)), lambda a: np.tile(a, (2, 1, 1, 3))),
     "tril": (lambda x: x.tril(-1), lambda a: np.tril(a, -1)),
@@ -308,3 +312,13 @@ def test_a_mistake_is_reported_with_its_rule(mistake: Callable[[Any], Any], mess
         x = oc.placeholder("x", batch=[2], output=[3], input=[4])
         with pytest.raises((oc.UsageError, oc.ShapeError), match=message):
             mistake(x)
+
+
+def test_two_axes_are_continued_without_a_copy_between_them() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[20, 30])
+        padded = oc.pad(x, ((2, 2), (3, 3)), mode="reflect")
+        routine = oc.Context("cpu_c").compile(oc.train.forward(padded))
+    head, *statements = routine.loop_ir.splitlines()
+    assert "routine " in head
+    assert not any("float32[" in each for each in statements), routine.loop_ir

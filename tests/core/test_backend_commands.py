@@ -234,6 +234,17 @@ def test_a_suite_without_tests_is_an_error(capsys: pytest.CaptureFixture[str]) -
 # ----- new-backend -------------------------------------------------------------------------------
 
 
+def test_new_backend_prints_the_commands_that_install_and_check_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-backend", "mine"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  pip install --editable 'ocannl-mine[test]'",  # with pytest, which the suite needs
+        "  ocannl check-backend mine",
+    ]
+
+
 def test_a_new_backend_installs_and_works_before_the_first_edit(tmp_path: Path) -> None:
     assert main(["new-backend", "my_chip", "--into", str(tmp_path / "new")]) == 0
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -214,6 +214,7 @@ def test_config_shows_values_with_their_sources(
             "accumulation                 float32  (from default)",
             "tune                         cached  (from default)",
             "tune_budget                  10.0  (from default)",
+            "tune_placements              false  (from default)",
             "contract                     true  (from default)",
             "threads                      not set  (from default)",
             "host_devices                 1  (from default)",

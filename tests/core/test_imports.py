@@ -1,9 +1,14 @@
-"""The set of modules that importing the core loads."""
+"""The set of modules that importing the core loads, and the names that they have."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
+
+import pytest
+
+import ocannl_core as oc
 
 PROGRAM = """
 import sys
@@ -36,3 +41,10 @@ def test_importing_the_core_loads_only_the_modules_that_build_expressions() -> N
         "cli",
     }
     assert on_demand == "True False"
+
+
+@pytest.mark.parametrize("module", [oc, oc.train, oc.nn], ids=["oc", "oc.train", "oc.nn"])
+def test_completion_offers_exactly_the_public_names(module: ModuleType) -> None:
+    names = {name for name in dir(module) if not name.startswith("_")}
+    assert names == set(module.__all__) - {"__version__"}
+    assert all(hasattr(module, name) for name in names)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,26 +39,48 @@ class Sizes:
         }
 
 
-def attention_program(
-    sizes: Sizes, *, causal: bool = False, dtype: str = "float32", gradients: bool = False
-) -> LoopProgram:
+def attention_program(sizes: Sizes, *, causal: bool = False, dtype: str = "float32") -> LoopProgram:
     """Return the program of an attention, optimised."""
     with oc.Session():
-        if gradients:
-            q, k, v = (
-                oc.tensor(np.zeros(dims, np.float32), batch_axes=2, label=name, requires_grad=True)
-                for name, dims in sizes.dims.items()
-            )
-        else:
-            q, k, v = (
-                oc.placeholder(name, batch=dims[:2], output=dims[2:], dtype=dtype)
-                for name, dims in sizes.dims.items()
-            )
+        q, k, v = (
+            oc.placeholder(name, batch=dims[:2], output=dims[2:], dtype=dtype)
+            for name, dims in sizes.dims.items()
+        )
         y = oc.nn.attention(q * (1 / math.sqrt(sizes.width)), k, v, causal=causal)
-        code = oc.train.forward(y)
-        if gradients:
-            code = oc.train.grad_update(oc.einsum("...|... => 0", y * y))
-        return oc.Context("interp").compile(code)._build.optimised
+        return oc.Context("interp").compile(oc.train.forward(y))._build.optimised
+
+
+def gradient_program(
+    sizes: Sizes, *, causal: bool = False, dtype: str = "float32"
+) -> tuple[LoopProgram, dict[str, TensorNode]]:
+    """Return the program of the gradients of an attention, optimised, and its parameters by name.
+
+    The loss is the sum of results times `g`.
+    """
+    with oc.Session():
+        q, k, v = operands = [
+            oc.tensor(
+                np.zeros(dims, np.float32),
+                batch_axes=2,
+                label=name,
+                requires_grad=True,
+                dtype=dtype,
+            )
+            for name, dims in sizes.dims.items()
+        ]
+        g = oc.placeholder(
+            "g", batch=(sizes.batch, sizes.queries), output=(sizes.heads, sizes.cells), dtype=dtype
+        )
+        y = oc.nn.attention(q * (1 / math.sqrt(sizes.width)), k, v, causal=causal)
+        loss = oc.einsum("...|... => 0", y * g)
+        gradients = [each.grad for each in operands if each.grad is not None]
+        code = oc.train.grad_update(loss)
+        program = oc.Context("interp").compile(code, keep=[loss, *gradients])._build.optimised
+    names = {}
+    for node in program.params:
+        is_gradient = node.label[-1] == "grad"
+        names["d" + node.label[-2] if is_gradient else node.label[-1]] = node
+    return program, names
 
 
 def random_operands(
@@ -84,7 +108,15 @@ def expected(
         tiles: The tiles of keys, in each of which a maximum may change.
     """
     q, k, v = (each.astype(np.float64) for each in cells)
-    q = q / math.sqrt(q.shape[-1])
+    weights, share = _weights(q / math.sqrt(q.shape[-1]), k, causal=causal, tiles=tiles)
+    bound = np.einsum("bsht,bthe->bshe", share, abs(v))
+    return np.einsum("bsht,bthe->bshe", weights, v), 1.01 * bound + 1e-37
+
+
+def _weights(
+    q: NDArray[np.float64], k: NDArray[np.float64], *, causal: bool, tiles: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return exact weights, and the bound of their errors."""
     scores = np.einsum("bshd,bthd->bsht", q, k)
     sizes = np.einsum("bshd,bthd->bsht", abs(q), abs(k))
     if causal:
@@ -99,6 +131,44 @@ def expected(
     distance = np.where(weights > 0, greatest - scores, 0.0)
     error = 2 * terms * sizes.max(-1, keepdims=True) + distance + 4 * tiles + 2 * count + 16
     share = UNIT * (error * weights)
-    total = share.sum(-1, keepdims=True)
-    bound = np.einsum("bsht,bthe->bshe", share + total * weights, abs(v))
-    return np.einsum("bsht,bthe->bshe", weights, v), 1.01 * bound + 1e-37
+    return weights, share + share.sum(-1, keepdims=True) * weights
+
+
+def expected_gradients(
+    cells: Mapping[str, NDArray[np.float32]], *, causal: bool, tiles: int
+) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Return exact gradients by queries, keys and values, and the bounds of the errors of float32.
+
+    Args:
+        cells: The queries, keys, values, and factors `g` of the results in the loss.
+        causal: True if queries have the keys up to their own position only.
+        tiles: The tiles of keys, in each of which a maximum may change.
+    """
+    q, k, v, g = (cells[name].astype(np.float64) for name in "qkvg")
+    scale = 1 / math.sqrt(q.shape[-1])
+    weights, share = _weights(scale * q, k, causal=causal, tiles=tiles)
+    rows, columns, width = weights.shape[1], weights.shape[3], v.shape[-1] + 2
+    slopes = np.einsum("bshe,bthe->bsht", g, v)
+    slope_sizes = np.einsum("bshe,bthe->bsht", abs(g), abs(v))
+    results = np.einsum("bsht,bthe->bshe", weights, v)
+    result_errors = np.einsum("bsht,bthe->bshe", share, abs(v))
+    means = np.einsum("bshe,bshe->bsh", g, results)[..., None]
+    mean_sizes = np.einsum("bshe,bshe->bsh", abs(g), abs(results))[..., None]
+    mean_errors = np.einsum("bshe,bshe->bsh", abs(g), result_errors)[..., None]
+    difference = weights * (slopes - means)
+    sizes = weights * (slope_sizes + mean_sizes)
+    # of the weight, of both terms of the difference, and of operations with them
+    error = share * (abs(slopes) + abs(means)) + weights * mean_errors + UNIT * (width + 10) * sizes
+
+    def of(
+        pattern: str, factor: NDArray[np.float64], errors: NDArray[np.float64], other: Any, n: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        exact = np.einsum(pattern, factor, other)
+        bound = np.einsum(pattern, errors + UNIT * (n + 4) * abs(factor), abs(other))
+        return exact, 1.01 * bound + 1e-37
+
+    return {
+        "dq": of("bsht,bthd->bshd", scale * difference, scale * error, k, columns),
+        "dk": of("bsht,bshd->bthd", difference, error, scale * q, rows),
+        "dv": of("bsht,bshe->bthe", weights, share, g, rows),
+    }

@@ -10,6 +10,14 @@ over the tiles so far has terms `exp(s - m)` with a limit that is not the last o
 becomes `m'`, the sum is multiplied by `exp(m - m')` (Milakov and Gimelshein, "Online normalizer
 calculation for softmax", 2018). Factors that depend on a row only, and on totals, are applied when
 all columns have been read.
+
+A chain may also have several products of rows and columns, and no statistics of its own:
+
+    s[q, t] = the sum of a[q, d] * b[t, d],   p[q, t] = the sum of c[q, e] * g[t, e]
+    o[q, f] = the sum of f(s[q, t], p[q, t], m[q], l[q], n[t]) * v[t, f]
+
+Values of a row or of a column alone, such as statistics that another kernel has stored, are
+computed once for each of them.
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ from ocannl_core.loopir.nodes import Expr, Local, Store
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The first product of a chain: the scores.
+    """A product of rows and columns: scores.
 
     Attributes:
         result: The variable that holds a score.
@@ -75,8 +83,21 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
+class Invariant:
+    """A value of a row, or of a column, that is computed once.
+
+    Attributes:
+        result: The variable that holds it.
+        value: The expression of the row or the column.
+    """
+
+    result: Local
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Chain:
-    """A product, statistics of its rows, and a second product.
+    """Products of rows and columns, statistics of their rows, and a product with them.
 
     All expressions have the variables of the axes below, and those that hold results.
 
@@ -84,21 +105,24 @@ class Chain:
         batch: The axes of rows that each thread block has one position along.
         rows: The axis of rows that tiles run along.
         columns: The axis of columns.
-        product: The first product.
+        products: The products of rows and columns; statistics are those of the first one.
         score: The value of a row and a column that is kept: that of the limit's term if there is a
             limit.
         limit: The limit, if there is one.
         totals: The other statistics, in the order of the program.
-        weighted: The sums of the second product.
+        weighted: The sums of the last product.
         operand: Its factor of columns and cells.
         cells: The axis of cells of a row.
         epilogue: The stores of a row and a cell.
+        row_stores: The stores of a row: functions of its statistics.
+        row_invariants: The values of a row that terms read.
+        column_invariants: Those of a column.
     """
 
     batch: tuple[LoopAxis, ...]
     rows: LoopAxis
     columns: LoopAxis
-    product: Product
+    products: tuple[Product, ...]
     score: Expr
     limit: Limit | None
     totals: tuple[Sum, ...]
@@ -106,6 +130,9 @@ class Chain:
     operand: Expr
     cells: LoopAxis
     epilogue: tuple[Store, ...]
+    row_stores: tuple[Store, ...] = ()
+    row_invariants: tuple[Invariant, ...] = ()
+    column_invariants: tuple[Invariant, ...] = ()
 
     @property
     def row_vars(self) -> frozenset[LoopVar]:

@@ -148,6 +148,20 @@ class TileCopies:
             stmts = (replace(loop, body=Block(stmts)),)
         return stmts
 
+    def fill_line(self, node: TensorNode, value: Expr, columns: Side) -> tuple[Stmt, ...]:
+        """Return the statements that compute a value of each column of a tile."""
+        along, _, guards, loops = self._deal(1, columns.extent)
+        value = substitute_in_expr(value, {columns.axis.var: columns.position(along)})
+        inside = columns.is_inside(along)
+        if inside is not None:
+            value = where(inside, value, Const(0.0, value.dtype))
+        stmts: tuple[Stmt, ...] = (Store(node, (along,), value),)
+        for guard in guards:
+            stmts = guarded(guard, stmts)
+        for loop in loops:
+            stmts = (replace(loop, body=Block(stmts)),)
+        return stmts
+
     def _vectors(
         self,
         node: TensorNode,

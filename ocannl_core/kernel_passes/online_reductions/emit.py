@@ -2,9 +2,9 @@
 
     for b in grid(batch), i in grid(tiles of rows):
       for r, c in block(threads along rows and columns):
-        copy the rows' factor to shared memory
+        copy the rows' factors to shared memory; values of rows
         for t in range(tiles of columns):
-          barrier; copy the columns' factors; barrier
+          barrier; copy the columns' factors; values of columns; barrier
           scores = products of rows and columns                 # cells of a thread, in registers
           limit' = max(limit, scores), across the threads of a row
           correction = exp(shift(limit) - shift(limit'))
@@ -14,8 +14,9 @@
           results = results * correction + weights * columns' second factor
         totals across the threads of a row; the stores
 
-Scores beyond the last column are minus infinity where there is a limit, and weights are zero. Tiles
-of columns whose scores are minus infinity in every row are left out.
+Without a limit, weights are functions of the scores and of values of rows and columns. Scores
+beyond the last column are minus infinity where there is a limit, and weights are zero. Tiles of
+columns whose weights are zero in every row by a comparison of positions are left out.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from ocannl_core.indexing import (
 )
 from ocannl_core.kernel_passes.online_reductions.chain import Chain
 from ocannl_core.kernel_passes.online_reductions.copies import Digit, Side, TileCopies, is_vector
+from ocannl_core.kernel_passes.online_reductions.invariants import Invariants
 from ocannl_core.kernel_passes.online_reductions.products import scores_of, weighted_sums
 from ocannl_core.kernel_passes.online_reductions.running_statistics import (
     LEAST,
     RunningStatistics,
 )
-from ocannl_core.kernel_passes.online_reductions.skipped_tiles import last_tile
+from ocannl_core.kernel_passes.online_reductions.skipped_tiles import causal_mask
 from ocannl_core.kernel_passes.online_reductions.terms import replaced, where
 from ocannl_core.kernel_passes.online_reductions.thread import Arrays, ChainThread, joined, unrolled
 from ocannl_core.kernel_passes.online_reductions.tile_sizes import (
@@ -142,22 +144,31 @@ def _threads(tile: ChainTile) -> tuple[tuple[Digit, ...], AxisIndex, AxisIndex]:
 def _statements(thread: ChainThread) -> tuple[Stmt, ...]:
     """Return the statements of a thread."""
     chain, tile, arrays = thread.chain, thread.tile, thread.arrays
-    product, weighted = chain.product, chain.weighted
+    weighted = chain.weighted
     shapes = shared_shapes(chain, tile)
-    left, right, operand, weights = _shared(arrays, chain, tile, shapes)
-    scores = arrays.new("scores", product.result.dtype, tile.rows, tile.columns)
-    kept = scores
-    if chain.score.dtype is not product.result.dtype:
+    lefts, rights, operand, weights = _shared(arrays, chain, tile, shapes)
+    scores = [
+        arrays.new("scores", each.result.dtype, tile.rows, tile.columns) for each in chain.products
+    ]
+    kept = scores[0]
+    if chain.score.dtype is not chain.products[0].result.dtype:
         kept = arrays.new("kept", chain.score.dtype, tile.rows, tile.columns)
     results = arrays.new("results", weighted.result.dtype, tile.rows, tile.cells)
     totals = {e.result: arrays.new("total", e.result.dtype, tile.rows) for e in chain.totals}
-    statistics = RunningStatistics(thread, kept, results, totals)
+    others = {e.result: node for e, node in zip(chain.products[1:], scores[1:], strict=True)}
+    invariants = Invariants.of(thread)
+    statistics = RunningStatistics(thread, kept, results, totals, others, invariants)
     copies = TileCopies(thread.digits, arrays.every, tile.vector_bytes, arrays.new_vector)
-    terms = shapes.terms
-    depth = Side(product.terms, FixedIndex(0), terms, terms > product.terms.extent)
+    depths = [
+        Side(each.terms, FixedIndex(0), terms, terms > each.terms.extent)
+        for each, terms in zip(chain.products, shapes.terms, strict=True)
+    ]
     walk_var = fresh_var(chain.columns.var.hint)
     count = -(-chain.columns.extent // tile.block_columns)
-    first = affine([(tile.block_columns, walk_var)])
+    mask = causal_mask(chain)
+    is_falling = mask is not None and mask.is_falling
+    step = -tile.block_columns if is_falling else tile.block_columns
+    first = affine([(step, walk_var)], -step * (count - 1) if is_falling else 0)
     ends = chain.columns.bound
     exceeds = ends is not None or count * tile.block_columns > chain.columns.extent
     columns = Side(chain.columns, first, tile.block_columns, exceeds)
@@ -169,24 +180,32 @@ def _statements(thread: ChainThread) -> tuple[Stmt, ...]:
         return copies.fill(node, arrays.nodes[node], factor, along, across)
 
     cleared = statistics.cleared()
-    inside = (
-        Barrier(),
-        *fill(right, product.right, columns, depth),
-        *fill(operand, chain.operand, columns, cells),
-        Barrier(),
-        *scores_of(thread, scores, left, right, terms),
-        *_keep(thread, scores, kept, columns),
+    products = list(zip(chain.products, lefts, rights, depths, scores, shapes.terms, strict=True))
+    inside: list[Stmt] = [Barrier()]
+    for product, _, right, depth, _, _ in products:
+        inside += fill(right, product.right, columns, depth)
+    if shapes.reused is None:
+        inside += fill(operand, chain.operand, columns, cells)
+    inside += [*invariants.of_columns(copies, columns), Barrier()]
+    for _, left, right, _, own, terms in products:
+        inside += scores_of(thread, own, left, right, terms)
+    inside += [
+        *_keep(thread, scores[0], kept, columns),
         *statistics.advance(weights, columns),
         Barrier(),
         *weighted_sums(thread, results, weights, operand),
-    )
-    bound = last_tile(chain, columns, thread.rows)
+    ]
+    bound = None if mask is None else mask.last_tile(columns, thread.rows)
     if bound is None and ends is not None:
         bound = chain.columns.bound_at(first)
+    before = [
+        s for e, left, _, depth, *_ in products for s in fill(left, e.left, thread.rows, depth)
+    ]
     return (
-        *fill(left, product.left, thread.rows, depth),
+        *before,
+        *invariants.of_rows(),
         *cleared,
-        For(walk_var, 0, count, Block(inside), bound=bound),
+        For(walk_var, 0, count, Block(tuple(inside)), bound=bound),
         *statistics.complete(),
         *_stores(thread, results, statistics),
     )
@@ -194,19 +213,22 @@ def _statements(thread: ChainThread) -> tuple[Stmt, ...]:
 
 def _shared(
     arrays: Arrays, chain: Chain, tile: ChainTile, shapes: SharedShapes
-) -> tuple[TensorNode, ...]:
-    """Return the shared arrays: both factors of the first product, those of the second one."""
-    group = Scope.GROUP
-    product = chain.product
-    left, right, operand = (
-        tile.staged(each).dtype for each in (product.left, product.right, chain.operand)
-    )
-    return (
-        arrays.new("rows", left, *shapes.rows, scope=group),
-        arrays.new("columns", right, *shapes.columns, scope=group),
-        arrays.new("operand", operand, *shapes.operand, scope=group),
-        arrays.new("weights", tile.staged(chain.weighted.term).dtype, *shapes.weights, scope=group),
-    )
+) -> tuple[list[TensorNode], list[TensorNode], TensorNode, TensorNode]:
+    """Return the shared arrays: the factors of rows and those of columns, then the factors of
+    columns and of rows of the last product.
+    """
+
+    def new(name: str, factor: Expr, dims: tuple[int, int]) -> TensorNode:
+        return arrays.new(name, tile.staged(factor).dtype, *dims, scope=Scope.GROUP)
+
+    lefts = [new("rows", e.left, d) for e, d in zip(chain.products, shapes.rows, strict=True)]
+    rights = [
+        new("columns", e.right, dims)
+        for e, dims in zip(chain.products, shapes.columns, strict=True)
+    ]
+    reused = shapes.reused
+    operand = new("operand", chain.operand, shapes.operand) if reused is None else rights[reused]
+    return lefts, rights, operand, new("weights", chain.weighted.term, shapes.weights)
 
 
 def _keep(
@@ -215,7 +237,7 @@ def _keep(
     """Return the value of each score that the chain keeps, from the sums of products."""
     chain = thread.chain
     is_limited = chain.limit is not None
-    own = LocalRead(chain.product.result)
+    own = LocalRead(chain.products[0].result)
     if chain.score == own and not (is_limited and columns.may_exceed):
         return ()
 
@@ -281,6 +303,15 @@ def _stores(
     def row(x: AxisIndex) -> tuple[Stmt, ...]:
         empty, declared = statistics.term_of_empty(chain.weighted, x)
         stmts = unrolled("z", tile.cells // lanes, lambda z: cells(x, z, empty))
-        return guarded(thread.rows.end(thread.own_row(x)), (*declared, *stmts))
+        of_row = [
+            stmt
+            for store in chain.row_stores
+            for stmt in substitute_in_stmt(
+                Store(store.node, store.indices, statistics.resolved(store.value, x)),
+                thread.of_row(x),
+            ).stmts
+        ]
+        once = guarded(LoopBound(thread.column, 1), tuple(of_row))
+        return guarded(thread.rows.end(thread.own_row(x)), (*declared, *stmts, *once))
 
     return thread.for_rows(row)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from ocannl_core import settings
-from ocannl_core.dtypes import float32
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import IndexVar
 from ocannl_core.kernel_passes.online_reductions.chain import Chain
 from ocannl_core.kernel_passes.online_reductions.emit import emit_chain
+from ocannl_core.kernel_passes.online_reductions.families import Family, find_family
+from ocannl_core.kernel_passes.online_reductions.nests import nest_of
 from ocannl_core.kernel_passes.online_reductions.producers import inline_producers
 from ocannl_core.kernel_passes.online_reductions.tile_sizes import choose_tile
 from ocannl_core.kernel_passes.online_reductions.trace import ChainTrace, NoChainError
-from ocannl_core.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -20,12 +19,12 @@ from ocannl_core.kernels.nest_plan import (
     mentioned,
     written,
 )
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, kernel_of
-from ocannl_core.loopir.nodes import Load, LocalRead, Store, Unary
-from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import nodes_of, walk
+from ocannl_core.kernels.nodes import kernel_of
+from ocannl_core.loopir.nodes import Store
+from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.machine_model import PRODUCTS_PER_BYTE, TILE_PRODUCTS_PER_BYTE
 from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.heuristics.warp_matrix_tiles import matrix_instruction
 from ocannl_core.target import Target
 
 _MOST_STEPS = 24
@@ -33,12 +32,19 @@ _MOST_STEPS = 24
 
 
 def fuse_online_reductions(plan: NestPlan, target: Target) -> NestPlan:
-    """Fuse each chain of a plan into one kernel for the thread blocks of a target."""
-    at = 0
-    while at < len(plan.steps):
-        found = _find(plan, at)
-        fused = None if found is None else _fused(plan, found, target)
-        plan, at = (plan, at + 1) if fused is None else (fused, at)
+    """Fuse each chain of a plan into one kernel for the thread blocks of a target.
+
+    Chains whose matrices other steps recompute come first: others may share nests with them, and
+    save fewer matrices.
+    """
+    for has_family in (True, False):
+        at = 0
+        while at < len(plan.steps):
+            found = _find(plan, at)
+            if found is not None and (found.family is not None) != has_family:
+                found = None
+            fused = None if found is None else _fused(plan, found, target)
+            plan, at = (plan, at + 1) if fused is None else (fused, at)
     return plan
 
 
@@ -51,17 +57,21 @@ class _Found:
         members: The positions of its nests.
         nests: The nests.
         inner: The nodes that it computes for itself.
+        of_rows: The stores of those that are functions of its rows alone.
+        family: The steps that recompute its matrices; None if nothing else reads what it computes.
     """
 
     chain: Chain
     members: tuple[int, ...]
     nests: tuple[KernelNest, ...]
     inner: frozenset[TensorNode]
+    of_rows: tuple[Store, ...]
+    family: Family | None = None
 
 
 def _find(plan: NestPlan, start: int) -> _Found | None:
     """Return the chain that begins with a step."""
-    first = _nest(plan.steps[start], plan.nodes)
+    first = nest_of(plan.steps[start], plan.nodes)
     if first is None:
         return None
     for trace in ChainTrace.of(first):
@@ -69,7 +79,8 @@ def _find(plan: NestPlan, start: int) -> _Found | None:
             found = _follow(plan, start, first, trace)
         except NoChainError:
             continue
-        if found is not None and _may_run_last(plan, found):
+        found = None if found is None else _running_last(plan, found)
+        if found is not None:
             return found
     return None
 
@@ -86,81 +97,55 @@ def _follow(plan: NestPlan, start: int, first: KernelNest, trace: ChainTrace) ->
         members.append(at)
         nests.append(step.nest)
         if chain is not None:
-            return _Found(chain, tuple(members), tuple(nests), frozenset(trace.defined))
+            inner = frozenset(trace.defined)
+            return _Found(chain, tuple(members), tuple(nests), inner, trace.row_stores)
     return None
 
 
-def _nest(step: NestStep, nodes: NodeInfos) -> KernelNest | None:
-    """Return the nest of a step; also that of a product behind a condition on positions, if it may
-    be computed where that does not hold.
-    """
-    match step:
-        case NestKernel(nest):
-            return nest
-        case Kernel(body, schedule=()):
-            found = kernel_nest(body, is_speculative=True)
-            return _with_flags(found) if found is not None and _is_inside(found, nodes) else None
-        case _:
-            return None
-
-
-def _with_flags(nest: KernelNest) -> KernelNest:
-    """Return a nest whose sum may use the instructions that other sums may use.
-
-    Sums in kernels that are no nests have been widened as well, as the rounding of their results
-    shows.
-    """
-    reduction = nest.reduction
-    if reduction is None or reduction.op is not BinaryOp.ADD:
-        return nest
-    total = LocalRead(reduction.result)
-    parts = [part for store in nest.epilogue for part in walk(store)]
-    rounded = [
-        part
-        for part in parts
-        if isinstance(part, Unary) and part.arg == total and part.dtype.is_narrow
-    ]
-    is_widened = bool(rounded) and parts.count(total) == len(rounded)
-    may_pair = settings.current().accumulation == "fast"
-    changed = replace(
-        reduction, is_widened=reduction.dtype is float32 and is_widened, may_pair=may_pair
-    )
-    return replace(nest, reduction=changed)
-
-
-def _is_inside(nest: KernelNest, nodes: NodeInfos) -> bool:
-    """Return True if no iteration of a nest loads a cell beyond a node."""
-    ranges: dict[IndexVar, Range] = {
-        axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
-    }
-    for root in nest.roots:
-        for each in walk(root):
-            if isinstance(each, Load):
-                for index, extent in zip(each.indices, nodes[each.node].buffer_dims, strict=True):
-                    reach = index_range(index, ranges)
-                    if reach is None or reach.low < 0 or reach.high >= extent:
-                        return False
-    return True
-
-
-def _may_run_last(plan: NestPlan, found: _Found) -> bool:
-    """Return True if nothing but the chain needs what it computes for itself, and all of its nests
-    may run where the last one does.
+def _running_last(plan: NestPlan, found: _Found) -> _Found | None:
+    """Return a chain with what other steps need of it, if all of its nests may run where the last
+    one does; None if they may not, or if other steps need its matrices.
     """
     inner = found.inner
     first, last = found.members[0], found.members[-1]
     if not inner <= set(plan.scratch) or any(plan.nodes[node].padding for node in inner):
-        return False
+        return None
     reads: set[TensorNode] = set()
+    needed: set[TensorNode] = set()
     for at, step in enumerate(plan.steps):
         if at in found.members:
             reads |= mentioned(step)
-        elif not inner.isdisjoint(mentioned(step)) or (
-            first < at < last and not reads.isdisjoint(written(step))
-        ):
-            return False
+            continue
+        own = inner & mentioned(step)
+        if own and (at < last or not own.isdisjoint(written(step))):
+            return None
+        if first < at < last and not reads.isdisjoint(written(step)):
+            return None
+        needed |= own
     outputs = {store.node for store in found.chain.epilogue}
-    return all(outputs.isdisjoint(_read(nest)) for nest in found.nests[:-1])
+    if not all(outputs.isdisjoint(_read(nest)) for nest in found.nests[:-1]):
+        return None
+    return _with_family(plan, found) if needed else found
+
+
+def _with_family(plan: NestPlan, found: _Found) -> _Found | None:
+    """Return a chain that stores the statistics which other steps need, and those of them that
+    recompute its matrices.
+    """
+    chain = found.chain
+    if min(chain.rows.extent, chain.columns.extent) <= chain.products[0].terms.extent:
+        return None  # a matrix no larger than its factors
+    of_rows = {store.node: store for store in found.of_rows}
+    family = find_family(plan, found.members, chain, found.inner - of_rows.keys())
+    if family is None or min((*family.products, *family.sums), default=0) < found.members[-1]:
+        return None  # statistics are stored by the last nest
+    members = family.members
+    needed = set(family.loads())
+    for at, step in enumerate(plan.steps):
+        if at not in members:
+            needed |= mentioned(step)
+    stores = tuple(store for node, store in of_rows.items() if node in needed)
+    return replace(found, chain=replace(chain, row_stores=stores), family=family)
 
 
 def _read(nest: KernelNest) -> frozenset[TensorNode]:
@@ -169,19 +154,54 @@ def _read(nest: KernelNest) -> frozenset[TensorNode]:
 
 
 def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
-    """Return a plan with a chain as one kernel; None if its tiles do not fit."""
-    chain, removed = inline_producers(plan, found.chain, found.members)
-    tile = choose_tile(chain, (found.nests[0], found.nests[-1]), plan.nodes, target)
-    if tile is None:
+    """Return a plan with a chain as one kernel, and with those that recompute its matrices; None if
+    tiles do not fit, or if storing the matrices takes less time.
+    """
+    family = found.family
+    if family is not None and not _pays(family, target):
         return None
-    emitted = emit_chain(chain, tile, plan.nodes)
-    titles = joint_title(plan.steps[at].title for at in sorted((*removed, *found.members)))
-    kernel = replace(kernel_of(emitted.body, titles), schedule=tile.schedule(chain))
+    needed = frozenset[TensorNode]() if family is None else family.loads()
+    chain, removed = inline_producers(plan, found.chain, found.members, needed)
+    chains: dict[int, tuple[Chain, tuple[KernelNest, ...]]] = {
+        found.members[-1]: (chain, (found.nests[0], found.nests[-1]))
+    }
+    titles = {found.members[-1]: sorted((*removed, *found.members))}
+    steps: dict[int, NestStep] = {}
     gone = {*removed, *found.members}
-    steps: list[NestStep] = []
-    for at, step in enumerate(plan.steps):
-        if at == found.members[-1]:
-            steps.append(kernel)
-        elif at not in gone:
-            steps.append(step)
-    return replace(plan.with_steps(steps), nodes={**plan.nodes, **emitted.nodes})
+    if family is not None:
+        gone |= family.removed
+        for at, product in family.products.items():
+            chains[at] = product.chain, (*product.nests, product.nest)
+            titles[at] = sorted((*product.recomputation.members, at))
+        steps |= {at: each.step for at, each in family.sums.items()}
+    nodes = dict(plan.nodes)
+    for at, (each, nests) in chains.items():
+        tile = choose_tile(each, nests, plan.nodes, target)
+        if tile is None:
+            return None
+        emitted = emit_chain(each, tile, plan.nodes)
+        nodes |= emitted.nodes
+        title = joint_title(plan.steps[position].title for position in titles[at])
+        steps[at] = replace(kernel_of(emitted.body, title), schedule=tile.schedule(each))
+    kept = [
+        steps.get(at, step) for at, step in enumerate(plan.steps) if at in steps or at not in gone
+    ]
+    return replace(plan.with_steps(kept), nodes=nodes)
+
+
+def _pays(family: Family, target: Target) -> bool:
+    """Return True if a family recomputes matrices in less time than memory takes to store them.
+
+    Matrices that the last cache holds are stored.
+    """
+    if family.matrix_bytes() <= target.last_cache_bytes:
+        return False
+    blocks = target.thread_blocks
+    assert blocks is not None
+    nests = [nest for each in family.products.values() for nest in (*each.nests, each.nest)]
+    on_tiles = all(
+        nest.reduction is not None and matrix_instruction(nest, nest.reduction, blocks)
+        for nest in nests
+    )
+    rate = TILE_PRODUCTS_PER_BYTE if on_tiles else PRODUCTS_PER_BYTE
+    return family.recomputed() <= rate * family.traffic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import AxisIndex, FixedIndex, IndexVar, VarIndex
@@ -16,7 +16,7 @@ from ocannl_core.passes.expression_cost import is_cheap
 
 
 def inline_producers(
-    plan: NestPlan, chain: Chain, members: Sequence[int]
+    plan: NestPlan, chain: Chain, members: Sequence[int], needed: Collection[TensorNode] = ()
 ) -> tuple[Chain, tuple[int, ...]]:
     """Return a chain with producers of its factors inlined, and the steps of those.
 
@@ -27,13 +27,14 @@ def inline_producers(
         plan: The plan.
         chain: The chain.
         members: The positions of its nests; it runs at the last one.
+        needed: Nodes that other kernels will load.
     """
     removed: list[int] = []
-    product = chain.product
+    (product,) = chain.products
     factors = [product.left, product.right, chain.operand]
     for at, factor in enumerate(factors):
         for node in nodes_of(factor):
-            found = _producer(plan, node, members)
+            found = None if node in needed else _producer(plan, node, members)
             if found is None:
                 continue
             position, store = found
@@ -44,7 +45,7 @@ def inline_producers(
             factors[at] = _inlined(factors[at], store)
             removed.append(position)
     left, right, operand = factors
-    chain = replace(chain, product=replace(product, left=left, right=right), operand=operand)
+    chain = replace(chain, products=(replace(product, left=left, right=right),), operand=operand)
     return chain, tuple(removed)
 
 

@@ -7,6 +7,7 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import AxisIndex, FixedIndex
 from ocannl_core.kernel_passes.online_reductions.chain import Chain, Sum
 from ocannl_core.kernel_passes.online_reductions.copies import Side
+from ocannl_core.kernel_passes.online_reductions.invariants import Invariants
 from ocannl_core.kernel_passes.online_reductions.terms import (
     as_format,
     exponential_of,
@@ -45,6 +46,8 @@ class RunningStatistics:
         kept: Its scores.
         results: Its sums of the second product.
         totals: The array of each sum over the columns of a row.
+        others: The scores of further products.
+        invariants: The values of rows and columns.
         limit: The array of the limit of each row.
         shift: The array of its shift, by which sums are corrected.
     """
@@ -53,6 +56,8 @@ class RunningStatistics:
     kept: TensorNode
     results: TensorNode
     totals: dict[Local, TensorNode]
+    others: dict[Local, TensorNode]
+    invariants: Invariants
     limit: TensorNode | None = None
     shift: TensorNode | None = None
     _numbering: int = 100
@@ -81,7 +86,7 @@ class RunningStatistics:
     def resolved(self, expr: Expr, x: AxisIndex) -> Expr:
         """Return an expression with the statistics of a row."""
         arrays = self.arrays
-        held = dict(self.totals)
+        held = {**self.totals, **self.invariants.rows}
         if self.chain.limit is not None and self.limit is not None:
             held[self.chain.limit.result] = self.limit
 
@@ -223,6 +228,9 @@ class RunningStatistics:
         """Return the term of a sum at one column."""
         chain, arrays = self.chain, self.arrays
         term = replaced_score(each.term, chain.score, self.thread.score(self.kept, x, y, lane))
+        for local, node in self.others.items():
+            term = replaced(term, LocalRead(local), self.thread.score(node, x, y, lane))
+        term = self.invariants.at_column(term, y, lane)
         if each.shift is not None and self.shift is not None:
             term = replaced(term, each.shift, arrays.read(self.shift, x))
         inside = self.thread.is_inside(columns, x, y, lane, each.term)

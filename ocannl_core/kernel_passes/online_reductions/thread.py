@@ -175,7 +175,11 @@ class ChainThread:
 
     def score(self, node: TensorNode, x: AxisIndex, y: AxisIndex, lane: AxisIndex) -> Load:
         """Return the score of a row and a column."""
-        return self.arrays.read(node, x, joined((self.tile.column_lanes, y), (1, lane)))
+        return self.arrays.read(node, x, self.held_column(y, lane))
+
+    def held_column(self, y: AxisIndex, lane: AxisIndex) -> AxisIndex:
+        """Return the position of a column among those of the thread."""
+        return joined((self.tile.column_lanes, y), (1, lane))
 
     def result(self, node: TensorNode, x: AxisIndex, z: AxisIndex, lane: AxisIndex) -> Load:
         """Return the sum of a row and a cell."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import VarIndex
 from ocannl_core.kernel_passes.online_reductions.chain import Chain
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import FuseRows, Schedule, WalkTiles
 from ocannl_core.loopir.nodes import Expr, Load
-from ocannl_core.loopir.traverse import walk
+from ocannl_core.loopir.traverse import substitute_in_expr, walk
 from ocannl_core.machine_model import (
+    CHAIN_ADDRESS_REGISTERS,
     CHAIN_REGISTERS,
     CHAIN_ROW_REGISTERS,
     CHAIN_THREADS,
@@ -101,45 +103,61 @@ class SharedShapes:
     """The extents of the arrays that the threads of a block share.
 
     Attributes:
-        terms: The terms of a row or a column, with those that fill up vectors or instructions.
-        rows: The extents of the factor of rows.
-        columns: Those of the factor of columns.
-        operand: Those of the second product's factor of columns.
+        terms: The terms of each product of rows and columns, with those that fill up vectors or
+            instructions.
+        rows: The extents of their factors of rows.
+        columns: Those of their factors of columns.
+        operand: Those of the last product's factor of columns.
         weights: Those of its factor of rows.
+        reused: The product whose factor of columns is also the operand, which has no array then;
+            None if there is none.
     """
 
-    terms: int
-    rows: tuple[int, int]
-    columns: tuple[int, int]
+    terms: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...]
+    columns: tuple[tuple[int, int], ...]
     operand: tuple[int, int]
     weights: tuple[int, int]
+    reused: int | None
 
 
 def shared_shapes(chain: Chain, tile: ChainTile) -> SharedShapes:
     """Return the extents of shared arrays."""
     instruction = tile.instruction
-    rows, columns = tile.block_rows, tile.block_columns
+    rows, columns, cells = tile.block_rows, tile.block_columns, tile.block_cells
     if instruction is None:
-        step = WALK_TERMS
-        terms = -(-chain.product.terms.extent // step) * step
-        pitch = _apart(terms, step)
-        return SharedShapes(
-            terms,
-            (rows, pitch),
-            (columns, pitch),
-            (columns, tile.block_cells),
-            (rows, columns + tile.threads[1]),
-        )
-    depth, step = instruction.terms, _VECTOR // instruction.dtype.nbytes
-    terms = -(-chain.product.terms.extent // depth) * depth
-    pitch = _apart(terms, step)
+        depth = step = WALK_TERMS
+        operand = columns, cells
+        weights = rows, columns + tile.threads[1]
+    else:
+        depth, step = instruction.terms, _VECTOR // instruction.dtype.nbytes
+        operand = columns, _apart(cells, step)
+        weights = rows, _apart(columns, step)
+    terms = tuple(-(-each.terms.extent // depth) * depth for each in chain.products)
+    pitches = tuple(_apart(each, step) for each in terms)
+    reused = _reused_factor(chain)
+    widths = [
+        _apart(max(own, cells), step) if at == reused else pitch
+        for at, (own, pitch) in enumerate(zip(terms, pitches, strict=True))
+    ]
     return SharedShapes(
         terms,
-        (rows, pitch),
-        (columns, pitch),
-        (columns, _apart(tile.block_cells, step)),
-        (rows, _apart(columns, step)),
+        tuple((rows, pitch) for pitch in pitches),
+        tuple((columns, width) for width in widths),
+        operand,
+        weights,
+        reused,
     )
+
+
+def _reused_factor(chain: Chain) -> int | None:
+    """Return the product whose factor of columns is also that of the last product."""
+    cells = VarIndex(chain.cells.var)
+    for at, product in enumerate(chain.products):
+        renamed = substitute_in_expr(product.right, {product.terms.var: cells})
+        if product.terms.domain == chain.cells.domain and renamed == chain.operand:
+            return at
+    return None
 
 
 def _apart(cells: int, vector: int) -> int:
@@ -150,28 +168,29 @@ def _apart(cells: int, vector: int) -> int:
 
 def shared_bytes(chain: Chain, tile: ChainTile) -> int:
     """Return the shared memory of a thread block."""
-    shapes, product = shared_shapes(chain, tile), chain.product
-    arrays = (
-        (shapes.rows, product.left),
-        (shapes.columns, product.right),
-        (shapes.operand, chain.operand),
-        (shapes.weights, chain.weighted.term),
-    )
-    return sum(prod(dims) * tile.staged(each).dtype.nbytes for dims, each in arrays)
+    shapes = shared_shapes(chain, tile)
+    arrays = [(shapes.weights, chain.weighted.term)]
+    for product, rows, columns in zip(chain.products, shapes.rows, shapes.columns, strict=True):
+        arrays += [(rows, product.left), (columns, product.right)]
+    if shapes.reused is None:
+        arrays.append((shapes.operand, chain.operand))
+    values = sum(each.value.dtype.nbytes for each in chain.column_invariants)
+    factors = sum(prod(dims) * tile.staged(each).dtype.nbytes for dims, each in arrays)
+    return factors + tile.block_columns * values
 
 
 # ----- the rule -----------------------------------------------------------------------------------
 
 
 def choose_tile(
-    chain: Chain, products: tuple[KernelNest, KernelNest], nodes: NodeInfos, target: Target
+    chain: Chain, products: Sequence[KernelNest], nodes: NodeInfos, target: Target
 ) -> ChainTile | None:
     """Return the tile of a chain; None if none fits, if the products are faster apart, or if too
     few thread blocks would walk along too many columns.
 
     Args:
         chain: The chain.
-        products: The nests of both products.
+        products: The nests of its products.
         nodes: Extents and formats.
         target: The device.
     """
@@ -208,7 +227,7 @@ def _operations(chain: Chain, tile: ChainTile) -> float:
     """Return the instructions of a thread for each of its scores, with the loads of operands from
     shared memory, one for each word.
     """
-    terms, cells = chain.product.terms.extent, chain.cells.extent
+    terms, cells = sum(each.terms.extent for each in chain.products), chain.cells.extent
     statistics = SCORE_OPERATIONS + (tile.cells + ROW_OPERATIONS) / tile.columns
     if tile.instruction is not None:
         products = (terms + cells) / (tile.instruction.terms * WALK_TERMS)
@@ -234,12 +253,12 @@ def _number_tiles(
     cells = -(-chain.cells.extent // across)
     lanes = _lanes(chain, nodes, blocks, cells)
     cells = -(-cells // lanes) * lanes
-    size = max(1, chain.product.result.dtype.nbytes // 4)
+    size = max(1, chain.products[0].result.dtype.nbytes // 4)
     common = cells, lanes, blocks.vector_bytes, fused(product, target)
     for rows in _ROWS:
         for columns in _COLUMNS:
             tile = ChainTile((down, across), rows, down, columns, 1, *common)
-            registers = _registers(rows, columns, cells)
+            registers = _registers(chain, rows, columns, cells)
             if registers * size <= blocks.registers and _is_filled(chain, tile):
                 yield tile
 
@@ -251,10 +270,19 @@ def _is_filled(chain: Chain, tile: ChainTile) -> bool:
     return is_narrow and is_short
 
 
-def _registers(rows: int, columns: int, cells: int) -> int:
+def _registers(chain: Chain, rows: int, columns: int, cells: int) -> int:
     """Return the registers of a thread: its scores, results, statistics and operands."""
     operands = WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
-    return rows * (columns + cells + CHAIN_ROW_REGISTERS) + operands + CHAIN_REGISTERS
+    return _held_registers(chain, rows, columns, cells) + operands
+
+
+def _held_registers(chain: Chain, rows: int, columns: int, cells: int) -> int:
+    """Return the registers of a thread without those of operands."""
+    scores = len(chain.products) * columns
+    if chain.limit is not None or chain.totals:
+        return rows * (scores + cells + CHAIN_ROW_REGISTERS) + CHAIN_REGISTERS
+    own = rows * (scores + cells + len(chain.row_invariants))
+    return own + columns * len(chain.column_invariants) + CHAIN_ADDRESS_REGISTERS
 
 
 def _lanes(chain: Chain, nodes: NodeInfos, blocks: ThreadBlocks, cells: int) -> int:
@@ -280,9 +308,9 @@ def _power_below(number: int) -> int:
 
 
 def _common_instruction(
-    chain: Chain, products: tuple[KernelNest, KernelNest], blocks: ThreadBlocks
+    chain: Chain, products: Sequence[KernelNest], blocks: ThreadBlocks
 ) -> MatrixInstruction | None:
-    """Return the instruction that may compute both products of a chain."""
+    """Return the instruction that may compute all products of a chain."""
     found: set[MatrixInstruction | None] = set()
     for nest in products:
         assert nest.reduction is not None
@@ -290,8 +318,8 @@ def _common_instruction(
     (instruction,) = found if len(found) == 1 else (None,)
     if instruction is None or not _has_rows_of_eight(instruction):
         return None
-    product = chain.product
-    factors = product.left, product.right, chain.operand, chain.weighted.term
+    factors = [chain.operand, chain.weighted.term]
+    factors += [factor for each in chain.products for factor in (each.left, each.right)]
     are_staged = all(staged_expr(each).dtype is instruction.dtype for each in factors)
     return instruction if are_staged else None
 
@@ -333,8 +361,8 @@ def _instruction_tiles(
                 True,
                 instruction,
             )
-            registers = rows * (own + cells + CHAIN_ROW_REGISTERS)
-            registers += CHAIN_REGISTERS + instruction.parts * _FRAGMENT_REGISTERS
+            registers = _held_registers(chain, rows, own, cells)
+            registers += instruction.parts * _FRAGMENT_REGISTERS
             is_filled = tiles == 1 or tile.block_rows < 2 * chain.rows.extent
             is_short = columns == _TILE_COLUMNS[-1] or tile.block_columns < 2 * chain.columns.extent
             if registers <= blocks.registers and is_filled and is_short:

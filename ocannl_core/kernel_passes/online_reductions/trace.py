@@ -15,8 +15,16 @@ from dataclasses import field
 
 from ocannl_core.dtypes import float32
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    variables,
+)
 from ocannl_core.kernel_passes.online_reductions.chain import Chain, Limit, Product, Sum
+from ocannl_core.kernel_passes.online_reductions.nests import is_plain, is_sum
 from ocannl_core.kernel_passes.online_reductions.terms import (
     Columns,
     factors_of,
@@ -27,12 +35,9 @@ from ocannl_core.kernel_passes.online_reductions.terms import (
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.loopir.nodes import (
     Expr,
-    Gather,
     Load,
-    LoadMerge,
     Local,
     LocalRead,
-    Scoped,
     Store,
 )
 from ocannl_core.loopir.traverse import (
@@ -94,7 +99,7 @@ class ChainTrace:
         factor of rows and one of columns, and else one for each factor that may have the rows.
         """
         reduction = nest.reduction
-        if reduction is None or not _is_sum(nest, reduction) or not _is_plain(nest):
+        if reduction is None or not is_sum(nest) or not is_plain(nest):
             return ()
         if len(reduction.factors) != 2 or len(nest.reduced) != 1 or nest.reduced[0].bound:
             return ()
@@ -127,9 +132,15 @@ class ChainTrace:
     def _axes(self) -> dict[LoopVar, LoopAxis]:
         return {axis.var: axis for axis in (*self.batch, self.rows, self.columns)}
 
-    def reads(self, nest: KernelNest) -> bool:
-        """Return True if a nest mentions a result of the chain."""
-        return not nest.mentioned.isdisjoint(self.defined)
+    @property
+    def row_stores(self) -> tuple[Store, ...]:
+        """The nodes that are functions of rows and their statistics alone, as stores."""
+        return tuple(
+            Store(node, found.indices, found.value)
+            for node, found in self.defined.items()
+            if not self._known.varies(found.value)
+            and not any(self.columns.var in variables(index) for index in found.indices)
+        )
 
     def add(self, nest: KernelNest) -> Chain | None:
         """Add a nest that reads results of the chain; return the chain if it is complete.
@@ -137,7 +148,7 @@ class ChainTrace:
         Raises:
             NoChainError: if the nest does not belong to one.
         """
-        if not _is_plain(nest) or not nest.gathered.isdisjoint(self.defined):
+        if not is_plain(nest) or not nest.gathered.isdisjoint(self.defined):
             raise NoChainError
         values, free = self._match(nest)
         reduction = nest.reduction
@@ -182,7 +193,7 @@ class ChainTrace:
         self._limit = Limit(self._new_local(reduction), term)
 
     def _add_total(self, nest: KernelNest, reduction: Reduction, term: Expr) -> Local:
-        if not _is_sum(nest, reduction):
+        if not is_sum(nest):
             raise NoChainError
         result = self._new_local(reduction)
         found = online_sum(result, *factors_of(term), self._known)
@@ -199,7 +210,7 @@ class ChainTrace:
         free: list[LoopAxis],
     ) -> Chain:
         """Return the chain that a product with the columns completes."""
-        if len(free) != 1 or not _is_sum(nest, reduction):
+        if len(free) != 1 or not is_sum(nest):
             raise NoChainError
         (cells,) = free
         term = self._resolved(reduction.term, values)
@@ -220,11 +231,9 @@ class ChainTrace:
             raise NoChainError
         self._define(nest, {reduction.result: LocalRead(result)}, values)
         epilogue = tuple(
-            Store(store.node, self.defined[store.node].indices, self.defined[store.node].value)
-            for store in nest.epilogue
+            Store(node, self.defined[node].indices, self.defined[node].value)
+            for node in dict.fromkeys(store.node for store in nest.epilogue)
         )
-        if len({store.node for store in epilogue}) < len(nest.epilogue):
-            raise NoChainError
         for store in epilogue:
             del self.defined[store.node]
         limit = self._limit
@@ -232,7 +241,7 @@ class ChainTrace:
             self.batch,
             self.rows,
             self.columns,
-            self.parts,
+            (self.parts,),
             LocalRead(self.parts.result) if limit is None else limit.term,
             limit,
             tuple(self._totals),
@@ -317,9 +326,13 @@ class ChainTrace:
         values: Mapping[IndexVar, AxisIndex],
     ) -> None:
         """Record the values that the epilogue of a nest stores."""
+        own: set[TensorNode] = set()
         for store in nest.epilogue:
-            if set(locals_of(store)) - set(results) or store.node in self.defined:
+            if set(locals_of(store)) - set(results):
                 raise NoChainError
+            if store.node in self.defined and store.node not in own:
+                raise NoChainError
+            own.add(store.node)
             # results first: the locals of nests are numbered apart from those of the chain
             value = map_expr(
                 store.value,
@@ -327,26 +340,11 @@ class ChainTrace:
             )
             (moved,) = substitute_in_stmt(replace(store, value=value), values).stmts
             assert isinstance(moved, Store)
+            before = self.defined.get(store.node)
+            if before is not None and before.indices != moved.indices:
+                raise NoChainError
             self.defined[store.node] = _Definition(moved.indices, self._resolved(moved.value, {}))
 
 
 _KEPT = LocalRead(Local(-1, float32))
 """Stands for a value that the chain keeps."""
-
-
-def _is_sum(nest: KernelNest, reduction: Reduction) -> bool:
-    return (
-        reduction.op is BinaryOp.ADD
-        and reduction.dtype.is_float
-        and reduction.starts_neutral
-        and not nest.rounds_often
-    )
-
-
-def _is_plain(nest: KernelNest) -> bool:
-    """Return True if the axes of a nest count from 0, and it computes nothing inside of loads."""
-    if any(axis.start or axis.is_shifting or axis.extent < 1 for axis in nest.axes):
-        return False
-    return not any(
-        isinstance(each, Scoped | LoadMerge | Gather) for root in nest.roots for each in walk(root)
-    )

@@ -21,9 +21,7 @@ from ocannl_core.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
-from ocannl_core.storage.digests import add_json_digest, strip_json_digest
-from ocannl_core.storage.directory import PrivateDirectory, open_private, warn_once
-from ocannl_core.storage.trust import UntrustedError
+from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.target import Target
 
 _VERSION = 2
@@ -45,7 +43,7 @@ class TuningEntry:
     nest: str = ""
 
 
-class TuningCache:
+class TuningCache(EntryFolder):
     """The tuned schedules of one kind of device.
 
     Args:
@@ -53,17 +51,16 @@ class TuningCache:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder, _VERSION, "Tuned schedules")
 
     def find(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
         """Return the result of tuning a nest; None if there is none, or its entry is unreadable."""
         if nest.reduction is None or not is_vectorisable(nest, nodes):
             return None
-        directory = self._existing()
-        if directory is None:
+        if not self.folder.is_dir():
             return None
         text = canonical_text(nest, nodes)
-        entry = _read(directory, _file_name(text))
+        entry = self._entry(_file_name(text))
         return entry.measured if entry.nest == text else None
 
     def keep(self, nest: KernelNest, nodes: NodeInfos, measured: TuningResult) -> None:
@@ -74,7 +71,6 @@ class TuningCache:
         """
         text = canonical_text(nest, nodes)
         content = {
-            "version": _VERSION,
             "schedule": schedule_text(measured.schedule),
             "seconds": measured.seconds,
             "default": schedule_text(measured.default),
@@ -83,44 +79,30 @@ class TuningCache:
             "complete": measured.is_complete,
             "nest": text,
         }
-        name = _file_name(text)
-        open_private(self.folder, create=True).write(name, add_json_digest(name, content))
+        self.write(_file_name(text), content)
 
     def entries(self) -> Iterator[TuningEntry]:
         """Yield all entries."""
-        directory = self._existing()
-        if directory is not None:
-            for name in _names(directory):
-                yield _read(directory, name)
+        for name in self.names():
+            yield self._entry(name)
 
-    def state(self) -> str:
-        """Return a text that changes whenever an entry does."""
-        directory = self._existing()
-        if directory is None:
-            return ""
-        return " ".join(f"{name}:{directory.last_use(name)}" for name in _names(directory))
-
-    def forget(self) -> int:
-        """Remove all entries; return their number."""
-        directory = self._existing()
-        if directory is None:
-            return 0
-        names = _names(directory)
-        for name in names:
-            directory.remove(name)
-        return len(names)
-
-    def _existing(self) -> PrivateDirectory | None:
-        """Return the folder; None if there is none, or if others can change it."""
-        if not self.folder.is_dir():
-            return None
+    def _entry(self, name: str) -> TuningEntry:
+        """Return an entry, without content if the file was damaged."""
+        path, found = self.folder / name, self.read(name)
+        if found is None:
+            return TuningEntry(path, None)
         try:
-            return open_private(self.folder)
-        except UntrustedError as error:
-            warn_once("Tuned schedules are not used", self.folder, error)
-            return None
-        except OSError:
-            return None
+            measured = TuningResult(
+                parse_schedule(found["schedule"]),
+                float(found["seconds"]),
+                parse_schedule(found["default"]),
+                float(found["default_seconds"]),
+                int(found["tried"]),
+                bool(found["complete"]),
+            )
+            return TuningEntry(path, measured, str(found["nest"]))
+        except (ValueError, KeyError, TypeError, AttributeError, OcannlError):
+            return TuningEntry(path, None)
 
 
 Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
@@ -165,6 +147,11 @@ class CachedRule:
 
 def tuning_cache(target: Target) -> TuningCache:
     """Return the tuning cache of a device with the settings in force."""
+    return TuningCache(settings.cache_directory() / "schedules" / device_kind(target))
+
+
+def device_kind(target: Target) -> str:
+    """Return a folder name that is equal for devices on which times are comparable."""
     threads = settings.current().threads or target.cores
     kind = (
         target.backend,
@@ -177,34 +164,8 @@ def tuning_cache(target: Target) -> TuningCache:
         target.thread_blocks,
         threads,
     )
-    return TuningCache(settings.cache_directory() / "schedules" / digest(repr(kind))[:16])
+    return digest(repr(kind))[:16]
 
 
 def _file_name(text: str) -> str:
     return f"{digest(text)}.json"
-
-
-def _names(directory: PrivateDirectory) -> list[str]:
-    """Return the names of all entries, in a fixed order."""
-    return sorted(name for name in directory.names() if name.endswith(".json"))
-
-
-def _read(directory: PrivateDirectory, name: str) -> TuningEntry:
-    """Return an entry, without content if the file was damaged."""
-    path = directory.path / name
-    content = directory.read(name)
-    found = None if content is None else strip_json_digest(name, content)
-    if found is None or found.get("version") != _VERSION:
-        return TuningEntry(path, None)
-    try:
-        measured = TuningResult(
-            parse_schedule(found["schedule"]),
-            float(found["seconds"]),
-            parse_schedule(found["default"]),
-            float(found["default_seconds"]),
-            int(found["tried"]),
-            bool(found["complete"]),
-        )
-        return TuningEntry(path, measured, str(found["nest"]))
-    except (ValueError, KeyError, TypeError, AttributeError, OcannlError):
-        return TuningEntry(path, None)

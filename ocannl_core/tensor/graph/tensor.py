@@ -247,11 +247,12 @@ class Tensor(TensorMethods, TypedTensor):
         if is_inferred_from_uses and not (
             shape.is_closed or any(row.dims for _, row in shape.rows())
         ):
+            maker = "placeholder" if isinstance(self.definition, Placeholder) else "declare"
             raise ShapeError(
                 "A tensor has its shape before the host fills it.",
                 found=f"shape {shape}, which uses decide",
                 where=f"{self.describe()}, at {caller_location()}",
-                fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
+                fix=f'state its sizes, as in oc.{maker}("{self.label[0]}", output=[8]), or '
                 "compile the code that uses it first",
             )
         self.relate_words()

@@ -216,6 +216,12 @@ def settle_axes(x: Tensor, name: str) -> None:
         environment.set_ranks(x.terms, ranks, Origin(name, caller_location()))
 
 
+def known_axes(x: Tensor, name: str) -> Axes | None:
+    """Return the axes of a tensor as `axes_of` does; None while their number is not known."""
+    known = x.session.environment.implied_ranks(x.terms) is not None
+    return axes_of(x, name) if known else None
+
+
 def share_ranks(x: Tensor, other: Tensor) -> None:
     """Give a tensor whose axes follow from its uses the number of axes of another one, if that is
     known, so that axes of an expression of both can be counted.

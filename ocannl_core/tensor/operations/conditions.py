@@ -1,4 +1,5 @@
-"""The operators `&`, `|`, `^` and `~`: of conditions logical, of integers bit by bit.
+"""The operators `&`, `|`, `^` and `~`: of conditions logical, of integers bit by bit; and tensors
+between brackets, which are positions and no masks.
 
 A condition is a comparison, a test, or made of conditions; its cells are 1 and 0, in the format of
 what was compared. So `~(a == b)` is a condition, also of integers, and `~n` inverts bits.
@@ -9,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ocannl_core.dtypes import bool_
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.activations import logical_xor
+from ocannl_core.tensor.operations.positions import store_rows, take
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 
@@ -27,6 +32,34 @@ def is_condition(x: object) -> bool:
     return (primitive is not None and bool(primitive.value.gives_truth)) or (
         combine is not None and bool(combine.value.gives_truth)
     )
+
+
+def refuse_mask(mask: Tensor) -> None:
+    """Refuse a condition between brackets: NumPy selects the cells where it holds.
+
+    Raises:
+        UsageError: if the tensor is a condition, or of `bool`.
+    """
+    if is_condition(mask) or mask.dtype is bool_:
+        raise UsageError(
+            "The number of cells that a mask selects depends on data, and sizes do not.",
+            found=f"{mask!r} between brackets",
+            where=str(caller_location() or ""),
+            fix="oc.where(mask, x, 0.0) keeps all cells, and oc.where(mask, new, x) replaces those "
+            "of the mask;\nas positions, 0 and 1 are oc.take(x, oc.cast(mask, 'int32'))",
+        )
+
+
+def take_at(x: Tensor, ids: Tensor, axis: int) -> Any:
+    """Return `x[ids]`."""
+    refuse_mask(ids)
+    return take(x, ids, axis)
+
+
+def store_at(x: Tensor, ids: Tensor, axis: int, value: Any) -> None:
+    """Record `x[ids] = value`."""
+    refuse_mask(ids)
+    store_rows(x, ids, axis, value)
 
 
 def _either(logical: Callable[..., Any], bitwise: Callable[..., Any]) -> Callable[..., Any]:

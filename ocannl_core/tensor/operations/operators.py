@@ -49,8 +49,8 @@ operations.abs = pointwise_operations.abs
 operations.identity = pointwise_operations.identity
 operations.transpose = contractions.transpose
 operations.subscript = slices.subscript
-operations.take = positions.take
-operations.store_rows = positions.store_rows
+operations.take = conditions.take_at
+operations.store_rows = conditions.store_at
 
 code.forward = computation.forward
 code.zero_grads = computation.zero_gradients

@@ -26,7 +26,12 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.axes import apply, axes_of, operand, write_shape
 from ocannl_core.tensor.operations.literals import offsets
-from ocannl_core.tensor.operations.positions import check_integers, take, take_along
+from ocannl_core.tensor.operations.positions import (
+    check_integers,
+    take,
+    take_along,
+    with_kinds_of,
+)
 from ocannl_core.tensor.operations.rearrangement import (
     broadcast_to,
     flatten,
@@ -129,6 +134,7 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     """
     given, places = operand(x, "put_along"), operand(ids, "put_along")
     check_integers(places, "put_along")
+    places = with_kinds_of(given, places, axis, "put_along")
     own, other = axes_of(given, "put_along"), axes_of(places, "put_along")
     position = own.position(axis)
     fits = own.ranks == other.ranks and all(
@@ -155,7 +161,7 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     last = derived_tensor(_last_write, (order, places), adjoint, given, origin, dtype=int32)
     new = values
     if not isinstance(values, Real):
-        new = operand(values, "put_along")
+        new = with_kinds_of(given, operand(values, "put_along"), axis, "put_along")
         sizes = axes_of(new, "put_along")
         if sizes.size(position) == 1 and other.size(position) != 1:
             new = _broadcast(new, axes_of(taken, "put_along").known_sizes)

@@ -22,9 +22,10 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import explained
-from ocannl_core.tensor.operations.axes import settle_axes
+from ocannl_core.tensor.operations.axes import apply, known_axes, settle_axes, write_shape
 from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
+from ocannl_core.tensor.primitives.pointwise_operations import identity
 
 
 def _copy(v: Any, v1: Any) -> None:
@@ -112,7 +113,8 @@ def take_along(
 
     The other axes of both operands line up and are broadcast. Arguments are those of `take`.
     """
-    operands = _operands(_take_along, x, ids)
+    values, places = _operands(_take_along, x, ids)
+    operands = values, with_kinds_of(values, places, axis, "take_along")
     logic = TakeAlong(_axis(axis))
     return _take_along.tensor(
         operands, logic, label=label, dtype=dtype, requires_grad=requires_grad
@@ -207,6 +209,27 @@ def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tens
     for each in made:
         settle_axes(each, operation.name)
     return made
+
+
+def with_kinds_of(x: Tensor, ids: Tensor, axis: SupportsIndex, name: str) -> Tensor:
+    """Return positions with their axes in the rows of a tensor that has as many axes, one by one.
+
+    That is how axes are counted. It applies only where the axes of equal kinds cannot line up,
+    because the positions have none in the place of the selected axis: those of `ids[:, None]` are
+    all batch axes if those of `ids` are.
+    """
+    own, other = known_axes(x, name), known_axes(ids, name)
+    if own is None or other is None or own.ranks == other.ranks or len(own) != len(other):
+        return ids
+    selected = own.position(axis)
+    kind = own.kind(selected)
+    behind = sum(own.kind(each) == kind for each in range(selected, len(own)))
+    if other.ranks[kind] >= behind:
+        return ids
+    spec = f"{other.spec} => {write_shape(other.names, own.ranks)}"
+    found = apply(identity, (ids,), spec, name=name)
+    found.relabel(ids.label)
+    return found
 
 
 def check_integers(ids: Tensor, name: str) -> None:

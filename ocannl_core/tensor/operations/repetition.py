@@ -106,6 +106,10 @@ def _padding_with(value: float) -> Operation:
 
 
 _Continuation = Literal["edge", "reflect", "symmetric", "wrap"]
+_Continued = tuple[int, tuple[tuple[slice, int], ...]]
+"""The position of an axis, and the slices that it becomes, with the copies of each cell."""
+_MOST_PARTS = 9
+"""The parts of a tensor that is continued along two axes at once."""
 Widths = int | tuple[int, int] | Sequence[tuple[int, int]]
 """Cells to add on both sides of every axis, before and after every axis, or for each axis."""
 
@@ -152,15 +156,37 @@ def pad(
             return given
         spec = f"{own.spec} => {own.replaced(parts)}"
         return apply(_padding_with(float(value)), (given,), spec, name="pad")
-    for position, pair in added:
-        size = own.known_size(position)
-        places = _padded(mode, size, *pair)
-        parts = [
-            repeat(_part(given, position, each), copies, position)
-            for each, copies in _slices(places)
-        ]
-        given = concat(parts, axis=position)
+    axes = [(at, tuple(_slices(_padded(mode, own.known_size(at), *pair)))) for at, pair in added]
+    while axes:
+        count = _joint_axes(axes)
+        given = _continued(given, axes[-count:])
+        del axes[-count:]
     return given
+
+
+def _joint_axes(axes: Sequence[_Continued]) -> int:
+    """Return the number of axes, the last ones, that are continued at once: all that together have
+    few parts, at least one.
+    """
+    count, parts = 1, len(axes[-1][1])
+    for _, slices in reversed(axes[:-1]):
+        parts *= len(slices)
+        if parts > _MOST_PARTS:
+            break
+        count += 1
+    return count
+
+
+def _continued(x: Tensor, axes: Sequence[_Continued]) -> Tensor:
+    """Return a tensor with axes continued at once, each part written to its place: one axis after
+    the other would copy the tensor for each.
+    """
+    if not axes:
+        return x
+    (at, slices), *others = axes
+    parts = [_continued(repeat(_part(x, at, each), copies, at), others) for each, copies in slices]
+    joined: Tensor = concat(parts, axis=at)
+    return joined
 
 
 def _slices(positions: Sequence[int]) -> Iterator[tuple[slice, int]]:

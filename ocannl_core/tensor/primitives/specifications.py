@@ -131,7 +131,7 @@ def describe_operands(operands: Sequence[Tensor], target: Tensor | None = None) 
             lines.append(f"{name} is {_describe_tensor(operand)}")
         raise ShapeError(
             error.rule, found=error.found, where="\n".join(lines), fix=error.fix
-        ) from error
+        ) from None  # equal but for the lines of the operands
 
 
 def _describe_tensor(tensor: Tensor) -> str:

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
 from ocannl_core.cli import main
-from ocannl_core.compile.bench import Bench, index_values
+from ocannl_core.compile.bench import Bench
+from ocannl_core.compile.placement_cache import placement_cache
+from ocannl_core.compile.trial_memory import index_values
+from ocannl_core.compile.tuned_placements import Flip, PlacementResult
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
@@ -24,7 +27,7 @@ from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
 from ocannl_core.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.loopir.usage import Limit
-from ocannl_core.node import TensorNode
+from ocannl_core.node import MemoryMode, TensorNode
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
@@ -42,7 +45,9 @@ REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
 def nothing_remembered(own_cache: None) -> Iterator[None]:
     """Object stay in the shared cache, for speed; schedules are forgotten after each test."""
     yield
-    tuning_cache(manager.select("cpu_c")[1]).forget()
+    _, target = manager.select("cpu_c")
+    tuning_cache(target).forget()
+    placement_cache(target).forget()
 
 
 def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
@@ -160,10 +165,12 @@ def test_a_bench_distinguishes_right_from_wrong_results() -> None:
     halved = replace(reduction, term=type(term)(term.op, term.left, term.left, term.dtype))  # type: ignore[attr-defined, call-arg]
     wrong = kernel.with_nest(replace(kernel.nest, reduction=halved))
     right = Bench(plan, kernel, build.backend, build.target)
-    expected = right.results(right.compile([parse_schedule(REMEMBERED)])[0])
-    assert right.agree(expected, right.results(right.compile([()])[0]))
     other = Bench(plan, wrong, build.backend, build.target)
-    assert not right.agree(expected, other.results(other.compile([()])[0]))
+    assert right.memory is not None
+    assert other.memory is not None
+    expected = right.memory.results(right.compile([parse_schedule(REMEMBERED)])[0])
+    assert right.memory.agree(expected, right.memory.results(right.compile([()])[0]))
+    assert not right.memory.agree(expected, other.memory.results(other.compile([()])[0]))
 
 
 # ----- remembering ------------------------------------------------------------------------------------
@@ -300,6 +307,41 @@ def test_the_command_runs_a_program_shows_and_forgets(
     assert "remembered schedules: 1 in" in capsys.readouterr().out
     assert main(["tune", "--forget"]) == 0
     assert capsys.readouterr().out.startswith("1 kernels forgotten")
+
+
+def test_the_command_searches_over_placements(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCANNL_BACKEND", "cpu_c")
+    script = tmp_path / "program.py"
+    script.write_text(_PROGRAM)
+    assert main(["tune", "--budget", "0.1", "--placements", str(script)]) == 3
+    printed = capsys.readouterr().out
+    assert "placements of forward: 1 nodes may be virtual or local, 1 arms tried" in printed
+    assert "routines searched for placements: 1" in printed
+    assert main(["tune", "--show"]) == 0
+    assert "placements of 1 routines in" in capsys.readouterr().out
+    (entry,) = placement_cache(manager.select("cpu_c")[1]).entries()
+    entry.path.write_text("{")
+    main(["doctor"])
+    assert "these routines run by default" in capsys.readouterr().out
+    assert main(["tune", "--show"]) == 0
+    assert "not readable, so not used" in capsys.readouterr().out
+    assert main(["tune", "--forget"]) == 0
+    assert "placements of 1 routines forgotten" in capsys.readouterr().out
+
+
+def test_the_command_shows_kept_flips(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCANNL_BACKEND", "cpu_c")
+    request = layer()[2]._build.request
+    flips = (Flip(2, "matmul", MemoryMode.LOCAL),)
+    placement_cache(request.target).keep(request, PlacementResult(flips, 1e-6, 2e-6, 3))
+    assert main(["tune", "--show"]) == 0
+    printed = capsys.readouterr().out
+    assert "forward, 1 us, best of 3\n  2 us by default\n" in printed
+    assert "  matmul: local, virtual by default" in printed
 
 
 def test_the_command_wants_a_program(capsys: pytest.CaptureFixture[str]) -> None:

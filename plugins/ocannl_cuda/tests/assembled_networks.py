@@ -115,6 +115,24 @@ def attention(dtype: str = "float32", width: int = 64) -> LoopProgram:
         return program_of(oc.train.forward(y))
 
 
+def attention_gradients(dtype: str = "float32") -> LoopProgram:
+    """Return causal attention of 12 heads of 64 cells with its gradients."""
+    with oc.Session():
+        q, k, v = (
+            oc.tensor(
+                np.zeros((8, 1024, 12, 64), np.float32),
+                batch_axes=2,
+                label=name,
+                requires_grad=True,
+                dtype=dtype,
+            )
+            for name in "qkv"
+        )
+        g = oc.placeholder("g", batch=[8, 1024], output=[12, 64], dtype=dtype)
+        y = oc.nn.attention(q * (1 / 8), k, v, causal=True)
+        return program_of(oc.train.grad_update(oc.einsum("...|... => 0", y * g)))
+
+
 def workloads(name: str) -> Iterator[Any]:
     """Yield the workloads of a module of the benchmarks."""
     sys.path.append(str(BENCHMARKS))
@@ -181,6 +199,8 @@ ALL = FEW | {
     "product bfloat16": lambda: product(1024, 1024, 1024, "bfloat16"),
     "attention bfloat16 of 128": lambda: attention("bfloat16", 128),
     "attention of 128": lambda: attention("float32", 128),
+    "gradients of attention": attention_gradients,
+    "gradients of attention bfloat16": lambda: attention_gradients("bfloat16"),
     "layer bfloat16": lambda: layer(4096, 1024, 1024),
     "sum over a batch": long_sum,
     "perceptron": lambda: training_step("perceptron"),

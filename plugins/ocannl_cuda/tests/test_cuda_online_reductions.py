@@ -23,7 +23,15 @@ from ocannl_core.testing.subject import subject_named
 from ocannl_cuda.matrix_instructions import COPIES, INSTRUCTIONS
 from plugins.ocannl_cuda.tests import emulated_plans
 from plugins.ocannl_cuda.tests.emulated_plans import SMALL, planned_for
-from tests.support.attention import UNIT, Sizes, attention_program, expected, random_operands
+from tests.support.attention import (
+    UNIT,
+    Sizes,
+    attention_program,
+    expected,
+    expected_gradients,
+    gradient_program,
+    random_operands,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -135,3 +143,81 @@ def test_threads_have_no_races(monkeypatch: pytest.MonkeyPatch) -> None:
     check(Sizes(1, 40, 70, 1, 8, 8), LARGE, causal=True)
     with overrides(accumulation="fast"):
         check(Sizes(1, 40, 70, 1, 24, 24), LARGE, causal=True, factor=21.0)
+
+
+# ----- gradients ----------------------------------------------------------------------------------
+
+
+def check_gradients(
+    sizes: Sizes,
+    target: Target,
+    *,
+    causal: bool,
+    dtype: str = "float32",
+    factor: float = 1.0,
+    on_tiles: bool = False,
+) -> None:
+    """Assert that gradients are within their bounds, times a factor, and that no kernel stores a
+    matrix of queries and keys.
+    """
+    program, nodes = gradient_program(sizes, causal=causal, dtype=dtype)
+    plan = plan_kernels(program, target).plan()
+    verify(plan)
+    extents = {sizes.queries, sizes.keys}
+    assert not [node for node in plan.scratch if extents <= set(plan.nodes[node].dims)]
+    tiles = [
+        each
+        for step in plan.steps
+        if isinstance(step, Kernel)
+        for each in walk(step.body)
+        if isinstance(each, For) and each.kind is AxisKind.TILE
+    ]
+    assert bool(tiles) == on_tiles
+    random = np.random.default_rng(0)
+    numbers = NUMPY.get(dtype, np.float32)
+    cells = {e: random.normal(size=program.nodes[nodes[e]].dims).astype(numbers) for e in "qkvg"}
+    given = {nodes[e]: cells[e].view(program.nodes[nodes[e]].memory_numpy) for e in cells}
+    found = emulated_plans.run(program, given, target)
+    wide = {name: each.astype(np.float32) for name, each in cells.items()}
+    for name, (exact, bound) in expected_gradients(wide, causal=causal, tiles=sizes.keys).items():
+        result = found[nodes[name]].view(numbers).astype(np.float64)
+        assert (abs(result - exact) <= factor * bound).all(), name
+
+
+@settings(
+    max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(
+    sizes=st.builds(
+        Sizes,
+        st.integers(1, 2),
+        st.sampled_from([42, 65, 70]),
+        st.sampled_from([43, 64, 101]),
+        st.integers(1, 2),
+        st.sampled_from([3, 16, 40]),
+        st.sampled_from([2, 8, 24]),
+    ),
+    causal=st.booleans(),
+)
+def test_gradients_of_any_extents_are_within_their_bounds(sizes: Sizes, causal: bool) -> None:
+    check_gradients(sizes, LARGE, causal=causal)
+
+
+@pytest.mark.parametrize("dtype", UNITS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_narrow_gradients_are_kernels_of_matrix_instructions(dtype: str, causal: bool) -> None:
+    factor = 2 * UNITS[dtype] / UNIT
+    sizes = Sizes(1, 45, 41, 1, 24, 16)
+    check_gradients(sizes, LARGE, causal=causal, dtype=dtype, factor=factor, on_tiles=True)
+
+
+def test_fast_gradients_of_float32_use_matrix_instructions() -> None:
+    with overrides(accumulation="fast"):
+        check_gradients(Sizes(1, 33, 40, 1, 24, 16), LARGE, causal=True, factor=21.0, on_tiles=True)
+
+
+def test_threads_of_gradients_have_no_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_EMULATOR_RACES", "1")
+    check_gradients(Sizes(1, 40, 70, 1, 8, 8), LARGE, causal=True)
+    with overrides(accumulation="fast"):
+        check_gradients(Sizes(1, 34, 40, 1, 24, 24), LARGE, causal=True, factor=21.0, on_tiles=True)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import ocannl_core as oc
 from ocannl_core.dtypes import float32, int32, uint32
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernel_passes.pipeline import finish_for, schedule_for
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Plan
@@ -20,6 +21,7 @@ from ocannl_core.testing import programs
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs, random_programs
 from ocannl_core.testing.subject import subject_named
+from tests.support.attention import Sizes, expected_gradients, gradient_program
 from tests.support.example_count import example_count
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs
@@ -207,3 +209,25 @@ def test_a_network_with_a_convolution_trains_as_on_the_interpreter() -> None:
     expected = train_losses("interp")
     assert expected[-1] < expected[0]
     np.testing.assert_allclose(train_losses("opencl"), expected, rtol=1e-4)
+
+
+def test_gradients_of_attention_that_recompute_weights_are_right() -> None:
+    sizes = Sizes(1, 21, 17, 2, 8, 3)
+    program, nodes = gradient_program(sizes, causal=True)
+    plans: list[Plan] = []
+
+    def without_caches(plan: Plan, target: Target) -> Plan:
+        plans.append(scheduled(plan, replace(target, cache_bytes=())))
+        return plans[-1]
+
+    random = np.random.default_rng(0)
+    cells = {
+        name: random.normal(size=program.nodes[nodes[name]].dims).astype(np.float32)
+        for name in "qkvg"
+    }
+    given = {nodes[name]: cells[name] for name in cells}
+    found = subject_named("opencl").run(program, given, (), without_caches)
+    (plan,) = plans
+    assert not [node for node in plan.scratch if {21, 17} <= set(plan.nodes[node].dims)]
+    for name, (exact, bound) in expected_gradients(cells, causal=True, tiles=17).items():
+        assert (abs(found[nodes[name]] - exact) <= bound).all()

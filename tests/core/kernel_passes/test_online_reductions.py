@@ -213,11 +213,6 @@ def test_gradients_of_a_layer_that_is_applied_twice_are_no_chain() -> None:
     verify(plan)
 
 
-def test_gradients_need_the_weights_which_are_stored() -> None:
-    plan = planned(attention_program(Sizes(1, 8, 9, 2, 4, 4), gradients=True))
-    assert not walks(plan)
-
-
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_weights_that_are_kept_are_stored(is_kept: bool) -> None:
     with oc.Session():

@@ -4,6 +4,7 @@ fix.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -565,3 +566,11 @@ def test_letters_side_by_side_next_to_parts_advise_commas() -> None:
     with oc.Session(), pytest.raises(oc.SpecError) as caught:
         oc.concat("ik;jk=>i^j,k", oc.tensor([[1.0]]), oc.tensor([[1.0]]))
     assert caught.value.fix.endswith("separated by commas: i,k")
+
+
+def test_a_shape_error_of_an_operation_is_printed_once() -> None:
+    left, right = oc.placeholder("left", output=[3]), oc.placeholder("right", output=[5])
+    with pytest.raises(oc.ShapeError) as caught:
+        left + right
+    printed = "".join(traceback.format_exception(caught.value))
+    assert printed.count("Axes that meet must have the same size") == 1

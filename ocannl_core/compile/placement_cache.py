@@ -1,0 +1,222 @@
+"""The part of the tuning cache that holds placements, on disk.
+
+    <cache directory>/placements/<processor, compiler, threads>/<program>.json
+
+The key of a routine is the text of its lowered program with numbers for names, so that
+alpha-equivalent routines share an entry, together with the placements that the context requires and
+the settings that change code, those of numerics among them. An entry is data with a digest: numbers
+of nodes, and a mode for each. The passes apply a mode only where it is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+
+from ocannl_core import settings
+from ocannl_core.compile.relevant_settings import settings_after_lowering
+from ocannl_core.compile.saved_code import CompileRequest
+from ocannl_core.compile.tuned_placements import (
+    FLIPPED,
+    Flip,
+    PlacementResult,
+    TunedPlacements,
+    placed,
+)
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.ir_text import RESERVED_NAMES, PrintedNames
+from ocannl_core.kernels.alpha_equivalence import digest
+from ocannl_core.loopir.nodes import Block, LoopProgram, Remark, Repeat, Stmt
+from ocannl_core.loopir.printer import TextPrinter
+from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.schedule.tuning.entry_folder import EntryFolder
+from ocannl_core.schedule.tuning.tuning_cache import device_kind
+from ocannl_core.target import Target
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementEntry:
+    """One file of the cache.
+
+    Attributes:
+        path: The file.
+        routine: The name of the routine that was searched for.
+        measured: Its content; None if it cannot be read as an entry.
+        program: The canonical text of the program.
+    """
+
+    path: Path
+    routine: str
+    measured: PlacementResult | None
+    program: str = ""
+
+
+class PlacementCache(EntryFolder):
+    """The tuned placements of one kind of device.
+
+    Args:
+        folder: The directory of the entries; it need not exist yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, _VERSION, "Tuned placements")
+
+    def find(self, request: CompileRequest) -> PlacementResult | None:
+        """Return the result of the search for a program; None if there is none, or its entry is
+        unreadable.
+        """
+        if not self.names():  # the text of a program takes time
+            return None
+        text = program_text(request)
+        entry = self._entry(f"{digest(text)}.json")
+        return entry.measured if entry.program == text else None
+
+    def keep(self, request: CompileRequest, measured: PlacementResult) -> None:
+        """Store the result of the search for a program.
+
+        Raises:
+            OSError: if the folder cannot be written, or others can write to it.
+        """
+        text = program_text(request)
+        content = {
+            "routine": request.lowered.name,
+            "flips": [[each.number, each.name, each.mode.value] for each in measured.flips],
+            "seconds": measured.seconds,
+            "default_seconds": measured.default_seconds,
+            "tried": measured.tried,
+            "candidates": measured.candidates,
+            "complete": measured.is_complete,
+            "program": text,
+        }
+        self.write(f"{digest(text)}.json", content)
+
+    def entries(self) -> Iterator[PlacementEntry]:
+        """Yield all entries."""
+        for name in self.names():
+            yield self._entry(name)
+
+    def _entry(self, name: str) -> PlacementEntry:
+        path, found = self.folder / name, self.read(name)
+        if found is None:
+            return PlacementEntry(path, "", None)
+        try:
+            measured = PlacementResult(
+                tuple(_flip(*each) for each in found["flips"]),
+                float(found["seconds"]),
+                float(found["default_seconds"]),
+                int(found["tried"]),
+                int(found["candidates"]),
+                bool(found["complete"]),
+            )
+            routine = _identifier(found["routine"])
+            return PlacementEntry(path, routine, measured, str(found["program"]))
+        except (ValueError, KeyError, TypeError):
+            return PlacementEntry(path, "", None)
+
+
+def placement_cache(target: Target) -> PlacementCache:
+    """Return the tuned placements of a device with the settings in force."""
+    return PlacementCache(settings.cache_directory() / "placements" / device_kind(target))
+
+
+def with_tuned_placements(request: CompileRequest) -> CompileRequest:
+    """Return a request with the placements that the tuning cache has for its program."""
+    if settings.current().tune == "off":
+        return request
+    measured = placement_cache(request.target).find(request)
+    return request if measured is None else apply_result(request, measured)
+
+
+def apply_result(request: CompileRequest, measured: PlacementResult) -> CompileRequest:
+    """Return a request with the placements of a result.
+
+    Numbers of nodes that the program does not have are left out.
+    """
+    nodes = numbered_nodes(request.lowered)
+    places = {
+        nodes[each.number]: placed(each.mode) for each in measured.flips if each.number < len(nodes)
+    }
+    return replace(request, tuned=TunedPlacements(measured, places))
+
+
+def numbered_nodes(program: LoopProgram) -> tuple[TensorNode, ...]:
+    """Return the nodes of a program in the order of their first mention, those of iterations
+    included.
+    """
+    private = (node for node, _ in private_nodes(program.body))
+    return tuple(dict.fromkeys((*program.nodes, *private)))
+
+
+def program_text(request: CompileRequest) -> str:
+    """Return the canonical text of a program with all else that its placements depend on, which
+    does not depend on names.
+    """
+    program = request.lowered
+    printer = _CanonicalPrinter(program, _NumberedNames(RESERVED_NAMES))
+    lines = [f"routine({printer.signature()}):", *printer.body()]
+    for node, info in (*program.nodes.items(), *private_nodes(program.body)):
+        facts = [f"margins {margin.left}+{margin.right}" for margin in info.padding]
+        facts += [
+            "extent " + ("constant" if each is None else printer.names.variable(each))
+            for each in info.extents
+        ]
+        facts += ["inlined"] if node in request.inlined else []
+        if node in request.stored:
+            facts.append(f"stored {request.stored[node].mode.value}")
+        lines.append(" ".join([printer.array(node), *facts]))
+    lines += [f"setting {name} = {value!r}" for name, value in settings_after_lowering()]
+    return "\n".join(lines)
+
+
+class _NumberedNames(PrintedNames):
+    """Names that are numbers in the order of requests."""
+
+    def node(self, node: TensorNode) -> str:
+        return self.of(node, "x")
+
+    def of(self, thing: Hashable, hint: str) -> str:
+        return super().of(thing, "x")
+
+
+class _CanonicalPrinter(TextPrinter):
+    """The notation of user code, without remarks."""
+
+    def lines(self, stmt: Stmt) -> list[str]:
+        return [] if isinstance(stmt, Remark) else super().lines(stmt)
+
+    def array(self, node: TensorNode) -> str:
+        info = self.program.nodes.get(node)
+        return self.names.node(node) if info is None else super().array(node)
+
+
+def private_nodes(body: Block) -> Iterator[tuple[TensorNode, NodeInfo]]:
+    """Yield the nodes that are private to iterations, with their extents."""
+    for stmt in body.stmts:
+        if isinstance(stmt, Repeat):
+            yield from stmt.private
+            yield from private_nodes(stmt.body)
+
+
+def _flip(number: object, name: object, mode: object) -> Flip:
+    """Return a flip that was read from a file.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    found = MemoryMode(mode)
+    if found not in FLIPPED or type(number) is not int or number < 0:
+        raise ValueError(number)
+    return Flip(number, _identifier(name), found)
+
+
+def _identifier(name: object) -> str:
+    """Return a name that was read from a file, which may be printed.
+
+    Raises:
+        ValueError: if it is no identifier.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(name)
+    return name

@@ -1,0 +1,103 @@
+"""Nodes whose placement a search may change, the most promising first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from ocannl_core import settings
+from ocannl_core.compile.placement_cache import numbered_nodes, private_nodes
+from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
+from ocannl_core.compile.tuned_placements import FLIPPED, Flip
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.ir_text import RESERVED_NAMES, PrintedNames
+from ocannl_core.kernels.cost import estimated_cycles
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.machine_model import MEMORY_BYTES_PER_CYCLE
+from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
+from ocannl_core.passes.accesses import Accesses, analyse_accesses
+
+ObserveModes = Callable[[TensorNode, NodeInfo, tuple[MemoryMode, ...]], None]
+"""Called with a node, and the memory modes that are open for it, the default first."""
+
+
+class Generate(Protocol):
+    """A function that generates the code of a program."""
+
+    def __call__(
+        self, request: CompileRequest, observe: ObserveModes | None = None
+    ) -> GeneratedCode: ...
+
+
+_FIXED = frozenset({Reason.CONSTANT_SCALAR, Reason.INLINED_FILL, Reason.INLINING_DISABLED})
+"""Reasons for a mode that a search does not try to change: numbers, which take no time to compute,
+and the setting that switches inlining off.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that may be virtual and may be local.
+
+    Attributes:
+        node: The node.
+        flip: Its other mode than the default.
+        promise: The estimate of the cycles that the other mode saves; negative where it costs.
+    """
+
+    node: TensorNode
+    flip: Flip
+    promise: int
+
+
+def find_candidates(
+    request: CompileRequest, generate: Generate
+) -> tuple[GeneratedCode, tuple[Candidate, ...]]:
+    """Return the code of a program with default placements, and its candidates, the most promising
+    first.
+
+    Args:
+        request: The program, without tuned placements.
+        generate: Generates its code.
+    """
+    defaults: dict[TensorNode, MemoryMode] = {}
+
+    def observe(node: TensorNode, info: NodeInfo, modes: tuple[MemoryMode, ...]) -> None:
+        if FLIPPED.keys() <= set(modes) and modes[0] in FLIPPED:
+            defaults[node] = modes[0]
+
+    code = generate(request, observe)
+    nodes, names = numbered_nodes(request.lowered), PrintedNames(RESERVED_NAMES)
+    numbers = {node: (number, names.node(node)) for number, node in enumerate(nodes)}
+    accesses, infos = analyse_accesses(request.lowered), all_infos(request.lowered)
+    found = []
+    for node, mode in defaults.items():
+        placement = code.placements[node]
+        if placement.mode is not mode or placement.reason in _FIXED:
+            continue
+        saved = _cycles_saved_by_storing(node, accesses, infos)
+        flip = Flip(*numbers[node], FLIPPED[mode])
+        found.append(Candidate(node, flip, saved if mode is MemoryMode.VIRTUAL else -saved))
+    found.sort(key=lambda each: (-each.promise, each.flip.number))
+    return code, tuple(found)
+
+
+def all_infos(program: LoopProgram) -> Mapping[TensorNode, NodeInfo]:
+    """Return the extents and formats of all nodes, those of iterations included."""
+    return {**program.nodes, **dict(private_nodes(program.body))}
+
+
+def _cycles_saved_by_storing(
+    node: TensorNode, accesses: Accesses, infos: Mapping[TensorNode, NodeInfo]
+) -> int:
+    """Return the estimated cycles of computing a node at all reads but one, less those of writing
+    and reading its memory.
+    """
+    traffic = 2 * infos[node].nbytes // MEMORY_BYTES_PER_CYCLE
+    facts = accesses.nodes.get(node)
+    if facts is None:  # of an iteration
+        return -traffic
+    visits = facts.count_reads(settings.current().max_tracing_dim).most
+    statements = {position: accesses.statements[position].stmt for position, _ in facts.writes}
+    work = sum(estimated_cycles(stmt, infos) for stmt in statements.values())
+    return max(0, visits - 1) * work - traffic

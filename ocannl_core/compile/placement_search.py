@@ -1,0 +1,415 @@
+"""Search for the placements with which a routine is fastest on this machine.
+
+A node is a candidate if it may be virtual (computed at each read) and may be local (stored once in
+memory of the routine); the rules of the passes choose one of the two. An arm is the whole routine,
+compiled with some candidates in the other mode. The default comes first, then the arm that stores
+every candidate; from the faster of them, the search flips one candidate at a time, the most
+promising first, and keeps each flip that makes the routine faster.
+
+Arms run on memory apart from the context's, and are sampled in turn with the fastest one. An arm
+loses, whatever the cause, if it fails to compile or to run, exceeds a limit on memory, or differs
+from the default's results by more than reordered sums may.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from math import prod
+
+import numpy as np
+
+from ocannl_core import settings
+from ocannl_core.compile.placement_cache import apply_result, placement_cache
+from ocannl_core.compile.placement_candidates import (
+    Candidate,
+    Generate,
+    all_infos,
+    find_candidates,
+)
+from ocannl_core.compile.placement_tuning import Arm, PlacementTuning
+from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
+from ocannl_core.compile.search_listener import report
+from ocannl_core.compile.trial_memory import (
+    LAST_ROUNDS,
+    MARGIN,
+    ROUNDS,
+    STEP,
+    Contents,
+    Trial,
+    TrialMemory,
+    index_values,
+)
+from ocannl_core.compile.tuned_placements import PlacementResult
+from ocannl_core.dtypes import Kind
+from ocannl_core.errors import OcannlError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.host_arrays import Array, memory_of
+from ocannl_core.kernels.cost import estimated_cycles
+from ocannl_core.kernels.memory_plan import memory_plan
+from ocannl_core.loopir.nodes import Block, LoopProgram, Repeat
+from ocannl_core.loopir.traverse import merge_reads
+from ocannl_core.loopir.usage import usage_of
+from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.passes.accesses import analyse_accesses
+from ocannl_core.passes.definite_assignment import ranges_of
+from ocannl_core.passes.recompute import needed_bytes
+from ocannl_core.target import Buffer, Executable, HostBuffer
+
+_MOST_WORK = 8
+"""Arms with more than this many times the default's estimated cycles are not run."""
+_TOO_SLOW = 2
+"""Arms that take more than this many times as long as the fastest are not sampled."""
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The fastest placements of a search, compiled.
+
+    Attributes:
+        request: The program with these placements.
+        code: Its generated code.
+        executable: The compiled code.
+    """
+
+    request: CompileRequest
+    code: GeneratedCode
+    executable: Executable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Variant:
+    """The routine with some flips.
+
+    Attributes:
+        flips: The flipped candidates.
+        code: The generated code.
+        executable: The compiled code.
+        trial: The code on memory of its own.
+    """
+
+    flips: frozenset[Candidate]
+    code: GeneratedCode
+    executable: Executable
+    trial: Trial
+
+
+class _ArmError(Exception):
+    """The reason why an arm loses without being timed."""
+
+
+def search_placements(
+    request: CompileRequest,
+    generate: Generate,
+    budget: float,
+    *,
+    memory: Mapping[TensorNode, Buffer] | None = None,
+    in_use: int = 0,
+    again: bool = False,
+) -> tuple[Winner | None, PlacementTuning]:
+    """Search for the placements of a program and add them to the tuning cache.
+
+    If the cache cannot be written, they are lost to other programs after a warning.
+
+    Args:
+        request: The program.
+        generate: Generates its code.
+        budget: The seconds to spend, about.
+        memory: The memory of its parameters, which is copied; by default numbers are made up.
+        in_use: The bytes of the device that other memory takes.
+        again: True to repeat a complete search.
+
+    Returns:
+        The fastest placements, None where nothing was tried or they are in force; the report.
+    """
+    start = time.perf_counter()
+    name, known = request.lowered.name, placement_cache(request.target).find(request)
+    plain = replace(request, tuned=None)
+    if known is not None and known.is_complete and not again:
+        is_used = request.tuned is not None and request.tuned.measured == known
+        winner = None if is_used else _compiled(apply_result(plain, known), generate)
+        return winner, _known_report(name, known, budget, time.perf_counter() - start)
+    code, candidates = find_candidates(plain, generate)
+    search = _Search(plain, generate, code, candidates, start + budget, in_use)
+    try:
+        search.begin(memory)
+    except _ArmError as error:
+        spent = time.perf_counter() - start
+        nothing = PlacementTuning(
+            name, len(candidates), 0.0, 0.0, (), (), 0, budget, spent, problem=str(error)
+        )
+        report(nothing)
+        return None, nothing
+    measured = search.run() if candidates else None
+    if measured is not None:
+        _keep(plain, measured)
+    found = measured or PlacementResult((), 0.0, 0.0, 0)
+    tuning = PlacementTuning(
+        name,
+        len(candidates),
+        found.default_seconds,
+        found.seconds,
+        found.flips,
+        tuple(search.arms),
+        search.left,
+        budget,
+        time.perf_counter() - start,
+    )
+    report(tuning)
+    if measured is None:
+        return None, tuning
+    best = search.best
+    return Winner(apply_result(plain, found), best.code, best.executable), tuning
+
+
+def _compiled(request: CompileRequest, generate: Generate) -> Winner:
+    code = generate(request)
+    return Winner(request, code, request.backend.compile(code.source, request.target))
+
+
+def _known_report(
+    name: str, known: PlacementResult, budget: float, spent: float
+) -> PlacementTuning:
+    return PlacementTuning(
+        name,
+        known.candidates,
+        known.default_seconds,
+        known.seconds,
+        known.flips,
+        (),
+        0,
+        budget,
+        spent,
+        is_known=True,
+    )
+
+
+def _keep(request: CompileRequest, measured: PlacementResult) -> None:
+    """Add the result of a search to the tuning cache, or warn that this is not possible."""
+    memory = placement_cache(request.target)
+    try:
+        memory.keep(request, measured)
+    except OSError as error:
+        warnings.warn(
+            f"Placements are not kept: {memory.folder} cannot be written ({error}). "
+            "Set OCANNL_CACHE_DIR to a directory of your own.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """The search for the fastest placements of one program.
+
+    Attributes:
+        request: The program with default placements.
+        generate: Generates its code.
+        code: Its default code.
+        candidates: The nodes that may be flipped, the most promising first.
+        end: The time at which the budget is spent.
+        in_use: The bytes of the device that other memory takes.
+        arms: All that was tried.
+        left: The number of candidates that were not flipped for lack of time.
+    """
+
+    request: CompileRequest
+    generate: Generate
+    code: GeneratedCode
+    candidates: Sequence[Candidate]
+    end: float
+    in_use: int
+    arms: list[Arm] = field(default_factory=list)
+    left: int = 0
+    best: _Variant = field(init=False)
+    _default: _Variant = field(init=False)
+    _memory: TrialMemory = field(init=False)
+    _expected: list[Array] = field(init=False)
+    _copies: int = 0
+    _cycles: int = 0
+
+    def begin(self, memory: Mapping[TensorNode, Buffer] | None) -> None:
+        """Compile the default and run it once.
+
+        Raises:
+            _ArmError: if that is not possible.
+        """
+        plan, lowered = self.code.plan, self.request.lowered
+        usage = usage_of(lowered)
+        values = index_values(plan.indices, usage.limits)
+        if values is None:
+            raise _ArmError("no values of its static indices were found")
+        random, known = np.random.default_rng(0), memory or {}
+        initial: dict[TensorNode, Buffer] = {
+            node: known[node] if node in known else _made_up(random, plan.nodes[node])
+            for node in plan.params
+        }
+        contents = Contents(
+            plan.nodes,
+            initial,
+            [node for node in plan.params if node in usage.writes],
+            [node for node in plan.params if node in usage.writes & usage.reads_first],
+            merge_reads(self.code.optimised.body),
+            _most_terms(lowered),
+        )
+        self._copies = sum(plan.nodes[node].nbytes for node in (*initial, *contents.merged))
+        self._cycles = _cycles(self.code)
+        try:
+            self._memory = TrialMemory(contents, values, self.request.backend, self.request.target)
+        except (OcannlError, MemoryError) as error:
+            raise _ArmError(_text_of(error)) from None
+        self._default = self.best = self._variant(frozenset(), self.code)
+        try:
+            self._expected = self._memory.results(self._default.trial)
+        except Exception as error:
+            raise _ArmError(f"the default does not run: {_text_of(error)}") from None
+
+    def run(self) -> PlacementResult:
+        """Return the fastest placements with their time and the default's."""
+        virtual = [each for each in self.candidates if each.flip.mode is MemoryMode.LOCAL]
+        if len(virtual) > 1:
+            self._try("all stored", frozenset(virtual))
+        tried, is_improved = {self.best.flips}, True
+        while is_improved and self.left == 0:
+            is_improved = False
+            for position, candidate in enumerate(self.candidates):
+                flips = self.best.flips ^ {candidate}
+                if flips in tried:
+                    continue
+                if time.perf_counter() >= self.end:
+                    self.left = len(self.candidates) - position
+                    break
+                tried.add(flips)
+                mode = candidate.flip.mode
+                is_back = candidate in self.best.flips
+                title = f"{candidate.flip.name} {'by default' if is_back else mode.value}"
+                is_improved |= self._try(title, flips)
+        trials = [self._default.trial, self.best.trial]
+        default, best = self._memory.least_times(trials, LAST_ROUNDS)
+        if best > (1 - MARGIN) * default:
+            self.best, best = self._default, default
+        kept = tuple(each.flip for each in self.candidates if each in self.best.flips)
+        is_complete = self.left == 0
+        count = len(self.arms) + 1
+        return PlacementResult(kept, best, default, count, len(self.candidates), is_complete)
+
+    def _try(self, title: str, flips: frozenset[Candidate]) -> bool:
+        """Time an arm beside the fastest; return True if it replaces it."""
+        try:
+            variant = self._variant(flips, self.generate(self._request_of(flips)))
+            self._verify(variant)
+        except _ArmError as error:
+            self.arms.append(Arm(title, None, None, str(error)))
+            return False
+        except Exception as error:  # a failure of any stage is no reason to end the program
+            self.arms.append(Arm(title, None, None, _text_of(error)))
+            return False
+        trials = [self.best.trial, variant.trial]
+        before, seconds = self._memory.least_times(trials, ROUNDS)
+        if seconds <= (1 - STEP) * before:  # once more, so that noise does not lead the search
+            before, seconds = self._memory.least_times(trials, ROUNDS)
+        self.arms.append(Arm(title, seconds, before))
+        if seconds > (1 - STEP) * before:
+            return False
+        self.best = variant
+        return True
+
+    def _request_of(self, flips: frozenset[Candidate]) -> CompileRequest:
+        chosen = tuple(each.flip for each in flips)
+        return apply_result(self.request, PlacementResult(chosen, 0.0, 0.0, 0))
+
+    def _variant(self, flips: frozenset[Candidate], code: GeneratedCode) -> _Variant:
+        """Return code linked with memory of its own.
+
+        Raises:
+            _ArmError: if it is not the routine with these flips, or takes too much.
+        """
+        for each in flips:
+            placement = code.placements[each.node]
+            if placement.mode is not each.flip.mode:
+                name, mode = each.flip.name, placement.mode.value
+                raise _ArmError(f"{name} stays {mode}, because {placement.why}")
+        added = set(code.plan.params) - set(self.code.plan.params)
+        if added:
+            names = ", ".join(sorted(node.name for node in added))
+            raise _ArmError(f"it reads {names}, which the default does not")
+        if flips and code.source.text == self.best.code.source.text:
+            raise _ArmError("the code is the same")
+        if _cycles(code) > _MOST_WORK * self._cycles:
+            times = _cycles(code) / max(1, self._cycles)
+            raise _ArmError(f"it is estimated at {times:.0f} times the work")
+        self._check_memory(code)
+        backend, target, plan = self.request.backend, self.request.target, code.plan
+        executable = backend.compile(code.source, target)
+        trial = self._memory.link(executable, plan.params, plan.indices)
+        return _Variant(flips, code, executable, trial)
+
+    def _check_memory(self, code: GeneratedCode) -> None:
+        """Raise _ArmError if code takes more memory than settings allow."""
+        chosen, own = settings.current(), memory_plan(code.plan).nbytes
+        if chosen.device_memory is not None:
+            room = chosen.device_memory * _MEBIBYTE - self.in_use - self._copies
+            if own > room:
+                raise _ArmError(
+                    f"it takes {own:,} bytes of its own, and device_memory leaves {max(0, room):,}"
+                )
+        if chosen.memory_budget is not None and code is not self.code:
+            needed = needed_bytes(code.optimised)
+            if needed > max(chosen.memory_budget, needed_bytes(self.code.optimised)):
+                raise _ArmError(
+                    f"it takes {needed:,} bytes for values of its own, and memory_budget allows "
+                    f"{chosen.memory_budget:,}"
+                )
+
+    def _verify(self, variant: _Variant) -> None:
+        """Raise _ArmError if the results of an arm are not the default's, or it is far slower."""
+        if not self._memory.agree(self._expected, self._memory.results(variant.trial)):
+            raise _ArmError("its results differ by more than reordered sums may")
+        fastest = min(self._memory.run(self.best.trial) for _ in range(2))
+        seconds = min(self._memory.run(variant.trial) for _ in range(2))
+        if seconds > _TOO_SLOW * fastest + 1e-4:
+            raise _ArmError(f"it takes {seconds / fastest:.1f} times as long")
+
+
+def _text_of(error: BaseException) -> str:
+    """Return an error as one line."""
+    if isinstance(error, OcannlError):
+        return " ".join(f"{error.rule} {error.found}".split())
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _cycles(code: GeneratedCode) -> int:
+    return _cycles_of(code.optimised.body, all_infos(code.optimised))
+
+
+def _cycles_of(body: Block, infos: Mapping[TensorNode, NodeInfo]) -> int:
+    """Return the estimated cycles of statements, those of repetitions as often as they run."""
+    repeats = [stmt for stmt in body.stmts if isinstance(stmt, Repeat)]
+    others = Block(tuple(stmt for stmt in body.stmts if not isinstance(stmt, Repeat)))
+    repeated = sum(each.count * _cycles_of(each.body, infos) for each in repeats)
+    return estimated_cycles(others, infos) + repeated
+
+
+def _made_up(random: np.random.Generator, info: NodeInfo) -> HostBuffer:
+    """Return cells for a node without a value: floats in (0, 1], whose quotients and logarithms
+    are finite, and integers that are positions of most axes.
+    """
+    if info.dtype.kind is Kind.FLOAT:
+        cells: Array = (random.integers(1, 17, info.buffer_dims) / 16).astype(info.dtype.numpy)
+    else:
+        cells = random.integers(0, 2, info.buffer_dims).astype(info.dtype.numpy)
+    return HostBuffer(memory_of(cells, info), info)
+
+
+def _most_terms(program: LoopProgram) -> int:
+    """Return the approximate number of terms that all sums of a program have behind one another."""
+    accesses = analyse_accesses(program)
+    lengths = [
+        prod(values.extent for values in ranges_of(site.loops).values()) // max(1, facts.info.size)
+        for facts in accesses.nodes.values()
+        for _, site in facts.writes
+    ]
+    return 8 * max(1, sum(lengths))

@@ -1,0 +1,95 @@
+"""The report of a search over placements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ocannl_core.compile.profile import duration
+from ocannl_core.compile.tuned_placements import Flip
+from ocannl_core.fast_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Placements that a search has tried.
+
+    Attributes:
+        title: Their difference from the fastest ones so far.
+        seconds: The least time of a run; None if it was not timed.
+        fastest: The least time of the fastest placements before, sampled in turn with it.
+        problem: The reason why it lost without being timed; empty if it was timed.
+    """
+
+    title: str
+    seconds: float | None
+    fastest: float | None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.seconds is None or self.fastest is None:
+            return f"{self.title}: {self.problem}"
+        return f"{self.title}: {duration(self.seconds)} beside {duration(self.fastest)}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementTuning:
+    """The result of a search over the placements of a routine; printable.
+
+    Attributes:
+        name: The routine's name.
+        candidates: The number of nodes that may be virtual and may be local.
+        default_seconds: The least time of a run with the default placements.
+        seconds: That of the fastest placements.
+        kept: The differences of the fastest placements from the default.
+        arms: All that was tried beside the default, in order.
+        left: The number of candidates whose flip was not tried for lack of time.
+        budget: The seconds that the search might spend.
+        spent: The seconds that it spent.
+        is_known: True if an earlier search was complete, so that nothing was tried.
+        problem: The reason why nothing could be tried; empty otherwise.
+    """
+
+    name: str
+    candidates: int
+    default_seconds: float
+    seconds: float
+    kept: tuple[Flip, ...]
+    arms: tuple[Arm, ...]
+    left: int
+    budget: float
+    spent: float
+    is_known: bool = False
+    problem: str = ""
+
+    @property
+    def is_faster(self) -> bool:
+        """Return True if other placements than the default are in force."""
+        return bool(self.kept)
+
+    @property
+    def failed(self) -> tuple[Arm, ...]:
+        """The arms that lost without being timed."""
+        return tuple(arm for arm in self.arms if arm.problem)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        counts = [f"{self.candidates} nodes may be virtual or local"]
+        counts += ["known already"] if self.is_known else [f"{len(self.arms)} arms tried"]
+        counts += [f"{self.left} flips left for the next time"] if self.left else []
+        spent = f"{self.spent:.1f} of {self.budget:g} s"
+        yield f"placements of {self.name}: {', '.join(counts)}; {spent}"
+        if self.problem:
+            yield f"  nothing was tried: {self.problem}"
+            return
+        if self.is_faster:
+            gain = 100 * (1 - self.seconds / self.default_seconds)
+            yield (
+                f"  {duration(self.default_seconds)} by default, {duration(self.seconds)} now "
+                f"({gain:.0f} % less)"
+            )
+            yield from (f"  {flip}" for flip in self.kept)
+        elif self.arms or self.is_known:
+            yield f"  {duration(self.default_seconds)} by default; none faster"
+        yield from (f"  arm {arm}" for arm in self.arms)

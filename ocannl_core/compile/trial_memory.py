@@ -1,0 +1,226 @@
+"""Memory apart from that of a context, on which compiled code runs to be verified and timed.
+
+Samples of the variants of one code are interleaved and compared by their minima, so that other load
+on the machine affects all of them equally.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.host_arrays import Array, cells_in
+from ocannl_core.indexing import StaticExtent, StaticIndex
+from ocannl_core.loopir.usage import Limit
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.target import Buffer, Executable, HostBuffer, Launcher, Target
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
+
+MARGIN = 0.03
+"""The fraction of the default's time that another variant must save to be preferred."""
+STEP = 0.01
+"""The fraction of the fastest time that a variant must save for a search to go on from it."""
+ROUNDS = 7
+"""The number of samples of each variant in a comparison."""
+LAST_ROUNDS = 21
+"""The number of samples of each in the last comparison."""
+
+_SAMPLE_SECONDS = 0.002
+_MOST_REPETITIONS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The memory that a code takes, and what is in it before a run.
+
+    Attributes:
+        infos: The extents and formats of its nodes.
+        initial: The initial cells of each node.
+        written: The nodes that it writes, in a fixed order.
+        carried: Those that a run leaves changed for the next one; each sample starts with their
+            initial cells.
+        merged: The nodes whose merge buffers it reads.
+        terms: The number of terms that a reordered sum of a cell may have.
+    """
+
+    infos: Mapping[TensorNode, NodeInfo]
+    initial: Mapping[TensorNode, Buffer]
+    written: Sequence[TensorNode]
+    carried: Collection[TensorNode] = ()
+    merged: Collection[TensorNode] = ()
+    terms: int = 1
+
+
+class TrialMemory:
+    """Memory for several variants of one code.
+
+    Args:
+        contents: The nodes.
+        values: The values of static indices.
+        backend: Allocates it and runs the code.
+        target: The device.
+
+    Raises:
+        MemoryError: if the device has too little.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        values: Mapping[StaticIndex, int],
+        backend: Backend,
+        target: Target,
+    ) -> None:
+        self._contents = contents
+        self._chosen = values
+        self._backend = backend
+        self._target = target
+        self._buffers = {
+            node: backend.allocate(contents.infos[node], target) for node in contents.initial
+        }
+        self._merge_buffers = {
+            node: backend.allocate(contents.infos[node], target) for node in contents.merged
+        }
+
+    def link(
+        self,
+        executable: Executable,
+        params: Iterable[TensorNode],
+        indices: Iterable[StaticIndex],
+    ) -> Trial:
+        """Return code linked with this memory.
+
+        Args:
+            executable: The compiled code.
+            params: The nodes that it takes.
+            indices: Its static indices, in the order in which it takes them.
+        """
+        buffers = {node: self._buffers[node] for node in params}
+        found = (buffers, self._merge_buffers) if self._merge_buffers else (buffers,)
+        values = tuple(self._chosen.get(index, 0) for index in indices)
+        return Trial(self._backend.link(executable, *found), values)
+
+    def results(self, trial: Trial) -> list[Array]:
+        """Return the arrays that code writes, computed from the same cells each time."""
+        self.run(trial)
+        return [self._downloaded(node) for node in self._contents.written]
+
+    def run(self, trial: Trial) -> float:
+        """Run code once on the initial cells; return the seconds."""
+        self._restore(self._contents.initial)
+        start = time.perf_counter()
+        trial.launch(trial.values)
+        self._backend.synchronize(self._target)
+        return time.perf_counter() - start
+
+    def agree(self, expected: Sequence[Array], found: Sequence[Array]) -> bool:
+        """Return True if two results differ by no more than reordered sums may.
+
+        The bound is that of a sum of as many terms, relative to the largest cell.
+        """
+        terms = self._contents.terms
+        return all(_differ_little(a, b, terms) for a, b in zip(expected, found, strict=True))
+
+    def least_times(self, trials: Sequence[Trial], rounds: int) -> list[float]:
+        """Return the least seconds of one run of each, sampled in turn."""
+        repetitions = [self._repetitions(trial) for trial in trials]
+        least = [float("inf")] * len(trials)
+        was_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for _ in range(rounds):
+                for number, (trial, count) in enumerate(zip(trials, repetitions, strict=True)):
+                    least[number] = min(least[number], self._sample(trial, count) / count)
+        finally:
+            if was_collecting:
+                gc.enable()
+        return least
+
+    def _repetitions(self, trial: Trial) -> int:
+        self._restore(self._contents.initial)
+        once = min(self._sample(trial, 1) for _ in range(2))
+        return max(1, min(_MOST_REPETITIONS, round(_SAMPLE_SECONDS / max(once, 1e-7))))
+
+    def _sample(self, trial: Trial, count: int) -> float:
+        self._restore(self._contents.carried)
+        launch, values = trial.launch, trial.values
+        start = time.perf_counter()
+        for _ in range(count):
+            launch(values)
+        self._backend.synchronize(self._target)
+        return time.perf_counter() - start
+
+    def _restore(self, nodes: Iterable[TensorNode]) -> None:
+        for node in nodes:
+            self._backend.transfer(self._buffers[node], self._contents.initial[node]).wait()
+
+    def _downloaded(self, node: TensorNode) -> Array:
+        info = self._contents.infos[node]
+        host = HostBuffer(np.empty(info.memory_dims, info.memory_numpy), info)
+        self._backend.transfer(host, self._buffers[node]).wait()
+        return cells_in(host.array, info)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Code linked with trial memory.
+
+    Attributes:
+        launch: Runs it.
+        values: The values of its static indices.
+    """
+
+    launch: Launcher
+    values: tuple[int, ...]
+
+
+def index_values(
+    indices: Iterable[StaticIndex], limits: Iterable[Limit]
+) -> dict[StaticIndex, int] | None:
+    """Return values of static indices for which every access stays in its buffer.
+
+    Return None if no values are found by choosing each index alone: as small as its range allows,
+    or as large for an extent.
+    """
+    limits = list(limits)
+    values: dict[StaticIndex, int] = {}
+    for index in indices:
+        own = [each.as_range() for each in limits if [var for _, var in each.terms] == [index]]
+        own += [range(index.extent)] if index.extent is not None else []
+        values[index] = max((each.start for each in own), default=0)
+        if isinstance(index, StaticExtent):
+            values[index] = min(each.stop for each in own) - 1
+    for limit in limits:
+        place = sum(factor * values.get(var, 0) for factor, var in limit.terms)
+        if not limit.low <= place <= limit.high:
+            return None
+    return values
+
+
+def _differ_little(expected: Array, found: Array, terms: int) -> bool:
+    if expected.dtype.kind in "iub":
+        return bool(np.array_equal(expected, found))
+    same = (expected == found) | (np.isnan(expected) & np.isnan(found))
+    if bool(same.all()):
+        return True
+    unit = _unit(expected.dtype)
+    wide, other = expected.astype(np.float64), found.astype(np.float64)
+    largest: Any = np.max(np.abs(wide), initial=0.0, where=np.isfinite(wide))
+    bound = terms * unit * max(float(largest), 1.0)
+    finite = np.isfinite(wide) & np.isfinite(other)
+    apart = np.abs(np.where(finite, wide, 0.0) - np.where(finite, other, 0.0))
+    return bool((same | (finite & (apart <= bound))).all())
+
+
+def _unit(dtype: np.dtype[Any]) -> float:
+    """Return the distance from 1 to the next number of a format."""
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(dtype).eps)

@@ -1,0 +1,77 @@
+"""Placements that a search by measurement has chosen against the rules of the passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
+
+FLIPPED = {MemoryMode.VIRTUAL: MemoryMode.LOCAL, MemoryMode.LOCAL: MemoryMode.VIRTUAL}
+"""The other mode of each of the two between which a search chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A node in another mode than the default.
+
+    Attributes:
+        number: The number of the node in the lowered program, in the order of first mention.
+        name: The name of the node, for readers.
+        mode: The mode that it has: virtual or local.
+    """
+
+    number: int
+    name: str
+    mode: MemoryMode
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.mode.value}, {FLIPPED[self.mode].value} by default"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementResult:
+    """The result of a search for the placements of a routine.
+
+    Attributes:
+        flips: The differences of the fastest placements from the default; empty if the default is
+            fastest.
+        seconds: The least time of a run with them.
+        default_seconds: The default's.
+        tried: The number of arms, the default among them.
+        candidates: The number of nodes that might have been flipped.
+        is_complete: True if the search ended because nothing was faster, not for lack of time.
+    """
+
+    flips: tuple[Flip, ...]
+    seconds: float
+    default_seconds: float
+    tried: int
+    candidates: int = 0
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TunedPlacements:
+    """Placements from the tuning cache, for the nodes of one program.
+
+    Attributes:
+        measured: The cached result.
+        places: The placement of each flipped node.
+    """
+
+    measured: PlacementResult
+    places: Mapping[TensorNode, Placement]
+
+    def unused(self, placements: Mapping[TensorNode, Placement]) -> list[str]:
+        """Return why flips are not in force in compiled code, a text for each."""
+        return [
+            f"{node.name} is {placements[node].mode.value}, because {placements[node].why}"
+            for node, wanted in self.places.items()
+            if node in placements and placements[node].mode is not wanted.mode
+        ]
+
+
+def placed(mode: MemoryMode) -> Placement:
+    """Return the placement of a node in a mode that a search has chosen."""
+    return Placement(mode, Reason.MEASURED_FASTEST)

@@ -1,0 +1,81 @@
+"""Folders of measured results: JSON files with digests that only this user can change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ocannl_core.storage.digests import add_json_digest, strip_json_digest
+from ocannl_core.storage.directory import PrivateDirectory, open_private, warn_once
+from ocannl_core.storage.trust import UntrustedError
+
+
+class EntryFolder:
+    """The files of one kind of result for one kind of device.
+
+    Args:
+        folder: The directory of the entries; it need not exist yet.
+        version: The version of the format; entries of other versions are ignored.
+        what: The results, for messages.
+    """
+
+    def __init__(self, folder: Path, version: int, what: str) -> None:
+        self.folder = folder
+        self._version = version
+        self._what = what
+
+    def names(self) -> list[str]:
+        """Return the names of all entries, in a fixed order."""
+        directory = self._existing()
+        return [] if directory is None else _names(directory)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Return the content of an entry; None if there is none, it was damaged, or it has another
+        version.
+        """
+        directory = self._existing()
+        content = None if directory is None else directory.read(name)
+        found = None if content is None else strip_json_digest(name, content)
+        return None if found is None or found.get("version") != self._version else found
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        """Write an entry.
+
+        Raises:
+            OSError: if the folder cannot be written, or others can write to it.
+        """
+        entry = {"version": self._version, **content}
+        open_private(self.folder, create=True).write(name, add_json_digest(name, entry))
+
+    def state(self) -> str:
+        """Return a text that changes whenever an entry does."""
+        directory = self._existing()
+        if directory is None:
+            return ""
+        return " ".join(f"{name}:{directory.last_use(name)}" for name in _names(directory))
+
+    def forget(self) -> int:
+        """Remove all entries; return their number."""
+        directory = self._existing()
+        if directory is None:
+            return 0
+        names = _names(directory)
+        for name in names:
+            directory.remove(name)
+        return len(names)
+
+    def _existing(self) -> PrivateDirectory | None:
+        """Return the folder; None if there is none, or if others can change it."""
+        if not self.folder.is_dir():
+            return None
+        try:
+            return open_private(self.folder)
+        except UntrustedError as error:
+            warn_once(f"{self._what} are not used", self.folder, error)
+            return None
+        except OSError:
+            return None
+
+
+def _names(directory: PrivateDirectory) -> list[str]:
+    return sorted(name for name in directory.names() if name.endswith(".json"))
