@@ -266,11 +266,10 @@ def _rewrite(
             results.append(on_expr(cast(Expr, node)) if on_expr else node)
             continue
         replacement = on_stmt(cast(Stmt, node)) if on_stmt else cast(Stmt, node)
-        if type(replacement) in _STATEMENTS:
-            results.append(cast(Stmt, replacement))
-        else:
-            several = cast(Sequence[Stmt], replacement)
-            results.append(several[0] if len(several) == 1 else tuple(several))
+        if type(replacement) not in _STATEMENTS:
+            several = tuple(cast(Sequence[Stmt], replacement))
+            replacement = several[0] if len(several) == 1 else several
+        results.append(cast(_Replacement, replacement))
     return results[0]
 
 
@@ -301,9 +300,8 @@ def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
 
 def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
     """Return an expression with other operands; itself if they are the same objects."""
-    if all(map(is_, operands, children(expr))):
-        return expr
-    return cast(Expr, _with_children(expr, operands))
+    is_same = all(map(is_, operands, children(expr)))
+    return expr if is_same else cast(Expr, _with_children(expr, operands))
 
 
 def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
