@@ -18,6 +18,8 @@ from ocannl_core.ir_text import axis_texts
 from ocannl_core.kernel_passes.parallelise import parallel_axes
 from ocannl_core.kernels.memory_plan import MemoryPlan
 from ocannl_core.kernels.nodes import HostCall, TuningResult
+from ocannl_core.kernels.product_status import ProductStatus, ProductUnit, product_counts
+from ocannl_core.kernels.shared_launch import KeptApart, LaunchPart
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
@@ -93,6 +95,10 @@ class KernelExplanation:
         schedule: Its schedule, in the notation of schedules; empty if the loops run as they were
             lowered.
         measured: The result of tuning on this machine, with times; None without one.
+        products: The products that it computes, with the units that compute them and the reasons
+            why no faster ones do.
+        parts: The kernels that share its launch, if there are several.
+        apart: The decisions not to merge it with launches before it.
     """
 
     title: str
@@ -101,6 +107,9 @@ class KernelExplanation:
     parallel: tuple[tuple[str, int], ...] = ()
     schedule: str = ""
     measured: TuningResult | None = None
+    products: tuple[ProductStatus, ...] = ()
+    parts: tuple[LaunchPart, ...] = ()
+    apart: tuple[KeptApart, ...] = ()
 
     @property
     def is_parallel(self) -> bool:
@@ -134,8 +143,17 @@ class RoutineExplanation:
         """The bytes of all nodes together, as if none shared memory."""
         return sum(node.nbytes for node in self.nodes)
 
+    @property
+    def products(self) -> tuple[ProductStatus, ...]:
+        """The products of all kernels."""
+        return tuple(each for kernel in self.kernels for each in kernel.products)
+
     def __str__(self) -> str:
         lines = [f"routine {self.name}: {len(self.kernels)} kernels, {self.nbytes} bytes"]
+        counts = product_counts(self.products)
+        if counts:
+            units = (f"{counts[unit]} by {unit.value}" for unit in ProductUnit if counts[unit])
+            lines.append(f"products: {', '.join(units)}")
         lines += ["nodes", *_table([_node_cells(node) for node in self.nodes])]
         if self.measured is not None:
             lines.append(_placements_text(self.measured))
@@ -148,8 +166,11 @@ class RoutineExplanation:
             axes = " x ".join(f"{name} {count}" for name, count in kernel.parallel)
             threads = f" [parallel: {axes}]" if axes else ""
             lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
+            lines += _launch_lines(kernel.parts)
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
+            lines += [f"     product: {each}" for each in kernel.products]
+            lines += [f"     apart from the launch before: {each}" for each in kernel.apart]
             if kernel.measured is not None:
                 lines.append(f"     {_measured_text(kernel.measured)}")
         return "\n".join(lines)
@@ -266,6 +287,9 @@ def _routine(routine: Routine) -> RoutineExplanation:
             parallel=parallel_axes(step),
             schedule=schedule_text(step.schedule),
             measured=step.measured,
+            products=step.products,
+            parts=step.parts,
+            apart=step.apart,
         )
         for step in routine.plan.kernels
     )
@@ -286,6 +310,17 @@ def _placements_text(found: PlacementResult) -> str:
     if not found.flips:
         return f"tuning chose the default placements: {times}"
     return f"cached placements: {times}; the default's took {duration(found.default_seconds)}"
+
+
+def _launch_lines(parts: Sequence[LaunchPart]) -> Iterator[str]:
+    """Yield the kernels that share a launch, with their blocks and schedules."""
+    first = 0
+    for part in parts:
+        last = first + part.blocks - 1
+        blocks = f"block {first}" if first == last else f"blocks {first} to {last}"
+        yield f"     {blocks} of {part.threads} threads: {part.title or 'untitled'}"
+        yield f"       schedule: {schedule_text(part.schedule) or 'plain loops'}"
+        first = last + 1
 
 
 def _measured_text(found: TuningResult) -> str:

@@ -16,7 +16,7 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -32,6 +32,7 @@ from ocannl_core.kernels.nodes import (
     nodes_written,
 )
 from ocannl_core.kernels.regions import Regions, accessed_regions, are_disjoint
+from ocannl_core.kernels.shared_launch import KeptApart, LaunchPart, Separation
 from ocannl_core.loopir.loop_nests import most_iterations
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -72,8 +73,8 @@ def _merged(
                 merger.close(replace(step, steps=_merged(inside, nodes, blocks, originals)))
             case Kernel():
                 launch = _launch(step, nodes)
-                if launch is None:
-                    merger.close(step)
+                if isinstance(launch, Separation):
+                    merger.close(step, launch)
                 else:
                     merger.add(launch)
             case _:
@@ -96,6 +97,7 @@ class _Launch:
         meeting: The threads of a block that meet at barriers; 0 if none do.
         shared_bytes: The memory that the threads of a block share.
         nbytes: That of all nodes.
+        apart: The decisions not to merge it with launches before it.
     """
 
     kernels: tuple[Kernel, ...]
@@ -107,6 +109,11 @@ class _Launch:
     meeting: int
     shared_bytes: int
     nbytes: int
+    apart: tuple[KeptApart, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return joint_title(each.title for each in self.kernels)
 
     def shared_nodes(self, other: _Launch) -> frozenset[TensorNode]:
         """Return the nodes that one writes and the other one accesses."""
@@ -124,30 +131,47 @@ class _Launch:
             max(self.meeting, other.meeting),
             self.shared_bytes + other.shared_bytes,
             self.nbytes + other.nbytes,
+            (*self.apart, *other.apart),
         )
 
-    def fits(self, other: _Launch, blocks: ThreadBlocks) -> bool:
-        """Return True if one launch of both is as fast as two, without the cost of one."""
+    def separation(self, other: _Launch, blocks: ThreadBlocks) -> Separation | None:
+        """Return None if one launch of both is as fast as two, without the cost of one; otherwise
+        the reason why it is not.
+        """
         joint = self.joined(other)
         if len(joint.kernels) > MAX_LAUNCH_KERNELS or len(joint.accessed) > MAX_LAUNCH_ARGUMENTS:
-            return False
+            return Separation.SIZE
         if {self.meeting, other.meeting} - {0, joint.threads}:
-            return False  # some threads of a block would miss a barrier
+            return Separation.BARRIERS  # some threads of a block would miss a barrier
         if joint.meeting and not blocks.has_conditional_barriers:
-            return False
+            return Separation.CONDITIONAL_BARRIERS
         # shared memory limits the blocks that run at the same time
         is_idle = MERGED_BLOCKS * joint.shared_bytes <= blocks.local_bytes
         if is_idle and joint.threads <= 2 * min(self.threads, other.threads):
-            return True
-        return joint.largest <= blocks.processors and 2 * joint.shared_bytes <= blocks.local_bytes
+            return None
+        is_small = joint.largest <= blocks.processors
+        is_small = is_small and 2 * joint.shared_bytes <= blocks.local_bytes
+        return None if is_small else Separation.COST
 
     def step(self, originals: _Originals) -> Kernel:
         """Return the kernels as one."""
         if len(self.kernels) == 1:
-            return self.kernels[0]
+            return originals.kept(self.kernels[0], self.apart)
         body = Block(tuple(stmt for each in self.kernels for stmt in each.body.stmts))
-        joint = kernel_of(body, joint_title(each.title for each in self.kernels))
+        joint = replace(
+            kernel_of(body, self.title),
+            parts=tuple(map(_part, self.kernels)),
+            apart=self.apart,
+            products=tuple(product for each in self.kernels for product in each.products),
+        )
         return originals.referring(joint, self.kernels)
+
+
+def _part(kernel: Kernel) -> LaunchPart:
+    """Return the description of a kernel that shares a launch."""
+    blocks = sum(most_iterations(stmt, AxisKind.GRID) for stmt in kernel.body.stmts)
+    threads = max(1, most_iterations(kernel.body, AxisKind.BLOCK))
+    return LaunchPart(kernel.title, blocks, threads, kernel.schedule)
 
 
 class _Originals:
@@ -156,6 +180,19 @@ class _Originals:
     def __init__(self) -> None:
         self._numbers: IdentityNumbers[Kernel] = IdentityNumbers()
         self._first: dict[object, Kernel] = {}
+        self._kept: IdentityMap[Kernel, Kernel] = IdentityMap()
+
+    def kept(self, kernel: Kernel, apart: tuple[KeptApart, ...]) -> Kernel:
+        """Return a kernel that has a launch of its own with the reasons; copies refer to it."""
+        like = kernel.like
+        if like is not None:
+            like = self._kept.find(like) or like
+        elif not apart:
+            return kernel
+        found = replace(kernel, apart=apart, like=like)
+        if kernel.like is None:
+            self._kept[kernel] = found
+        return found
 
     def referring(self, joint: Kernel, kernels: Sequence[Kernel]) -> Kernel:
         """Return a launch of some kernels; it refers to an earlier one of equal kernels, if that
@@ -171,16 +208,16 @@ class _Originals:
         return joint if first is joint else replace(joint, like=first)
 
 
-def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | None:
-    """Return the launch of a kernel; None for one that others neither join nor move over."""
+def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | Separation:
+    """Return the launch of a kernel, or the reason why others neither join it nor move over it."""
     stmts = [stmt for stmt in kernel.body.stmts if not isinstance(stmt, Remark)]
     if not stmts or any(most_iterations(stmt, AxisKind.GRID) < 1 for stmt in stmts):
-        return None
+        return Separation.OPAQUE
     parts = list(walk(kernel.body))
     if any(isinstance(each, For) and each.kind is AxisKind.TILE for each in parts):
-        return None  # a number of registers for each tile
+        return Separation.TILES  # a number of registers for each tile
     if any(isinstance(each, CheckPositions | Staged) for each in parts):
-        return None  # nothing is written before the check, or accesses are unknown
+        return Separation.OPAQUE  # nothing is written before the check, or accesses are unknown
     grid = sum(most_iterations(stmt, AxisKind.GRID) for stmt in stmts)
     threads = max(1, most_iterations(kernel.body, AxisKind.BLOCK))
     meets = any(isinstance(each, Barrier | SubgroupReduce) for each in parts)
@@ -216,6 +253,7 @@ class _Merger:
         self._originals = originals
         self._regions: IdentityMap[Kernel, Regions] = IdentityMap()
         self._pending: list[_Launch] = []
+        self._closed: tuple[str, Separation] | None = None
 
     def _is_independent(self, first: _Launch, second: _Launch) -> bool:
         """Return True if neither accesses a cell that the other one writes."""
@@ -249,7 +287,7 @@ class _Merger:
         is_small = launch.nbytes <= MAX_MOVED_BYTES  # memory is in use for longer
         for at in range(last + 1, len(pending)):
             is_near = is_small or at == len(pending) - 1
-            if is_near and pending[at].fits(launch, self._blocks):
+            if is_near and pending[at].separation(launch, self._blocks) is None:
                 pending[at] = pending[at].joined(launch)
                 return
         # or an earlier one moves down, over all that do not depend on it
@@ -259,18 +297,38 @@ class _Merger:
             is_movable = is_near and all(
                 self._is_independent(other, each) for each in (*pending[at + 1 :], launch)
             )
-            if is_movable and other.fits(launch, self._blocks):
+            if is_movable and other.separation(launch, self._blocks) is None:
                 del pending[at]
                 pending.append(other.joined(launch))
                 return
-        pending.append(launch)
+        pending.append(replace(launch, apart=tuple(self._reasons(launch))))
+
+    def _reasons(self, launch: _Launch) -> Iterator[KeptApart]:
+        """Yield the reason why a launch shares none with the one before, if there is one."""
+        if not self._pending:
+            if self._closed is not None:
+                yield KeptApart(*self._closed)
+            return
+        before = self._pending[-1]
+        if not self._is_independent(launch, before):
+            shared = before.shared_nodes(launch)
+            nodes = tuple(sorted(shared, key=lambda node: node.id))
+            yield KeptApart(before.title, Separation.DEPENDENCE, nodes)
+            return
+        reason = before.separation(launch, self._blocks)
+        assert reason is not None  # it would have joined that launch
+        yield KeptApart(before.title, reason)
 
     def flush(self) -> None:
         """Turn the pending launches into steps."""
         self.steps += [launch.step(self._originals) for launch in self._pending]
         self._pending = []
 
-    def close(self, step: Step) -> None:
-        """Add a step that no launch moves over."""
+    def close(self, step: Step, reason: Separation = Separation.OPAQUE) -> None:
+        """Add a step that no launch moves over, for a reason."""
+        last = self._pending[-1].title if self._pending else None
         self.flush()
+        if isinstance(step, Kernel) and last is not None:
+            step = self._originals.kept(step, (KeptApart(last, reason),))
         self.steps.append(step)
+        self._closed = step.title, reason

@@ -9,6 +9,9 @@ for j in range(8):                       -->    phase 2
     for i in range(86):                         for j in range(8):  # parallel
         c[...] = ... packed[...] ...                for i in range(86):  # parallel
 
+The columns of a scatter are independent even where its rows are not. They are marked where they
+are, inside of the serial loops over the rows, all of which each thread runs for columns of its own.
+
 Scalars in front of the loops, such as a key of random numbers, are computed by each thread again,
 for every part of the loops that it takes.
 
@@ -28,6 +31,7 @@ from typing import assert_never
 from ocannl_core.dtypes import uint4x32
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import FixedIndex, VarIndex, fresh_var
+from ocannl_core.kernel_passes.scatter_strips import scatter_in_strips
 from ocannl_core.kernels.cost import estimated_cycles
 from ocannl_core.kernels.dependence import (
     AccessSet,
@@ -42,6 +46,7 @@ from ocannl_core.kernels.nodes import (
     NodeInfos,
     StepReplacement,
     kernel_of,
+    parallel_loop,
 )
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -217,10 +222,14 @@ class AnalysedStatement:
     touched: AccessSet
 
     def marked(self) -> Stmt:
-        """Return the statement, marked if it is a loop of independent iterations."""
-        if isinstance(self.stmt, For) and iterations_are_independent(self.stmt, self.touched):
+        """Return the statement, marked if it is a loop of independent iterations, or loops around
+        a scatter whose columns are independent.
+        """
+        if not isinstance(self.stmt, For):
+            return self.stmt
+        if iterations_are_independent(self.stmt, self.touched):
             return replace(self.stmt, kind=AxisKind.PARALLEL)
-        return self.stmt
+        return scatter_in_strips(self.stmt, self.touched) or self.stmt
 
     def is_apart(self, others: Sequence[AnalysedStatement]) -> bool:
         """Return True if it may run concurrently with all of some others."""
@@ -268,9 +277,11 @@ def _phase(
 
 
 def with_own_arguments(phase: Kernel) -> Kernel:
-    """Return a phase with the arguments and indices that it mentions."""
+    """Return a phase with the arguments and indices that it mentions, and its own products."""
     found = kernel_of(phase.body)
-    return replace(phase, arguments=found.arguments, indices=found.indices)
+    written = frozenset(writes(phase.body))
+    products = tuple(each for each in phase.products if each.result in written)
+    return replace(phase, arguments=found.arguments, indices=found.indices, products=products)
 
 
 def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
@@ -285,8 +296,8 @@ def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
 
 
 def _as_loop(stmt: Stmt) -> For:
-    """Return a statement as a marked loop, of one iteration if it is no marked loop."""
-    if isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL:
+    """Return a statement as a marked loop, of one iteration if it is none and contains none."""
+    if isinstance(stmt, For) and parallel_loop(stmt) is not None:
         return stmt
     body = stmt if isinstance(stmt, Block) else Block((stmt,))
     return For(fresh_var("once"), 0, 1, body, AxisKind.PARALLEL)
@@ -304,6 +315,8 @@ def _with_inner(
     """
     if sum(_count(piece) for piece in pieces) >= _PLENTY:
         return pieces
+    if any(loop.kind is not AxisKind.PARALLEL for loop in map(_as_loop, pieces)):
+        return pieces
     marked = [_inner_marked(piece, nodes, constants) for piece in pieces]
     loops = [loop for loop in marked if loop is not None]
     counts = {sum(map(_extent, inner_loops(loop))) for loop in loops}
@@ -312,7 +325,7 @@ def _with_inner(
 
 def _count(stmt: Stmt) -> int:
     """Return the number of iterations of a statement that can be distributed."""
-    return _extent(_as_loop(stmt))
+    return _extent(parallel_loop(_as_loop(stmt)) or _as_loop(stmt))
 
 
 def _inner_marked(stmt: Stmt, nodes: NodeInfos, constants: Collection[Local]) -> For | None:
@@ -327,6 +340,8 @@ def _inner_marked(stmt: Stmt, nodes: NodeInfos, constants: Collection[Local]) ->
     if groups is None or len(groups) != 1:
         return None
     inner = [_as_loop(piece.marked()) for piece in groups[0]]
+    if any(each.kind is not AxisKind.PARALLEL for each in inner):
+        return None
     if all(_extent(each) == 1 for each in inner):
         return None
     repeated = sum(estimated_cycles(each, nodes) for each in before)
@@ -390,10 +405,9 @@ def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | 
     """Return the iterations of a kernel that can be distributed; None if it is not parallel."""
     if not nest.is_parallel:
         return None
-    loops = parallel_loops(nest)
-    first = loops[0]
+    first = parallel_loops(nest)[0]
     inner = inner_loops(first)
-    outer = tuple(_run(loop, nodes) for loop in loops)
+    outer = tuple(_run(stmt, nodes) for stmt in nest.body.stmts if isinstance(stmt, For))
     if not inner:
         return ParallelIterations(outer)
     before = first.body.stmts[: len(first.body.stmts) - len(inner)]
@@ -420,13 +434,14 @@ def _extent(loop: For) -> int:
 
 
 def _run(loop: For, nodes: NodeInfos) -> UniformIterations:
-    count = _extent(loop)
+    count = _extent(parallel_loop(loop) or loop)
     return UniformIterations(count, estimated_cycles(loop, nodes) / count)
 
 
 def parallel_loops(nest: Kernel) -> tuple[For, ...]:
-    """Return the loops of a parallel kernel; all their iterations may run concurrently."""
-    return tuple(stmt for stmt in nest.body.stmts if isinstance(stmt, For))
+    """Return the marked loops of a parallel kernel; all their iterations may run concurrently."""
+    loops = (parallel_loop(stmt) for stmt in nest.body.stmts if isinstance(stmt, For))
+    return tuple(loop for loop in loops if loop is not None)
 
 
 def inner_loops(loop: For) -> tuple[For, ...]:

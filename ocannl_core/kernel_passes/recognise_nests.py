@@ -5,9 +5,18 @@ for i: for j: c[i, j] = a[i, j] + b[j]  -->  a nest with axes i and j, and one s
 
 from __future__ import annotations
 
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RepeatedNests
 from ocannl_core.kernels.nodes import Kernel, Plan, RepeatedSteps, Step
+from ocannl_core.kernels.product_status import Obstacle, ProductUnit
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
+
+_IN_ORDER = (
+    (ProductUnit.MATRIX_INSTRUCTIONS, Obstacle.ACCUMULATION),
+    (ProductUnit.REGISTER_TILES, Obstacle.ORDER),
+)
+"""The reasons for plain loops of products that add up narrow floats in order."""
 
 
 def recognise_nests(plan: Plan, *, keeps_order: bool = False) -> NestPlan:
@@ -25,9 +34,11 @@ def recognise_nests(plan: Plan, *, keeps_order: bool = False) -> NestPlan:
             order = step.index, step.count, step.is_reversed
             return RepeatedNests(*order, inside, step.scratch, step.title)
         nest = kernel_nest(step.body) if isinstance(step, Kernel) else None
-        if nest is None or (keeps_order and nest.rounds_often):
+        if nest is None:
             return step
         assert isinstance(step, Kernel)
+        if keeps_order and nest.rounds_often:
+            return replace(step, products=ScheduleDecision(None, _IN_ORDER).products(nest))
         return NestKernel(nest, step.title, step.body)
 
     steps = tuple(map(recognised, plan.steps))

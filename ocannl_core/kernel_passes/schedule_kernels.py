@@ -38,10 +38,10 @@ from ocannl_core.kernels.nodes import (
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.heuristics.contraction import contraction_schedule
-from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
+from ocannl_core.schedule.heuristics.matrix_tiles import decide_on_processor
 from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
-from ocannl_core.schedule.heuristics.thread_blocks import block_schedule
+from ocannl_core.schedule.heuristics.thread_blocks import decide_on_blocks
 from ocannl_core.schedule.tuning.tuning_cache import CachedRule, Rule, tuning_cache
 from ocannl_core.target import Target
 
@@ -55,12 +55,12 @@ def has_schedules(target: Target) -> bool:
 def rule_for(target: Target) -> Rule:
     """Return the rule that chooses schedules for a target with the settings in force."""
 
-    def default(nest: KernelNest, nodes: NodeInfos) -> Schedule | None:
+    def default(nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
         if target.thread_blocks is not None:
-            return block_schedule(nest, nodes, target)
+            return decide_on_blocks(nest, nodes, target)
         if nest.reduction is None:
-            return pointwise_schedule(nest, nodes, target)
-        return tile_schedule(nest, nodes, target) or contraction_schedule(nest, nodes, target)
+            return ScheduleDecision(pointwise_schedule(nest, nodes, target))
+        return decide_on_processor(nest, nodes, target)
 
     return (
         default if settings.current().tune == "off" else CachedRule(tuning_cache(target), default)
@@ -134,7 +134,14 @@ class _Scheduler:
             case NestKernel(nest, title, body):
                 return self.memo.made((nest, body is None), [title], nodes, make)
             case Kernel(body, title=title, schedule=schedule) if schedule:
-                return self.memo.made((body, schedule), [title], nodes, make)
+                made = self.memo.made((body, schedule), [title], nodes, make)
+                # results that the kernel does not mention would be those of its original
+                kernel, *others = made.steps
+                assert isinstance(kernel, Kernel)
+                if kernel.products == step.products:
+                    return made
+                own = replace(kernel, products=step.products)
+                return replace(made, steps=(own, *others))
             case Kernel() | HostCall():
                 return make()
             case _:
@@ -173,14 +180,19 @@ def _schedule_step(
 def _schedule_nest(kernel: NestKernel, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Kernel:
     """Return a kernel with the schedule that a rule chooses; add the arrays of the schedule."""
     nest = kernel.nest
-    schedule = rule(nest, nodes) or ()
-    measured = rule.measured(nest, nodes) if isinstance(rule, CachedRule) else None
+    decision = rule(nest, nodes)
+    schedule = decision.schedule or ()
     body = kernel.body
     if schedule or body is None:
         result = apply_schedule(nest, schedule, nodes)
         nodes.update(result.nodes)
         body = result.body
-    return replace(kernel_of(body, kernel.title), schedule=schedule, measured=measured)
+    return replace(
+        kernel_of(body, kernel.title),
+        schedule=schedule,
+        measured=decision.measured,
+        products=decision.products(nest),
+    )
 
 
 def schedule_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule]) -> Plan:
@@ -192,7 +204,10 @@ def schedule_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Sc
         schedules: The schedules; an empty one stands for plain loops.
     """
     nodes = dict(plan.nodes)
-    steps = [_schedule_nest(kernel, lambda *_, chosen=each: chosen, nodes) for each in schedules]
+    steps = [
+        _schedule_nest(kernel, lambda *_, chosen=each: ScheduleDecision(chosen), nodes)
+        for each in schedules
+    ]
     params = tuple(dict.fromkeys(node for step in steps for node in step.arguments))
     around = dict.fromkeys(index for step in steps for index in step.indices)
     indices = tuple(dict.fromkeys((*plan.indices, *around)))

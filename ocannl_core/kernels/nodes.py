@@ -11,8 +11,10 @@ from typing import assert_never
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernels.product_status import ProductStatus
+from ocannl_core.kernels.shared_launch import KeptApart, LaunchPart
 from ocannl_core.kernels.transforms import Schedule
-from ocannl_core.loopir.nodes import Block, CallExternal
+from ocannl_core.loopir.nodes import AxisKind, Block, CallExternal, For
 from ocannl_core.loopir.traverse import allocated_nodes, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -56,8 +58,13 @@ class Kernel:
         schedule: The schedule that was applied; empty if the body is the nest of the program.
         is_parallel: True if the body consists of PARALLEL loops that are independent of each other,
             so that all their iterations may run at the same time; and so may those of the PARALLEL
-            loops right inside each. Scalars in front of them are computed for each part.
+            loops right inside each. Scalars in front of them are computed for each part. A PARALLEL
+            loop may be the only statement inside serial loops, which are run for each part, too.
         measured: The result of a schedule search on this machine; None if there was none.
+        products: The products that it computes, with the units that compute them, as far as rules
+            have chosen its schedules.
+        parts: The kernels that share its launch, if there are several.
+        apart: The decisions not to merge it with launches before it.
         like: An earlier kernel of the plan that equals this one up to renaming, so that both have
             the same code; None if there is none.
     """
@@ -69,6 +76,9 @@ class Kernel:
     schedule: Schedule = ()
     is_parallel: bool = False
     measured: TuningResult | None = None
+    products: tuple[ProductStatus, ...] = field(default=(), compare=False)
+    parts: tuple[LaunchPart, ...] = field(default=(), compare=False)
+    apart: tuple[KeptApart, ...] = field(default=(), compare=False)
     like: Kernel | None = field(default=None, compare=False, repr=False)
 
 
@@ -130,6 +140,15 @@ def kernel_of(body: Block, title: str = "") -> Kernel:
     return Kernel(body, arguments, static_indices(body), title)
 
 
+def parallel_loop(loop: For) -> For | None:
+    """Return the outermost PARALLEL loop of perfectly nested ones; None if there is none."""
+    while loop.kind is not AxisKind.PARALLEL:
+        if len(loop.body.stmts) != 1 or not isinstance(loop.body.stmts[0], For):
+            return None
+        loop = loop.body.stmts[0]
+    return loop
+
+
 def nodes_of_step(step: Step) -> tuple[TensorNode, ...]:
     """Return the nodes that a step reads or writes, in order of first use."""
     match step:
@@ -189,6 +208,12 @@ class Plan:
     def kernels(self) -> tuple[LeafStep, ...]:
         """The kernels and host calls, those of repeated steps included."""
         return tuple(leaf_steps(self.steps))
+
+    @property
+    def products(self) -> tuple[ProductStatus, ...]:
+        """The products that kernels with schedules compute, with the units that compute them."""
+        kernels = (step for step in self.kernels if isinstance(step, Kernel))
+        return tuple(each for kernel in kernels for each in kernel.products)
 
     @property
     def own_nodes(self) -> tuple[TensorNode, ...]:

@@ -21,10 +21,18 @@ from ocannl_core.kernels.nest_plan import (
     RowGroup,
     mentioned,
 )
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps, Step, nodes_of_step
+from ocannl_core.kernels.nodes import (
+    HostCall,
+    Kernel,
+    Plan,
+    RepeatedSteps,
+    Step,
+    nodes_of_step,
+    parallel_loop,
+)
 from ocannl_core.kernels.row_fusion import RowFusion, find_row_dims, nodes_written_by_rows
 from ocannl_core.kernels.transforms import AXIS_LETTERS
-from ocannl_core.loopir.nodes import AxisKind, Block, DeclareLocal, For, LoopProgram, SetLocal, Stmt
+from ocannl_core.loopir.nodes import Block, DeclareLocal, For, LoopProgram, SetLocal, Stmt
 from ocannl_core.loopir.traverse import allocated_nodes, locals_of, nodes_of, static_indices
 from ocannl_core.loopir.verify import broken_invariants
 from ocannl_core.node import TensorNode
@@ -251,7 +259,7 @@ def _repeated(found: Iterable[Hashable]) -> list[Hashable]:
 def _has_parallel_form(stmts: Sequence[Stmt]) -> bool:
     """Return True if statements are parallel loops, after scalars that they read."""
     loops = dropwhile(lambda stmt: isinstance(stmt, DeclareLocal | SetLocal), stmts)
-    return all(isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL for stmt in loops)
+    return all(isinstance(stmt, For) and parallel_loop(stmt) is not None for stmt in loops)
 
 
 def _loops(nest: KernelNest) -> Block:

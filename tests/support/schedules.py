@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ocannl_core.kernel_passes.pipeline import nest_plan
 from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
-from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nodes import NodeInfos, Plan
 from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.schedule.tuning.tuning_cache import Rule
+from ocannl_core.kernels.transforms import Schedule
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
 from ocannl_core.target import Target
+
+Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
+"""Return the schedule of a nest; None for plain loops."""
 
 
 def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
@@ -18,4 +25,8 @@ def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Pl
         rule: Chooses the schedules.
         target: The processor; None for passes that need no cache sizes.
     """
-    return KernelStream(schedule_kernels(nest_plan(plan, target), rule)).plan()
+
+    def decide(nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
+        return ScheduleDecision(rule(nest, nodes))
+
+    return KernelStream(schedule_kernels(nest_plan(plan, target), decide)).plan()

@@ -9,14 +9,12 @@ The sum over cells reads no matrix of rows and columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex, substitute
 from ocannl_core.kernel_passes.online_reductions.chain import Product
 from ocannl_core.kernel_passes.online_reductions.nests import is_plain, is_sum, nest_of
 from ocannl_core.kernel_passes.online_reductions.recompute import (
-    Definition,
+    Definitions,
     Recomputation,
     Sides,
     sides_of,
@@ -27,7 +25,6 @@ from ocannl_core.kernels.nest import KernelNest, with_letters
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, written
 from ocannl_core.loopir.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
 from ocannl_core.loopir.traverse import free_variables, locals_of, substitute_in_expr
-from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 
 
@@ -44,9 +41,7 @@ class FactoredSum:
     recomputation: Recomputation
 
 
-def factored_sum(
-    plan: NestPlan, defined: Mapping[TensorNode, Definition], at: int, product: int
-) -> FactoredSum | None:
+def factored_sum(plan: NestPlan, defined: Definitions, at: int, product: int) -> FactoredSum | None:
     """Return the sum over cells that a sum over columns is equal to; None if it is to none.
 
     Args:

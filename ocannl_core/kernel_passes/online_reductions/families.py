@@ -21,8 +21,8 @@ from ocannl_core.kernel_passes.online_reductions.chain import Chain
 from ocannl_core.kernel_passes.online_reductions.factored_sums import FactoredSum, factored_sum
 from ocannl_core.kernel_passes.online_reductions.nests import is_sum, nest_of
 from ocannl_core.kernel_passes.online_reductions.recompute import (
+    Definitions,
     RecomputedProduct,
-    definitions,
     recomputed_product,
 )
 from ocannl_core.kernels.nest import KernelNest
@@ -127,7 +127,7 @@ def find_family(
         matrices: The matrices that the chain computes for itself.
     """
     family = Family(plan, members, set(matrices))
-    defined = definitions(plan)
+    defined = Definitions(plan)
     while readers := family.readers():
         at = readers[0]
         product = recomputed_product(plan, defined, at, family.matrices)
@@ -139,7 +139,7 @@ def find_family(
             if total is not None:
                 family.sums[at] = total
                 recomputed = total.recomputation
-            elif _is_recomputable(plan, at) and written(plan.steps[at]) <= defined.keys():
+            elif _is_recomputable(plan, at) and all(map(defined.of, written(plan.steps[at]))):
                 family.removed.add(at)
                 family.matrices |= written(plan.steps[at])
                 continue

@@ -25,7 +25,7 @@ from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.machine_model import PRODUCTS_PER_BYTE, TILE_PRODUCTS_PER_BYTE
 from ocannl_core.node import TensorNode
 from ocannl_core.schedule.heuristics.warp_matrix_tiles import matrix_instruction
-from ocannl_core.target import Target
+from ocannl_core.target import MatrixInstruction, Target
 
 _MOST_STEPS = 24
 """The steps from the first nest of a chain to its last one, at most."""
@@ -182,7 +182,8 @@ def _fused(plan: NestPlan, found: _Found, target: Target) -> NestPlan | None:
         emitted = emit_chain(each, tile, plan.nodes)
         nodes |= emitted.nodes
         title = joint_title(plan.steps[position].title for position in titles[at])
-        steps[at] = replace(kernel_of(emitted.body, title), schedule=tile.schedule(each))
+        kernel = replace(kernel_of(emitted.body, title), products=tile.products(nests))
+        steps[at] = replace(kernel, schedule=tile.schedule(each))
     kept = [
         steps.get(at, step) for at, step in enumerate(plan.steps) if at in steps or at not in gone
     ]
@@ -200,7 +201,8 @@ def _pays(family: Family, target: Target) -> bool:
     assert blocks is not None
     nests = [nest for each in family.products.values() for nest in (*each.nests, each.nest)]
     on_tiles = all(
-        nest.reduction is not None and matrix_instruction(nest, nest.reduction, blocks)
+        nest.reduction is not None
+        and isinstance(matrix_instruction(nest, nest.reduction, blocks), MatrixInstruction)
         for nest in nests
     )
     rate = TILE_PRODUCTS_PER_BYTE if on_tiles else PRODUCTS_PER_BYTE

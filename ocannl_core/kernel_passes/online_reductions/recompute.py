@@ -56,24 +56,42 @@ class Definition:
     store: Store
 
 
-def definitions(plan: NestPlan) -> dict[TensorNode, Definition]:
-    """Return the nodes of the routine that one store computes."""
-    writers: dict[TensorNode, list[int]] = {}
-    for at, step in enumerate(plan.steps):
-        for node in written(step):
-            writers.setdefault(node, []).append(at)
-    found: dict[TensorNode, Definition] = {}
-    for node in plan.scratch:
-        if len(writers.get(node, ())) != 1 or plan.nodes[node].padding:
-            continue
-        (at,) = writers[node]
+@dataclass(slots=True)
+class Definitions:
+    """The nodes of a routine that one store computes.
+
+    Attributes:
+        plan: The plan.
+    """
+
+    plan: NestPlan
+    _writers: dict[TensorNode, list[int]] = field(default_factory=dict)
+    _found: dict[TensorNode, Definition | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for at, step in enumerate(self.plan.steps):
+            for node in written(step):
+                self._writers.setdefault(node, []).append(at)
+
+    def of(self, node: TensorNode) -> Definition | None:
+        """Return the store that alone computes a node; None if there is none."""
+        if node not in self._found:
+            self._found[node] = self._find(node)
+        return self._found[node]
+
+    def _find(self, node: TensorNode) -> Definition | None:
+        plan = self.plan
+        writers = self._writers.get(node, [])
+        if len(writers) != 1 or node not in plan.scratch or plan.nodes[node].padding:
+            return None
+        (at,) = writers
         nest = nest_of(plan.steps[at], plan.nodes)
         if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
-            continue
+            return None
         stores = [store for store in nest.epilogue if store.node is node]
-        if len(stores) == 1 and _is_complete(nest, stores[0], plan.nodes[node]):
-            found[node] = Definition(at, nest, stores[0])
-    return found
+        if len(stores) != 1 or not _is_complete(nest, stores[0], plan.nodes[node]):
+            return None
+        return Definition(at, nest, stores[0])
 
 
 def _is_complete(nest: KernelNest, store: Store, info: NodeInfo) -> bool:
@@ -112,7 +130,7 @@ class Recomputation:
     """
 
     plan: NestPlan
-    defined: Mapping[TensorNode, Definition]
+    defined: Definitions
     rows: LoopVar
     columns: LoopVar
     products: dict[int, Product] = field(default_factory=dict)
@@ -134,8 +152,11 @@ class Recomputation:
 
         def expand(expr: Expr) -> Expr:
             match expr:
-                case Load(node, indices) if node in self.defined:
-                    found = self._expanded(self.defined[node], indices, at)
+                case Load(node, indices):
+                    definition = self.defined.of(node)
+                    if definition is None:
+                        return expr
+                    found = self._expanded(definition, indices, at)
                     return expr if found is None else found
                 case _:
                     return expr
@@ -237,7 +258,7 @@ class RecomputedProduct:
 
 def recomputed_product(
     plan: NestPlan,
-    defined: Mapping[TensorNode, Definition],
+    defined: Definitions,
     at: int,
     matrices: Collection[TensorNode],
 ) -> RecomputedProduct | None:
@@ -303,7 +324,7 @@ def sides_of(nest: KernelNest) -> Iterator[Sides]:
 
 def _of_factor(
     plan: NestPlan,
-    defined: Mapping[TensorNode, Definition],
+    defined: Definitions,
     at: int,
     nest: KernelNest,
     sides: Sides,
@@ -343,10 +364,12 @@ def _numbered(
     assert reduction is not None
     rows, columns, cells = axes
     scores: list[Product] = []
+    renumbered: dict[Expr, Expr] = {}  # at once: numbers of both kinds overlap
     for number, each in enumerate(products.values()):
         local = Local(number, each.result.dtype)
-        term = replaced(term, LocalRead(each.result), LocalRead(local))
+        renumbered[LocalRead(each.result)] = LocalRead(local)
         scores.append(replace(each, result=local))
+    term = map_expr(term, lambda expr: renumbered.get(expr, expr))
     result = Local(len(scores), reduction.dtype)
     invariants: dict[bool, list[Invariant]] = {True: [], False: []}
     for expr in sorted(_invariants(term, rows.var, columns.var), key=_size, reverse=True):

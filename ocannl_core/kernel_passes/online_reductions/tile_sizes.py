@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import VarIndex
 from ocannl_core.kernel_passes.online_reductions.chain import Chain
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.product_status import Obstacle, ProductStatus, ProductUnit
 from ocannl_core.kernels.transforms import FuseRows, Schedule, WalkTiles
 from ocannl_core.loopir.nodes import Expr, Load
 from ocannl_core.loopir.traverse import substitute_in_expr, walk
@@ -25,7 +26,11 @@ from ocannl_core.machine_model import (
 )
 from ocannl_core.schedule.apply.pipelines import staged_expr
 from ocannl_core.schedule.heuristics.block_tiles import fused
-from ocannl_core.schedule.heuristics.warp_matrix_tiles import find_warp_tile, matrix_instruction
+from ocannl_core.schedule.heuristics.warp_matrix_tiles import (
+    WarpTile,
+    find_warp_tile,
+    matrix_instruction,
+)
 from ocannl_core.target import Digit, MatrixInstruction, Target, ThreadBlocks
 
 _ROWS, _COLUMNS = (8, 4, 2, 1), (4, 2, 1)
@@ -55,6 +60,7 @@ class ChainTile:
         vector_bytes: The bytes that a thread loads at once, at most.
         is_fused: True if products are added without rounding them first.
         instruction: The instruction that multiplies; None if each thread multiplies numbers.
+        obstacle: The reason why no instruction multiplies; None if one does.
     """
 
     threads: tuple[int, int]
@@ -67,6 +73,7 @@ class ChainTile:
     vector_bytes: int
     is_fused: bool
     instruction: MatrixInstruction | None = None
+    obstacle: Obstacle | None = None
 
     @property
     def block_rows(self) -> int:
@@ -79,6 +86,13 @@ class ChainTile:
     @property
     def block_cells(self) -> int:
         return self.threads[1] * self.cells
+
+    def products(self, nests: Iterable[KernelNest]) -> tuple[ProductStatus, ...]:
+        """Return the status of the products of a chain."""
+        unit = ProductUnit.MATRIX_INSTRUCTIONS
+        refusals = () if self.obstacle is None else ((unit, self.obstacle),)
+        used = unit if self.instruction is not None else ProductUnit.REGISTER_TILES
+        return tuple(ProductStatus(nest.epilogue[0].node, used, refusals) for nest in nests)
 
     @property
     def tile_rows(self) -> int:
@@ -199,7 +213,8 @@ def choose_tile(
     first = products[0].reduction
     assert first is not None
     instruction = _common_instruction(chain, products, blocks)
-    on_tiles = find_warp_tile(products[0], first, nodes, blocks) is not None
+    alone = find_warp_tile(products[0], first, nodes, blocks)
+    on_tiles = isinstance(alone, WarpTile)
     if on_tiles and instruction is None:
         return None  # instructions multiply them apart, and no kernel keeps up without
     tiles = (
@@ -220,7 +235,7 @@ def choose_tile(
     is_idle = MAX_IDLE_WALK * count < blocks.processors
     if is_idle and chain.columns.extent > MAX_IDLE_WALK * tile.block_columns:
         return None
-    return tile
+    return replace(tile, obstacle=alone if isinstance(alone, Obstacle) else None)
 
 
 def _operations(chain: Chain, tile: ChainTile) -> float:
@@ -311,12 +326,12 @@ def _common_instruction(
     chain: Chain, products: Sequence[KernelNest], blocks: ThreadBlocks
 ) -> MatrixInstruction | None:
     """Return the instruction that may compute all products of a chain."""
-    found: set[MatrixInstruction | None] = set()
+    found: set[MatrixInstruction | Obstacle] = set()
     for nest in products:
         assert nest.reduction is not None
         found.add(matrix_instruction(nest, nest.reduction, blocks))
-    (instruction,) = found if len(found) == 1 else (None,)
-    if instruction is None or not _has_rows_of_eight(instruction):
+    instruction, *others = found
+    if others or isinstance(instruction, Obstacle) or not _has_rows_of_eight(instruction):
         return None
     factors = [chain.operand, chain.weighted.term]
     factors += [factor for each in chain.products for factor in (each.left, each.right)]

@@ -23,6 +23,7 @@ from ocannl_core.kernel_passes.inline_nodes import inline_node
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
 from ocannl_core.kernel_passes.row_fusion.nest_rewrites import map_nest, nodes_read
+from ocannl_core.kernel_passes.row_fusion.products import products_of_rows
 from ocannl_core.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.kernels.nest import (
     KernelNest,
@@ -64,6 +65,7 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.tuning_cache import Rule
 
 
@@ -123,12 +125,17 @@ def fuse_group(
 ) -> FusedKernel:
     """Fuse a row group; each nest has the rule's schedule inside of the shared loops."""
     loops = FusedLoops(group.fusion, nodes)
-    schedules = loops.choose_schedules(rule)
+    decisions = list(loops.decide(rule))
+    schedules = [each.schedule or () for each in decisions]
     result = loops.build(schedules)
     members = zip(group.kernels, group.fusion.members, strict=True)
     sums = [kernel for kernel, each in members if each.reduces_rows and not each.reduces_inner_rows]
     return FusedKernel(
-        replace(kernel_of(result.body, group.title), schedule=group.fusion.schedule(schedules)),
+        replace(
+            kernel_of(result.body, group.title),
+            schedule=group.fusion.schedule(schedules),
+            products=products_of_rows(group.fusion, decisions),
+        ),
         tuple(kernel.with_nest(nest) for kernel, nest in zip(sums, result.sums, strict=True)),
         result.partial,
         result.nodes,
@@ -529,17 +536,15 @@ class FusedLoops:
 
     # ----- statements -----------------------------------------------------------------------
 
-    def choose_schedules(self, rule: Rule) -> tuple[Schedule, ...]:
-        """Return the schedules that a rule chooses inside of the shared loops, with loop-invariant
-        packing hoisted.
-        """
+    def decide(self, rule: Rule) -> Iterator[ScheduleDecision]:
+        """Yield the decisions of a rule inside of the shared loops, with packing hoisted."""
         known = {**self.nodes, **self.new_nodes}
-        return tuple(
-            hoist_packing(nest, rule(nest, known) or (), known, self._is_invariant)
-            if nest is not None
-            else ()
-            for nest in self.inner_nests()
-        )
+        for nest in self.inner_nests():
+            found = ScheduleDecision(None) if nest is None else rule(nest, known)
+            schedule = found.schedule or ()
+            if nest is not None:
+                schedule = hoist_packing(nest, schedule, known, self._is_invariant)
+            yield replace(found, schedule=schedule)
 
     def _is_invariant(self, root: Node) -> bool:
         """Return True if code is invariant in the innermost shared loop: it neither depends on the

@@ -17,6 +17,7 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.kernel_passes.row_fusion.apply import FusedKernel, FusedLoops
 from ocannl_core.kernel_passes.row_fusion.nest_rewrites import nodes_read
+from ocannl_core.kernel_passes.row_fusion.products import products_of_rows
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nest_plan import RowGroup
 from ocannl_core.kernels.nodes import NodeInfos, kernel_of
@@ -28,6 +29,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.loop_ends import guarded
 from ocannl_core.schedule.apply.thread_blocks import ThreadEmitter
 from ocannl_core.schedule.apply.vector_accesses import Ranges
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
 from ocannl_core.schedule.heuristics.thread_blocks import row_schedule
 from ocannl_core.schedule.heuristics.vector_lanes import vector_lanes
 from ocannl_core.target import ThreadBlocks
@@ -86,7 +88,10 @@ def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
         for nest in nests
     ]
     body, arrays = _row_body(loops, nests, schedules, known, rows)
-    kernel = replace(kernel_of(body, group.title), schedule=fusion.schedule(schedules))
+    products = products_of_rows(fusion, [ScheduleDecision(each) for each in schedules])
+    kernel = replace(
+        kernel_of(body, group.title), schedule=fusion.schedule(schedules), products=products
+    )
     return FusedKernel(kernel, (), (), {**loops.new_nodes, **arrays})
 
 
@@ -118,7 +123,7 @@ def _row_body(
             stmts.append(Barrier())
             seen = _Accesses()
         seen.add(nest)
-        stmts += own
+        stmts.append(Block(own))  # a scope: each nest numbers its variables alone
         arrays.update(emitter.nodes)
         shared += emitter.shared
     rows = [row for row in loops.buffers.values() if row in used]

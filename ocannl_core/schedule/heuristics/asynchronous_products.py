@@ -25,6 +25,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import IndexVar, as_affine, row_major
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.product_status import Obstacle
 from ocannl_core.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
@@ -96,17 +97,23 @@ class RingTile:
 
 def find_ring_tile(
     nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
-) -> RingTile | None:
+) -> RingTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
-    that is not much larger than the product. None if the setting or the product excludes it.
+    that is not much larger than the product; or the reason why there is none.
     """
     blocks = target.thread_blocks
-    if blocks is None or not settings.current().asynchronous_products:
-        return None
+    if blocks is None or not blocks.asynchronous_products:
+        return Obstacle.ABSENT
     product = _product(nest, reduction, blocks)
-    axes = None if product is None else product_axes(nest, nodes)
-    if product is None or axes is None or any(each.bound for each in nest.axes):
-        return None
+    if isinstance(product, Obstacle):
+        return product
+    if not settings.current().asynchronous_products:
+        return Obstacle.SETTING
+    axes = product_axes(nest, nodes)
+    if axes is None:
+        return Obstacle.AXES
+    if any(each.bound for each in nest.axes):
+        return Obstacle.EXTENT
     row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
     found = [
         _contiguous_axis(nest, reduction.factors[position], nodes, own, term)
@@ -115,8 +122,10 @@ def find_ring_tile(
     steps = -(-term.extent // product.depth)
     first, second = found
     is_small = min(row.extent, column.extent) < MIN_BLOCK_TILE or steps < MIN_RING_STEPS
-    if first is None or second is None or is_small:
-        return None
+    if is_small:
+        return Obstacle.SIZE
+    if first is None or second is None:
+        return Obstacle.ALIGNMENT
     others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
     names = row.name, column.name, term.name
     operands = (at, first), (1 - at, second)
@@ -133,7 +142,7 @@ def find_ring_tile(
         is_filled = height <= 2 * row.extent and width <= 2 * column.extent
         if is_filled and count >= blocks.processors:
             break
-    return None if last is None else _in_supertiles(last, row, column, term, target)
+    return Obstacle.RESOURCES if last is None else _in_supertiles(last, row, column, term, target)
 
 
 def _in_supertiles(
@@ -150,17 +159,19 @@ def _in_supertiles(
 
 def _product(
     nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
-) -> AsynchronousProduct | None:
+) -> AsynchronousProduct | Obstacle:
     """Return the instruction that multiplies the factors of a sum, as far as its rounding is
-    allowed.
+    allowed; or the reason why there is none.
     """
-    is_sum = reduction.op is BinaryOp.ADD and reduction.dtype is float32
-    if not is_sum or len(reduction.factors) != 2:
-        return None
-    if not (reduction.may_pair or reduction.is_widened):
-        return None
+    if reduction.op is not BinaryOp.ADD or len(reduction.factors) != 2:
+        return Obstacle.AXES
     formats = {staged_expr(factor).dtype for factor in reduction.factors}
-    return next((each for each in blocks.asynchronous_products if {each.dtype} == formats), None)
+    found = (each for each in blocks.asynchronous_products if {each.dtype} == formats)
+    product = next(found, None)
+    if product is None or reduction.dtype is not float32:
+        return Obstacle.FORMAT
+    is_allowed = reduction.may_pair or reduction.is_widened
+    return product if is_allowed else Obstacle.ACCUMULATION
 
 
 def _contiguous_axis(

@@ -25,6 +25,7 @@ from math import gcd, prod
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.product_status import Obstacle
 from ocannl_core.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
@@ -113,8 +114,9 @@ def fused(nest: KernelNest, target: Target) -> bool:
 
 def find_block_tile(
     nest: KernelNest, nodes: NodeInfos, target: Target, side: int = 0, depth: int = 0
-) -> BlockTile | None:
-    """Return the tile of a product, or None if no operand is used often enough.
+) -> BlockTile | Obstacle:
+    """Return the tile of a product, or the reason why there is none: no operand may be used often
+    enough.
 
     Args:
         nest: The nest.
@@ -126,22 +128,24 @@ def find_block_tile(
     reduction, blocks = nest.reduction, target.thread_blocks
     assert reduction is not None
     assert blocks is not None
-    if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD or nest.rounds_often:
-        return None
+    if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD:
+        return Obstacle.AXES
+    if nest.rounds_often:
+        return Obstacle.ORDER
     if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
-        return None
+        return Obstacle.TERM
     axes = product_axes(nest, nodes)
     if axes is None:
-        return None
+        return Obstacle.AXES
     row, column, term, operand = axes.row, axes.column, axes.term, axes.row_operand
     if min(row.extent, column.extent) < MIN_BLOCK_TILE or term.extent < BLOCK_TERMS:
-        return None
+        return Obstacle.SIZE
     threads = _thread_shape(blocks.threads)
     others = prod(axis.extent for axis in nest.cells if axis not in (row, column))
     nbytes = reduction.dtype.nbytes
     found = _side(row, column, others, threads, depth or BLOCK_TERMS, nbytes, blocks, side)
     if not found:
-        return None
+        return Obstacle.RESOURCES
     names = row.name, column.name, term.name
     tile = BlockTile(*names, operand, threads, (found, found), depth or BLOCK_TERMS)
     grid = TileGrid.of((row.extent, column.extent), tile.extents, term.extent * nbytes)

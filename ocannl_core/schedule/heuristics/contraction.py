@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.product_status import Obstacle
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.machine_model import MIN_SCHEDULED_STEPS
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel
@@ -38,11 +39,19 @@ from ocannl_core.target import Target
 
 def model_reduction(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | None:
     """Return the cost model of a reduction, or None if plain loops are as fast."""
-    if nest.reduction is None or not is_vectorisable(nest, nodes):
-        return None
+    found = find_model(nest, nodes, target)
+    return None if isinstance(found, Obstacle) else found
+
+
+def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | Obstacle:
+    """Return the cost model of a reduction, or the reason why plain loops are as fast."""
+    if nest.reduction is None:
+        return Obstacle.AXES
+    if not is_vectorisable(nest, nodes):
+        return Obstacle.EXPRESSION
     model = ReductionModel(nest, nest.reduction, nodes, target)
     is_long = model.iterations(model.extents) >= MIN_SCHEDULED_STEPS
-    return model if is_long and vector_axis_candidates(model) else None
+    return model if is_long and vector_axis_candidates(model) else Obstacle.SIZE
 
 
 def vector_axis_candidates(model: ReductionModel) -> list[str]:

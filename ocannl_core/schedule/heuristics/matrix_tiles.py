@@ -22,6 +22,7 @@ from ocannl_core.dtypes import DType, bfloat16, float32
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.product_status import Obstacle, ProductUnit
 from ocannl_core.kernels.transforms import (
     AccumulateAt,
     Order,
@@ -51,8 +52,14 @@ from ocannl_core.machine_model import (
 )
 from ocannl_core.ops import UnaryOp
 from ocannl_core.schedule.apply.matrix_tiles import PART_PRODUCTS
-from ocannl_core.schedule.heuristics.contraction import model_reduction, vector_axis_candidates
+from ocannl_core.schedule.heuristics.contraction import (
+    find_model,
+    schedule_reduction,
+    vector_axis_candidates,
+)
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel, ReductionOperand, strides
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
+from ocannl_core.schedule.heuristics.tiling_parameters import CHOSEN_BY_MODEL
 from ocannl_core.target import Target
 
 _PARTS = {bfloat16: 1, float32: 3}
@@ -89,34 +96,60 @@ def tile_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedul
         nodes: Extents and formats of its nodes.
         target: The processor.
     """
+    found = find_tile_schedule(nest, nodes, target)
+    return None if isinstance(found, Obstacle) else found
+
+
+def find_tile_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | Obstacle:
+    """Return a schedule with tiles, or the reason why there is none."""
     model = _model_tiles(nest, nodes, target)
-    axes = None if model is None else model.cheapest()
-    if model is None or axes is None or not model.is_profitable(axes):
-        return None
-    return model.schedule(axes)
+    if isinstance(model, Obstacle):
+        return model
+    axes = model.cheapest()
+    if axes is None:
+        return Obstacle.AXES
+    return model.schedule(axes) if model.is_profitable(axes) else Obstacle.COST
+
+
+def decide_on_processor(nest: KernelNest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
+    """Return the decision on a reduction for a processor: tiles, vectors, or plain loops."""
+    tiled = find_tile_schedule(nest, nodes, target)
+    if not isinstance(tiled, Obstacle):
+        return ScheduleDecision(tiled)
+    refusals = ((ProductUnit.MATRIX_INSTRUCTIONS, tiled),)
+    model = find_model(nest, nodes, target)
+    if isinstance(model, Obstacle):
+        return ScheduleDecision(None, (*refusals, (ProductUnit.REGISTER_TILES, model)))
+    return ScheduleDecision(schedule_reduction(model, CHOSEN_BY_MODEL), refusals)
 
 
 def tile_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
     """Yield the schedules with tiles along every choice of axes, fast or not."""
     model = _model_tiles(nest, nodes, target)
-    if model is not None:
+    if not isinstance(model, Obstacle):
         yield from map(model.schedule, model.candidates())
 
 
-def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileModel | None:
-    """Return the model of a nest with tiles; None if the processor has none that compute the
-    nest.
+def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileModel | Obstacle:
+    """Return the model of a nest with tiles, or the reason why the processor has none that compute
+    the nest.
     """
     reduction = nest.reduction
-    if reduction is None or not reduction.may_pair or bfloat16 not in target.tile_products:
-        return None
+    if reduction is None:
+        return Obstacle.AXES
+    if bfloat16 not in target.tile_products:
+        return Obstacle.ABSENT
+    if not reduction.may_pair:
+        return Obstacle.ACCUMULATION
     if any(axis.bound is not None for axis in nest.axes):
-        return None
-    model = model_reduction(nest, nodes, target)
-    parts = None if model is None else _parts(nest)
-    if model is None or parts is None or not model.is_fused or model.shifting_axes:
-        return None
-    return _TileModel(model, nodes, parts)
+        return Obstacle.EXTENT
+    model = find_model(nest, nodes, target)
+    if isinstance(model, Obstacle):
+        return model
+    parts = _parts(nest)
+    if parts is None or not model.is_fused:
+        return Obstacle.FORMAT
+    return Obstacle.AXES if model.shifting_axes else _TileModel(model, nodes, parts)
 
 
 def _parts(nest: KernelNest) -> int | None:

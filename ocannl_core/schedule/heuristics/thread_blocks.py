@@ -24,6 +24,7 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import variables
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.product_status import Obstacle, ProductUnit, Refusal
 from ocannl_core.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
@@ -47,17 +48,21 @@ from ocannl_core.machine_model import (
 )
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.heuristics.asynchronous_products import (
+    RingTile,
     find_ring_tile,
     schedule_ring_tile,
 )
 from ocannl_core.schedule.heuristics.block_tiles import (
+    BlockTile,
     find_block_tile,
     fused,
     schedule_block_tile,
 )
 from ocannl_core.schedule.heuristics.cost_model import strides
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
 from ocannl_core.schedule.heuristics.vector_lanes import vector_lanes
 from ocannl_core.schedule.heuristics.warp_matrix_tiles import (
+    WarpTile,
     find_warp_tile,
     in_supertiles,
     schedule_warp_tile,
@@ -111,29 +116,47 @@ def block_schedule(
     target: Target,
     parameters: BlockParameters = CHOSEN_BY_RULE,
 ) -> Schedule | None:
-    """Return the schedule of a nest for a device with thread blocks.
+    """Return the schedule of a nest for a device with thread blocks; None for plain loops."""
+    return decide_on_blocks(nest, nodes, target, parameters).schedule
 
-    Return None for a nest whose axes the device cannot share: one without axes or iterations, or
-    one that adds to windows of its results.
+
+def decide_on_blocks(
+    nest: KernelNest,
+    nodes: NodeInfos,
+    target: Target,
+    parameters: BlockParameters = CHOSEN_BY_RULE,
+) -> ScheduleDecision:
+    """Return the decision on a nest for a device with thread blocks.
+
+    It is plain loops for a nest whose axes the device cannot share: one without axes or iterations,
+    or one that adds to windows of its results.
     """
     blocks = target.thread_blocks
     assert blocks is not None
     if not nest.axes or any(axis.extent < 1 or axis.is_shifting for axis in nest.axes):
-        return None
+        refused = (ProductUnit.MATRIX_INSTRUCTIONS, ProductUnit.REGISTER_TILES)
+        return ScheduleDecision(None, tuple((unit, Obstacle.AXES) for unit in refused))
     if nest.reduction is None:
-        return _schedule_cells(nest, nodes, blocks)
+        return ScheduleDecision(_schedule_cells(nest, nodes, blocks))
+    refusals: list[Refusal] = []
     if parameters == CHOSEN_BY_RULE:
         ring_tile = find_ring_tile(nest, nest.reduction, nodes, target)
-        if ring_tile is not None:
-            return schedule_ring_tile(nest, ring_tile)
+        if isinstance(ring_tile, RingTile):
+            return ScheduleDecision(schedule_ring_tile(nest, ring_tile))
+        if ring_tile is not Obstacle.ABSENT:
+            refusals.append((ProductUnit.ASYNCHRONOUS_PRODUCTS, ring_tile))
         warp_tile = find_warp_tile(nest, nest.reduction, nodes, blocks)
-        if warp_tile is not None:
-            return schedule_warp_tile(nest, in_supertiles(nest, warp_tile, target))
+        if isinstance(warp_tile, WarpTile):
+            schedule = schedule_warp_tile(nest, in_supertiles(nest, warp_tile, target))
+            return ScheduleDecision(schedule, tuple(refusals))
+        refusals.append((ProductUnit.MATRIX_INSTRUCTIONS, warp_tile))
     if not parameters.sharing:
         tile = find_block_tile(nest, nodes, target, parameters.side, parameters.depth)
-        if tile is not None:
-            return schedule_block_tile(nest, tile, target)
-    return _schedule_reduction(nest, nest.reduction, nodes, target, parameters)
+        if isinstance(tile, BlockTile):
+            return ScheduleDecision(schedule_block_tile(nest, tile, target), tuple(refusals))
+        refusals.append((ProductUnit.REGISTER_TILES, tile))
+    schedule = _schedule_reduction(nest, nest.reduction, nodes, target, parameters)
+    return ScheduleDecision(schedule, tuple(refusals))
 
 
 # ----- cells --------------------------------------------------------------------------------------

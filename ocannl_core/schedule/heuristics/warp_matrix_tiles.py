@@ -29,6 +29,7 @@ from ocannl_core.dtypes import DType, float32
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.product_status import Obstacle
 from ocannl_core.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
@@ -182,8 +183,8 @@ def warp_tiles(
 ) -> Iterator[WarpTile]:
     """Yield the tiles of a product that fit a device, the largest blocks first."""
     instruction = matrix_instruction(nest, reduction, blocks)
-    axes = None if instruction is None else product_axes(nest, nodes)
-    if instruction is None or axes is None:
+    axes = product_axes(nest, nodes)
+    if isinstance(instruction, Obstacle) or axes is None:
         return
     row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
     operands = (
@@ -271,24 +272,28 @@ def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
 
 def find_warp_tile(
     nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks
-) -> WarpTile | None:
+) -> WarpTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
-    that is not much larger than the product. None if no instruction computes the product, or if it
-    is too small.
+    that is not much larger than the product; or the reason why there is none.
     """
+    instruction = matrix_instruction(nest, reduction, blocks)
+    if isinstance(instruction, Obstacle):
+        return instruction
+    if product_axes(nest, nodes) is None:
+        return Obstacle.AXES
     extents = {axis.name: axis.extent for axis in nest.axes}
     last: WarpTile | None = None
     for last in warp_tiles(nest, reduction, nodes, blocks):
         (height, width), rows, columns = last.cells, extents[last.rows], extents[last.columns]
         if min(rows, columns) < MIN_BLOCK_TILE or extents[last.terms] < BLOCK_TERMS:
-            return None
+            return Obstacle.SIZE
         others = prod(
             axis.extent for axis in nest.cells if axis.name not in (last.rows, last.columns)
         )
         count = -(-rows // height) * -(-columns // width) * others
         if height <= 2 * rows and width <= 2 * columns and count >= blocks.processors:
             return last
-    return last
+    return last or Obstacle.RESOURCES
 
 
 def in_supertiles(nest: KernelNest, tile: WarpTile, target: Target) -> WarpTile:
@@ -307,27 +312,26 @@ def in_supertiles(nest: KernelNest, tile: WarpTile, target: Target) -> WarpTile:
 
 def matrix_instruction(
     nest: KernelNest, reduction: Reduction, blocks: ThreadBlocks
-) -> MatrixInstruction | None:
+) -> MatrixInstruction | Obstacle:
     """Return the instruction that multiplies the factors of a sum, as far as its rounding is
-    allowed.
+    allowed; or the reason why there is none.
     """
-    if reduction.op is not BinaryOp.ADD or reduction.dtype is not float32:
-        return None
-    if len(reduction.factors) != 2:
-        return None
+    if not blocks.matrix_instructions:
+        return Obstacle.ABSENT
+    if reduction.op is not BinaryOp.ADD or len(reduction.factors) != 2:
+        return Obstacle.AXES
+    if reduction.dtype is not float32:
+        return Obstacle.FORMAT
     if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
-        return None
+        return Obstacle.TERM
     formats = {staged_expr(factor).dtype for factor in reduction.factors}
     dtype = formats.pop() if len(formats) == 1 else float32
+    found = (each for each in blocks.matrix_instructions if each.dtype is dtype)
+    instruction = next((each for each in found if _is_regular(each)), None)
+    if instruction is None:
+        return Obstacle.FORMAT
     is_allowed = reduction.may_pair or (reduction.is_widened and dtype.is_narrow)
-    return next(
-        (
-            each
-            for each in blocks.matrix_instructions
-            if is_allowed and each.dtype is dtype and _is_regular(each)
-        ),
-        None,
-    )
+    return instruction if is_allowed else Obstacle.ACCUMULATION
 
 
 def _is_regular(instruction: MatrixInstruction) -> bool:

@@ -18,8 +18,10 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.alpha_equivalence import canonical_text, digest
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos, TuningResult
-from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
+from ocannl_core.kernels.product_status import is_product
+from ocannl_core.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 from ocannl_core.target import Target
@@ -105,12 +107,14 @@ class TuningCache(EntryFolder):
             return TuningEntry(path, None)
 
 
-Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
-"""Return the schedule of a nest, or None to leave its loops as they are."""
+Rule = Callable[[KernelNest, NodeInfos], ScheduleDecision]
+"""Decide on the schedule of a nest."""
 
 
 class CachedRule:
     """A rule: the tuned schedule of a nest if there is one that fits, otherwise another rule's.
+
+    The result of tuning states the reason if its schedule does not apply.
 
     Args:
         cache: The tuned schedules.
@@ -120,19 +124,14 @@ class CachedRule:
     def __init__(self, cache: TuningCache, default: Rule) -> None:
         self._cache = cache
         self._default = default
-        self._last: tuple[KernelNest, TuningResult | None] | None = None
 
-    def __call__(self, nest: KernelNest, nodes: NodeInfos) -> Schedule | None:
-        measured = self.measured(nest, nodes)
+    def __call__(self, nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
+        measured = self._look_up(nest, nodes)
         if measured is None or measured.problem:
-            return self._default(nest, nodes)
-        return measured.schedule
-
-    def measured(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
-        """Return the result of tuning a nest, with the reason if its schedule does not apply."""
-        if self._last is None or self._last[0] is not nest:
-            self._last = nest, self._look_up(nest, nodes)
-        return self._last[1]
+            return replace(self._default(nest, nodes), measured=measured)
+        # the status of a product has the reasons of the other rule
+        refusals = self._default(nest, nodes).refusals if is_product(nest) else ()
+        return ScheduleDecision(measured.schedule, refusals, measured)
 
     def _look_up(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
         measured = self._cache.find(nest, nodes)

@@ -228,6 +228,26 @@ def dropped(_) -> list[bytes]:
         return found
 
 
+def test_threads_share_the_gradient_of_rows_of_a_table_and_give_the_same_bits():
+    random = np.random.default_rng(0)
+    cells = random.standard_normal((20, 512)).astype(np.float32)
+    results = []
+    for threads in (1, 2, 3):
+        with settings.overrides(threads=threads), oc.Session():
+            table = oc.param("table", init=oc.tensor(cells))
+            ids = oc.tensor(np.arange(900, dtype=np.int32) ** 2 % 20, batch_axes=1)
+            taken = table[ids]
+            loss = oc.einsum("... | ... => 0", taken * taken)
+            context = oc.Context("cpu_c")
+            step = context.compile(oc.train.grad_update(loss), keep=[table.grad])
+            context.init_params(loss)
+            step()
+            kernels = oc.explain(step).kernels
+            assert any("table_grad[" in each.title and each.is_parallel for each in kernels)
+            results.append(context[table.grad].tobytes())
+    assert results[0] == results[1] == results[2]
+
+
 @pytest.mark.parametrize(
     ("draw", "make"),
     [

@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
+from ocannl_core import settings
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.dtypes import DType, bfloat16, float16, float32
 from ocannl_core.errors import CodegenError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.kernel_passes.pipeline import plan_kernels
+from ocannl_core.kernels.product_status import ProductUnit
 from ocannl_core.serialization.decode import decode
 from ocannl_core.serialization.encode import encode
 from ocannl_core.serialization.numbering import Numbering
@@ -504,3 +506,22 @@ def test_devices_execute_as_many_matrix_instructions_as_the_schedule_has(
 def test_digits_of_the_description_are_those_of_threads() -> None:
     assert BFLOAT16.sums.threads == (Digit(8, rows=1), Digit(4, columns=2))
     assert BFLOAT16.sums.cell(5, 3) == (9, 3)
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16, float32])
+@pytest.mark.parametrize("accumulation", ["exact", "float32", "fast"])
+@pytest.mark.parametrize("sizes", [(8, 64, 64), (64, 20, 72), (64, 64, 64)])
+def test_the_status_of_a_product_is_that_of_its_rendered_kernel(
+    dtype: DType, accumulation: str, sizes: tuple[int, int, int]
+) -> None:
+    rows, terms, columns = sizes
+    program = Product(rows, terms, columns, dtype).program()
+    with settings.overrides(accumulation=accumulation):
+        source = generate(plan_kernels(program, device()))
+    (status,) = source.plan.products
+    helpers = {helper for kernel in source.kernels for helper in kernel.helpers}
+    multiplies = any(each.startswith("multiply_add_") for each in helpers)
+    assert multiplies == (status.unit is ProductUnit.MATRIX_INSTRUCTIONS)
+    assert multiplies == (status.obstacle is None)
+    if status.unit is not ProductUnit.SCALAR:
+        assert all(kernel.group_bytes for kernel in source.kernels)

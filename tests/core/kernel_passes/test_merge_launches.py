@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from inline_snapshot import snapshot
 
@@ -19,11 +20,14 @@ from ocannl_core.kernel_passes.pipeline import finish_for, schedule_for
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.kernels.regions import accessed_regions, are_disjoint
+from ocannl_core.kernels.shared_launch import Separation
+from ocannl_core.kernels.transforms import parse_schedule
 from ocannl_core.kernels.verify import verify
 from ocannl_core.loopir.nodes import AxisKind, Block, CheckPositions, For, Stmt
 from ocannl_core.loopir.parse import parse
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import accesses_at, walk
+from ocannl_core.machine_model import MAX_LAUNCH_KERNELS
 from ocannl_core.node import TensorNode
 from ocannl_core.target import Target, ThreadBlocks
 from ocannl_core.testing.programs import Example
@@ -47,6 +51,9 @@ class _Numbers:
 
     def device_index(self, kind: AxisKind) -> str:
         return "group" if kind is AxisKind.GRID else "thread"
+
+    def fold_grid(self, blocks: int) -> tuple[int, ...]:
+        return (blocks,)
 
 
 def launches(text: str, blocks: ThreadBlocks = BLOCKS) -> list[list[str]]:
@@ -127,6 +134,10 @@ def test_a_check_of_positions_comes_before_later_kernels() -> None:
         if isinstance(step, Kernel)
     ]
     assert checks == [True, False]
+    assert [[each.reason for each in kernel.apart] for kernel in plan.kernels] == [
+        [],
+        [Separation.OPAQUE],
+    ]
 
 
 def test_threads_that_meet_share_no_launch_with_larger_blocks() -> None:
@@ -147,6 +158,100 @@ def test_threads_meet_in_a_launch_of_their_own_where_barriers_are_unconditional(
         d[i] = a[i] + 1.0"""
     assert launches(text) == [["c", "d"]]
     assert len(launches(text, replace(BLOCKS, has_conditional_barriers=False))) == 2
+
+
+def planned(text: str, blocks: ThreadBlocks = BLOCKS) -> list[Kernel]:
+    device = replace(DEVICE, thread_blocks=blocks)
+    program = split_kernels(parse(f"routine test({text}"))
+    plan = schedule_for(program, device, finish_for(device)).plan()
+    verify(plan)
+    return [step for step in plan.steps if isinstance(step, Kernel)]
+
+
+def test_the_parts_of_a_launch_have_their_schedules_and_cover_its_blocks() -> None:
+    text = """a: float32[5], b: float32[70], c: float32[5], d: float32[70], e: float32[3]):
+    for i in range(5):
+        c[i] = a[i] + 1.0
+    for i in range(70):
+        d[i] = b[i] * 2.0
+    for i in range(3):
+        e[i] = d[i] * c[i]"""
+    first, second = planned(text)
+    assert [part.title for part in first.parts] == ["writes c", "writes d"]
+    assert [part.blocks for part in first.parts] == [1, 3]
+    assert [part.threads for part in first.parts] == [5, 32]
+    assert first.parts[0].schedule == parse_schedule("block i")
+    assert first.parts[1].schedule == parse_schedule("split i 32; grid i0; block i1")
+    assert second.parts == ()
+    (found,) = second.apart
+    assert found.reason is Separation.DEPENDENCE
+    assert [node.name for node in found.nodes] == ["c", "d"]
+    assert found.title == first.title
+
+
+SUMS = """a: float32[40], b: float32[90], c: float32[1], d: float32[1]):
+    for i in range(40):
+        c[0] = c[0] + a[i]
+    for i in range(90):
+        d[0] = d[0] + b[i]"""
+PAIR = """a: float32[70], c: float32[70], d: float32[70]):
+    for i in range(70):
+        c[i] = a[i] + 1.0
+    for i in range(70):
+        d[i] = a[i] * 2.0"""
+MEETING = """a: float32[90], c: float32[1], d: float32[90]):
+    for i in range(90):
+        c[0] = c[0] + a[i]
+    for i in range(90):
+        d[i] = a[i] + 1.0"""
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks", "reason"),
+    [
+        (SUMS, BLOCKS, Separation.BARRIERS),
+        (
+            MEETING,
+            replace(BLOCKS, has_conditional_barriers=False),
+            Separation.CONDITIONAL_BARRIERS,
+        ),
+        (MEETING, replace(BLOCKS, local_bytes=128, processors=1), Separation.COST),
+        (PAIR.replace("a[i] * 2.0", "c[i] * 2.0 + c[69 - i]"), BLOCKS, Separation.DEPENDENCE),
+    ],
+    ids=["threads", "conditional barriers", "shared memory", "dependence"],
+)
+def test_launches_that_are_kept_apart_state_the_reason(
+    text: str, blocks: ThreadBlocks, reason: Separation
+) -> None:
+    first, second = planned(text, blocks)
+    assert first.apart == ()
+    assert [each.reason for each in second.apart] == [reason]
+    assert second.apart[0].title == first.title
+
+
+def test_launches_of_too_many_kernels_state_the_reason() -> None:
+    count = MAX_LAUNCH_KERNELS + 1
+    nodes = ", ".join(f"c{k}: float32[{k + 1}]" for k in range(count))
+    stores = "\n".join(
+        f"    for i in range({k + 1}):\n        c{k}[i] = a[i] + {k}.0" for k in range(count)
+    )
+    first, second = planned(f"a: float32[{count}], {nodes}):\n{stores}")
+    assert len(first.parts) == MAX_LAUNCH_KERNELS
+    assert [each.reason for each in second.apart] == [Separation.SIZE]
+
+
+def test_copies_of_kernels_refer_to_the_launches_of_the_plan() -> None:
+    text = """a: float32[70], b: float32[90], c: float32[70], d: float32[70], e: float32[70], f: float32[1]):
+    for i in range(70):
+        c[i] = a[i] + 1.0
+    for i in range(70):
+        d[i] = c[i] + 1.0 + c[69 - i]
+    for i in range(70):
+        e[i] = d[i] + 1.0 + d[69 - i]"""
+    kernels = planned(text)
+    assert [each.like is not None for each in kernels] == [False, False, True]
+    assert kernels[2].like is kernels[1]
+    assert [bool(each.apart) for each in kernels] == [False, True, True]
 
 
 def test_statements_of_a_launch_run_on_blocks_of_their_own() -> None:

@@ -262,3 +262,33 @@ def test_gradients_of_structures_are_those_of_separate_kernels(name: str, update
         np.testing.assert_allclose(
             after[node], before[node], rtol=1e-4, atol=1e-4, err_msg=str(node.label)
         )
+
+
+@pytest.mark.parametrize("updates", [False, True])
+@pytest.mark.parametrize("function", ["tanh", "relu"])
+def test_operands_that_an_update_changes_are_read_before_it(function: str, updates: bool) -> None:
+    """Each gradient's kernel updates its parameter, so later ones cannot recompute products of it."""
+    extents = {"q": 12, "k": 20, "v": 20}
+    with oc.Session():
+        q, k, v = parameters = [oc.param(name, output=[n, 4]) for name, n in extents.items()]
+        weights = getattr(oc, function)(oc.einsum("|s,d; |t,d => |s,t", q, k))
+        y = oc.einsum("|s,t; |t,e => |s,e", weights, v)
+        loss = oc.einsum("|s,e => 0", y * y)
+        code = oc.train.grad_update(loss)
+        if updates:
+            code += oc.train.sgd_update(loss, learning_rate=0.01)
+        kept = [loss, *(each.grad for each in parameters)]
+        program = oc.Context("interp").compile(code, keep=kept)._build.optimised
+    plan = planned(program)
+    verify(plan)
+    assert bool(matrices(plan, 12, 20)) == updates
+    random = np.random.default_rng(0)
+    arrays: dict[TensorNode, Array] = {
+        node: random.normal(size=program.nodes[node].dims).astype(np.float32)
+        for node in program.params
+        if node.label[-1] in extents
+    }
+    before = subject_named("interp").run(program, arrays)
+    after = run(program, arrays, "shuffles")
+    for node in program.params:
+        np.testing.assert_allclose(after[node], before[node], rtol=1e-4, atol=1e-3)

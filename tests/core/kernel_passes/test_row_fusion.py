@@ -24,12 +24,13 @@ from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.kernels.nest_plan import RowGroup
 from ocannl_core.kernels.nodes import NodeInfos, Plan
-from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
+from ocannl_core.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.loopir.nodes import Allocate, Binary, Block, LoopProgram, Scope, Stmt, Unary
 from ocannl_core.loopir.printer import to_text as program_text
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.heuristics.contraction import contraction_schedule
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
 from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
@@ -373,10 +374,10 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
     target = replace(known, vector_bytes=64, vector_registers=32, cache_bytes=(near, 1, 1))
     plan = split_kernels(example.program)
 
-    def rule(nest: KernelNest, nodes: NodeInfos) -> Schedule | None:
+    def rule(nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
         if nest.reduction is None:
-            return pointwise_schedule(nest, nodes, target)
-        return contraction_schedule(nest, nodes, target)
+            return ScheduleDecision(pointwise_schedule(nest, nodes, target))
+        return ScheduleDecision(contraction_schedule(nest, nodes, target))
 
     nests_of_plan = fuse_neighbours(
         fuse_distant_kernels(initialise_reductions(recognise_nests(plan)))

@@ -21,6 +21,7 @@ from ocannl_core.loopir.nodes import Binary, Block, Stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.heuristics.contraction import contraction_schedule
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.candidates import Candidate, first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import CachedRule, TuningCache
 from ocannl_core.target import Target
@@ -237,12 +238,13 @@ def test_an_entry_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 def test_a_remembered_schedule_takes_the_place_of_the_rule(tmp_path: Path) -> None:
     memory = TuningCache(tmp_path)
     nest, nodes = product()
-    rule = CachedRule(memory, lambda nest, nodes: parse_schedule("unroll k"))
-    assert rule(nest, nodes) == parse_schedule("unroll k")
+    decision = ScheduleDecision(parse_schedule("unroll k"))
+    rule = CachedRule(memory, lambda nest, nodes: decision)
+    assert rule(nest, nodes).schedule == parse_schedule("unroll k")
     memory.keep(nest, nodes, measured("split i 4; order i0 i1 j k"))
-    fresh = CachedRule(memory, lambda nest, nodes: parse_schedule("unroll k"))
-    assert fresh(nest, nodes) == parse_schedule("split i 4; order i0 i1 j k")
-    assert fresh.measured(nest, nodes) == measured("split i 4; order i0 i1 j k")
+    found = rule(nest, nodes)
+    assert found.schedule == parse_schedule("split i 4; order i0 i1 j k")
+    assert found.measured == measured("split i 4; order i0 i1 j k")
 
 
 def test_a_remembered_schedule_that_does_not_fit_is_not_used(tmp_path: Path) -> None:
@@ -250,9 +252,9 @@ def test_a_remembered_schedule_that_does_not_fit_is_not_used(tmp_path: Path) -> 
     nest, nodes = product()
     memory.keep(nest, nodes, measured("split i 4; order i0 i1 j"))
     default: Schedule = parse_schedule("unroll k")
-    rule = CachedRule(memory, lambda nest, nodes: default)
-    assert rule(nest, nodes) == default
-    found = rule.measured(nest, nodes)
+    decision = CachedRule(memory, lambda nest, nodes: ScheduleDecision(default))(nest, nodes)
+    assert decision.schedule == default
+    found = decision.measured
     assert found is not None
     assert found.problem == snapshot("An order has the axes i0 i1 j k, each once.")
     assert replace(found, problem="") == measured("split i 4; order i0 i1 j")

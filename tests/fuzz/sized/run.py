@@ -37,8 +37,8 @@ import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.schedule.heuristics.contraction import contraction_schedule
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
 from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
 from ocannl_core.target import Target
 
@@ -355,7 +355,7 @@ def run(case: SizedCase, setup: Setup) -> dict[str, Array]:
             # cached code has other schedules
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             stack.enter_context(settings.overrides(cache_dir=folder))
-            path = "ocannl_core.kernel_passes.schedule_kernels.contraction_schedule"
+            path = "ocannl_core.kernel_passes.schedule_kernels.decide_on_processor"
             stack.enter_context(mock.patch(path, drawn_schedules(setup.drawn)))
         exec(compile(case.source(), "<program>", "exec"), names)
         context = oc.Context("cpu_c")
@@ -377,19 +377,19 @@ def run(case: SizedCase, setup: Setup) -> dict[str, Array]:
         return found
 
 
-def drawn_schedules(seed: int) -> Callable[[KernelNest, NodeInfos, Target], Schedule | None]:
+def drawn_schedules(seed: int) -> Callable[[KernelNest, NodeInfos, Target], ScheduleDecision]:
     """Return a rule that takes any of the schedules near the default one."""
     random = Random(seed)
 
-    def schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
+    def schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
         candidates = first_candidates(nest, nodes, target)
         if not candidates:
-            return contraction_schedule(nest, nodes, target)
+            return ScheduleDecision(contraction_schedule(nest, nodes, target))
         found = candidates[0]
         for _ in range(FARTHEST):
             count = random.randint(1, MOST_TRIED)
             found = [found, *islice(neighbours(nest, nodes, target, found), count)][-1]
-        return found.schedule
+        return ScheduleDecision(found.schedule)
 
     return schedule
 
