@@ -18,7 +18,7 @@ demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
 
 test: $(VENV)/.for-test
-	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal --durations=10 --durations-min=2 $(ARGS)
 
 # Under a minute on two cores; tests of every layer, listed in tests/smoke.txt.
 smoke: $(VENV)/.for-test

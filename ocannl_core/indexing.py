@@ -460,11 +460,16 @@ def traversals(projections: Projections) -> Iterator[Traversal]:
 
 def is_surjective(projections: Projections) -> bool:
     """Return True if every cell of the result is provably written."""
-    extents = projections.extents
+    extents: dict[IndexVar, int] = dict(projections.domain)
     if 0 in extents.values():
         return False
     used: set[IndexVar] = set()
     for index, dim in zip(projections.lhs, projections.lhs_dims, strict=True):
+        if isinstance(index, VarIndex):  # almost all
+            if index.var in used or extents.get(index.var, 0) < dim:
+                return False
+            used.add(index.var)
+            continue
         if isinstance(index, SubAxis | ConcatIndex | ComputedIndex):
             return False
         terms, offset = as_affine(index)
@@ -474,11 +479,11 @@ def is_surjective(projections: Projections) -> bool:
     return True
 
 
-def _reach(terms: tuple[tuple[int, IndexVar], ...], extents: Mapping[LoopVar, int]) -> int:
+def _reach(terms: tuple[tuple[int, IndexVar], ...], extents: Mapping[IndexVar, int]) -> int:
     """Return an `n` such that the terms cover `range(n)`; 0 if none is provable."""
     reached = 1
     for coefficient, var in sorted(terms, key=lambda term: term[0]):
-        if not isinstance(var, LoopVar) or var not in extents or not 1 <= coefficient <= reached:
+        if var not in extents or not 1 <= coefficient <= reached:
             return 0
         reached += coefficient * (extents[var] - 1)
     return reached

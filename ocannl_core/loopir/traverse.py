@@ -258,23 +258,23 @@ def _rewrite(
     results: list[_Replacement] = []
     for node, old in reversed(found):
         if old:
-            node = _with_children(node, old, results[-len(old) :])
+            new = results[-len(old) :]
             del results[-len(old) :]
+            if not all(map(is_, new, old)):
+                node = _with_children(node, new)
         if type(node) not in _STATEMENTS:
             results.append(on_expr(cast(Expr, node)) if on_expr else node)
             continue
         replacement = on_stmt(cast(Stmt, node)) if on_stmt else cast(Stmt, node)
-        if isinstance(replacement, Sequence):
-            results.append(replacement[0] if len(replacement) == 1 else tuple(replacement))
-        else:
-            results.append(replacement)
+        if type(replacement) not in _STATEMENTS:
+            several = tuple(cast(Sequence[Stmt], replacement))
+            replacement = several[0] if len(several) == 1 else several
+        results.append(cast(_Replacement, replacement))
     return results[0]
 
 
-def _with_children(node: Node, old: tuple[Node, ...], new: Sequence[_Replacement]) -> Node:
-    """Return the node with other children; the node itself if they are the same objects."""
-    if all(map(is_, new, old)):
-        return node
+def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
+    """Return the node with other children."""
     flat = _flat(new)
     match node:
         case Binary(op, _, _, dtype):
@@ -300,8 +300,8 @@ def _with_children(node: Node, old: tuple[Node, ...], new: Sequence[_Replacement
 
 def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
     """Return an expression with other operands; itself if they are the same objects."""
-    rebuilt = _with_children(expr, children(expr), operands)
-    return cast(Expr, rebuilt)
+    is_same = all(map(is_, operands, children(expr)))
+    return expr if is_same else cast(Expr, _with_children(expr, operands))
 
 
 def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:

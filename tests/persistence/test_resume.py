@@ -42,6 +42,7 @@ def whole(folder: Path) -> list[str]:
     return run("whole", folder, 1)
 
 
+@pytest.mark.slow
 def test_resumed_on_two_threads_has_the_bits_of_uninterrupted_on_one(
     folder: Path, whole: list[str]
 ) -> None:

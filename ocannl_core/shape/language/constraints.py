@@ -118,6 +118,12 @@ class RowBelow:
     named: NamedAxis = NamedAxis()
     is_written: bool = field(default=False, compare=False)
 
+    def __hash__(self) -> int:
+        """Return a hash of the variables and the numbers of axes, which tell most rows apart."""
+        below, above = self.res.tail, self.opnd.tail
+        ends = -1 if below is None else below.id, -1 if above is None else above.id
+        return hash((*ends, len(self.res.trailing), len(self.opnd.trailing)))
+
 
 @dataclass(frozen=True, slots=True)
 class Strided:

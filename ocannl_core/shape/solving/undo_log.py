@@ -22,10 +22,11 @@ class UndoLog:
         self._log.append((mapping, key, mapping.get(key, _ABSENT)))
         mapping[key] = value
 
-    def remove(self, mapping: dict[_Key, _Value], key: _Key) -> None:
+    def remove(self, mapping: dict[_Key, Any], key: _Key) -> None:
         """Remove one entry, if it is there."""
-        if key in mapping:
-            self._log.append((mapping, key, mapping.pop(key)))
+        old = mapping.pop(key, _ABSENT)
+        if old is not _ABSENT:
+            self._log.append((mapping, key, old))
 
     def commit(self) -> None:
         """Make the present state the one that `rollback` restores."""

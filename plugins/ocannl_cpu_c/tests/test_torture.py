@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="makes files that Linux has")
 def test_results_are_right_with_damaged_caches_and_compilers() -> None:
     command = [sys.executable, "-m", "plugins.ocannl_cpu_c.tests.torture", "--sample", "10"]

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from plugins.ocannl_cuda.tests.emulated import needs_emulation
 
 pytestmark = needs_emulation
@@ -47,6 +49,7 @@ def tool(folder: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_every_step_runs_and_is_summed_up(tmp_path: Path) -> None:
     tool(tmp_path, SANITIZER)
     found, output, code = check(tmp_path)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def test_a_result_that_was_cut_short_is_no_result(tmp_path: Path) -> None:
     assert known_results(tmp_path / "none") == {}
 
 
+@pytest.mark.slow
 @needs_emulation
 def test_a_run_goes_on_where_the_last_one_has_ended(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "plugins.ocannl_cuda.tests.runs_in_parts", "emulated"]

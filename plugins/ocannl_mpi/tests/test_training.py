@@ -21,6 +21,7 @@ def bits(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_has_the_bits_of_training_without_mpi(launch: Launch) -> None:
     """With dropout, batch norm, clipping, micro-batches, and a part of the state in each process.
 
@@ -52,6 +53,7 @@ def test_any_number_of_processes_has_the_bits_of_training_without_mpi(launch: La
         assert len(results) == 1, options
 
 
+@pytest.mark.slow
 def test_memory_of_cuda_devices_is_staged_or_passed_to_mpi(launch: Launch) -> None:
     """On emulated devices, whose memory is that of the process."""
     pytest.importorskip("pycuda", reason="emulated devices need PyCUDA")
@@ -66,6 +68,7 @@ def test_memory_of_cuda_devices_is_staged_or_passed_to_mpi(launch: Launch) -> No
     assert len(set(found)) == 1
 
 
+@pytest.mark.slow
 def test_training_resumes_with_other_processes_after_one_was_killed(
     launch: Launch, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_random_programs_with_long_axes_are_within_their_bounds(part: int) -> No
     assert sum(shares) > 0.5 * len(shares)  # or the bounds are too wide to detect errors
 
 
+@pytest.mark.slow
 def test_random_programs_with_long_axes_stay_inside_their_memory(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
