@@ -14,7 +14,7 @@ import numpy as np
 from ocannl_core import settings
 from ocannl_core.cli import probe
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
-from ocannl_core.compile.placement_cache import placement_cache
+from ocannl_core.compile.placements.cache import placement_cache
 from ocannl_core.errors import OcannlError
 from ocannl_core.hooks.checks import Check, CheckOutcome
 from ocannl_core.hooks.manager import backend as backend_named

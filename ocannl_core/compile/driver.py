@@ -40,8 +40,8 @@ from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.target import Buffer, Executable, Source, Target
 
 if TYPE_CHECKING:
-    from ocannl_core.compile.placement_candidates import ObserveModes
-    from ocannl_core.compile.placement_tuning import PlacementTuning
+    from ocannl_core.compile.placements.candidates import ObserveModes
+    from ocannl_core.compile.placements.report import PlacementTuning
     from ocannl_core.hooks.manager import Backend
     from ocannl_core.passes.decisions import ChooseMode, Decisions
     from ocannl_core.passes.pipeline import NamedPass
@@ -141,7 +141,7 @@ def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitErro
 
 
 def _with_searched_placements(request: CompileRequest) -> CompileRequest:
-    from ocannl_core.compile.placement_search import search_placements
+    from ocannl_core.compile.placements.search import search_placements
 
     winner, _ = search_placements(request, generate_arm, settings.current().tune_budget)
     return request if winner is None else winner.request
@@ -258,7 +258,7 @@ def search_placements_again(
         in_use: The bytes of the device that memory of all kinds takes.
         again: True to repeat a complete search.
     """
-    from ocannl_core.compile.placement_search import search_placements
+    from ocannl_core.compile.placements.search import search_placements
 
     request = replace(built.request, target=built.target)
     winner, found = search_placements(

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ocannl_core.compile.bench import Bench
-from ocannl_core.compile.placement_tuning import PlacementTuning
+from ocannl_core.compile.placements.report import PlacementTuning
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.search_listener import report
 from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP, Trial

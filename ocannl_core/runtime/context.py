@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ocannl_core import settings
 from ocannl_core.compile.driver import bytes_over_budget, compile_program
-from ocannl_core.compile.placement_cache import build_with_fallback, with_tuned_placements
+from ocannl_core.compile.placements.cache import build_with_fallback, with_tuned_placements
 from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace

@@ -30,7 +30,7 @@ from ocannl_core.runtime.store import BufferStore, MergeContent, RunRecord, Stor
 from ocannl_core.target import Buffer, Launcher
 
 if TYPE_CHECKING:
-    from ocannl_core.compile.placement_tuning import PlacementTuning
+    from ocannl_core.compile.placements.report import PlacementTuning
     from ocannl_core.compile.profile import Profile
     from ocannl_core.compile.schedule_search import Tuning
     from ocannl_core.compile.tuned_placements import TunedPlacements

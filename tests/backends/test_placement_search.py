@@ -15,9 +15,9 @@ import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.compile import driver
 from ocannl_core.compile.driver import generate_arm
-from ocannl_core.compile.placement_cache import placement_cache, program_text
-from ocannl_core.compile.placement_candidates import ObserveModes
-from ocannl_core.compile.placement_search import search_placements
+from ocannl_core.compile.placements.cache import placement_cache, program_text
+from ocannl_core.compile.placements.candidates import ObserveModes
+from ocannl_core.compile.placements.search import search_placements
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
 from ocannl_core.compile.trial_memory import Trial, TrialMemory
 from ocannl_core.compile.tuned_placements import Flip, PlacementResult

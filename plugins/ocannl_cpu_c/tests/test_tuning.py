@@ -15,7 +15,7 @@ import ocannl_core as oc
 from ocannl_core import settings as core_settings
 from ocannl_core.cli import main
 from ocannl_core.compile.bench import Bench
-from ocannl_core.compile.placement_cache import placement_cache
+from ocannl_core.compile.placements.cache import placement_cache
 from ocannl_core.compile.trial_memory import index_values
 from ocannl_core.compile.tuned_placements import Flip, PlacementResult
 from ocannl_core.dtypes import float32, int32

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ocannl_core import settings
-from ocannl_core.compile.placement_cache import numbered_nodes, private_nodes
+from ocannl_core.compile.placements.cache import numbered_nodes, private_nodes
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
 from ocannl_core.compile.tuned_placements import FLIPPED, Flip
 from ocannl_core.fast_dataclass import dataclass

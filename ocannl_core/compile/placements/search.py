@@ -23,14 +23,14 @@ from statistics import median
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.compile.placement_cache import apply_result, placement_cache
-from ocannl_core.compile.placement_candidates import (
+from ocannl_core.compile.placements.cache import apply_result, placement_cache
+from ocannl_core.compile.placements.candidates import (
     Candidate,
     Generate,
     all_infos,
     find_candidates,
 )
-from ocannl_core.compile.placement_tuning import Arm, PlacementTuning
+from ocannl_core.compile.placements.report import Arm, PlacementTuning
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode
 from ocannl_core.compile.search_listener import report
 from ocannl_core.compile.trial_memory import (

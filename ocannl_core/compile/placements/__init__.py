@@ -1,0 +1,1 @@
+"""Placements chosen by measurement: the search, its report, and its part of the tuning cache."""
