@@ -39,7 +39,7 @@ class Obstacle(Enum):
 
     ABSENT = "the device has none"
     SETTING = "the setting `asynchronous_products` is off"
-    ACCUMULATION = "the rounding that the setting `accumulation` asks for excludes them"
+    ACCUMULATION = "the setting `accumulation` excludes their rounding"
     FORMAT = "none takes these number formats"
     TERM = "a factor is a gather or an inner sum"
     AXES = "no factor has rows and the other one columns, with common terms"
