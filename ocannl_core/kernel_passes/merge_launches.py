@@ -211,8 +211,9 @@ class _Originals:
 def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | Separation:
     """Return the launch of a kernel, or the reason why others neither join it nor move over it."""
     stmts = [stmt for stmt in kernel.body.stmts if not isinstance(stmt, Remark)]
-    if not stmts or any(most_iterations(stmt, AxisKind.GRID) < 1 for stmt in stmts):
-        return Separation.OPAQUE
+    kinds = AxisKind.GRID, AxisKind.BLOCK
+    if not stmts or any(most_iterations(stmt, kind) < 1 for stmt in stmts for kind in kinds):
+        return Separation.OPAQUE  # beside others, each thread of a block would run it
     parts = list(walk(kernel.body))
     if any(isinstance(each, For) and each.kind is AxisKind.TILE for each in parts):
         return Separation.TILES  # a number of registers for each tile

@@ -18,7 +18,7 @@ class Separation(Enum):
     COST = "fewer blocks would run at a time than in two launches"
     SIZE = "there would be too many kernels or arguments"
     TILES = "walks of tiles use a number of registers of their own"
-    OPAQUE = "positions are checked, accesses are unknown, or one thread runs it"
+    OPAQUE = "positions are checked, accesses are unknown, or a block has one thread for it"
 
 
 @dataclass(frozen=True, slots=True)

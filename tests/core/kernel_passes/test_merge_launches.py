@@ -160,6 +160,16 @@ def test_threads_meet_in_a_launch_of_their_own_where_barriers_are_unconditional(
     assert len(launches(text, replace(BLOCKS, has_conditional_barriers=False))) == 2
 
 
+def test_a_kernel_without_threads_of_a_block_has_a_launch_of_its_own() -> None:
+    text = """a: float32[3], c: float32[3], d: float32[40]):
+    for i in grid(3):
+        c[i] = a[i] + 1.0
+    for i in grid(4):
+        for j in block(10):
+            d[10 * i + j] = 2.0"""
+    assert launches(text) == [["c"], ["d"]]
+
+
 def planned(text: str, blocks: ThreadBlocks = BLOCKS) -> list[Kernel]:
     device = replace(DEVICE, thread_blocks=blocks)
     program = split_kernels(parse(f"routine test({text}"))
