@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ocannl_core.cli.scripts import require_script, run_script
+from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
 from ocannl_core.compile.profile import Profile, duration, profile
 from ocannl_core.debug.observers import LinkedRoutine, RunObserver, observing
 from ocannl_core.errors import UsageError
@@ -37,9 +37,7 @@ def add(subparsers: Subparsers) -> None:
         metavar="SECONDS",
         help="about how long to measure each routine",
     )
-    command.add_argument("--routine", metavar="PATTERN", help="only routines of such a name: step*")
-    command.add_argument("script", nargs="?", help="the program")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    add_script_arguments(command, selects_routines=True)
     command.set_defaults(run=run)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ocannl_core.errors import UsageError
+
+
+def add_script_arguments(
+    command: argparse.ArgumentParser, *, selects_routines: bool = False
+) -> None:
+    """Add the program and its arguments to a command.
+
+    Args:
+        command: The parser of the command.
+        selects_routines: True for an option that selects routines by name.
+    """
+    if selects_routines:
+        command.add_argument(
+            "--routine", metavar="PATTERN", help="only routines of such a name: step*"
+        )
+    command.add_argument("script", nargs="?", help="the program")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
 
 
 def require_script(command: str, script: str | None) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from ocannl_core.assign import printer as assign_printer
-from ocannl_core.cli.scripts import require_script, run_script
+from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
 from ocannl_core.compile.driver import Build
 from ocannl_core.debug.observers import LinkedRoutine, RunObserver, observing
 from ocannl_core.kernels import printer as kernel_printer
@@ -33,9 +33,7 @@ def add(subparsers: Subparsers) -> None:
         "of each routine when it is compiled.",
     )
     command.add_argument("--stage", action="append", choices=STAGES, help="only these stages")
-    command.add_argument("--routine", metavar="PATTERN", help="only routines of such a name: step*")
-    command.add_argument("script", nargs="?", help="the program")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    add_script_arguments(command, selects_routines=True)
     command.set_defaults(run=run)
 
 

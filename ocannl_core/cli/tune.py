@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocannl_core.cli.inventory import default_target
-from ocannl_core.cli.scripts import run_script
+from ocannl_core.cli.scripts import add_script_arguments, run_script
 from ocannl_core.compile.placements.cache import PlacementCache, PlacementEntry, placement_cache
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.schedule_search import KernelTuning
@@ -54,8 +54,7 @@ def add(subparsers: Subparsers) -> None:
     what = command.add_mutually_exclusive_group()
     what.add_argument("--show", action="store_true", help="list the cached results")
     what.add_argument("--forget", action="store_true", help="remove the cached results")
-    command.add_argument("script", nargs="?", help="the program")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    add_script_arguments(command)
     command.set_defaults(run=run)
 
 

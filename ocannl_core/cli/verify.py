@@ -10,7 +10,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from ocannl_core.cli.scripts import require_script, run_script
+from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
 from ocannl_core.debug.comparison import Comparison
 from ocannl_core.debug.observers import observing
 from ocannl_core.errors import UsageError
@@ -45,8 +45,7 @@ def add(subparsers: Subparsers) -> None:
     command.add_argument(
         "--runs", type=int, default=1, help="how many runs of each routine to compare (default 1)"
     )
-    command.add_argument("script", nargs="?", help="the program")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    add_script_arguments(command)
     command.set_defaults(run=run)
 
 
