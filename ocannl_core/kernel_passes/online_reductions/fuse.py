@@ -57,7 +57,7 @@ class _Found:
         members: The positions of its nests.
         nests: The nests.
         inner: The nodes that it computes for itself.
-        of_rows: The stores of those that are functions of its rows alone.
+        row_stores: The stores of the inner nodes that have one value for each row.
         family: The steps that recompute its matrices; None if nothing else reads what it computes.
     """
 
@@ -65,7 +65,7 @@ class _Found:
     members: tuple[int, ...]
     nests: tuple[KernelNest, ...]
     inner: frozenset[TensorNode]
-    of_rows: tuple[Store, ...]
+    row_stores: tuple[Store, ...]
     family: Family | None = None
 
 
@@ -135,8 +135,8 @@ def _with_family(plan: NestPlan, found: _Found) -> _Found | None:
     chain = found.chain
     if min(chain.rows.extent, chain.columns.extent) <= chain.products[0].terms.extent:
         return None  # a matrix no larger than its factors
-    of_rows = {store.node: store for store in found.of_rows}
-    family = find_family(plan, found.members, chain, found.inner - of_rows.keys())
+    row_stores = {store.node: store for store in found.row_stores}
+    family = find_family(plan, found.members, chain, found.inner - row_stores.keys())
     if family is None or min((*family.products, *family.sums), default=0) < found.members[-1]:
         return None  # statistics are stored by the last nest
     members = family.members
@@ -144,7 +144,7 @@ def _with_family(plan: NestPlan, found: _Found) -> _Found | None:
     for at, step in enumerate(plan.steps):
         if at not in members:
             needed |= mentioned(step)
-    stores = tuple(store for node, store in of_rows.items() if node in needed)
+    stores = tuple(store for node, store in row_stores.items() if node in needed)
     return replace(found, chain=replace(chain, row_stores=stores), family=family)
 
 
