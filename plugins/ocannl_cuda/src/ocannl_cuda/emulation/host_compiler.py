@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core.backend_api import dataclass, settings
-from ocannl_core.backend_api.files import private_directory
+from ocannl_core.backend_api.files import object_cache
 from ocannl_cuda.compiler import RejectedError
 
 FOLDER = Path(__file__).parent
@@ -29,7 +29,7 @@ VARIABLE = "CUDA_EMULATOR_CXX"
 """The variable with the compiler's command, by default the first of `g++`, `c++`, `clang++`."""
 RACES = "CUDA_EMULATOR_RACES"
 """The variable that is 1 to report races of threads."""
-_DETECTOR = "race_detector.o"
+_DETECTOR = "race_detector"
 _CANDIDATES = ("g++", "c++", "clang++")
 _FLAGS = (
     "-std=c++17",
@@ -139,16 +139,17 @@ def _race_detector(command: tuple[str, ...]) -> Path:
         *(each.read_text() for each in (RACE_HEADER, RACE_DETECTOR)),
     ]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    place = private_directory(settings.cache_directory(), "cuda_emulator").child(key)
-    if _DETECTOR in place.names():
-        return place.path / _DETECTOR
-    temporary = f"{_DETECTOR}.{os.getpid()}"
-    build = [*command, *flags, str(RACE_DETECTOR), "-o", temporary]
-    run = subprocess.run(build, cwd=place.path, capture_output=True, text=True)
-    if run.returncode:
-        raise RejectedError(run.stderr.strip() or f"exit code {run.returncode}")
-    os.replace(place.path / temporary, place.path / _DETECTOR)
-    return place.path / _DETECTOR
+    stored = object_cache(settings.cache_directory(), "cuda_emulator", key, ".o")
+    found = stored.find(_DETECTOR)
+    if found is None:
+        with tempfile.TemporaryDirectory(prefix="ocannl-races-") as folder:
+            made = Path(folder) / f"{_DETECTOR}.o"
+            build = [*command, *flags, str(RACE_DETECTOR), "-o", str(made)]
+            run = subprocess.run(build, capture_output=True, text=True)
+            if run.returncode:
+                raise RejectedError(run.stderr.strip() or f"exit code {run.returncode}")
+            found = stored.add([_DETECTOR], made.read_bytes())
+    return found.directory.path / found.name
 
 
 def find() -> HostCompiler | str:
