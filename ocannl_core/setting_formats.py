@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import cast
 
 from ocannl_core.setting_sources import SettingFormat
@@ -110,60 +109,53 @@ def _check_trusted(value: object) -> object:
     raise ValueError
 
 
-def _check_float_format(value: object) -> object:
-    if value in FLOAT_FORMATS:
-        return value
-    raise ValueError
-
-
 SCHEDULES = ("default", "none")
 """The values of `schedule`."""
-
-
-def _check_schedule(value: object) -> object:
-    if value in SCHEDULES:
-        return value
-    raise ValueError
 
 
 ACCUMULATIONS = ("exact", "float32", "fast")
 """The values of `accumulation`; each allows all that the previous ones do."""
 
 
-def _check_accumulation(value: object) -> object:
-    if value in ACCUMULATIONS:
-        return value
-    raise ValueError
-
+PROFILES: dict[str, dict[str, object]] = {
+    "reproducible": {
+        "schedule": "none",
+        "accumulation": "exact",
+        "contract": False,
+        "tune": "off",
+        "tune_placements": False,
+        "tables_are_finite": False,
+    },
+    "performance": {
+        "schedule": "default",
+        "accumulation": "float32",
+        "contract": True,
+        "tune": "search",
+        "tune_placements": True,
+    },
+    "approximate": {
+        "schedule": "default",
+        "accumulation": "fast",
+        "contract": True,
+        "tune": "search",
+        "tune_placements": True,
+        "tables_are_finite": True,
+    },
+}
+"""The values of `profile`, with the settings that each stands for."""
 
 TUNING = ("off", "cached", "search")
 """The values of `tune`."""
-
-
-def _check_tuning(value: object) -> object:
-    if value in TUNING:
-        return value
-    raise ValueError
 
 
 MISSING_AXES = ("warn", "error", "allow")
 """The values of `missing_axes`."""
 
 
-def _check_missing_axes(value: object) -> object:
-    if value in MISSING_AXES:
-        return value
-    raise ValueError
-
-
 def _check_seconds(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)
     raise ValueError
-
-
-def _check_optional_float_format(value: object) -> object:
-    return None if value is None else _check_float_format(value)
 
 
 def _read_rounds(text: str) -> object:
@@ -176,8 +168,14 @@ def _check_rounds(value: object) -> object:
     raise ValueError
 
 
-def _one_of(values: tuple[str, ...], check: Callable[[object], object]) -> SettingFormat:
+def _one_of(values: tuple[str, ...], *, is_optional: bool = False) -> SettingFormat:
     """Return the format of one of several names, which are case-insensitive in variables."""
+
+    def check(value: object) -> object:
+        if value in values or (is_optional and value is None):
+            return value
+        raise ValueError
+
     return SettingFormat("one of " + ", ".join(values), lambda text: check(text.lower()), check)
 
 
@@ -188,26 +186,21 @@ MOST_LOG_LEVEL = 3
 """The greatest `log_runs`."""
 
 
-def _check_guard(value: object) -> object:
-    if value in GUARDS:
-        return value
-    raise ValueError
-
-
 def _check_log_level(value: object) -> object:
     if _check_integer(value) in range(MOST_LOG_LEVEL + 1):
         return value
     raise ValueError
 
 
-SCHEDULE = _one_of(SCHEDULES, _check_schedule)
-ACCUMULATION = _one_of(ACCUMULATIONS, _check_accumulation)
-TUNING_FORMAT = _one_of(TUNING, _check_tuning)
-MISSING_AXES_FORMAT = _one_of(MISSING_AXES, _check_missing_axes)
+SCHEDULE = _one_of(SCHEDULES)
+ACCUMULATION = _one_of(ACCUMULATIONS)
+TUNING_FORMAT = _one_of(TUNING)
+MISSING_AXES_FORMAT = _one_of(MISSING_AXES)
+PROFILE = _one_of(tuple(PROFILES), is_optional=True)
 SECONDS = SettingFormat(
     "a positive number of seconds", lambda text: _check_seconds(float(text)), _check_seconds
 )
-GUARD = _one_of(GUARDS, _check_guard)
+GUARD = _one_of(GUARDS)
 LOG_LEVEL = SettingFormat(
     f"an integer from 0 to {MOST_LOG_LEVEL}",
     lambda text: _check_log_level(int(text)),
@@ -238,6 +231,6 @@ TRUSTED = SettingFormat(
     "a list of absolute paths", lambda text: _check_trusted(_read_names(text)), _check_trusted
 )
 OPTIONAL_NAMES = SettingFormat("a list of names", _read_names, _check_optional_names)
-FLOAT_FORMAT = _one_of(FLOAT_FORMATS, _check_float_format)
-OPTIONAL_FLOAT_FORMAT = _one_of(FLOAT_FORMATS, _check_optional_float_format)
+FLOAT_FORMAT = _one_of(FLOAT_FORMATS)
+OPTIONAL_FLOAT_FORMAT = _one_of(FLOAT_FORMATS, is_optional=True)
 ROUNDS = SettingFormat("20 or 12", _read_rounds, _check_rounds)

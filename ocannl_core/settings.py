@@ -4,6 +4,9 @@ Sources in order of precedence: the innermost `with overrides(...)`, the command
 `--ocannl_<NAME>=`, the environment variable `OCANNL_<NAME>`, the project's configuration file, the
 user's own, the default. An empty value means the default. Names are case-insensitive.
 
+A profile stands for a group of settings. The profile of the strongest source that states one is in
+force; it ranks directly below the other settings of that source.
+
 Settings of commands, plugins and directories are not taken from the file of a project, which is
 found on the way up from the working directory, unless the user trusts its directory.
 """
@@ -13,12 +16,11 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 from ocannl_core import config_files
@@ -132,6 +134,13 @@ class Settings:
         False,
         formats.BOOLEAN,
         "whether the reference interpreter checks all accesses of kernels before each run",
+    )
+    profile: str | None = _setting(
+        None,
+        formats.PROFILE,
+        "a group of settings: `reproducible` for the bits of the interpreter, `performance` for "
+        "the speed of tuned schedules, `approximate` for speed at a greater rounding error; by "
+        "default none",
     )
     schedule: str = _setting(
         "default",
@@ -344,11 +353,9 @@ class Described:
     doc: str
 
 
-_NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
-_overrides: ContextVar[Mapping[str, object]] = ContextVar(
-    "ocannl settings overrides", default=_NO_OVERRIDES
-)
-_held: ContextVar[tuple[Mapping[str, object], Settings] | None] = ContextVar(
+_overrides: ContextVar[tuple[Resolved, ...]] = ContextVar("ocannl settings overrides", default=())
+"""The settings of the `with overrides(...)` statements around, the outermost first."""
+_held: ContextVar[tuple[tuple[Resolved, ...], Settings] | None] = ContextVar(
     "ocannl settings held", default=None
 )
 """Settings that were read already, with the overrides that they contain."""
@@ -399,8 +406,9 @@ def overrides(**values: object) -> Iterator[Settings]:
     Raises:
         SettingsError: for an unknown name or an impossible value.
     """
-    checked = {name: _TABLE.check(name, value, "overrides(...)") for name, value in values.items()}
-    token = _overrides.set({**_overrides.get(), **checked})
+    source = "overrides(...)"
+    checked = {name: (_TABLE.check(name, value, source), source) for name, value in values.items()}
+    token = _overrides.set((*_overrides.get(), checked))
     try:
         yield current()
     finally:
@@ -449,24 +457,32 @@ def _resolve() -> Resolved:
         SettingsError: if a configuration file or a variable contains an unknown or malformed
             setting.
     """
-    resolved: Resolved = {name: (value, "default") for name, value in _TABLE.defaults.items()}
-    chosen, unknown = _TABLE.from_environment()
+    variables, unknown = _TABLE.from_environment()
     for variable, name in unknown.items():
         _warn_about_unknown(f"environment variable {variable}", name)
-    given, unknown = _TABLE.from_arguments(sys.argv[1:])
+    options, unknown = _TABLE.from_arguments(sys.argv[1:])
     for option, name in unknown.items():
         _warn_about_unknown(f"option {option}", name)
-    chosen.update(given)
-    chosen.update({name: (value, "overrides(...)") for name, value in _overrides.get().items()})
+    defaults: Resolved = {name: (value, "default") for name, value in _TABLE.defaults.items()}
     own = config_files.user_file()
-    if own is not None:
-        resolved.update(_TABLE.from_file(own))
-    trusted, _ = chosen.get("trusted_directories", resolved["trusted_directories"])
+    weaker = [defaults, *([] if own is None else [_TABLE.from_file(own)])]
+    stronger = [variables, options, *_overrides.get()]
+    trusted, _ = _merged([*weaker, *stronger])["trusted_directories"]
     project = config_files.project_file(cast("tuple[str, ...]", trusted))
-    if project is not None:
-        resolved.update(_TABLE.from_file(project))
-    resolved.update(chosen)
-    return resolved
+    levels = [*weaker, *([] if project is None else [_TABLE.from_file(project)]), *stronger]
+    level = max(i for i, each in enumerate(levels) if "profile" in each)
+    return _merged([*levels[:level], _of_profile(*levels[level]["profile"]), *levels[level:]])
+
+
+def _merged(levels: Sequence[Resolved]) -> Resolved:
+    """Return the settings of sources, the weakest of which comes first."""
+    return {name: found for each in levels for name, found in each.items()}
+
+
+def _of_profile(profile: object, source: str) -> Resolved:
+    """Return the settings that a profile stands for."""
+    values = formats.PROFILES.get(str(profile), {})
+    return {name: (value, f"profile {profile}, {source}") for name, value in values.items()}
 
 
 _reported: set[str] = set()

@@ -13,6 +13,7 @@ _WITHOUT_EFFECT = frozenset(
         "device_memory",
         "dump_dir",
         "plugin_timeout",
+        "profile",
         "trusted_directories",
     }
 )

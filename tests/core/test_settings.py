@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core import dtypes, settings
 from ocannl_core.errors import SettingsError
-from ocannl_core.setting_formats import FLOAT_FORMATS
+from ocannl_core.setting_formats import FLOAT_FORMATS, PROFILES
 
 
 @pytest.fixture(autouse=True)
@@ -200,7 +200,7 @@ A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
   try    did you mean backend?
-         the settings are accumulation, allow_nan, asynchronous, asynchronous_products, backend, cache_dir, cc, cc_arch, check_bounds, check_positions, contract, cuda_compiler, cuda_graphs, default_dtype, device_memory, disable_plugins, dump_dir, enable_device_only, fill_limit, guard_values, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, log_runs, max_tracing_dim, max_visits, memory_budget, missing_axes, param_dtype, plugin_timeout, print_decimals, print_edge, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, timeline, trusted_directories, tune, tune_budget, tune_placements, warn_summed_once\
+         the settings are accumulation, allow_nan, asynchronous, asynchronous_products, backend, cache_dir, cc, cc_arch, check_bounds, check_positions, contract, cuda_compiler, cuda_graphs, default_dtype, device_memory, disable_plugins, dump_dir, enable_device_only, fill_limit, guard_values, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, log_runs, max_tracing_dim, max_visits, memory_budget, missing_axes, param_dtype, plugin_timeout, print_decimals, print_edge, profile, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, timeline, trusted_directories, tune, tune_budget, tune_placements, warn_summed_once\
 """)
 
 
@@ -366,4 +366,50 @@ def test_a_user_without_a_home_has_to_name_a_cache_directory(
 The cache directory must be in a home directory.
   found  '~/.cache/ocannl'
   try    set OCANNL_CACHE_DIR to another directory of your own\
+""")
+
+
+def test_a_profile_stands_for_a_group_of_settings() -> None:
+    with settings.overrides(profile="reproducible") as inside:
+        assert (inside.schedule, inside.accumulation) == ("none", "exact")
+        assert (inside.contract, inside.tune) == (False, "off")
+        assert source_of("contract") == "profile reproducible, overrides(...)"
+        assert source_of("seed") == "default"
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_a_profile_states_possible_values_of_known_settings(profile: str) -> None:
+    values = PROFILES[profile]
+    with settings.overrides(**values) as expected, settings.overrides(profile=profile) as inside:
+        assert {name: getattr(inside, name) for name in values} == values
+        assert {name: getattr(expected, name) for name in values} == values
+
+
+def test_the_settings_of_a_source_outrank_its_profile_and_that_outranks_weaker_sources(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = project / "ocannl.toml"
+    config.write_text('profile = "reproducible"\ncontract = true\ntune = "cached"\n')
+    assert (settings.current().contract, settings.current().schedule) == (True, "none")
+    monkeypatch.setenv("OCANNL_PROFILE", "performance")
+    monkeypatch.setenv("OCANNL_TUNE_PLACEMENTS", "0")
+    chosen = settings.current()
+    assert (chosen.tune, chosen.tune_placements) == ("search", False)
+    assert chosen.accumulation == "float32"  # nothing is left of the profile of the file
+    with settings.overrides(schedule="none"), settings.overrides(profile="approximate") as inner:
+        assert (inner.schedule, inner.accumulation) == ("default", "fast")
+        with settings.overrides(schedule="none", profile="approximate") as own:
+            assert own.schedule == "none"
+        with settings.overrides(profile=None) as without:
+            assert (without.schedule, without.accumulation) == ("none", "float32")
+            assert (without.tune, without.contract) == ("cached", True)
+
+
+def test_an_unknown_profile_names_the_known_ones() -> None:
+    with pytest.raises(SettingsError) as caught, settings.overrides(profile="fastest"):
+        pass
+    assert str(caught.value) == snapshot("""\
+The setting `profile` must be one of reproducible, performance, approximate.
+  found  'fastest'
+  where  overrides(...)\
 """)
