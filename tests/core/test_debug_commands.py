@@ -78,7 +78,7 @@ def test_show_prints_one_stage_of_some_routines(capsys: pytest.CaptureFixture[st
     assert "the program compiled no routine like other" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["show", "verify", "bench", "tune"])
+@pytest.mark.parametrize("command", ["show", "verify", "repeat", "bench", "tune"])
 def test_a_program_that_does_not_exist_is_an_error(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,3 +251,73 @@ def test_cache_clear_removes_cached_files_only(
 def test_a_cache_that_does_not_exist_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "info"]) == 0
     assert capsys.readouterr().out.startswith("0 files, 0 bytes in ")
+
+
+# ----- repeat ------------------------------------------------------------------------------------
+
+UNSTEADY = """
+import sys
+from pathlib import Path
+
+import ocannl_core as oc
+
+count = Path("count")
+number = len(count.read_text()) if count.exists() else 0
+count.write_text("x" * (number + 1))
+x = oc.placeholder("x", output=[1])
+ctx = oc.Context()
+step = ctx.compile(oc.train.forward(oc.exp(x)), name="step")
+for value in [0.0, number * float(sys.argv[1])]:
+    ctx[x] = [value]
+    step()
+"""
+
+
+def test_repeat_finds_that_a_program_agrees_with_itself(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["repeat", "--times", "2", "program.py", "--", "3"]) == 3
+    text = capfd.readouterr().out
+    assert text.count("arguments 3") == 2
+    assert "2 of 2 runs agree in " in text
+
+
+def test_repeat_names_the_first_tensor_whose_bits_differ(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    Path("unsteady.py").write_text(UNSTEADY)
+    assert main(["repeat", "--times", "2", "unsteady.py", "--", "0"]) == 0
+    Path("count").unlink()
+    assert main(["repeat", "--times", "3", "unsteady.py", "--", "1"]) == 1
+    text = capfd.readouterr().out
+    for run in (2, 3):
+        assert (
+            f"run {run} of unsteady.py differs from the first: "
+            "step, run 2 of all routines, reads other bits from x\n"
+        ) in text
+    assert "1 of 3 runs agree" in text
+
+
+def test_repeat_names_a_tensor_that_is_computed_otherwise(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    Path("faulty.py").write_text(
+        UNSTEADY.replace("ctx[x] = [value]", "ctx[x] = [0.0]").replace(
+            "oc.exp(x)", "oc.exp(x) + float(number)"
+        )
+    )
+    assert main(["repeat", "--times", "2", "faulty.py", "--", "1"]) == 1
+    assert "step, run 1 of all routines, computes other bits in add" in capfd.readouterr().out
+
+
+def test_repeat_takes_two_runs_or_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["repeat", "--times", "1", "program.py"]) == 1
+    assert "A comparison needs two runs or more." in capsys.readouterr().err
+
+
+def test_repeat_reports_a_program_that_ends_its_process(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    Path("gone.py").write_text("import os\nos._exit(0)\n")
+    assert main(["repeat", "gone.py"]) == 1
+    assert "the process of gone.py ended without a result" in capfd.readouterr().err
