@@ -231,11 +231,18 @@ def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram
     )
 
 
-def compile_again(built: Build) -> Build:
-    """Return a routine compiled again, with the schedules that the tuning cache has now."""
+def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> Build:
+    """Return a routine compiled again, with the schedules that the tuning cache has now.
+
+    Args:
+        built: The routine.
+        schedules: Stated schedules of some kernels, by number.
+    """
+    from ocannl_core.compile.stated_schedules import stated_rule
     from ocannl_core.kernel_passes.pipeline import plan_kernels
 
-    kernels = plan_kernels(built.optimised, built.target)
+    rule = stated_rule(built.optimised, built.plan, built.target, schedules) if schedules else None
+    kernels = plan_kernels(built.optimised, built.target, rule=rule)
     source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)

@@ -70,6 +70,7 @@ from ocannl_core.kernels.stream import KernelStream, map_steps
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.machine_model import MachineModel
+from ocannl_core.schedule.tuning.tuning_cache import Rule
 from ocannl_core.target import Target
 
 
@@ -166,6 +167,7 @@ def schedule_for(
     target: Target,
     finish: StepRule = unchanged,
     observers: Sequence[PlanObserver] = (),
+    rule: Rule | None = None,
 ) -> KernelStream:
     """Return the kernels of a plan, each scheduled for a target when it is iterated over.
 
@@ -178,17 +180,22 @@ def schedule_for(
         target: The device that runs the kernels.
         finish: Applied to each scheduled step.
         observers: Called with the plan after each pass before scheduling.
+        rule: Chooses the schedules; by default the rule for the target.
     """
     if not has_schedules(target):
         return KernelStream(rewrite_steps(plan, finish))
-    return KernelStream(_schedule_steps(plan, target, finish, observers))
+    return KernelStream(_schedule_steps(plan, target, finish, observers, rule or rule_for(target)))
 
 
 def _schedule_steps(
-    plan: Plan, target: Target, finish: StepRule, observers: Sequence[PlanObserver]
+    plan: Plan,
+    target: Target,
+    finish: StepRule,
+    observers: Sequence[PlanObserver],
+    rule: Rule,
 ) -> Generator[FinishedStep, None, Plan]:
     nests = nest_plan(plan, target, observers)
-    scheduled = schedule_kernels(nests, rule_for(target), finish)
+    scheduled = schedule_kernels(nests, rule, finish)
     if target.thread_blocks is None:
         return (yield from scheduled)
     # launches are merged across the whole plan
@@ -197,7 +204,10 @@ def _schedule_steps(
 
 
 def plan_kernels(
-    optimised: LoopProgram, target: Target, observers: Sequence[PlanObserver] = ()
+    optimised: LoopProgram,
+    target: Target,
+    observers: Sequence[PlanObserver] = (),
+    rule: Rule | None = None,
 ) -> KernelStream:
     """Return the finished kernels of a program, each scheduled when it is iterated over.
 
@@ -205,11 +215,12 @@ def plan_kernels(
         optimised: The program.
         target: The device that runs the kernels.
         observers: Called with the plan after each pass before scheduling.
+        rule: Chooses the schedules; by default the rule for the target.
     """
     plan = split_kernels(optimised)
     for observer in observers:
         observer("split kernels", plan)
-    return schedule_for(plan, target, finish_for(target), observers)
+    return schedule_for(plan, target, finish_for(target), observers, rule)
 
 
 def plan_variants(

@@ -214,6 +214,23 @@ class Routine:
         self._launch = self._linked()
         return replace(found, placements=chosen)
 
+    def use_schedules(self, schedules: Mapping[int, str]) -> None:
+        """Compile this routine again with stated schedules of some kernels.
+
+        They are in force until `tune` or another call replaces all schedules, and are not kept on
+        disk. No schedule changes a result, except for the rounding of reordered sums.
+
+        Args:
+            schedules: Schedules in the notation of `oc.explain`, by the number of the kernel there,
+                from 1; an empty text stands for plain loops.
+
+        Raises:
+            UsageError: for a kernel that does not exist or that has no schedule, or a schedule that
+                does not fit.
+        """
+        self._build = compile_again(self._build, schedules)
+        self._launch = self._linked()
+
     def _tune_placements(self, budget: float, *, again: bool) -> PlacementTuning:
         """Search for the fastest placements, and use them."""
         self._store.synchronize()

@@ -1,0 +1,95 @@
+"""Schedules that a user states for kernels of a routine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernel_passes.pipeline import nest_plan
+from ocannl_core.kernel_passes.schedule_kernels import has_schedules, rule_for
+from ocannl_core.kernel_passes.split_kernels import split_kernels
+from ocannl_core.kernels.alpha_equivalence import canonical_text
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nodes import NodeInfos, Plan
+from ocannl_core.kernels.product_status import is_product
+from ocannl_core.kernels.transforms import Schedule, parse_schedule
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.heuristics.decision import ScheduleDecision
+from ocannl_core.schedule.tuning.tuning_cache import Rule
+from ocannl_core.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class StatedRule:
+    """A rule: the stated schedule of a nest, or another rule's.
+
+    Attributes:
+        schedules: The stated schedules by the canonical text of the nest.
+        default: The other rule.
+    """
+
+    schedules: Mapping[str, Schedule]
+    default: Rule
+
+    def __call__(self, nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
+        decision = self.default(nest, nodes)
+        stated = self.schedules.get(canonical_text(nest, nodes))
+        if stated is None:
+            return decision
+        return ScheduleDecision(stated, decision.refusals if is_product(nest) else ())
+
+
+def stated_rule(
+    program: LoopProgram, compiled: Plan, target: Target, schedules: Mapping[int, str]
+) -> Rule:
+    """Return the rule for a program with stated schedules of some kernels; kernels that are equal
+    but for names get the same.
+
+    Args:
+        program: The optimised program.
+        compiled: Its kernels.
+        target: The device.
+        schedules: Schedules in their notation, by the number of the kernel, from 1; an empty text
+            stands for plain loops.
+
+    Raises:
+        UsageError: if the target has no schedules, there is no such kernel, it is no nest of
+            independent cells that runs alone, or the schedule does not fit it.
+    """
+    if not has_schedules(target):
+        raise UsageError(
+            "Schedules are stated for a device that has them.",
+            found=f'{target}, with schedule = "none" or without vector registers',
+            fix='compile for another backend, such as oc.Context("cpu_c")',
+        )
+    nests = nest_plan(split_kernels(program), target)
+    found: dict[str, Schedule] = {}
+    for number, text in schedules.items():
+        if not 1 <= number <= len(compiled.kernels):
+            raise UsageError(
+                "A schedule is stated for a kernel of the routine.",
+                found=f"kernel {number} of {len(compiled.kernels)}",
+                fix="print(oc.explain(routine)) numbers the kernels",
+            )
+        title = compiled.kernels[number - 1].title
+        named = [each.nest for each in nests.kernels if each.title == title]
+        if not named:
+            raise UsageError(
+                "A schedule is stated for a nest of independent cells that runs alone.",
+                found=f"kernel {number}, {title}: it shares rows with others, is a part of a sum "
+                "that was split, or has other loops",
+            )
+        schedule = parse_schedule(text)
+        for nest in named:
+            _check_fits(nest, schedule, nests.nodes, f"kernel {number}, {title}")
+            found[canonical_text(nest, nests.nodes)] = schedule
+    return StatedRule(found, rule_for(target))
+
+
+def _check_fits(nest: KernelNest, schedule: Schedule, nodes: NodeInfos, where: str) -> None:
+    try:
+        apply_schedule(nest, schedule, nodes)
+    except UsageError as error:
+        raise UsageError(error.rule, found=error.found, where=where, fix=error.fix) from None
