@@ -3,6 +3,7 @@
 `python examples/gpt2.py FOLDER` reads `model.safetensors`, `vocab.json` and `merges.txt` of GPT-2,
 in the layout of Hugging Face, from a folder of yours, and continues `--prompt`. Without a folder,
 the weights are random, and so is the text; the sizes are those of the smallest of the four models.
+Texts are cut into tokens by the package tokenizers: `pip install tokenizers`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from gpt2_tokens import Tokens
 
 import ocannl_core as oc
 
@@ -37,6 +37,14 @@ class Model:
         self.parameters = sum(each.size for each in scores.params)
 
 
+def tokenizer(folder: Path) -> Any:
+    """Return the byte pairs of GPT-2: `encode(text).ids`, `decode(ids)`."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    files = (str(folder / name) for name in ("vocab.json", "merges.txt"))
+    return ByteLevelBPETokenizer.from_file(*files)
+
+
 def main(arguments: Sequence[str] | None = None) -> npt.NDArray[Any]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?")
@@ -48,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> npt.NDArray[Any]:
     with oc.Session(seed=0):
         folder = options.folder
         model = Model(SMALL, options.length, folder and folder / "model.safetensors")
-        tokens = folder and Tokens(folder)
+        tokens = folder and tokenizer(folder)
         ready = time.perf_counter()
-        prompt = tokens.encode(options.prompt) if tokens else [464]
+        prompt = tokens.encode(options.prompt).ids if tokens else [464]
         text = model.generate(prompt, temperature=options.temperature)
-    print(tokens.decode(text) if tokens else text.tolist())
+    print(tokens.decode(text.tolist()) if tokens else text.tolist())
     rate = (len(text) - len(prompt)) / (time.perf_counter() - ready)
     print(f"{model.parameters:,} parameters, ready in {ready - start:.1f} s", end=", ")
     print(f"{rate:.1f} tokens per second")
