@@ -210,6 +210,7 @@ def test_config_shows_values_with_their_sources(
             "log_runs                     0  (from default)",
             "guard_values                 off  (from default)",
             "check_bounds                 false  (from default)",
+            "profile                      not set  (from default)",
             "schedule                     default  (from default)",
             "accumulation                 float32  (from default)",
             "tune                         cached  (from default)",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import warnings
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -15,7 +18,9 @@ from ocannl_core.backend_api import (
     TargetReport,
     ThreadBlocks,
     dataclass,
+    settings,
 )
+from ocannl_core.backend_api.files import object_cache
 from ocannl_opencl.dialect import DIALECT
 
 BACKEND = "opencl"
@@ -40,7 +45,9 @@ class Device:
 
 
 def report() -> TargetReport:
-    """Return all devices that compute with doubles, or the reason why there are none."""
+    """Return all devices that compute with doubles and whose driver compiles, or the reason why
+    there are none.
+    """
     try:
         found = _all_devices()
     except cl.Error as error:
@@ -50,10 +57,10 @@ def report() -> TargetReport:
         )
     usable = _usable()
     if not usable:
-        names = ", ".join(device.name.strip() for device in found)
         return TargetReport(
-            reason=f"no OpenCL device computes with doubles: {names}" if names else "no devices",
-            fix="install a driver, or PoCL: pip install 'ocannl-opencl[pocl]'",
+            reason="; ".join(_problem(device) for device in found) or "no devices",
+            fix="install a driver, or another PoCL: pip install 'ocannl-opencl[pocl]', or the "
+            "package of the system",
         )
     targets = tuple(_target(number, device) for number, device in enumerate(usable))
     details = tuple(
@@ -107,8 +114,49 @@ def _limits(device: Any) -> LaunchLimits:
     return LaunchLimits(threads, (x, y, z), grid, local_bytes, local_bytes)
 
 
-def _usable() -> list[Any]:
-    return [device for device in _all_devices() if _DOUBLES in device.extensions.split()]
+@cache
+def _usable() -> tuple[Any, ...]:
+    return tuple(device for device in _all_devices() if not _problem(device))
+
+
+@cache
+def _problem(device: Any) -> str:
+    """Return the reason why a device cannot be used; empty if it can."""
+    name = device.name.strip()
+    if _DOUBLES not in device.extensions.split():
+        return f"{name} does not compute with doubles"
+    if not _compiles(device):
+        # PoCL does, on processors that its compiler does not know
+        return f"the driver of {name} refuses every program"
+    return ""
+
+
+def _compiles(device: Any) -> bool:
+    """Return True if the driver compiles an empty program; the answer of a driver that does is
+    kept on disk, as it takes a tenth of a second.
+    """
+    driver = (device.platform.version, device.driver_version, device.name)
+    identity = hashlib.sha256(repr(driver).encode()).hexdigest()[:32]
+    with suppress(OSError):
+        known = object_cache(settings.cache_directory(), "opencl", identity, ".txt")
+        if known.find("empty") is not None:
+            return True
+        if _compiles_now(device):
+            known.add(["empty"], b"")
+            return True
+        return False
+    return _compiles_now(device)
+
+
+def _compiles_now(device: Any) -> bool:
+    with warnings.catch_warnings():
+        # `compile` does without PyOpenCL's own cache, and warns of that
+        warnings.simplefilter("ignore")
+        try:
+            cl.Program(cl.Context([device]), " ").compile()
+        except cl.Error:
+            return False
+    return True
 
 
 @cache
