@@ -20,19 +20,20 @@ from collections.abc import Iterable
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import affine
 from ocannl_core.kernels.nest import (
-    is_unconditional,
     perfect_loops,
     with_flat_computations,
     with_value,
 )
 from ocannl_core.kernels.nodes import (
     Kernel,
+    NodeInfos,
     Plan,
     RepeatedSteps,
     Step,
     kernel_of,
     private_nodes,
 )
+from ocannl_core.kernels.speculation import is_unconditional
 from ocannl_core.loopir.nodes import Block, For, Load, LocalRead, Scoped, SetLocal, Stmt, Store
 from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
 from ocannl_core.node import NodeInfo, TensorNode
@@ -40,26 +41,28 @@ from ocannl_core.node import NodeInfo, TensorNode
 
 def split_inlined_reductions(plan: Plan) -> Plan:
     """Give inlined reductions kernels of their own where one kernel has several of them."""
-    steps, made = _split_steps(plan.steps)
+    steps, made = _split_steps(plan.steps, plan.nodes)
     private = set(private_nodes(steps))
     added = tuple(node for node in made if node not in private)
     return replace(plan, steps=steps, scratch=(*plan.scratch, *added), nodes={**plan.nodes, **made})
 
 
-def _split_steps(steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], dict[TensorNode, NodeInfo]]:
+def _split_steps(
+    steps: tuple[Step, ...], nodes: NodeInfos
+) -> tuple[tuple[Step, ...], dict[TensorNode, NodeInfo]]:
     """Return steps after fission, and the new nodes, those of repeated steps included."""
     result: list[Step] = []
     made: dict[TensorNode, NodeInfo] = {}
     for step in steps:
         if isinstance(step, RepeatedSteps):
-            inside, private = _split_steps(step.steps)
+            inside, private = _split_steps(step.steps, nodes)
             inner = set(private_nodes(inside))
             added = tuple(node for node in private if node not in inner)
             result.append(replace(step, steps=inside, scratch=(*step.scratch, *added)))
             made |= private
             continue
         loops, stmts = perfect_loops(step.body) if isinstance(step, Kernel) else ([], ())
-        reductions = _reductions(stmts)
+        reductions = _reductions(loops, stmts, nodes)
         if not isinstance(step, Kernel) or len(reductions) < 2:
             result.append(step)
             continue
@@ -76,10 +79,14 @@ def _split_steps(steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], dict[Tensor
     return tuple(result), made
 
 
-def _reductions(stmts: tuple[Stmt, ...]) -> tuple[Scoped, ...]:
+def _reductions(
+    loops: Iterable[For], stmts: tuple[Stmt, ...], nodes: NodeInfos
+) -> tuple[Scoped, ...]:
     """Return the inlined reductions of stores that may be computed before all of the stores."""
     stores = [with_flat_computations(each) for each in stmts if isinstance(each, Store)]
-    if len(stores) != len(stmts) or not all(map(is_unconditional, stores)):
+    if len(stores) != len(stmts):
+        return ()
+    if not all(is_unconditional(each, loops, nodes) for each in stores):
         return ()
     found = dict.fromkeys(
         each for store in stores for each in walk(store) if isinstance(each, Scoped)

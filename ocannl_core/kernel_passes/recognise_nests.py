@@ -33,7 +33,7 @@ def recognise_nests(plan: Plan, *, keeps_order: bool = False) -> NestPlan:
             inside = tuple(map(recognised, step.steps))
             order = step.index, step.count, step.is_reversed
             return RepeatedNests(*order, inside, step.scratch, step.title)
-        nest = kernel_nest(step.body) if isinstance(step, Kernel) else None
+        nest = kernel_nest(step.body, plan.nodes) if isinstance(step, Kernel) else None
         if nest is None:
             return step
         assert isinstance(step, Kernel)

@@ -46,7 +46,7 @@ def sink_scalars(plan: Plan, *, only_nests: bool = False) -> Plan:
 def _sunk(step: LeafStep, nodes: NodeInfos, *, only_nests: bool) -> StepReplacement:
     if isinstance(step, Kernel):
         body = _with_values(step.body)
-        if body is not None and not (only_nests and kernel_nest(body) is None):
+        if body is not None and not (only_nests and kernel_nest(body, nodes) is None):
             step = replace(step, body=body)
     return StepReplacement((step,))
 

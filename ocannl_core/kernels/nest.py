@@ -37,6 +37,7 @@ from ocannl_core.indexing import (
     substitute,
     variables,
 )
+from ocannl_core.kernels.speculation import is_unconditional
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import (
     AxisKind,
@@ -47,7 +48,6 @@ from ocannl_core.loopir.nodes import (
     Expr,
     For,
     Gather,
-    IndexValue,
     Load,
     Local,
     LocalRead,
@@ -62,14 +62,12 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import (
     Access,
-    Node,
     accesses,
-    children,
     free_variables,
     map_expr,
     walk,
 )
-from ocannl_core.node import TensorNode
+from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
 
 REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
@@ -267,22 +265,25 @@ class KernelNest:
         return self.epilogue[0].value == LocalRead(self.reduction.result)
 
 
-def kernel_nest(body: Block, *, is_speculative: bool = False) -> KernelNest | None:
+def kernel_nest(
+    body: Block, nodes: Mapping[TensorNode, NodeInfo] | None = None
+) -> KernelNest | None:
     """Return the nest that a block consists of; None if its iterations depend on each other.
 
     Without outer loops, stores around an inlined reduction are a nest of one cell.
 
     Args:
         body: The statements.
-        is_speculative: True to compute a reduction also where a condition on positions excludes it.
+        nodes: Extents of its nodes, by which reductions behind conditions on positions are proven
+            to be defined for all cells; None to recognise none of them.
     """
     loops, inner = perfect_loops(body)
     if len(loops) > len(AXIS_LETTERS):
         return None
     if loops:
-        found = _accumulation(loops, inner) or _inlined(inner, is_speculative) or _stores(inner)
+        found = _accumulation(loops, inner) or _inlined(loops, inner, nodes) or _stores(inner)
     else:
-        found = _inlined(inner, is_speculative)
+        found = _inlined([], inner, nodes)
     if found is None:
         return None
     reduction, inner_loops, epilogue = found
@@ -395,7 +396,9 @@ def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
     return reduction, [], (replace(store, value=LocalRead(result)),)
 
 
-def _inlined(stmts: tuple[Stmt, ...], is_speculative: bool) -> _Found | None:
+def _inlined(
+    around: list[For], stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo] | None
+) -> _Found | None:
     """Return the parts of stores around one inlined reduction.
 
     { total = 0.0; for k: total += term; } out = f(total)
@@ -404,7 +407,7 @@ def _inlined(stmts: tuple[Stmt, ...], is_speculative: bool) -> _Found | None:
         return None
     stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store)]
     inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, Scoped)}
-    if len(inlined) != 1 or not (is_speculative or all(map(is_unconditional, stores))):
+    if len(inlined) != 1 or not all(is_unconditional(each, around, nodes) for each in stores):
         return None
     (scoped,) = inlined
     match flat_statements(scoped.body):
@@ -564,26 +567,3 @@ def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> I
                 yield read
             case Gather(read) if read in places:
                 yield read
-
-
-def is_unconditional(store: Store) -> bool:
-    """Return True if every inlined computation of a store may run for all data. A choice by
-    numbers, and not by positions, is no guard: both operands are defined.
-    """
-    pending: list[Node] = [store.value]
-    while pending:
-        node = pending.pop()
-        match node:
-            case Ternary(TernaryOp.WHERE, first, second, third):
-                inside = [each for branch in (second, third) for each in walk(branch)]
-                is_guard = any(isinstance(each, IndexValue) for each in walk(first)) or any(
-                    isinstance(each, Gather) for each in inside
-                )
-                if is_guard and any(isinstance(each, Scoped) for each in inside):
-                    return False
-                pending += [first] if is_guard else [first, second, third]
-            case Scoped():
-                continue
-            case _:
-                pending.extend(children(node))
-    return True

@@ -51,7 +51,7 @@ def factored_sum(plan: NestPlan, defined: Definitions, at: int, product: int) ->
         product: The position of the product with the same weights, which comes before it.
     """
     step = plan.steps[at]
-    own, other = nest_of(step, plan.nodes), nest_of(plan.steps[product], plan.nodes)
+    own, other = nest_of(step), nest_of(plan.steps[product])
     if not isinstance(step, NestKernel) or own is None or other is None or product >= at:
         return None
     if not all(is_sum(each) and is_plain(each) for each in (own, other)):

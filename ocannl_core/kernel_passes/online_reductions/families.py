@@ -93,8 +93,7 @@ class Family:
         before = [
             nest
             for at in self.removed
-            if (nest := nest_of(self.plan.steps[at], self.plan.nodes)) is not None
-            and nest.reduction is not None
+            if (nest := nest_of(self.plan.steps[at])) is not None and nest.reduction is not None
         ]
         after = [nest for each in self.products.values() for nest in each.nests]
         return sum(map(_size, after)) - sum(map(_size, before))
@@ -155,5 +154,5 @@ def find_family(
 
 def _is_recomputable(plan: NestPlan, at: int) -> bool:
     """Return True if a step is a function of cells, or of the sums of a product."""
-    nest = nest_of(plan.steps[at], plan.nodes)
+    nest = nest_of(plan.steps[at])
     return nest is not None and (nest.reduction is None or is_sum(nest))

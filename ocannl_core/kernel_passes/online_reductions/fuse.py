@@ -71,7 +71,7 @@ class _Found:
 
 def _find(plan: NestPlan, start: int) -> _Found | None:
     """Return the chain that begins with a step."""
-    first = nest_of(plan.steps[start], plan.nodes)
+    first = nest_of(plan.steps[start])
     if first is None:
         return None
     for trace in ChainTrace.of(first):

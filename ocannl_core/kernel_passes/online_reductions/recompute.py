@@ -90,7 +90,7 @@ class Definitions:
         if len(writers) != 1 or node not in plan.scratch or plan.nodes[node].padding:
             return None
         (at,) = writers
-        nest = nest_of(plan.steps[at], plan.nodes)
+        nest = nest_of(plan.steps[at])
         if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
             return None
         stores = [store for store in nest.epilogue if store.node is node]
@@ -276,7 +276,7 @@ def recomputed_product(
         at: The position of the step.
         matrices: Nodes of which the factor reads at least one.
     """
-    nest = nest_of(plan.steps[at], plan.nodes)
+    nest = nest_of(plan.steps[at])
     if nest is None or not is_plain(nest) or any(axis.bound for axis in nest.axes):
         return None
     if not is_sum(nest, starts_neutral=False):
@@ -351,7 +351,7 @@ def _of_factor(
 
 def defined_nest(plan: NestPlan, at: int) -> KernelNest:
     """Return the nest of a step that computes nodes."""
-    found = nest_of(plan.steps[at], plan.nodes)
+    found = nest_of(plan.steps[at])
     assert found is not None
     return found
 
