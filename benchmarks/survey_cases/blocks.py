@@ -1,0 +1,613 @@
+"""Blocks of networks beside the modules of PyTorch, whose images have channels first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ocannl_core import nn
+from survey_cases import Arrays, Case, floats, numbers
+
+
+def cases() -> Iterator[Case]:
+    """Yield all blocks."""
+    yield from _dense()
+    yield from _normalisation()
+    yield from _images()
+    yield from _attention()
+    yield from _recurrent()
+    yield from _losses()
+
+
+def _x(*shapes: tuple[int, ...]) -> tuple[Callable[[], Arrays], ...]:
+    """Return functions that create an argument of some shapes."""
+    return tuple((lambda shape=shape: {"x": floats(*shape)}) for shape in shapes)
+
+
+def _block(
+    name: str,
+    own: Callable[..., Any],
+    module: Callable[..., Any],
+    *shapes: tuple[int, ...],
+    covers: Sequence[str] = (),
+    batch: int = 1,
+) -> Case:
+    """Return a case of one argument."""
+    names = tuple(covers) or (f"nn.{name}",)
+    return Case(
+        name=name,
+        covers=names,
+        arrays=_x(*shapes),
+        own=own,
+        module=module,
+        batch_axes={"x": batch},
+    )
+
+
+# ----- layers -----------------------------------------------------------------------------------
+
+
+def _dense() -> Iterator[Case]:
+    yield _block(
+        "dense",
+        lambda x: nn.dense(x, output=[512]),
+        lambda t, x: t.nn.Linear(x.shape[-1], 512),
+        (256, 256),
+        (37, 101),
+    )
+    yield _block(
+        "mlp",
+        lambda x: nn.mlp(x, hidden=[256, 128], output=[10]),
+        lambda t, x: t.nn.Sequential(
+            t.nn.Linear(x.shape[-1], 256),
+            t.nn.ReLU(),
+            t.nn.Linear(256, 128),
+            t.nn.ReLU(),
+            t.nn.Linear(128, 10),
+        ),
+        (128, 784),
+        (33, 100),
+    )
+    yield _block(
+        "dropout",
+        lambda x: nn.dropout(x, rate=0.1),
+        lambda t, x: t.nn.Dropout(0.1),
+        (512, 512),
+        (77, 1001),
+    )
+    for entries, width, count in ((10000, 128, 2048), (101, 33, 500)):
+        yield Case(
+            name=f"embedding of {entries} entries",
+            covers=("nn.embedding",),
+            arrays=((lambda entries=entries, count=count: {"ids": numbers(entries, count)}),),
+            own=partial(_embedding, entries, width),
+            module=partial(_their_embedding, entries, width),
+        )
+
+
+def _embedding(entries: int, width: int, ids: Any) -> Any:
+    return nn.embedding(ids, entries=entries, width=width)
+
+
+def _their_embedding(entries: int, width: int, t: Any, ids: Any) -> Any:
+    return t.nn.Embedding(entries, width)
+
+
+def _normalisation() -> Iterator[Case]:
+    rows = ((1024, 256), (77, 1001))
+    images = ((8, 28, 28, 32), (3, 13, 17, 12))
+    yield _block("layer_norm", nn.layer_norm, lambda t, x: t.nn.LayerNorm(x.shape[-1]), *rows)
+    yield _block("rms_norm", nn.rms_norm, lambda t, x: t.nn.RMSNorm(x.shape[-1]), *rows)
+    yield _block(
+        "batch_norm",
+        lambda x: nn.batch_norm(x),
+        lambda t, x: t.nn.BatchNorm1d(x.shape[-1]),
+        *rows,
+    )
+    yield _block(
+        "batch_norm of images",
+        lambda x: nn.batch_norm(x, axes="...|h, w, ..c..", features="..c.."),
+        lambda t, x: _first(t, t.nn.BatchNorm2d(x.shape[-1])),
+        *images,
+        covers=("nn.batch_norm",),
+    )
+    yield _block(
+        "group_norm",
+        lambda x: nn.group_norm(x, groups=4),
+        lambda t, x: _first(t, t.nn.GroupNorm(4, x.shape[-1])),
+        *images,
+    )
+    yield _block(
+        "instance_norm",
+        nn.instance_norm,
+        lambda t, x: _first(t, t.nn.InstanceNorm2d(x.shape[-1], affine=True)),
+        *images,
+    )
+
+
+# ----- images -----------------------------------------------------------------------------------
+
+
+def _first(t: Any, inner: Any) -> Any:
+    """Return a module for images with channels first, which takes the argument as such."""
+
+    class First(t.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+            self.is_last = True
+
+        def prepare(self, x: Any) -> Any:
+            return x.detach().movedim(-1, 1).contiguous().requires_grad_(x.requires_grad)
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)
+
+    return First()
+
+
+def _images() -> Iterator[Case]:
+    images = ((8, 28, 28, 32), (3, 13, 17, 12))
+    odd = ((8, 29, 29, 32), (3, 13, 17, 12))
+    for name, options in (
+        ("conv2d 3x3", {}),
+        ("conv2d 3x3, stride 2, valid", {"stride": 2, "padded": False}),
+        ("conv2d 1x1", {"kernel": 1}),
+    ):
+        theirs = {
+            "kernel_size": options.get("kernel", 3),
+            "stride": options.get("stride", 1),
+            "padding": options.get("kernel", 3) // 2 if options.get("padded", True) else 0,
+        }
+        yield _block(
+            name,
+            lambda x, options=options: nn.conv2d(x, channels=[48], **options),
+            lambda t, x, theirs=theirs: _first(t, t.nn.Conv2d(x.shape[-1], 48, **theirs)),
+            *odd,
+            covers=("nn.conv2d",),
+        )
+    yield _block(
+        "conv along one axis",
+        lambda x: nn.conv(x, axes=1, kernel=3, channels=64),
+        lambda t, x: _first(t, t.nn.Conv1d(x.shape[-1], 64, 3, padding=1)),
+        (8, 256, 32),
+        (3, 77, 12),
+        covers=("nn.conv",),
+    )
+    yield _block(
+        "conv in groups",
+        lambda x: nn.conv(x, axes=2, kernel=3, channels=x.shape.output.sizes[-1], groups=4),
+        lambda t, x: _first(t, t.nn.Conv2d(x.shape[-1], x.shape[-1], 3, padding=1, groups=4)),
+        *images,
+        covers=("nn.conv",),
+    )
+    yield _block(
+        "conv, depthwise",
+        lambda x: nn.conv(
+            x, axes=2, channels=x.shape.output.sizes[-1], groups=x.shape.output.sizes[-1]
+        ),
+        lambda t, x: _first(
+            t, t.nn.Conv2d(x.shape[-1], x.shape[-1], 3, padding=1, groups=x.shape[-1])
+        ),
+        *images,
+        covers=("nn.conv",),
+    )
+    yield _block(
+        "conv, transposed",
+        lambda x: nn.conv(x, axes=2, kernel=2, stride=2, channels=16, transposed=True),
+        lambda t, x: _first(t, t.nn.ConvTranspose2d(x.shape[-1], 16, 2, 2)),
+        *images,
+        covers=("nn.conv",),
+    )
+    even = ((8, 28, 28, 32), (3, 14, 18, 12))
+    for kind in ("avg", "max"):
+        yield _block(
+            f"{kind}_pool",
+            getattr(nn, f"{kind}_pool"),
+            lambda t, x, kind=kind: _first(t, getattr(t.nn, f"{kind.title()}Pool2d")(2)),
+            *even,
+        )
+    yield _block("max_pool2d", nn.max_pool2d, lambda t, x: _first(t, t.nn.MaxPool2d(2)), *even)
+    yield _block(
+        "global_avg_pool",
+        nn.global_avg_pool,
+        lambda t, x: _first(t, _applied(t, lambda y: y.mean((2, 3)))),
+        *even,
+    )
+    for mode in ("nearest", "bilinear"):
+        yield _block(
+            f"resize, {mode}",
+            lambda x, mode=mode: nn.resize(
+                x, [2 * n for n in x.shape.output.sizes[:2]], axes=(1, 2), mode=mode
+            ),
+            lambda t, x, mode=mode: _first(t, t.nn.Upsample(scale_factor=2, mode=mode)),
+            *even,
+            covers=("nn.resize",),
+        )
+    yield _block(
+        "lenet",
+        lambda x: nn.lenet(x, classes=10),
+        lambda t, x: _first(t, _lenet(t)),
+        (32, 28, 28, 1),
+        (5, 28, 28, 1),
+    )
+    for name in ("basic_block", "bottleneck_block"):
+        yield _block(
+            name,
+            lambda x, name=name: (
+                getattr(nn, name)(x, channels=x.shape.output.sizes[-1])
+                if name == "basic_block"
+                else nn.bottleneck_block(x, channels=x.shape.output.sizes[-1] // 4)
+            ),
+            lambda t, x, name=name: _first(
+                t,
+                _residual(t, x.shape[-1], 1)
+                if name == "basic_block"
+                else _bottleneck(t, x.shape[-1]),
+            ),
+            (4, 28, 28, 32),
+            (2, 13, 15, 16),
+        )
+    yield _block(
+        "resnet",
+        lambda x: nn.resnet(x, classes=10, blocks=(1, 1), channels=(32, 64), stem="small"),
+        lambda t, x: _first(
+            t,
+            t.nn.Sequential(
+                t.nn.Conv2d(3, 32, 3, padding=1, bias=False),
+                t.nn.BatchNorm2d(32),
+                t.nn.ReLU(),
+                _residual(t, 32, 1),
+                _residual(t, 64, 2),
+                t.nn.AdaptiveAvgPool2d(1),
+                t.nn.Flatten(),
+                t.nn.Linear(64, 10),
+            ),
+        ),
+        (8, 32, 32, 3),
+        (3, 20, 24, 3),
+    )
+
+
+def _applied(t: Any, function: Callable[[Any], Any]) -> Any:
+    class Applied(t.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return function(x)
+
+    return Applied()
+
+
+def _lenet(t: Any) -> Any:
+    return t.nn.Sequential(
+        t.nn.Conv2d(1, 6, 5, padding=2),
+        t.nn.ReLU(),
+        t.nn.MaxPool2d(2),
+        t.nn.Conv2d(6, 16, 5),
+        t.nn.ReLU(),
+        t.nn.MaxPool2d(2),
+        t.nn.Flatten(),
+        t.nn.Linear(400, 120),
+        t.nn.ReLU(),
+        t.nn.Linear(120, 84),
+        t.nn.ReLU(),
+        t.nn.Linear(84, 10),
+    )
+
+
+def _sum_of(t: Any, inner: Any, around: Any) -> Any:
+    class Sum(t.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.around = inner, around
+
+        def forward(self, x: Any) -> Any:
+            return t.relu(self.inner(x) + self.around(x))
+
+    return Sum()
+
+
+def _residual(t: Any, channels: int, stride: int) -> Any:
+    before = channels // stride
+    inner = t.nn.Sequential(
+        t.nn.Conv2d(before, channels, 3, stride, 1, bias=False),
+        t.nn.BatchNorm2d(channels),
+        t.nn.ReLU(),
+        t.nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
+        t.nn.BatchNorm2d(channels),
+    )
+    shortcut = t.nn.Sequential(
+        t.nn.Conv2d(before, channels, 1, stride, bias=False), t.nn.BatchNorm2d(channels)
+    )
+    return _sum_of(t, inner, shortcut if stride > 1 else t.nn.Identity())
+
+
+def _bottleneck(t: Any, channels: int) -> Any:
+    narrow = channels // 4
+    inner = t.nn.Sequential(
+        t.nn.Conv2d(channels, narrow, 1, bias=False),
+        t.nn.BatchNorm2d(narrow),
+        t.nn.ReLU(),
+        t.nn.Conv2d(narrow, narrow, 3, padding=1, bias=False),
+        t.nn.BatchNorm2d(narrow),
+        t.nn.ReLU(),
+        t.nn.Conv2d(narrow, channels, 1, bias=False),
+        t.nn.BatchNorm2d(channels),
+    )
+    return _sum_of(t, inner, t.nn.Identity())
+
+
+# ----- attention --------------------------------------------------------------------------------
+
+
+def _attention() -> Iterator[Case]:
+    def heads(batch: int, length: int, heads: int, width: int) -> Callable[[], Arrays]:
+        shape = (batch, length, heads, width)
+        return lambda: {name: floats(*shape, seed=at) for at, name in enumerate("qkv")}
+
+    for causal in (False, True):
+        title = ", causal" if causal else ""
+        yield Case(
+            name=f"attention{title}",
+            covers=("nn.attention",),
+            arrays=(heads(1, 512, 8, 64), heads(3, 77, 2, 24)),
+            own=lambda q, k, v, causal=causal: nn.attention(
+                q * q.shape.output.sizes[-1] ** -0.5, k, v, causal=causal
+            ),
+            torch=partial(_their_attention, causal),
+            batch_axes=dict.fromkeys("qkv", 2),
+        )
+        yield _block(
+            f"multi_head_attention{title}",
+            lambda x, causal=causal: nn.multi_head_attention(
+                x, heads=4, output=x.shape.output.sizes, bias=True, causal=causal
+            ),
+            lambda t, x, causal=causal: _MultiHead.of(t, x, causal),
+            (2, 256, 256),
+            (3, 77, 24),
+            covers=("nn.multi_head_attention",),
+            batch=2,
+        )
+        yield _block(
+            f"transformer_layer{title}",
+            lambda x, causal=causal: nn.transformer_layer(x, heads=4, hidden=1024, causal=causal),
+            lambda t, x, causal=causal: _Encoder.of(t, x, causal, 1),
+            (2, 128, 256),
+            (3, 77, 24),
+            covers=("nn.transformer_layer",),
+            batch=2,
+        )
+    yield Case(
+        name="attention with a mask",
+        covers=("nn.attention", "nn.causal_mask"),
+        arrays=(heads(1, 512, 8, 64), heads(3, 77, 2, 24)),
+        own=lambda q, k, v: nn.attention(
+            q * q.shape.output.sizes[-1] ** -0.5,
+            k,
+            v,
+            nn.causal_mask(q.shape.batch.sizes[-1]),
+        ),
+        torch=partial(_their_attention, True),
+        batch_axes=dict.fromkeys("qkv", 2),
+    )
+    yield _block(
+        "transformer_encoder",
+        lambda x: nn.transformer_encoder(x, layers=2, heads=4, hidden=512),
+        lambda t, x: _Encoder.of(t, x, False, 2),
+        (2, 128, 128),
+        (3, 33, 24),
+        batch=2,
+    )
+    yield Case(
+        name="transformer_decoder",
+        covers=("nn.transformer_decoder",),
+        arrays=(
+            lambda: {"x": floats(2, 128, 128), "memory": floats(2, 64, 128)},
+            lambda: {"x": floats(3, 33, 24), "memory": floats(3, 21, 24)},
+        ),
+        own=lambda x, memory: nn.transformer_decoder(x, memory, layers=1, heads=4, hidden=512),
+        module=lambda t, x, memory: _decoder(t, x),
+        batch_axes={"x": 2, "memory": 2},
+    )
+    yield Case(
+        name="transformer",
+        covers=("nn.transformer",),
+        arrays=(
+            lambda: {"source": floats(2, 64, 128), "target": floats(2, 64, 128, seed=1)},
+            lambda: {"source": floats(3, 21, 24), "target": floats(3, 33, 24)},
+        ),
+        own=lambda source, target: nn.transformer(
+            source, target, layers=1, heads=4, hidden=256, final_norm=True
+        ),
+        module=lambda t, source, target: _whole(t, target),
+        batch_axes={"source": 2, "target": 2},
+    )
+    yield _block(
+        "rotary",
+        lambda x: nn.rotary(x),
+        lambda t, x: _applied(t, partial(_rotated, t)),
+        (2, 256, 4, 64),
+        (3, 77, 2, 24),
+        batch=2,
+    )
+
+
+def _their_attention(causal: bool, t: Any, q: Any, k: Any, v: Any) -> Any:
+    turned = [each.transpose(1, 2) for each in (q, k, v)]
+    found = t.nn.functional.scaled_dot_product_attention(*turned, is_causal=causal)
+    return found.transpose(1, 2).contiguous()
+
+
+def _rotated(t: Any, x: Any) -> Any:
+    half = x.shape[-1] // 2
+    angles = t.arange(x.shape[1])[:, None] * 10000.0 ** (-t.arange(half) / half)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    first, second = x[..., :half], x[..., half:]
+    return t.cat([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+class _MultiHead:
+    """Attention of a sequence to itself."""
+
+    @staticmethod
+    def of(t: Any, x: Any, causal: bool) -> Any:
+        inner = t.nn.MultiheadAttention(x.shape[-1], 4, batch_first=True)
+        hidden = t.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        options: dict[str, Any] = {"need_weights": False}
+        if causal:
+            options |= {"attn_mask": hidden, "is_causal": True}
+
+        class MultiHead(t.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = inner
+
+            def forward(self, x: Any) -> Any:
+                return self.inner(x, x, x, **options)[0]
+
+        return MultiHead()
+
+
+class _Encoder:
+    """Layers of attention and perceptrons."""
+
+    @staticmethod
+    def of(t: Any, x: Any, causal: bool, layers: int) -> Any:
+        hidden = 1024 if layers == 1 else 512
+        parts = [
+            t.nn.TransformerEncoderLayer(x.shape[-1], 4, hidden, dropout=0.0, batch_first=True)
+            for _ in range(layers)
+        ]
+        mask = t.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        options = {"src_mask": mask, "is_causal": True} if causal else {}
+
+        class Encoder(t.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.parts = t.nn.ModuleList(parts)
+
+            def forward(self, x: Any) -> Any:
+                for each in self.parts:
+                    x = each(x, **options)
+                return x
+
+        return Encoder()
+
+
+def _decoder(t: Any, x: Any) -> Any:
+    inner = t.nn.TransformerDecoderLayer(x.shape[-1], 4, 512, dropout=0.0, batch_first=True)
+    mask = t.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+
+    class Decoder(t.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any, memory: Any) -> Any:
+            return self.inner(x, memory, tgt_mask=mask, tgt_is_causal=True)
+
+    return Decoder()
+
+
+def _whole(t: Any, target: Any) -> Any:
+    inner = t.nn.Transformer(target.shape[-1], 4, 1, 1, 256, dropout=0.0, batch_first=True)
+    mask = t.nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+
+    class Whole(t.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, source: Any, target: Any) -> Any:
+            return self.inner(source, target, tgt_mask=mask, tgt_is_causal=True)
+
+    return Whole()
+
+
+# ----- recurrent networks -----------------------------------------------------------------------
+
+
+def _recurrent() -> Iterator[Case]:
+    for name in ("rnn", "gru", "lstm"):
+        yield _block(
+            name,
+            lambda x, name=name: getattr(nn, name)(x, width=128)[0],
+            lambda t, x, name=name: _outputs(t, getattr(t.nn, name.upper())(x.shape[-1], 128)),
+            (64, 16, 64),
+            (13, 3, 24),
+            covers=(f"nn.{name}", f"nn.{name}_cell"),
+            batch=2,
+        )
+
+
+def _outputs(t: Any, inner: Any) -> Any:
+    class Outputs(t.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)[0]
+
+    return Outputs()
+
+
+# ----- losses -----------------------------------------------------------------------------------
+
+
+def _losses() -> Iterator[Case]:
+    shapes = ((1024, 1000), (77, 33))
+
+    def classes(rows: int, count: int) -> Arrays:
+        return {"x": floats(rows, count), "ids": numbers(count, rows)}
+
+    yield Case(
+        name="cross_entropy",
+        covers=("nn.cross_entropy", "nn.perplexity"),
+        arrays=tuple(partial(classes, *each) for each in shapes),
+        own=nn.cross_entropy,
+        torch=lambda t, x, ids: t.nn.functional.cross_entropy(x, ids.long()),
+    )
+    yield Case(
+        name="accuracy",
+        covers=("nn.accuracy", "nn.confusion"),
+        arrays=tuple(partial(classes, *each) for each in shapes),
+        own=nn.accuracy,
+        torch=lambda t, x, ids: (x.argmax(-1) == ids).float().mean(),
+        gradients=False,
+    )
+    for name, theirs, low in (
+        ("mean_squared_error", "mse_loss", None),
+        ("huber", "huber_loss", None),
+        ("binary_cross_entropy", "binary_cross_entropy_with_logits", 0.0),
+        ("kl_divergence", "kl_div", 0.01),
+    ):
+
+        def pair(rows: int, count: int, low: float | None = low) -> Arrays:
+            return {"x": floats(rows, count), "y": floats(rows, count, seed=1, low=low)}
+
+        yield Case(
+            name=name,
+            covers=(f"nn.{name}",),
+            arrays=tuple(partial(pair, *each) for each in ((512, 512), (77, 1001))),
+            own=getattr(nn, name),
+            torch=partial(_their_loss, theirs),
+        )
+    yield Case(
+        name="hinge",
+        covers=("nn.hinge",),
+        arrays=tuple(partial(_signs, *each) for each in ((512, 512), (77, 1001))),
+        own=lambda x, y: nn.hinge(x, y),
+        torch=lambda t, x, y: t.relu(1 - x * y).mean(),
+    )
+
+
+def _their_loss(name: str, t: Any, x: Any, y: Any) -> Any:
+    options = {"reduction": "batchmean"} if name == "kl_div" else {}
+    return getattr(t.nn.functional, name)(x, y, **options)
+
+
+def _signs(rows: int, count: int) -> Arrays:
+    return {"x": floats(rows, count), "y": np.sign(floats(rows, count, seed=1))}
