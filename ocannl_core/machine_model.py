@@ -116,6 +116,9 @@ fewer, but its code is long.
 """
 GATHER_CYCLES = 1.5
 """Cycles for each number that is loaded into a vector whose other numbers are elsewhere."""
+TILE_SQUARES = 4
+"""Squares of vectors along both sides of a tile in which rows become columns."""
+
 TRANSPOSE_CYCLES = 0.5
 """The same where squares of vectors can be loaded and transposed in registers."""
 HORIZONTAL_CYCLES = 2.5

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex
+from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex, variables
 from ocannl_core.kernels.nest import KernelNest, is_independent
 from ocannl_core.kernels.nest_plan import (
     NestKernel,
@@ -118,5 +118,16 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
     epilogue = [*first.epilogue]
     for store in second.epilogue:
         epilogue += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
+    if first.reduction is None and _cross(first.epilogue, epilogue[len(first.epilogue) :]):
+        return None
     nest = KernelNest(first.axes, first.reduction, tuple(epilogue))
     return nest if is_independent(nest) else None
+
+
+def _cross(first: Iterable[Store], second: Iterable[Store]) -> bool:
+    """Return True if rows of some stores are columns of others: no vector serves both."""
+    rows = [
+        {var for store in stores for index in store.indices[-1:] for var in variables(index)}
+        for stores in (first, second)
+    ]
+    return all(rows) and rows[0].isdisjoint(rows[1])

@@ -362,7 +362,8 @@ class _Chooser:
     def _is_profitable(self, group: RowGroup) -> bool:
         """Return True if the nodes of separate kernels would not stay in a near cache."""
         if len(group.kernels) < 2:
-            return bool(group.fusion.streamed)
+            (only,) = group.fusion.members
+            return bool(group.fusion.streamed) and _has_contiguous_rows(only.nest, only.axes)
         touched = {node for member in group.fusion.members for node in member.nest.mentioned}
         return sum(self._nodes[node].nbytes for node in touched) > self._machine.l2_bytes
 

@@ -80,6 +80,7 @@ from ocannl_core.schedule.apply.packing import Packer, packed_expr, packing_orde
 from ocannl_core.schedule.apply.pipelines import apply_pipeline_schedule, is_for_pipelines
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
 from ocannl_core.schedule.apply.scheduled_nest import ScheduledNest
+from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
 from ocannl_core.schedule.apply.thread_blocks import apply_block_schedule, is_for_blocks
 from ocannl_core.schedule.apply.warp_matrix_tiles import apply_warp_schedule, is_for_warps
 
@@ -129,6 +130,7 @@ class _NestEmitter:
     packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
     tiles: dict[int, TileBuffer] = field(default_factory=dict)
     initial_stores: tuple[Stmt, ...] = ()
+    square: tuple[str, ...] = ()
     sum_loop: str = ""
     is_fused: bool = False
     prefetches: bool = False
@@ -180,7 +182,10 @@ class _NestEmitter:
         inner = self.order[: len(self.order) - len(pairs)]
         if joint := joint_terms(self.tree, kinds):
             raise self._error("An axis that ends at run time is reduced term by term.", joint)
-        if vectors and vectors != [inner[-1]]:
+        if len(vectors) == 2 and self.nest.reduction is None:
+            self.square = self.order[-2:]
+            kinds[self.square[0]] = AxisKind.SERIAL  # of the rest
+        if vectors and vectors != list(self.square or inner[-1:]):
             raise self._error("The innermost axis alone is vectorised.", " ".join(vectors))
         if pairs and self.tiling is None and not self._is_valid_pair(pairs, vectors):
             raise self._error(
@@ -369,6 +374,10 @@ class _NestEmitter:
             return self._emit_reduction(self.nest.reduction, remaining, region)
         if not remaining:
             return epilogue_stores(self.nest, region, {})
+        if remaining == self.square and is_whole_square(region, self.square):
+            stmts, nodes = emit_square(self.nest, region, self.square)
+            self.nodes.update(nodes)
+            return (Block(stmts),)
         return self._loop(
             remaining[0],
             region,

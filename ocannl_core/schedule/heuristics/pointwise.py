@@ -6,17 +6,24 @@ that suits a whole register. Rows shorter than a register are left to them, unle
 operations.
 
     for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorise j1
+
+Where rows of operands become columns, squares of vectors are transposed in registers; tiles of
+squares keep the pages and lines of both sides near.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ocannl_core.dtypes import float32
 from ocannl_core.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.kernels.nodes import NodeInfos
-from ocannl_core.kernels.transforms import Order, Schedule, Split, Vectorise
+from ocannl_core.kernels.transforms import Order, Schedule, Split, Transform, Vectorise
 from ocannl_core.loopir.nodes import Binary, Load, Store, Unary
 from ocannl_core.loopir.traverse import walk
+from ocannl_core.machine_model import TILE_SQUARES
 from ocannl_core.ops import HASHES, BinaryOp, UnaryOp
+from ocannl_core.schedule.apply.squares import turned_loads
 from ocannl_core.schedule.heuristics.cost_model import strides
 from ocannl_core.schedule.heuristics.vectorisable import (
     is_simple_power,
@@ -50,8 +57,10 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
         return None
     lanes = target.vector_bytes // widest_lane_bytes(nest, nodes)
     vector_axis = _find_vector_axis(nest, nodes)
-    if vector_axis is None or lanes < 2:
+    if lanes < 2:
         return None
+    if vector_axis is None:
+        return _transposition(nest, nodes, lanes)
     if vector_axis.extent < lanes and not _needs_vector_code(nest, nodes):
         return None  # compilers put several short rows into one vector
     others = [axis.name for axis in nest.axes if axis.name != vector_axis.name]
@@ -59,6 +68,49 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
         return (Order((*others, vector_axis.name)), Vectorise(vector_axis.name))
     parts = (f"{vector_axis.name}0", f"{vector_axis.name}1")
     return (Split(vector_axis.name, lanes), Order((*others, *parts)), Vectorise(parts[1]))
+
+
+def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule | None:
+    """Return the schedule of a nest in which rows of some operands become columns, in tiles of
+    squares; None for others.
+    """
+    wide = [axis for axis in nest.axes if axis.extent >= lanes and axis.bound is None]
+    for column in reversed(wide):
+        for row in wide:
+            if _is_square(nest, nodes, row, column):
+                return _tiles_of_squares(nest, (row, column), lanes)
+    return None
+
+
+def _is_square(nest: KernelNest, nodes: NodeInfos, row: LoopAxis, column: LoopAxis) -> bool:
+    """Return True if all stores are contiguous along columns, and all loads along columns or rows,
+    some of them along rows.
+    """
+    turned = turned_loads(nest, row.var, column.var)
+    if not turned or any(load.dtype.in_lanes is not load.dtype for load in turned):
+        return False
+    read = [each for store in nest.epilogue for each in walk(store) if isinstance(each, Load)]
+    rest = [each for each in read if each not in turned]
+    steps = [strides(nest.axes, (each,), nodes)[column.name] for each in rest]
+    stored = {strides(nest.axes, (each,), nodes)[column.name] for each in nest.epilogue}
+    return stored == {1} and set(steps) <= {0, 1}
+
+
+def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) -> Schedule:
+    splits: list[Transform] = []
+    loops: list[list[str]] = [[], [], []]
+    for axis in square:
+        name = axis.name
+        for level, size in enumerate((TILE_SQUARES * lanes, lanes)):
+            if axis.extent > size:
+                splits.append(Split(name, size))
+                loops[level].append(f"{name}0")
+                name = f"{name}1"
+        loops[2].append(name)
+    others = [axis.name for axis in nest.axes if axis not in square]
+    inside = loops[2]
+    order = Order((*others, *loops[0], *loops[1], *inside))
+    return (*splits, order, *(Vectorise(name) for name in inside))
 
 
 def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:

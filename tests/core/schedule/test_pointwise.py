@@ -55,5 +55,14 @@ def test_short_rows_that_compilers_do_not_vectorise_are_partial_registers() -> N
     assert schedule(1000, 10, dtype=bfloat16) == "order i j; vectorise j"
 
 
-def test_cells_that_are_apart_have_no_lanes() -> None:
-    assert schedule(40, 50, turned=True) == "plain loops"
+def test_rows_that_become_columns_are_tiles_of_squares() -> None:
+    tiles = "split i 64; split i1 16; split j 64; split j1 16; order i0 j0 i10 j10 i11 j11; "
+    assert schedule(400, 500, turned=True) == f"{tiles}vectorise i11; vectorise j11"
+    rows = "split i 16; split j 16; order i0 j0 i1 j1; vectorise i1; vectorise j1"
+    assert schedule(40, 50, turned=True) == rows
+    assert schedule(16, 16, turned=True) == "order i j; vectorise i; vectorise j"
+
+
+def test_rows_that_become_columns_shorter_than_a_register_are_left_to_compilers() -> None:
+    assert schedule(40, 15, turned=True) == "plain loops"
+    assert schedule(40, 50, turned=True, dtype=bfloat16) == "plain loops"

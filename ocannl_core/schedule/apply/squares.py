@@ -1,0 +1,106 @@
+"""Squares of cells: nests without a reduction in which rows of one node are columns of another.
+
+    for i, j: y[i, j] = x[j, i] * b[j]   -->   for blocks of i and j: for i1, j1 in a square:
+                                                   square[i1, j1] = x[j, i]      (in registers)
+                                               for i1: for 16 lanes j1: y[i, j] = square * b[j]
+
+Two vectorised axes are a square: rows along the first of them are lanes along the second one. Cells
+of the rest, in blocks that are no squares, are loaded one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocannl_core.indexing import LoopVar, VarIndex, as_affine, fresh_var, variables
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Block,
+    Expr,
+    For,
+    Load,
+    Scope,
+    Stmt,
+    Store,
+)
+from ocannl_core.loopir.traverse import substitute_in_expr, walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.apply.accumulators import epilogue_stores
+from ocannl_core.schedule.apply.axis_tree import Region
+
+
+def turned_loads(nest: KernelNest, row: LoopVar, lane: LoopVar) -> tuple[Load, ...]:
+    """Return the loads whose neighbouring cells in memory are those along one axis, and that run
+    across memory along another one.
+
+    Args:
+        nest: A nest without a reduction.
+        row: The axis along memory.
+        lane: The axis across memory.
+    """
+    found: dict[Load, None] = {}
+    for store in nest.epilogue:
+        for each in walk(store.value):
+            if isinstance(each, Load) and each.indices:
+                *outer, last = each.indices
+                terms, _ = as_affine(last)
+                across = any(lane in variables(index) for index in outer)
+                if (1, row) in terms and across and lane not in variables(last):
+                    found[each] = None
+    return tuple(found)
+
+
+def is_whole_square(region: Region, square: Sequence[str]) -> bool:
+    """Return True if a region has as many rows as each of them has lanes."""
+    row, lane = square
+    widest = region.tree.max_extent(lane)
+    counts = [[run.count for run in region.ranges(name)] for name in (row, lane)]
+    return counts == [[widest], [widest]] and widest > 1
+
+
+def emit_square(
+    nest: KernelNest, region: Region, square: Sequence[str]
+) -> tuple[tuple[Stmt, ...], dict[TensorNode, NodeInfo]]:
+    """Return the statements of a whole square, and the nodes that hold transposed cells.
+
+    Args:
+        nest: The nest, all axes of which are bound but those of the square.
+        region: The region around the square.
+        square: The loops over rows and lanes.
+    """
+    (rows,), (lanes,) = (region.ranges(name) for name in square)
+    width = lanes.count
+
+    def loops(row: LoopVar, lane: LoopVar, kind: AxisKind, stmts: tuple[Stmt, ...]) -> Stmt:
+        inner = For(lane, 0, width, Block(stmts), AxisKind.VECTOR)
+        return For(row, 0, width, Block((inner,)), kind)
+
+    def inside(row: LoopVar, lane: LoopVar) -> Region:
+        outer = region.bind(square[0], rows, VarIndex(row))
+        return outer.bind(square[1], lanes, VarIndex(lane))
+
+    row, lane = (fresh_var(region.tree.hint(name)) for name in square)
+    axes = [region.tree.axes[name[0]].var for name in square]
+    loads = turned_loads(nest, *axes)
+    match nest.epilogue:
+        case (Store(value=Load() as value),) if value in loads:
+            copy = epilogue_stores(nest, inside(row, lane), {})
+            return (loops(row, lane, AxisKind.VECTOR, copy),), {}
+    stmts: list[Stmt] = []
+    nodes: dict[TensorNode, NodeInfo] = {}
+    values: dict[Expr, Expr] = {}
+    here = inside(row, lane).substitution()
+    for number, load in enumerate(loads):
+        node = TensorNode(number, ("square",))
+        nodes[node] = NodeInfo(load.dtype, (width, width))
+        values[substitute_in_expr(load, here)] = Load(
+            node, (VarIndex(row), VarIndex(lane)), load.dtype
+        )
+        own = fresh_var(row.hint), fresh_var(lane.hint)
+        cell = substitute_in_expr(load, inside(*own).substitution())
+        copy = (Store(node, (VarIndex(own[0]), VarIndex(own[1])), cell),)
+        stmts += [Allocate(node, Scope.KERNEL), loops(*own, AxisKind.VECTOR, copy)]
+    stores = epilogue_stores(nest, inside(row, lane), values)
+    return (*stmts, loops(row, lane, AxisKind.SERIAL, stores)), nodes
