@@ -1,7 +1,7 @@
 """Every public operation and block beside PyTorch eager: forward, and with gradients.
 
-    survey.py --results FILE [--only TEXT] [--threads 2]    measure what the file does not have yet
-    survey.py --results FILE --above 1.0                    measure again what was slower
+    survey.py --results FILE [--only TEXT] [--threads 2]    measure the rows that the file lacks
+    survey.py --results FILE --above 1.0                    measure the slower rows again
     survey.py --results FILE --print                        only the tables
 
 Both contenders compute on the same arguments, in turn, in one process; results of operations must
