@@ -40,6 +40,7 @@ from ocannl_core.codegen.text.kernel_text import CompilerVectorisation, KernelTe
 from ocannl_core.codegen.text.loop_ends import LoopEnds
 from ocannl_core.codegen.text.loop_partition import partition_loops
 from ocannl_core.codegen.text.names import KernelNames
+from ocannl_core.codegen.text.ordered_chains import has_ordered_chain
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import assign_registers
 from ocannl_core.codegen.text.staged_code import staged_text
@@ -405,8 +406,7 @@ class _KernelRenderer:
                 self._write_guarded(conditions, loop.body)
             self._enclosing.pop()
             return
-        is_plain = partition is None and loop.bound is None
-        cleared = self._memsets.fill_row(loop) if is_plain else None
+        cleared = None if partition or loop.bound else self._memsets.fill_row(loop)
         if cleared is not None:
             self._written.add(cleared)
             return
@@ -477,6 +477,8 @@ class _KernelRenderer:
             head = f"for ({index_type} {name} = {first}; {name} < {end}; ++{name})"
             inside = self.writer.braces(head)
         with inside:
+            for line in self._dialect.compiler_barrier() if has_ordered_chain(loop) else ():
+                self.writer.line(line)
             self.write_block(loop.body)
         if self._innermost == before:  # no inner loop, neither plain nor of vectors
             self._plain_loops += 1

@@ -229,8 +229,10 @@ class Dialect:
         """
         return self
 
-    def branch_fence(self) -> list[str]:
-        """Return a compiler barrier that prevents speculation of the loads in a branch."""
+    def compiler_barrier(self) -> list[str]:
+        """Return the lines of a compiler barrier: in a branch it prevents speculation of loads, in
+        a loop vectorisation by the compiler.
+        """
         return ['__asm__ volatile ("");']
 
     def device_index(self, kind: AxisKind) -> str | None:
@@ -411,7 +413,7 @@ class BlockDialect(Dialect):
         definitions = prelude(helpers, self.words)
         return f"{self.preamble}\n{definitions}\n" if definitions else self.preamble
 
-    def branch_fence(self) -> list[str]:
+    def compiler_barrier(self) -> list[str]:
         return []
 
     def prefetch(self, cell: CExpr) -> str | None:

@@ -3,6 +3,7 @@
     python -m tests.fuzz.run --count 10000 --seed 1 --backend interp
     python -m tests.fuzz.run --sized --count 1000 --seed 1
     python -m tests.fuzz.run --repeatable --count 500 --seed 1
+    python -m tests.fuzz.run --compilers gcc-11 clang --count 1000 --seed 1
 
 Every program is built in two orders; of two in three, gradients are compared as well, in half of
 these those of several losses. Some have a chain of pointwise operations, as long as `--longest`. A
@@ -34,6 +35,7 @@ from ocannl_core.shape.language.subscripts import Position
 from ocannl_core.shape.language.terms import Shape
 
 from .author import ProgramAuthor, ProgramLimits
+from .compilers import main as compilers
 from .contraction import ExpectedRow, Undetermined
 from .expected import gradients_of, ties_of, values_of
 from .grid import TooLarge
@@ -484,12 +486,19 @@ def main() -> int:
         action="store_true",
         help="compares C texts between processes; its options: --repeatable --help",
     )
+    parser.add_argument(
+        "--compilers",
+        action="store_true",
+        help="compares C compilers with the interpreter; its options: --compilers --help",
+    )
     if "--sized" in sys.argv[1:]:
         return sized([each for each in sys.argv[1:] if each != "--sized"])
     if "--repeatable" in sys.argv[1:]:
         from .repeatable import main as repeatable
 
         return repeatable([each for each in sys.argv[1:] if each != "--repeatable"])
+    if "--compilers" in sys.argv[1:]:
+        return compilers([each for each in sys.argv[1:] if each != "--compilers"])
     arguments = parser.parse_args()
     scope = ProgramLimits(FORMULAS - set(arguments.without), arguments.longest)
     counts: Counter[str] = Counter()

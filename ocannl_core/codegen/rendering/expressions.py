@@ -427,7 +427,7 @@ class Expressions:
 
         Branches whose loads are certainly in bounds are both evaluated: GCC (12.2, with AVX) turns
         a conditional load into a masked load, and gives copies of one unrolled loop the masks of
-        others. Other branches must not be evaluated unless chosen; a fence prevents masked loads
+        others. Other branches must not be evaluated unless chosen; a barrier prevents masked loads
         there.
         """
         condition = self.condition(expr.first)
@@ -443,7 +443,7 @@ class Expressions:
         self._writer.line(f"{self._dialect.value_type(expr.dtype)} {name};")
         for head, branch in ((f"if ({condition})", expr.second), ("else", expr.third)):
             with self._writer.braces(head):
-                for line in self._dialect.branch_fence() if _reads_memory(branch) else ():
+                for line in self._dialect.compiler_barrier() if _reads_memory(branch) else ():
                     self._writer.line(line)
                 self._writer.line(f"{name} = {self.value(branch)};")
         return CExpr(name)

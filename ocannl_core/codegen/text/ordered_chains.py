@@ -1,0 +1,83 @@
+"""Chains of ordered float operations, which the C compiler must not vectorise.
+
+    for i: for j: t = t + a[2 * i - j + 1]
+
+One iteration of the loop over `i` combines several terms with a float that its iterations share.
+GCC unrolls the inner loop, and takes the terms of an iteration for lanes of a vector that it adds
+up in order. Until its versions 11.5, 12.4 and 13.2 it drops the permutation of their loads there
+(its bug 110381), where they run backwards, and counts some of them twice. A compiler barrier in the
+loop prevents the transformation. It costs little: the additions wait for each other anyway, and
+long sums that matter for speed are vectors of the schedule.
+"""
+
+from __future__ import annotations
+
+from ocannl_core.indexing import AxisIndex, LoopVar, variables
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Binary,
+    DeclareLocal,
+    Expr,
+    For,
+    Load,
+    Local,
+    LocalRead,
+    Scoped,
+    SetLocal,
+    Store,
+    Ternary,
+)
+from ocannl_core.loopir.traverse import Node, children, walk
+from ocannl_core.node import TensorNode
+
+_Target = Local | tuple[TensorNode, tuple[AxisIndex, ...]]
+
+
+def has_ordered_chain(loop: For) -> bool:
+    """Return True if one iteration of a loop combines several terms with a float that the
+    iterations share.
+    """
+    private: set[Local | TensorNode] = set()
+    updated: set[_Target] = set()
+    pending: list[tuple[Node, frozenset[LoopVar]]] = [(loop.body, frozenset())]
+    while pending:
+        node, inner = pending.pop()
+        match node:
+            case DeclareLocal(local) | Scoped(local):
+                private.add(local)
+            case Allocate(array):
+                private.add(array)
+            case SetLocal(local, value) if local not in private:
+                if _updates(value, LocalRead(local)):
+                    if inner or local in updated or not _is_single(value, LocalRead(local)):
+                        return True
+                    updated.add(local)
+            case Store(array, indices, value) if array not in private:
+                used = {var for index in indices for var in variables(index)}
+                cell = Load(array, indices, value.dtype)
+                if loop.var not in used and _updates(value, cell):
+                    if inner - used or (array, indices) in updated or not _is_single(value, cell):
+                        return True
+                    updated.add((array, indices))
+            case For(var) if node.stop - node.start > 1:
+                inner |= {var}
+            case _:
+                pass
+        pending += [(child, inner) for child in reversed(children(node))]
+    return False
+
+
+def _updates(value: Expr, target: Expr) -> bool:
+    """Return True if a float is computed from the earlier one."""
+    return value.dtype.is_float and any(part == target for part in walk(value))
+
+
+def _is_single(value: Expr, target: Expr) -> bool:
+    """Return True if a value combines one term with the earlier one."""
+    match value:
+        case Binary(_, left, right):
+            return target in (left, right)
+        case Ternary(_, _, _, last):
+            return last == target
+        case _:
+            return False
