@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from ocannl_core.errors import SettingsError
+from ocannl_core.storage.new_files import write_text
 
 _path: str | None = None
 _events: list[tuple[str, str, float, float, int]] = []
@@ -81,8 +82,7 @@ def write() -> None:
     text = json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"}, indent=1)
     for path in paths:
         try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+            write_text(path, text)
         except OSError as error:
             raise SettingsError(
                 "The setting timeline names a file that can be written.", found=str(error)

@@ -5,8 +5,8 @@ from ocannl_core.storage.directory import (
     PrivateDirectory,
     private_directory,
     temporary_directory,
-    unfinished_name,
 )
+from ocannl_core.storage.new_files import unfinished_name
 from ocannl_core.storage.object_cache import CachedObject, ObjectCache, object_cache
 
 __all__ = [

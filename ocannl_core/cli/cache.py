@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,12 +23,16 @@ from typing import TYPE_CHECKING
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.storage.digests import strip_digest, strip_json_digest
+from ocannl_core.storage.directory import open_private
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_NAME = re.compile(r"[0-9a-f]{16,64}(\.[a-z]+)?")
-"""The names of cached files; others are left alone."""
+_PLACE = re.compile(
+    r"(routines|schedules/[^/]+|placements/[^/]+|[^/]+/[0-9a-f]{16,64}/(objects|kernels))"
+    r"/[0-9a-f]{16,64}(\.[a-z]+)?"
+)
+"""The paths of cached files; others are left alone."""
 
 
 class _Integrity(Enum):
@@ -83,10 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
         case "verify":
             return _verify(files)
         case "clear":
+            if files and not _is_marked(folder):
+                print(f"nothing is removed: {folder} had other files when it became a cache")
+                return 1
             for each in files:
                 with suppress(FileNotFoundError):
                     each.path.unlink()
-            _remove_empty(folder)
+            _remove_empty(folder, files)
     total = sum(each.nbytes for each in files)
     verb = "removed: " if arguments.action == "clear" else ""
     for kind in sorted({each.kind for each in files}):
@@ -96,16 +104,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _is_marked(folder: Path) -> bool:
+    with suppress(OSError):
+        return open_private(folder).is_marked()
+    return False
+
+
 def _files(folder: Path) -> Iterator[_Cached]:
     """Yield the files that caches have written, and no others."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
             place = path.relative_to(folder).as_posix()
-            if "/" in place and _NAME.fullmatch(name) and not path.is_symlink():
+            if _PLACE.fullmatch(place):
                 with suppress(FileNotFoundError):
-                    status = path.stat()
-                    yield _Cached(path, place, status.st_size, status.st_mtime)
+                    status = path.lstat()
+                    if stat.S_ISREG(status.st_mode):
+                        yield _Cached(path, place, status.st_size, status.st_mtime)
 
 
 def _verify(files: list[_Cached]) -> int:
@@ -138,9 +153,9 @@ def _integrity(file: _Cached) -> _Integrity:
     return _Integrity.RIGHT if is_right else _Integrity.DAMAGED
 
 
-def _remove_empty(folder: Path) -> None:
-    """Remove the empty directories inside a directory."""
-    for parent, _, _ in sorted(os.walk(folder), reverse=True):
-        if Path(parent) != folder:
-            with suppress(OSError):
-                os.rmdir(parent)
+def _remove_empty(folder: Path, files: list[_Cached]) -> None:
+    """Remove the directories of files, and those above them inside of a directory, if empty."""
+    parents = {parent for each in files for parent in each.path.relative_to(folder).parents}
+    for parent in sorted(parents - {Path()}, reverse=True):
+        with suppress(OSError):
+            (folder / parent).rmdir()

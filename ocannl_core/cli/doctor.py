@@ -22,6 +22,7 @@ from ocannl_core.hooks.manager import checks_named, wrapper_entries
 from ocannl_core.hooks.plugins import describe
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.storage.directory import open_private
+from ocannl_core.storage.new_files import unfinished_name
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -155,7 +156,8 @@ def _cache_check() -> Check:
     """Return a check that compiled code can be cached; make the directory if it is missing."""
     folder = settings.cache_directory()
     try:
-        open_private(folder, create=True).write("doctor", b"")
+        scratch, name = open_private(folder, create=True).scratch, unfinished_name()
+        scratch.create(name, b"")
     except OSError as error:
         return Check(
             "cache directory",
@@ -163,5 +165,5 @@ def _cache_check() -> Check:
             f"{folder} cannot be written ({error}), so every process compiles afresh",
             "set OCANNL_CACHE_DIR to a directory that only you can write",
         )
-    open_private(folder).remove("doctor")
+    scratch.remove(name)
     return Check("cache directory", CheckOutcome.OK, str(folder))

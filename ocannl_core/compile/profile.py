@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import accumulate
-from pathlib import Path
 
+from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.backend import Backend
 from ocannl_core.indexing import StaticIndex
@@ -30,6 +30,8 @@ from ocannl_core.kernels.nodes import (
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
+from ocannl_core.origin import caller_location
+from ocannl_core.storage.new_files import write_text
 from ocannl_core.target import Buffer, Launcher, Target
 
 _LEAST_ROUNDS = 3
@@ -118,8 +120,20 @@ class Profile:
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, indent=1)
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace to a file, such as `step.json`."""
-        Path(path).write_text(self.trace() + "\n", encoding="utf-8")
+        """Write the trace to a file, such as `step.json`.
+
+        Raises:
+            UsageError: if the file cannot be written.
+        """
+        try:
+            write_text(path, self.trace() + "\n")
+        except OSError as error:
+            raise UsageError(
+                "A trace is saved as a file of the user.",
+                found=str(error),
+                where=str(caller_location() or ""),
+                fix="choose another folder",
+            ) from error
 
 
 def duration(seconds: float) -> str:

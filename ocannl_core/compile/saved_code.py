@@ -215,7 +215,7 @@ def _read(
 def _write(directory: PrivateDirectory, name: str, payload: bytes) -> None:
     """Write an entry; drop old ones when there are many."""
     directory.write(name, add_digest(name, payload))
-    names = directory.names()
+    names = directory.removable_names()
     if len(names) > _MOST_ENTRIES:
         for each in sorted(names, key=directory.last_use)[: len(names) // 2]:
             directory.remove(each)

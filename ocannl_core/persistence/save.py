@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import CheckpointError, UsageError
 from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
 from ocannl_core.persistence.formats import stored_as
 from ocannl_core.persistence.header import Entry, header_bytes, layout
-from ocannl_core.persistence.new_file import replaced_file
 from ocannl_core.persistence.sources import CHECKSUMS, checksum
 from ocannl_core.persistence.subjects import HasState, Named, Resumable, Subject, named_tensors
+from ocannl_core.storage.new_files import replacement
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.version import __version__
 
@@ -44,7 +44,8 @@ def save(
     """Write tensors to a file in the safetensors format.
 
     The file appears completely or not at all: a failure, or the end of the process at any moment,
-    leaves an earlier file of this name as it was.
+    leaves an earlier file of this name as it was. A symbolic link stays one, where other users
+    cannot make any; what is no regular file is not replaced.
 
     Args:
         path: The file.
@@ -74,19 +75,34 @@ def save(
     }
     by_name = {each.name: each.tensor for each in named}
     ctx.synchronize()
-    with replaced_file(target) as file:
-        header = header_bytes(entries, texts)
-        file.write(header)
-        sums: dict[str, str] = {}
-        for entry in entries:
-            cells = _cells(ctx, by_name[entry.name], entry)
-            sums[entry.name] = checksum(cells)
-            file.write(cells)
-        texts[CHECKSUMS] = json.dumps(sums)
-        file.seek(0)
-        final = header_bytes(entries, texts)
-        assert len(final) == len(header)
-        file.write(final)
+    try:
+        with replacement(target) as file:
+            header = header_bytes(entries, texts)
+            file.write(header)
+            sums: dict[str, str] = {}
+            for entry in entries:
+                cells = _cells(ctx, by_name[entry.name], entry)
+                sums[entry.name] = checksum(cells)
+                file.write(cells)
+            texts[CHECKSUMS] = json.dumps(sums)
+            file.seek(0)
+            final = header_bytes(entries, texts)
+            assert len(final) == len(header)
+            file.write(final)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> CheckpointError:
+    """Return the error about a checkpoint that the system does not let a program write."""
+    return CheckpointError(
+        "A checkpoint is written completely, or not at all.",
+        found=f"{type(error).__name__}: {error.strerror or error}",
+        where=f"{path}; a checkpoint that was there before is unchanged",
+        fix="make room on the disk, or choose another folder"
+        if not isinstance(error, FileNotFoundError | NotADirectoryError)
+        else f"create the folder {path.parent}",
+    )
 
 
 def _cells(ctx: Context, tensor: Tensor, entry: Entry) -> memoryview:

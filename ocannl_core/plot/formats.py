@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
+from ocannl_core.storage.new_files import write_text
 
 
 class Picture:
@@ -29,7 +30,7 @@ class Picture:
         `.dot`, `.gv` and `.mmd`.
 
         Raises:
-            UsageError: for another ending.
+            UsageError: for another ending, or a file that cannot be written.
         """
         found, formats = Path(path), self.formats()
         if found.suffix not in formats:
@@ -39,7 +40,15 @@ class Picture:
                 where=str(caller_location() or ""),
                 fix=str(found.with_suffix(".svg")),
             )
-        found.write_text(formats[found.suffix]() + "\n", encoding="utf-8")
+        try:
+            write_text(found, formats[found.suffix]() + "\n")
+        except OSError as error:
+            raise UsageError(
+                "A picture is saved as a file of the user.",
+                found=str(error),
+                where=str(caller_location() or ""),
+                fix="choose another folder",
+            ) from error
 
     def __repr__(self) -> str:
         return str(self)

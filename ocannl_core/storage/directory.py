@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import atexit
 import errno
-import hashlib
 import os
+import re
 import stat
 import threading
-import time
 import warnings
 import weakref
 from contextlib import suppress
@@ -23,17 +22,23 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core.storage import trust
+from ocannl_core.storage.new_files import create, is_stale, moved, unfinished_name
 
 _LARGEST = 1 << 30
 """The largest size of a cached file in bytes."""
-_STALE = 24 * 3600.0
-"""An unfinished file of this age in seconds is stale, even if its process cannot be checked."""
 _ROOM = 64 << 20
 """The least free space of a temporary directory in bytes."""
 _MOST_HELD = 16
 """The largest number of open directories; each takes a descriptor of the process."""
 _SCRATCH = "tmp"
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_MARKER = "CACHEDIR.TAG"
+_MARK = b"""\
+Signature: 8a477f597d28d172789f06886806bc55
+# A cache of ocannl, see https://bford.info/cachedir/: old files in it are removed without notice.
+"""
+"""The file of a directory that was empty when it became a cache, so that all in it is ours."""
+_CACHED = re.compile(r"[0-9a-f]{16,64}(\.[a-z]+)?")
+"""The names of cached files; no others are removed."""
 _OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -118,6 +123,28 @@ class PrivateDirectory:
         """Return the names of the files in the directory, unordered."""
         return os.listdir(self.descriptor)
 
+    def removable_names(self) -> list[str]:
+        """Return the names of cached files that may be removed: none if the directory had files of
+        others when it became a cache.
+        """
+        if not (self._root or self).is_marked():
+            return []
+        return [name for name in self.names() if _CACHED.fullmatch(name)]
+
+    def is_marked(self) -> bool:
+        """Return True if it was empty when it became a cache."""
+        return self.read(_MARKER, limit=len(_MARK)) == _MARK
+
+    def mark(self) -> None:
+        """Mark a directory as a cache if it is empty.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        if not self.names():
+            with suppress(FileExistsError):  # another process has
+                self.create(_MARKER, _MARK)
+
     def last_use(self, name: str) -> float:
         """Return the time at which a file was last used; 0 if there is none."""
         try:
@@ -175,13 +202,9 @@ class PrivateDirectory:
         Raises:
             OSError: if it cannot be written.
         """
-        temporary, scratch = unfinished_name(), self.scratch
-        try:
-            scratch.create(temporary, content)
-            self.take(scratch, temporary, name)
-        except BaseException:
-            scratch.remove(temporary)
-            raise
+        temporary, scratch = unfinished_name(), self.scratch.descriptor
+        with moved(temporary, scratch, name, self.descriptor, 0o600) as file:
+            file.write(content)
 
     def create(self, name: str, content: bytes) -> None:
         """Write a new file.
@@ -189,8 +212,7 @@ class PrivateDirectory:
         Raises:
             OSError: if it exists, or cannot be written.
         """
-        descriptor = os.open(name, _NEW, 0o600, dir_fd=self.descriptor)
-        with os.fdopen(descriptor, "wb") as file:
+        with create(name, 0o600, self.descriptor) as file:
             file.write(content)
 
     def take(self, source: PrivateDirectory, old: str, new: str | None = None) -> None:
@@ -204,58 +226,20 @@ class PrivateDirectory:
         Raises:
             OSError: if there is no such file, or it cannot be moved.
         """
-        name, (there, here) = new or old, (source.descriptor, self.descriptor)
-        try:
-            os.replace(old, name, src_dir_fd=there, dst_dir_fd=here)
-        except IsADirectoryError:
-            self.remove(name)
-            os.replace(old, name, src_dir_fd=there, dst_dir_fd=here)
+        there, here = source.descriptor, self.descriptor
+        os.replace(old, new or old, src_dir_fd=there, dst_dir_fd=here)
 
     def remove(self, name: str) -> None:
-        """Remove a file or directory."""
-        try:
+        """Remove a file."""
+        with suppress(OSError):
             os.unlink(name, dir_fd=self.descriptor)
-        except FileNotFoundError:
-            return
-        except OSError:
-            import shutil  # slower to import than this module, and rarely needed
 
-            with suppress(OSError):
-                shutil.rmtree(name, dir_fd=self.descriptor)
+    def remove_unfinished(self, name: str) -> None:
+        """Remove a file or directory of this process or of one that has ended."""
+        import shutil  # slower to import than this module, and rarely needed
 
-
-def unfinished_name() -> str:
-    """Return a name for a file that this process writes and moves elsewhere when it is complete."""
-    return f"{_machine()}-{os.getpid()}-{os.urandom(6).hex()}.tmp"
-
-
-@cache
-def _machine() -> str:
-    """Return the name of the process-id namespace of this process."""
-    known = [os.uname().nodename]
-    with suppress(OSError):
-        known.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
-        known.append(os.readlink("/proc/self/ns/pid"))
-    return hashlib.sha256(" ".join(known).encode("utf-8", "replace")).hexdigest()[:12]
-
-
-def _is_stale(name: str, last_use: float) -> bool:
-    """Return True if the process that an unfinished file is named after has ended."""
-    machine, _, rest = name.partition("-")
-    number = rest.partition("-")[0]
-    if machine == _machine() and number.isdecimal():
-        return not _is_alive(int(number))
-    return time.time() - last_use > _STALE
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
+        self.remove(name)
+        shutil.rmtree(name, ignore_errors=True, dir_fd=self.descriptor)
 
 
 def _close(descriptor: int, identity: tuple[int, int]) -> None:
@@ -311,7 +295,10 @@ def open_private(path: Path, *, create: bool = False) -> PrivateDirectory:
         if found is None or not found.is_current():
             found = PrivateDirectory(Path(key), trust.open_directory(key, create=create))
             with suppress(OSError):
-                _remove_stale(found.existing_child(_SCRATCH))
+                if create:
+                    found.mark()
+                if found.is_marked():
+                    _remove_stale(found.existing_child(_SCRATCH))
         _held[key] = found
         while len(_held) > _MOST_HELD:
             del _held[next(iter(_held))]
@@ -340,8 +327,8 @@ def temporary_directory(refused: Path, name: str, error: OSError) -> PrivateDire
 
 def _remove_stale(scratch: PrivateDirectory) -> None:
     for name in scratch.names():
-        if _is_stale(name, scratch.last_use(name)):
-            scratch.remove(name)
+        if is_stale(name, scratch.last_use(name)):
+            scratch.remove_unfinished(name)
 
 
 def warn_once(lost: str, refused: Path, error: OSError) -> None:
@@ -373,9 +360,11 @@ def _new_temporary() -> PrivateDirectory:
     parents = dict.fromkeys((tempfile.gettempdir(), "/var/tmp", "/dev/shm"))
     problem = OSError(errno.ENOENT, "there is no directory for temporary files")
     for parent in sorted(parents, key=_lacks_room):
-        path = os.path.join(parent, _PREFIX + unfinished_name().removesuffix(".tmp"))
+        path = os.path.join(parent, _PREFIX + unfinished_name())
         try:
+            trust.is_shared(parent, parent)  # for programs that take file names
             found = PrivateDirectory(Path(path), trust.open_directory(path, create=True))
+            found.mark()
         except OSError as error:
             problem = error
             continue
@@ -406,8 +395,11 @@ def _remove_left(parent: str) -> None:
 
     with suppress(OSError), os.scandir(parent) as entries:
         for each in entries:
-            if each.name.startswith(_PREFIX):
-                status = each.stat(follow_symlinks=False)
-                is_own = status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode)
-                if is_own and _is_stale(each.name.removeprefix(_PREFIX), status.st_mtime):
-                    shutil.rmtree(each.path, ignore_errors=True)
+            if not each.name.startswith(_PREFIX):
+                continue
+            status = each.stat(follow_symlinks=False)
+            if is_stale(each.name.removeprefix(_PREFIX), status.st_mtime):
+                with suppress(OSError):
+                    left = PrivateDirectory(Path(each.path), trust.open_directory(each.path))
+                    if left.is_marked():
+                        shutil.rmtree(each.path, ignore_errors=True)

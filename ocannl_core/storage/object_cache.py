@@ -104,7 +104,9 @@ class ObjectCache:
         """Remove the least recently used half of the files of all identities, if there are too
         many.
         """
-        files = [(place, name) for place in self._places("objects") for name in place.names()]
+        files = [
+            (place, name) for place in self._places("objects") for name in place.removable_names()
+        ]
         if len(files) <= _MOST_FILES:
             return
         files.sort(key=lambda each: each[0].last_use(each[1]))
@@ -112,7 +114,7 @@ class ObjectCache:
             place.remove(name)
         left = {name for _, name in files[len(files) // 2 :]}
         for place in self._places("kernels"):
-            for name in place.names():
+            for name in place.removable_names():
                 if _record(place, name) not in left:
                     place.remove(name)
 

@@ -125,8 +125,8 @@ def test_a_file_in_a_directory_that_others_write_to_is_passed_over(
     tmp_path: Path, project: Path
 ) -> None:
     (project / "ocannl.toml").write_text("seed = 2\n")
-    tmp_path.chmod(0o777)
-    assert "TMP: every user can write to it" in warning(tmp_path)
+    project.chmod(0o777)
+    assert f"TMP/{project.name}: every user can write to it" in warning(tmp_path)
     assert settings.current().seed == 42
 
 

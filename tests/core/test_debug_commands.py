@@ -18,6 +18,7 @@ from ocannl_core.loopir.nodes import Const, Expr
 from ocannl_core.loopir.traverse import map_exprs
 from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.storage.digests import add_digest, add_json_digest
+from ocannl_core.storage.directory import open_private
 from tests.support.faulty_backend import faulty
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
@@ -205,15 +206,19 @@ def test_verify_refuses_its_options_behind_the_program(
 def cache(tmp_path: Path) -> Path:
     """A cache with an entry of each kind, and a file of somebody else."""
     folder = tmp_path / "cache" / "ocannl"
+    open_private(folder, create=True)
     routine, schedule = "ab" * 32, "cd" * 16 + ".json"
     for kind, name, content in (
         ("routines", routine, add_digest(routine, b"code")),
-        ("schedules", schedule, add_json_digest(schedule, {"n": 1})),
-        ("cpu_c/kernels", "ef" * 16 + ".c", b"int main;"),
+        (f"schedules/{'12' * 8}", schedule, add_json_digest(schedule, {"n": 1})),
+        (f"cpu_c/{'34' * 16}/objects", "ef" * 16 + ".c", b"int main;"),
         ("photos", "holiday.jpg", b"!"),
+        ("clone/.git/objects/ab", "cd" * 19, b"!"),
+        ("empty", "", b""),
     ):
         (folder / kind).mkdir(parents=True)
-        (folder / kind / name).write_bytes(content)
+        if name:
+            (folder / kind / name).write_bytes(content)
     return folder
 
 
@@ -244,8 +249,20 @@ def test_cache_clear_removes_cached_files_only(
     assert not (cache / "routines").exists()
     assert (cache / "schedules").exists()
     assert main(["cache", "clear"]) == 0
-    assert [path.name for path in cache.rglob("*")] == ["photos", "holiday.jpg"]
+    left = {path.name for path in cache.rglob("*") if not path.is_dir()}
+    assert left == {"CACHEDIR.TAG", "holiday.jpg", "cd" * 19}
+    assert {each.name for each in cache.iterdir() if each.is_dir()} == {"photos", "clone", "empty"}
     assert "removed: 2 files" in capsys.readouterr().out
+
+
+def test_cache_clear_removes_nothing_where_files_of_others_were(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cache / "CACHEDIR.TAG").unlink()
+    before = {*cache.rglob("*")}
+    assert main(["cache", "clear"]) == 1
+    assert "had other files when it became a cache" in capsys.readouterr().out
+    assert {*cache.rglob("*")} == before
 
 
 def test_a_cache_that_does_not_exist_is_empty(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def test_the_files_used_least_recently_are_removed_first(
     stored = [ObjectCache(root, name, ".code") for name in names]
 
     def add(number: int) -> None:
-        added = stored[number % 2].add([f"k{number}"], b"code %d" % number)
+        added = stored[number % 2].add([f"{number:032x}"], b"code %d" % number)
         os.utime(added.directory.path / added.name, (number, number))
 
     for number in range(5):
@@ -82,9 +82,11 @@ def test_the_files_used_least_recently_are_removed_first(
     add(5)
     stored[0].drop_old()
     assert len(list(root.path.rglob("*.code"))) == 3
-    assert sorted(each.stem for each in root.path.rglob("*.json")) == ["k3", "k4", "k5"]
+    assert sorted(each.stem for each in root.path.rglob("*.json")) == [
+        f"{k:032x}" for k in (3, 4, 5)
+    ]
     again = [ObjectCache(root, name, ".code") for name in names]
-    assert [again[number % 2].find(f"k{number}") is not None for number in range(6)] == [
+    assert [again[number % 2].find(f"{number:032x}") is not None for number in range(6)] == [
         *[False] * 3,
         *[True] * 3,
     ]

@@ -59,7 +59,7 @@ class EntryFolder:
         directory = self._existing()
         if directory is None:
             return 0
-        names = _names(directory)
+        names = [name for name in directory.removable_names() if name.endswith(".json")]
         for name in names:
             directory.remove(name)
         return len(names)

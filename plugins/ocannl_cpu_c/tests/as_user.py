@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import settings
+from ocannl_core import settings, timeline
 from ocannl_core.storage import directory, object_cache
 from ocannl_cpu_c import background_compilation, compiler, loader
 
@@ -39,6 +39,15 @@ def warm_up() -> None:
         context.init_params(loss)
         routine()
         settings.describe()
+        oc.save(f"{folder}/file", context, loss)
+        oc.graph(loss).save(f"{folder}/file.svg")
+        oc.Context("interp").compile(oc.train.forward(x * 2.0)).profile(0.0).save_trace(
+            f"{folder}/file"
+        )
+        with settings.overrides(timeline=f"{folder}/file"):
+            oc.Context("interp").compile(oc.train.forward(x * 3.0))
+        timeline.write()
+    timeline.clear()
     background_compilation.stop()
     for known in (loader._loaded, loader._libraries, loader._pools, loader._found_runtime):
         known.clear()

@@ -209,14 +209,14 @@ def test_an_entry_under_another_name_is_not_used(generations, directory):
     assert len(generations) == 2 * count
 
 
-def test_an_entry_that_is_no_file_is_made_again(generations, directory):
+def test_a_directory_in_the_place_of_an_entry_is_left_alone(generations, directory):
     step()
     for entry in entries(directory):
         entry.unlink()
         entry.mkdir()
-        (entry / "inside").write_text("in the way")
+        (entry / "inside").write_text("precious")
     count = len(generations)
     step()
-    assert len(generations) == 2 * count
     step()
-    assert len(generations) == 2 * count
+    assert len(generations) == 3 * count
+    assert all((entry / "inside").exists() for entry in entries(directory))

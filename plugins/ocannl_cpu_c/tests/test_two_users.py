@@ -93,6 +93,10 @@ class Running:
             assert time.monotonic() < end, self._output.read_text()
             time.sleep(0.02)
 
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
     def end(self) -> int:
         """Return the exit status."""
         return self._server.tell(self._number)
@@ -314,12 +318,19 @@ def test_files_planted_before_the_cache_was_private_are_not_used(world: World, e
     assert not world.trap.exists()
 
 
-def test_a_cache_behind_another_users_link_is_not_used(world: World) -> None:
-    own = world.home / "cache"
-    world.victim(OCANNL_CACHE_DIR=str(own))
-    link = world.shared / "link"
+def test_a_cache_behind_another_users_link_costs_no_file(world: World) -> None:
+    """The link leads to a directory of the user, which is used like any that is not empty."""
+    own, link = world.home / "work", world.loose / "link"
+    precious = [own / "tmp" / "draft.tmp", own / "routines" / f"{1:064x}"]
+    for each in precious:
+        each.parent.mkdir(parents=True, mode=0o700)
+        each.write_text("precious")
+        os.utime(each, (0, 0))
+    for each in (own, *own.rglob("*")):
+        os.chown(each, VICTIM, VICTIM)
     world.attacker(f"import os; os.symlink({str(own)!r}, {str(link)!r})")
-    assert f"{link}: it belongs to user {ATTACKER}" in world.victim(OCANNL_CACHE_DIR=str(link))
+    world.victim(OCANNL_CACHE_DIR=str(link))
+    assert [each.read_text() for each in precious] == ["precious"] * 2
 
 
 def test_a_cache_that_is_exchanged_while_a_process_runs_is_not_used(
@@ -384,11 +395,69 @@ status = os.stat(place)
 print(oct(status.st_mode), status.st_uid, place.parent)
 """
     )
-    loose = {"OCANNL_CACHE_DIR": str(world.loose / "cache"), "TMPDIR": str(world.loose)}
+    loose = {"OCANNL_CACHE_DIR": "/dev/null/cache", "TMPDIR": str(world.loose)}
     output = world.start(VICTIM, program, world.home, **loose).finish()
     mode, owner, parent = output.splitlines()[-1].split()
     assert (mode, int(owner)) == ("0o40700", VICTIM)
     assert Path(parent) != world.loose  # where it could be exchanged
+
+
+# ----- files that the user saves ----------------------------------------------------------------------
+
+WRITERS = {
+    "checkpoint": """
+w, context = oc.declare("w", output=[2]), oc.Context("interp")
+context[w] = 1.0
+oc.save("PATH", context, [w])
+""",
+    "picture": """
+oc.graph(oc.tensor(np.ones(3, np.float32)) * 2.0).save("PATH.svg")
+""",
+    "timeline": """
+from ocannl_core import settings, timeline
+with settings.overrides(timeline="PATH"):
+    oc.Context("interp").compile(oc.train.forward(oc.tensor(np.ones(3, np.float32)) * 2.0))
+timeline.write()
+""",
+    "trace": """
+routine = oc.Context("interp").compile(oc.train.forward(oc.tensor(np.ones(3, np.float32)) * 2.0))
+routine.profile().save_trace("PATH")
+""",
+}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+@pytest.mark.parametrize("user", [0, VICTIM])
+def test_a_saved_file_has_no_permissions_of_another_users_file(
+    world: World, what: str, user: int
+) -> None:
+    path = world.loose / f"file{'.svg' * (what == 'picture')}"
+    world.attacker(f"import os; open({str(path)!r}, 'w'); os.chmod({str(path)!r}, 0o6777)")
+    assert path.stat().st_mode & 0o7777 == 0o6777
+    program = WRITERS[what].replace("PATH", str(world.loose / "file"))
+    world.start(user, program, world.home).finish()
+    found = path.stat()
+    assert found.st_size > 0
+    assert (found.st_uid, found.st_mode & 0o7022) == (user, 0)
+
+
+@pytest.mark.parametrize("what", WRITERS)
+@pytest.mark.parametrize("place", ["shared", "loose"])
+@pytest.mark.parametrize("user", [0, VICTIM])
+def test_links_of_another_user_redirect_no_saved_file(
+    world: World, what: str, place: str, user: int
+) -> None:
+    precious = world.home / "precious"
+    precious.write_text("precious")
+    os.chown(precious, user, user)
+    folder = getattr(world, place)
+    for name in ("file", "file.svg"):
+        world.attacker(f"import os; os.symlink({str(precious)!r}, {str(folder / name)!r})")
+    program = WRITERS[what].replace("PATH", str(folder / "file"))
+    running = world.start(user, program, world.home)
+    assert running.end() != 0
+    assert "it is a symbolic link" in running.output
+    assert precious.read_text() == "precious"
 
 
 # ----- dumps ----------------------------------------------------------------------------------------

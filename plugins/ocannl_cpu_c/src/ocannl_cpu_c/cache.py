@@ -73,7 +73,7 @@ class Building:
     def stop(self) -> None:
         """Stop the compiler if it still runs, and remove unfinished files."""
         self.compilation.stop()
-        self.cache.compiled.scratch.remove(self.directory.path.name)
+        self.cache.compiled.scratch.remove_unfinished(self.directory.path.name)
 
 
 class DiskCache:
@@ -119,7 +119,7 @@ class DiskCache:
                 is_only_place=self.compiled.is_temporary,
             )
         except BaseException:
-            scratch.remove(directory.path.name)
+            scratch.remove_unfinished(directory.path.name)
             raise
         return Building(unit, compilation, directory, self)
 
