@@ -265,6 +265,26 @@ def _least_holding(dtypes: frozenset[DType]) -> DType:
     )
 
 
+@cache
+def holds(dtype: DType, *others: DType) -> bool:
+    """Return True if every number of the other formats is a number of a format."""
+    return all(_includes(dtype, other) for other in others)
+
+
+def _includes(dtype: DType, other: DType) -> bool:
+    if dtype is other or Kind.WORD in (dtype.kind, other.kind):
+        return dtype is other
+    if other.is_float:
+        return (
+            dtype.significand >= other.significand
+            and dtype.greatest >= other.greatest
+            and dtype.least <= other.least
+            and dtype.has_infinities >= other.has_infinities
+        )
+    (low, high), numbers = extremes(other), extremes(dtype)
+    return numbers[0] <= low and high <= numbers[1] and (not dtype.is_float or other.bits <= dtype.significand)
+
+
 Number = Any
 """A cell's value in Python: a float, an int, or four ints for a `uint4x32`.
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from ocannl_core import meanings
-from ocannl_core.dtypes import DType, Kind, bool_, float64, promote, round_to
+from ocannl_core.dtypes import DType, Kind, bool_, float64, holds, promote, round_to
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
 
@@ -533,21 +533,21 @@ def working_format(
 ) -> DType:
     """Return the working format of a primitive, from which its result is converted.
 
-    It is the promotion of the operands' formats. For integers, primitives with real results and
-    constants with fractions need a float format. Integers of less than 32 bits are converted to the
-    target's format first if that holds all their numbers, so that a product of int8 in int32 is
-    exact.
+    It is the target's format if that holds all numbers of the operands' formats, so that a product
+    of bfloat16 in float32, or of int8 in int32, is exact; otherwise it is the promotion of the
+    operands' formats. For integers, primitives with real results and constants with fractions need
+    a float format, and those of less than 32 bits become floats before an operation.
     """
     if not found:
         return target
     working = promote(*found)
-    if op in LOGICAL or not working.holds_integers:
+    if op in LOGICAL or (op.value.result is Result.BITS and not target.is_integer):
         return working
-    if op.value.is_real:
+    if working.holds_integers and op.value.is_real:
         return target if target.is_float else float64
-    if working.is_short_integer and target.kind is not Kind.WORD:
-        wider = promote(working, target)
-        working = wider if wider is target else working
+    is_short = working.is_short_integer and target.is_float
+    if is_short or holds(target, *found):
+        working = target
     if working.holds_integers and any(round_to(n, working) != n for n in numbers):
         return target if target.is_float else float64
     return working
