@@ -142,6 +142,8 @@ def widen_term(expr: Expr) -> Expr:
             return Binary(BinaryOp.MUL, widen_term(left), widen_term(right), float32)
         case Unary(UnaryOp.NEG, arg) if lanes is float32:
             return Unary(UnaryOp.NEG, widen_term(arg), float32)
+        case Unary(UnaryOp.IDENTITY, Binary(BinaryOp.MUL) as product) if lanes is product.dtype:
+            return product
         case _:
             return Unary(UnaryOp.IDENTITY, expr, lanes)
 
