@@ -281,8 +281,11 @@ def _includes(dtype: DType, other: DType) -> bool:
             and dtype.least <= other.least
             and dtype.has_infinities >= other.has_infinities
         )
-    (low, high), numbers = extremes(other), extremes(dtype)
-    return numbers[0] <= low and high <= numbers[1] and (not dtype.is_float or other.bits <= dtype.significand)
+    if dtype.is_float and other.bits > dtype.significand:
+        return False
+    least, greatest = extremes(dtype)
+    low, high = extremes(other)
+    return bool(least <= low and high <= greatest)
 
 
 Number = Any

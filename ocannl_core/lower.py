@@ -3,9 +3,9 @@
 Every assignment becomes a nest of loops over its domain, with loop variables of its own, around one
 store. The rules:
 
-- Operands are converted to the target's number format. Comparisons and logical primitives work in
-  the promoted format of their operands; the condition of `where` keeps its format; words are never
-  converted.
+- Operands are converted to the target's number format where it holds their numbers, otherwise to
+  their promoted format. Comparisons and logical primitives always work in that; the condition of
+  `where` keeps its format; words are never converted.
 - An accumulation that resets its target fills it with the neutral element first, unless every cell
   is written exactly once; if no cell is written twice, it combines with the neutral element and
   does not read the target.

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from ocannl_core import meanings
-from ocannl_core.dtypes import DType, Kind, bool_, float64, holds, promote, round_to
+from ocannl_core.dtypes import DType, bool_, float64, holds, promote, round_to
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
 

@@ -132,7 +132,7 @@ def _in_lanes(op: BinaryOp, dtype: DType) -> BinaryOp:
 
 def widen_term(expr: Expr) -> Expr:
     """Return a term in a wider format, float32 for narrow floats: operands keep their values, and
-    products of floats are not rounded to the narrow format.
+    products of floats, those of wide factors among them, are not rounded to the narrow format.
     """
     lanes = expr.dtype.in_lanes
     match expr:

@@ -1,8 +1,8 @@
 """Application of primitives to operands of several number formats.
 
-- Operands are converted to the target's number format. Comparisons and logical primitives work in
-  the promoted format of their operands; the condition of `where` keeps its format; words are never
-  converted.
+- Operands are converted to the target's number format where it holds their numbers, otherwise to
+  their promoted format. Comparisons and logical primitives always work in that; the condition of
+  `where` keeps its format; words are never converted.
 """
 
 from __future__ import annotations

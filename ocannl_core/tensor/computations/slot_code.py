@@ -33,7 +33,7 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral, working_format
 from ocannl_core.origin import Location, Origin, returns_of
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.einsum import Einsum
@@ -254,7 +254,9 @@ class SlotCode:
             if isinstance(arg, Slot) and arg.operand is None:
                 self._refuse(f"it reads {arg.name}, the gradient of an operand that has none")
         target, args = with_numbered_positions(target, args)
-        values, beyond = self._with_one_margin_value(tuple(map(self._settle, args)))
+        values, beyond = self._with_one_margin_value(
+            tuple(self._settle(arg, target.dtype) for arg in args)
+        )
         settled = list(map(as_operand, values))
         used = {
             var
@@ -411,20 +413,19 @@ class SlotCode:
         order = dict.fromkeys([*first, *extents])
         return tuple((var, extents[var]) for var in order if used is None or var in used)
 
-    def _settle(self, value: SlotValue) -> Slot | int | float:
-        """Return a value as an operand of an assignment; store a nested application in a node of
-        its own first.
+    def _settle(self, value: SlotValue, target: DType) -> Slot | int | float:
+        """Return a value as an operand of an assignment to a format; store a nested application in
+        a node of its own first, in that format if it holds the operands.
         """
         if not isinstance(value, SlotApplication):
             return value
-        args = tuple(self._settle(arg) for arg in value.args)
+        args = tuple(self._settle(arg, target) for arg in value.args)
         default = self._tensor.session.default_dtype
         dtype: DType = value.dtype or result_dtype(
             value.op, _formats(value.op, args, self._tensor.dtype, default), self._tensor.dtype
         )
-        if dtype.is_short_integer and not value.op.value.gives_truth:
-            wider = promote(dtype, self._tensor.dtype)
-            dtype = wider if wider is self._tensor.dtype else dtype
+        if value.dtype is None:
+            dtype = working_format(value.op, [dtype], (), target)
         return self._store(SlotApplication(value.op, args), args, dtype)
 
     def _store(self, value: SlotValue, args: tuple[Slot | int | float, ...], dtype: DType) -> Slot:
@@ -539,7 +540,7 @@ class SlotCode:
         if isinstance(value, Slot) and value.dtype is dtype:
             return value
         op, args = as_application(value)
-        settled = tuple(self._settle(arg) for arg in args)
+        settled = tuple(self._settle(arg, dtype) for arg in args)
         return self._store(SlotApplication(op, settled), settled, dtype)
 
 
