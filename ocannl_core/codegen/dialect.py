@@ -201,7 +201,7 @@ class Dialect:
 
     def definitions(self, helpers: Iterable[str]) -> str:
         """Return the definitions of helpers, as a part of the meaning of a text."""
-        return prelude(helpers)
+        return prelude(helpers, self.words)
 
     def prelude(self, helpers: Iterable[str]) -> str:
         """Return the includes and definitions for kernels that use these helpers."""

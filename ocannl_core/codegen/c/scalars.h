@@ -53,6 +53,16 @@ INLINE double float64_of(uint64_t bits) {
   return x;
 }
 
+/// float32_pattern needs bits_of -- all NaN have one pattern, as words have one hash
+INLINE uint32_t float32_pattern(float x) {
+  return x != x ? 0x7fc00000u : bits_of(x);
+}
+
+/// float64_pattern needs float64_bits
+INLINE uint64_t float64_pattern(double x) {
+  return x != x ? (uint64_t)0x7ff8 << 48 : float64_bits(x);
+}
+
 /// of_float32
 INLINE float of_float32(int32_t x) {
   return (float)x;
@@ -128,6 +138,26 @@ INLINE uint8_t float8_e5m2_bits(float x) {
 /// float8_e5m2_value needs half_value
 INLINE float float8_e5m2_value(uint8_t bits) {
   return half_value((uint16_t)(bits << 8));
+}
+
+/// bfloat16_pattern needs bfloat16_bits
+INLINE uint16_t bfloat16_pattern(float x) {
+  return x != x ? 0x7fc0 : bfloat16_bits(x);
+}
+
+/// float16_pattern needs float16_bits
+INLINE uint16_t float16_pattern(float x) {
+  return x != x ? 0x7e00 : float16_bits(x);
+}
+
+/// float8_e4m3fn_pattern needs float8_e4m3fn_bits
+INLINE uint8_t float8_e4m3fn_pattern(float x) {
+  return x != x ? 0x7f : float8_e4m3fn_bits(x);
+}
+
+/// float8_e5m2_pattern needs float8_e5m2_bits
+INLINE uint8_t float8_e5m2_pattern(float x) {
+  return x != x ? 0x7e : float8_e5m2_bits(x);
 }
 
 /// float8_e4m3fn_round needs float8_e4m3fn_value float8_e4m3fn_bits

@@ -133,7 +133,8 @@ class PreludeWords:
         hash: Those of a hash of words; empty for the same.
         table: The specifiers of a table of numbers.
         cells: The qualifiers of the numbers that a pointer into a table points to.
-        own: Definitions that take the place of those in files, by name.
+        own: Definitions that take the place of those in files, by name; `ORIGINAL` in one stands
+            for the definition in the file.
     """
 
     inline: str = "static inline"
@@ -165,6 +166,7 @@ def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
             "TABLE": words.table,
             "CELLS": words.cells,
         }
-        return _WORD.sub(lambda word: spelled[word[0]], own.get(name, helper.text))
+        text = own.get(name, "ORIGINAL").replace("ORIGINAL", helper.text)
+        return _WORD.sub(lambda word: spelled[word[0]], text)
 
     return "\n\n".join(definition(name) for name in ordered if not _is_header(name))

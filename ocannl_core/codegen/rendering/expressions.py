@@ -152,8 +152,12 @@ class Expressions:
 
     def storage_value(self, expr: Expr) -> CExpr:
         """Render the value of an expression in the storage type of its format."""
-        if expr.dtype.is_narrow:
-            return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
+        match expr:
+            case Load(node, indices, dtype) if dtype.is_narrow:
+                self._use_type(dtype)
+                return self.cell(node, indices)  # bits are copied
+            case _ if expr.dtype.is_narrow:
+                return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
         return self.value(expr)
 
     def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
@@ -530,10 +534,7 @@ class Expressions:
             if arg.dtype.is_short_integer:  # its own bits, without copies of the sign
                 value = cast(f"uint{8 * arg.dtype.nbytes}_t", value)
             return self._helper("word_of", self._convert(value, arg.dtype, uint64))
-        wide = float64 if arg.dtype is float64 else float32
-        pattern = "bits_of" if arg.dtype is float32 else f"{arg.dtype}_bits"
-        bits = self._helper(pattern, self._helper(f"one_nan_{wide}", value))
-        return self._helper("word_of", bits)
+        return self._helper("word_of", self._helper(f"{arg.dtype}_pattern", value))
 
     def _number_of_word(self, arg: Expr, dtype: DType) -> CExpr:
         """Render the first number in a word; 16-bit floats still need rounding."""

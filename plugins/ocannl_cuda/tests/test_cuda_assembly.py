@@ -105,6 +105,16 @@ def test_a_layer_on_matrix_instructions_has_vector_accesses_only() -> None:
 
 
 @needs_tools
+@pytest.mark.parametrize("name", ["layer bfloat16", "attention bfloat16 of 128"])
+def test_numbers_are_rounded_in_pairs_by_an_instruction(name: str) -> None:
+    ((_, kernel),) = assembled(name, FAST).kernels
+    assert kernel.instructions["F2FP"] >= 128
+    assert kernel.instructions["F2F"] == 0  # of a single number, at a fraction of the rate
+    # no rounding by operations on bits
+    assert kernel.instructions["LOP3"] < kernel.instructions["F2FP"]
+
+
+@needs_tools
 @needs_minutes
 @pytest.mark.parametrize("architecture", DEVICES)
 @pytest.mark.parametrize("name", ALL)

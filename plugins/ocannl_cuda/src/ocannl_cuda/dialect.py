@@ -69,7 +69,9 @@ class Cuda(BlockDialect):
 
     language: ClassVar[str] = "cuda"
     words: ClassVar[PreludeWords] = PreludeWords(
-        inline="static __device__ __forceinline__", table="static __device__ const"
+        inline="static __device__ __forceinline__",
+        table="static __device__ const",
+        own=ptx.conversions(),
     )
     restrict: ClassVar[str] = "__restrict__"
     index_type: ClassVar[str] = "int32_t"

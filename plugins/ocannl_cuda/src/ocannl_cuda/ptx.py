@@ -40,6 +40,45 @@ def definitions(helpers: Iterable[str]) -> str:
     return f"#ifndef CUDA_EMULATOR\n{texts}\n#endif\n"
 
 
+_CONVERSIONS = {
+    "uint16_t bfloat16_bits(float x)": ("bf16", "0.0f", "x", "(uint16_t)pair"),
+    "float bfloat16_round(float x)": ("bf16", "x", "0.0f", "float_of(pair)"),
+    "uint16_t float16_bits(float x)": ("f16", "0.0f", "x", "(uint16_t)pair"),
+}
+"""Functions that round a number: the format, both numbers of a pair, and the result.
+
+One instruction converts two numbers, the first to the upper half of a word; that for a single
+number is several times slower.
+"""
+_HALF = """\
+INLINE float float16_value(uint16_t bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}"""
+
+
+@cache
+def conversions() -> tuple[tuple[str, str], ...]:
+    """Return definitions of helpers that convert numbers by an instruction, by name.
+
+    They round as the definitions in C do, which older devices and the emulator use: to the nearest,
+    ties to even. A NaN loses its payload.
+    """
+    found = {"float16_value": _HALF}
+    for head, (format_, high, low, result) in _CONVERSIONS.items():
+        code = f"cvt.rn.{format_}x2.f32 %0, %1, %2;"
+        found[head.split()[1].partition("(")[0]] = (
+            f"INLINE {head} {{\n  uint32_t pair;\n"
+            f'  asm("{code}" : "=r"(pair) : "f"({high}), "f"({low}));\n'
+            f"  return {result};\n}}"
+        )
+    is_older = "#if defined(CUDA_EMULATOR) || __CUDA_ARCH__ < 800"
+    return tuple(
+        (name, f"{is_older}\nORIGINAL\n#else\n{text}\n#endif") for name, text in found.items()
+    )
+
+
 def _definition(name: str) -> str:
     found = _AWAIT.fullmatch(name)
     if found is None:
