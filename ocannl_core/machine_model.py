@@ -237,6 +237,10 @@ MIN_COARSE_CELLS = 1 << 20
 """Cells of a nest from which on a thread computes several of them."""
 THREAD_CELLS = 4
 """The number of those cells: so many loads of a thread are under way together."""
+TRANSPOSED_SIDE = 32
+"""Rows and columns of a tile that a thread block transposes: neighbouring threads store a line of
+memory, and load sectors of one.
+"""
 THREAD_VECTORS = 2
 """The same where each load is a vector: enough bytes are under way."""
 MIN_FUSED_STEPS = 1024

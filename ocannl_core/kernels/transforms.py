@@ -178,13 +178,15 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """A factor of the reduced term is computed into a buffer first, and read from there.
+    """A factor of the reduced term is computed into a buffer first, and read from there. So is a
+    load of cells without a reduction, on thread blocks.
 
     The buffer holds the cells that one iteration of `inside` reads, laid out along `axes`: the axes
     of the inner loops are contiguous for every index map of the operand.
 
     Attributes:
-        operand: The position of the factor in the term, from the left.
+        operand: The position of the factor in the term, or of the load in the epilogue, from the
+            left.
         inside: The axis in each iteration of which the buffer is filled; None for once.
         axes: The axes of the buffer, outermost first.
     """

@@ -246,7 +246,11 @@ class PipelineEmitter(ThreadEmitter, ABC):
         pack, form = each.pack, self._stage(each.pack.operand)
         width = max(1, form.width)
         # single cells are copied in the order of memory
-        order = self._fill_order(reduction, pack) if width == 1 else list(pack.axes)
+        order = (
+            self._fill_order(reduction.factors[pack.operand], pack)
+            if width == 1
+            else list(pack.axes)
+        )
         row = None if order[-1] == pack.axes[-1] else PADDING_CELLS
         dealt = deal_digits(self.axes, order, point, width, row)
         factor = staged_factor(reduction, pack.operand)

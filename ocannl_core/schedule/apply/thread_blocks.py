@@ -12,7 +12,8 @@ every barrier.
 
 A thread has an accumulator for each of its cells. Where threads of a block run along reduced axes,
 their partial results meet in shared memory, and a tree of fixed order combines them. A packed
-operand is copied to shared memory by all threads of a block, which then read it.
+operand, a factor of the reduced term or a load of cells without a reduction, is copied to shared
+memory by all threads of a block, which then read it.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def apply_block_schedule(
 
 @dataclass(frozen=True, slots=True)
 class SharedOperand:
-    """A factor of the reduced term in memory that the threads of a block share.
+    """A factor of the reduced term, or a load of cells without a reduction, in memory that the
+    threads of a block share.
 
     Attributes:
         pack: The transform.
@@ -209,13 +211,32 @@ class ThreadEmitter:
         """
         reduction = self.nest.reduction
         if reduction is None:
-            stmts = self._loops(self.cells, numbers, self._epilogue({}))
-            return self.axes.guard(self._outer_cells, numbers, stmts)
+            return self._cells(numbers)
 
         def reduced(inner: Numbers) -> tuple[Stmt, ...]:
             return self._reduce(reduction, inner)
 
         return self.axes.loops(self.around, numbers, reduced)
+
+    def _cells(self, numbers: Numbers) -> tuple[Stmt, ...]:
+        """Return the stores of cells without a reduction, after copies of packed loads."""
+        loads = loads_of_cells(self.nest)
+        packs = [each for each in self.schedule if isinstance(each, Pack)]
+        if any(each.inside is not None or each.operand >= len(loads) for each in packs):
+            raise UsageError(
+                "A load of cells without a reduction is packed once.",
+                found=f"{len(loads)} loads, and {schedule_text(tuple(packs))}",
+                where=f"schedule {schedule_text(self.schedule)!r}",
+            )
+        packed: dict[Expr, SharedOperand] = {
+            loads[each.operand]: self._packed(loads[each.operand], each) for each in packs
+        }
+        stmts = self._loops(self.cells, numbers, self._epilogue({}, packed))
+        stmts = self.axes.guard(self._outer_cells, numbers, stmts)
+        if not packed:
+            return stmts
+        copies = [stmt for load, each in packed.items() for stmt in self._fill(load, each, numbers)]
+        return (*copies, Barrier(), *stmts)
 
     def _loops(
         self, names: Sequence[str], numbers: Numbers, body: Body, *, is_guarded: bool = True
@@ -245,11 +266,16 @@ class ThreadEmitter:
         complete = self.axes.complete(self.axes.variables)
         return [axis.name for axis in self.nest.cells if axis.name in complete]
 
-    def _new_array(self, name: str, dims: tuple[int, ...], scope: Scope) -> TensorNode:
-        assert self.nest.reduction is not None
+    def _new_array(
+        self, name: str, dims: tuple[int, ...], scope: Scope, dtype: DType | None = None
+    ) -> TensorNode:
+        """Return a new array, by default in the format of the reduction."""
+        if dtype is None:
+            assert self.nest.reduction is not None
+            dtype = self.nest.reduction.dtype
         node = TensorNode(self.numbering, (name,))
         self.numbering += 1
-        self.nodes[node] = NodeInfo(self.nest.reduction.dtype, dims)
+        self.nodes[node] = NodeInfo(dtype, dims)
         if scope is Scope.GROUP:
             self.shared.append(node)
         return node
@@ -312,12 +338,18 @@ class ThreadEmitter:
         used = [local.id for store in self.nest.epilogue for local in locals_of(store)]
         return Local(max([*used, reduction.result.id], default=-1) + 1, reduction.dtype)
 
-    def _epilogue(self, results: Mapping[Expr, Expr]) -> Body:
+    def _epilogue(
+        self, results: Mapping[Expr, Expr], packed: Mapping[Expr, SharedOperand] | None = None
+    ) -> Body:
         def stores(numbers: Numbers) -> tuple[Stmt, ...]:
             values = self.axes.values(numbers)
+            copies = {
+                load: self._shared_cell(each, numbers) for load, each in (packed or {}).items()
+            }
             found: list[Stmt] = []
             for store in self.nest.epilogue:
-                for stmt in substitute_in_stmt(store, values).stmts:
+                value = map_expr(store.value, lambda e: copies.get(e, e)) if copies else store.value
+                for stmt in substitute_in_stmt(replace(store, value=value), values).stmts:
                     assert isinstance(stmt, Store)
                     value = map_expr(stmt.value, lambda e: results.get(e, e))
                     found.append(replace(stmt, value=value))
@@ -345,9 +377,7 @@ class ThreadEmitter:
         padded = self._padded_terms(reduction, every)
 
         def update(inner: Numbers) -> tuple[Stmt, ...]:
-            factors = {
-                each.pack.operand: self._shared_cell(reduction, each, inner) for each in every
-            }
+            factors = {each.pack.operand: self._shared_cell(each, inner) for each in every}
             term = with_factors(reduction.term, factors)
             term = substitute_in_expr(term, self.axes.values(inner))
             return (accumulator.add(inner, term, is_fused=self.is_fused),)
@@ -363,7 +393,9 @@ class ThreadEmitter:
                         copies = [
                             stmt
                             for each in packs[name]
-                            for stmt in self._fill(reduction, each, point)
+                            for stmt in self._fill(
+                                reduction.factors[each.pack.operand], each, point
+                            )
                         ]
                         sums = self.axes.loops(after, point, update, is_guarded=not padded)
                         return (Barrier(), *copies, Barrier(), *sums)
@@ -418,46 +450,47 @@ class ThreadEmitter:
                     found=schedule_text((pack,)),
                     where=f"schedule {schedule_text(self.schedule)!r}",
                 )
-            dims = [self.axes.extent(name) for name in pack.axes]
-            if self._is_written_across(reduction, pack):
-                dims[-1] += PADDING_CELLS
-            node = self._new_array("packed", tuple(dims), Scope.GROUP)
-            dtype = reduction.factors[pack.operand].dtype
-            self.nodes[node] = replace(self.nodes[node], dtype=dtype)
-            found.setdefault(leaf, []).append(SharedOperand(pack, node))
+            made = self._packed(reduction.factors[pack.operand], pack)
+            found.setdefault(leaf, []).append(made)
         return found
 
-    def _is_written_across(self, reduction: Reduction, pack: Pack) -> bool:
-        """Return True if neighbouring threads fill different rows of a packed operand."""
-        return self._fill_order(reduction, pack)[-1] != pack.axes[-1]
+    def _packed(self, operand: Expr, pack: Pack) -> SharedOperand:
+        """Return a new shared array for an operand."""
+        dims = [self.axes.extent(name) for name in pack.axes]
+        if self._fill_order(operand, pack)[-1] != pack.axes[-1]:
+            dims[-1] += self._padding(operand)  # neighbouring threads fill different rows
+        node = self._new_array("packed", tuple(dims), Scope.GROUP, operand.dtype)
+        return SharedOperand(pack, node)
 
-    def _fill_order(self, reduction: Reduction, pack: Pack) -> list[str]:
+    def _padding(self, operand: Expr) -> int:
+        """Return the cells between rows of a packed operand that threads write across: a word where
+        each thread reads single cells.
+        """
+        return PADDING_CELLS if self.nest.reduction else max(1, 4 // operand.dtype.nbytes)
+
+    def _fill_order(self, operand: Expr, pack: Pack) -> list[str]:
         """Return the axes of a packed operand in the order of memory, the contiguous one last."""
-        factor = reduction.factors[pack.operand]
         steps: dict[str, int] = {}
         for name in pack.axes:
             var = self.axes.tree.axes[name[0]].var
-            steps[name] = _least_rank(factor, var)
+            steps[name] = _least_rank(operand, var)
         return sorted(pack.axes, key=lambda name: steps[name])
 
-    def _shared_cell(self, reduction: Reduction, each: SharedOperand, numbers: Numbers) -> Expr:
+    def _shared_cell(self, each: SharedOperand, numbers: Numbers) -> Expr:
         indices = tuple(self.axes.position(name, numbers) for name in each.pack.axes)
         dtype = self.nodes[each.node].dtype
         return Load(each.node, indices, dtype)
 
-    def _fill(
-        self, reduction: Reduction, each: SharedOperand, numbers: Numbers
-    ) -> tuple[Stmt, ...]:
+    def _fill(self, factor: Expr, each: SharedOperand, numbers: Numbers) -> tuple[Stmt, ...]:
         """Return the statements by which the threads of a block copy an operand."""
-        order, pack = self._fill_order(reduction, each.pack), each.pack
-        factor = reduction.factors[pack.operand]
-        row = None if order[-1] == pack.axes[-1] else PADDING_CELLS
+        order, pack = self._fill_order(factor, each.pack), each.pack
+        row = None if order[-1] == pack.axes[-1] else self._padding(factor)
         vectors = None
         if self.vectors is not None:
             vectors = self.vectors.of_operand(self.axes, factor, order[-1])
         if vectors is None:
             dealt = deal_digits(self.axes, order, numbers, 1, row)
-            value = self._padded_factor(reduction, pack, {**numbers}, dealt.positions)
+            value = self._padded(factor, {**numbers}, dealt.positions)
             indices = tuple(dealt.positions[name] for name in pack.axes)
             return dealt.around((Store(each.node, indices, value),))
         dealt = deal_digits(self.axes, order, numbers, vectors.lanes, row)
@@ -491,16 +524,6 @@ class ThreadEmitter:
             guard if ends else None,
         )
         return dealt.around(copies)
-
-    def _padded_factor(
-        self,
-        reduction: Reduction,
-        pack: Pack,
-        numbers: Mapping[str, AxisIndex],
-        positions: Mapping[str, AxisIndex],
-    ) -> Expr:
-        """Return the factor at positions of a packed operand, zero beyond the axes."""
-        return self._padded(reduction.factors[pack.operand], numbers, positions)
 
     def _padded(
         self,
@@ -554,6 +577,11 @@ class ThreadEmitter:
         size = self.axes.extent(f"{name}1")
         scaled = [(size * coefficient, var) for coefficient, var in outer[0]]
         return affine([*scaled, *inner[0]], size * outer[1] + inner[1])
+
+
+def loads_of_cells(nest: KernelNest) -> tuple[Load, ...]:
+    """Return the loads of a nest without a reduction, each once, which a schedule may pack."""
+    return tuple(dict.fromkeys(load for store in nest.epilogue for load in _loads(store.value)))
 
 
 def is_inside(axis: LoopAxis, position: AxisIndex) -> Expr:

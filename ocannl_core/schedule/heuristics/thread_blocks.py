@@ -1,9 +1,11 @@
 """Choose schedules for the thread blocks of a device.
 
-Five rules, from the strides and extents of a nest and the numbers of `ThreadBlocks`:
+Six rules, from the strides and extents of a nest and the numbers of `ThreadBlocks`:
 
-- cells without a reduction: neighbouring threads store neighbouring cells, in vectors where memory
-  is aligned;
+- cells without a reduction, some of whose loads are contiguous along another axis than the stores:
+  a tile of these loads is transposed in shared memory;
+- other cells without a reduction: neighbouring threads store neighbouring cells, in vectors where
+  memory is aligned;
 - a product that matrix instructions compute: their tiles (`warp_matrix_tiles`), or those of
   asynchronous products, by a setting (`asynchronous_products`);
 - a product in which each factor lacks an axis of cells of the other: tiles of rows and columns,
@@ -21,7 +23,7 @@ from math import prod
 from types import MappingProxyType
 
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import variables
+from ocannl_core.indexing import IndexVar, VarIndex, variables
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.product_status import Obstacle, ProductUnit, Refusal
@@ -29,6 +31,7 @@ from ocannl_core.kernels.transforms import (
     AccumulateAt,
     MapToBlock,
     MapToGrid,
+    Pack,
     Schedule,
     Shuffle,
     Split,
@@ -45,7 +48,9 @@ from ocannl_core.machine_model import (
     THREAD_CELLS,
     THREAD_ROWS,
     THREAD_VECTORS,
+    TRANSPOSED_SIDE,
 )
+from ocannl_core.schedule.apply.thread_blocks import loads_of_cells
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.heuristics.asynchronous_products import (
     RingTile,
@@ -167,6 +172,10 @@ def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) ->
     dealing = _Dealing(blocks.threads)
     fast = order[0]
     cells = prod(axis.extent for axis in nest.axes)
+    if blocks.subgroup > 1 and cells >= TRANSPOSED_SIDE**2 * blocks.processors:
+        transposition = _find_transposition(nest, nodes, blocks)
+        if transposition is not None:
+            return transposition
     is_large = cells >= MIN_COARSE_CELLS
     lanes = vector_lanes(nest, fast, nodes, blocks)
     if lanes > 1 and cells >= lanes * blocks.subgroup * blocks.processors:
@@ -179,6 +188,49 @@ def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) ->
     for axis in order:
         dealing.deal(axis)
     return dealing.schedule()
+
+
+def _find_transposition(
+    nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks
+) -> Schedule | None:
+    """Return the schedule of cells of which a block computes a square, after transposing the square
+    of the loads that are contiguous along another axis than the stores; None if there are none.
+    """
+    axes: dict[IndexVar, LoopAxis] = {axis.var: axis for axis in nest.axes}
+    stored = [strides(nest.axes, (store,), nodes) for store in nest.epilogue]
+    along = [axis for axis in nest.axes if all(steps[axis.name] == 1 for steps in stored)]
+    room = blocks.local_bytes // (8 * TRANSPOSED_SIDE * (TRANSPOSED_SIDE + 1))
+    if not along or not _fills_tile(along[0]) or blocks.threads < TRANSPOSED_SIDE or room == 0:
+        return None
+    written = {store.node for store in nest.epilogue}
+    found: dict[str, list[int]] = {}
+    for position, load in enumerate(loads_of_cells(nest)):
+        used = [axes.get(i.var) if isinstance(i, VarIndex) else None for i in load.indices]
+        if None in used or len(set(used)) < len(used) or load.node in written:
+            continue  # a copy of the tile would leave the array, or be older than its cells
+        steps = strides(nest.axes, (load,), nodes)
+        if steps[along[0].name] <= 1:
+            continue
+        for axis in used:
+            if axis is not None and steps[axis.name] == 1 and _fills_tile(axis):
+                found.setdefault(axis.name, []).append(position)
+    if not found:
+        return None
+    i, positions = max(found.items(), key=lambda item: len(item[1]))
+    j = along[0].name
+    return (
+        Split(i, TRANSPOSED_SIDE),
+        Split(f"{i}1", blocks.threads // TRANSPOSED_SIDE),
+        Split(j, TRANSPOSED_SIDE),
+        MapToGrid((*(a.name for a in nest.axes if a.name not in (i, j)), f"{i}0", f"{j}0")),
+        MapToBlock((f"{i}11", f"{j}1")),
+        Unroll(f"{i}10"),
+        *(Pack(position, None, (f"{i}1", f"{j}1")) for position in positions[:room]),
+    )
+
+
+def _fills_tile(axis: LoopAxis) -> bool:
+    return axis.bound is None and axis.start == 0 and 2 * axis.extent >= TRANSPOSED_SIDE
 
 
 class _Dealing:

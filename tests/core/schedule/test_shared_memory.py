@@ -11,7 +11,7 @@ from ocannl_core.kernel_passes.pipeline import nest_plan
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest_plan import NestKernel
 from ocannl_core.kernels.transforms import schedule_text
-from ocannl_core.loopir.nodes import Block
+from ocannl_core.loopir.nodes import Block, LoopProgram
 from ocannl_core.loopir.parse import parse
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import thread_blocks
@@ -53,14 +53,25 @@ routine product(a: float32[{more}{shapes[0]}], b: float32[{more}{shapes[1]}], c:
 {inside}        for j in range({sizes["j"]}):
 {inside}            for k in range({sizes["k"]}):
 {inside}                c[{batch}i, j] += a[{batch}{layout[0]}] * b[{batch}{layout[1]}]""")
+    text, body, nodes, own = emitted(program, target, BlockParameters(side=side))
+    assert ("pipeline" in text) == bool(copies)
+    return body, nodes, own
+
+
+def emitted(
+    program: LoopProgram, target: Target, parameters: BlockParameters
+) -> tuple[str, Block, dict[TensorNode, NodeInfo], frozenset[TensorNode]]:
+    """Return the schedule of a program of one nest, its kernel, its nodes, and those that the kernel
+    allocates.
+    """
     plan = nest_plan(split_kernels(program), target)
     (nest,) = [step.nest for step in plan.steps if isinstance(step, NestKernel)]
-    schedule = block_schedule(nest, plan.nodes, target, BlockParameters(side=side))
+    schedule = block_schedule(nest, plan.nodes, target, parameters)
     assert schedule is not None
-    assert ("pipeline" in schedule_text(schedule)) == bool(copies)
     result = apply_schedule(nest, schedule, plan.nodes)
     assert isinstance(result.body, Block)
-    return result.body, {**plan.nodes, **result.nodes}, frozenset(result.nodes)
+    nodes = {**plan.nodes, **result.nodes}
+    return schedule_text(schedule), result.body, nodes, frozenset(result.nodes)
 
 
 def degrees(
@@ -124,3 +135,27 @@ def test_warps_load_and_store_whole_sectors_of_memory(
     found = [sectors(each, nodes) for each in device_accesses(body, nodes)]
     assert len(found) >= 3
     assert [transactions for transactions, _ in found] == [least for _, least in found]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize(("rows", "columns"), [(256, 256), (128, 1000), (512, 96)])
+def test_transposed_tiles_have_no_bank_conflicts_and_access_whole_sectors(
+    dtype: str, rows: int, columns: int
+) -> None:
+    blocks = ThreadBlocks(1024, 256, 64 << 10, 255, 32, 1, 16, has_shuffles=True)
+    program = parse(f"""\
+routine transpose(a: {dtype}[{rows}, {columns}], b: {dtype}[{columns}, {rows}], c: {dtype}[{columns}, {rows}]):
+    for i in range({rows}):
+        for j in range({columns}):
+            c[j, i] = a[i, j] * b[j, i]""")
+    text, body, nodes, _ = emitted(
+        program, Target("large", thread_blocks=blocks), BlockParameters()
+    )
+    assert "pack 0 as" in text
+    shared = list(shared_accesses(body, nodes))
+    assert len(shared) == 2
+    assert [degree(each, nodes) for each in shared] == [1, 1]
+    found = [sectors(each, nodes) for each in device_accesses(body, nodes)]
+    assert len(found) == 3
+    if rows % 32 == columns % 32 == 0:
+        assert [transactions for transactions, _ in found] == [least for _, least in found]

@@ -37,6 +37,7 @@ DEVICES = {
         64, 32, 1 << 14, subgroup=4, processors=2, vector_bytes=16, has_shuffles=True
     ),
 }
+TRANSPOSING = ThreadBlocks(64, 64, 1 << 16, subgroup=4, processors=1)
 LONG = (1, 2, 3, 5, 8, 16, 19, 33, 70)
 FEW = settings(
     max_examples=12,
@@ -92,6 +93,46 @@ def test_kernels_over_the_same_rows_are_right(example: Example, name: str) -> No
     check(example, DEVICES[name])
 
 
+@FEW
+@given(
+    sizes=st.tuples(*[st.sampled_from((16, 31, 32, 33, 50, 64))] * 2),
+    dtype=st.sampled_from(("int32", "float32", "bfloat16")),
+    form=st.sampled_from(
+        (
+            "c[{n}j, i] = a[{n}i, j]",
+            "c[{n}j, i] = a[{n}i, j] * b[{n}i, j] + d[{n}j, i]",
+            "c[{n}j, i] = a[{n}i, j] - a[{n}i, j] * b[{n}i, j]",
+            "c[{n}j, i] = c[{n}j, i] + a[{n}i, j]",
+        )
+    ),
+    batch=st.booleans(),
+)
+def test_transpositions_on_thread_blocks_are_right(
+    sizes: tuple[int, int], dtype: str, form: str, batch: bool
+) -> None:
+    rows, columns = sizes
+    n, more = ("n, ", "3, ") if batch else ("", "")
+    inner = "    " * batch
+    wide, high = f"{dtype}[{more}{rows}, {columns}]", f"{dtype}[{more}{columns}, {rows}]"
+    text = f"""\
+routine transpose(a: {wide}, b: {wide}, d: {high}, c: {high}):
+{"    for n in range(3):" if batch else "    # one"}
+{inner}    for i in range({rows}):
+{inner}        for j in range({columns}):
+{inner}            {form.format(n=n)}""".replace("    # one\n", "")
+    program = parse(text)
+    random = np.random.default_rng(rows)
+    arrays = {
+        node: random.integers(-3, 4, info.buffer_dims).astype(info.dtype.numpy)
+        for node, info in program.nodes.items()
+    }
+    if rows * columns * (3 if batch else 1) >= 1024:
+        device = replace(DEVICE, thread_blocks=TRANSPOSING)
+        plan = schedule_for(split_kernels(program), device, finish_for(device)).plan()
+        assert any("pack 0 as" in schedule_text(each.schedule) for each in plan.steps)  # type: ignore[union-attr]
+    check(Example(program, arrays), TRANSPOSING)
+
+
 @pytest.mark.parametrize("make", programs.HAND_MADE, ids=lambda make: make.__name__)
 def test_hand_made_programs_are_right(make: Callable[[], Example]) -> None:
     example = make()
@@ -125,11 +166,24 @@ def schedules(text: str) -> list[str]:
 
 def test_neighbouring_threads_store_neighbouring_cells() -> None:
     text = """\
+routine transpose(a: float32[600, 10], c: float32[10, 600]):
+    for i in range(600):
+        for j in range(10):
+            c[j, i] = a[i, j]"""
+    assert schedules(text) == snapshot(["split i 256; grid j i0; block i1"])
+
+
+def test_squares_are_transposed_in_shared_memory() -> None:
+    text = """\
 routine transpose(a: float32[600, 50], c: float32[50, 600]):
     for i in range(600):
         for j in range(50):
             c[j, i] = a[i, j]"""
-    assert schedules(text) == snapshot(["split i 256; grid j i0; block i1"])
+    assert schedules(text) == snapshot(
+        [
+            "split j 32; split j1 8; split i 32; grid j0 i0; block j11 i1; unroll j10; pack 0 as j1 i1"
+        ]
+    )
 
 
 def test_short_rows_share_a_block() -> None:
