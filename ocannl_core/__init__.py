@@ -63,6 +63,7 @@ from ocannl_core.tensor.computations.recording import cd, section
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.session import Session, reset
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
 from ocannl_core.tensor.models.evaluation import evaluation
 from ocannl_core.tensor.models.network_blocks import Block, op
@@ -275,9 +276,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"ocannl_core.{name}")
     if name not in _LOADED_ON_DEMAND:
         raise missing_name("oc", name, __all__)
-    value = getattr(import_module(_LOADED_ON_DEMAND[name]), name)
-    globals()[name] = value
-    return value
+    globals()[name] = getattr(import_module(_LOADED_ON_DEMAND[name]), name)
+    guard(globals(), (name,))
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
@@ -524,3 +525,6 @@ __all__ = [
     "word",
     "xavier",
 ]
+
+guard(globals(), __all__)
+guard(vars(settings), ("describe", "other_arguments", "overrides"))

@@ -62,13 +62,13 @@ def caller_depth() -> int:
     """
     depth = 1
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_inside(frame.f_code):
+    while frame.f_back is not None and is_inside(frame.f_code):
         frame = frame.f_back
         depth += 1
     return depth
 
 
-def _is_inside(code: CodeType) -> bool:
+def is_inside(code: CodeType) -> bool:
     """True of this package, of imports, and of the functions that `dataclasses` compiles."""
     return code.co_filename.startswith((_PACKAGE, "<frozen")) or (
         code.co_filename == "<string>" and code.co_qualname.startswith("__create_fn__.")
@@ -79,7 +79,7 @@ def caller_location() -> Location | None:
     """Return the innermost line on the call stack that lies outside this package."""
     frame = sys._getframe(1)
     while frame is not None:
-        if not _is_inside(frame.f_code):
+        if not is_inside(frame.f_code):
             return Location(frame.f_code.co_filename, frame.f_lineno)
         if frame.f_back is None:
             return None

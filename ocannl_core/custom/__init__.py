@@ -15,6 +15,7 @@ from ocannl_core.custom.op import Apply, NoNativeCode, Op
 from ocannl_core.custom.scalar_ops import Broadcast, Reduce
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variable
 from ocannl_core.target import NativeCode
+from ocannl_core.tensor.messages.call_errors import guard
 
 __all__ = [
     "Apply",
@@ -29,3 +30,5 @@ __all__ = [
     "TensorType",
     "as_variable",
 ]
+
+guard(globals(), __all__)

@@ -78,6 +78,8 @@ class Composite(PointwiseOp):
     __props__ = ("steps", "gradient")
 
     def __init__(self, function: Callable[..., Tensor], gradient: Gradient | None = None) -> None:
+        if gradient is not None and not callable(gradient):
+            raise UsageError("The gradient of a composite is a function.", found=repr(gradient))
         self.gradient = gradient
         with Session():
             inputs = [placeholder(f"x{i}") for i in range(_operands_of(function))]

@@ -16,7 +16,6 @@ from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.operator_bindings import functions
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.activations import isnan
 from ocannl_core.tensor.operations.axes import axes_of, operand, write_shape
 from ocannl_core.tensor.operations.rearrangement import move, sized_axes_of
@@ -293,7 +292,6 @@ class SearchSorted(Op):
         )
 
 
-@explained
 def argsort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     """Return the positions of the cells in order along an axis, as integers of 32 bits.
 
@@ -303,7 +301,6 @@ def argsort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     return ArgSort(position, own.ranks, bool(descending))(given)
 
 
-@explained
 def sort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     """Return the cells in order along an axis; NaN counts as the greatest number."""
     given, own, position = line_of("sort", x, axis)
@@ -311,7 +308,6 @@ def sort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     return TakeAlong(position, own.ranks)(given, order)
 
 
-@explained
 def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     """Return the `k` greatest cells along an axis, the greatest first, and their positions.
 
@@ -339,7 +335,6 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     return TakeAlong(position, own.ranks)(given, order), order
 
 
-@explained
 def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
     """Return the positions at which cells would keep an axis in ascending order, as integers of 32
     bits; NaN counts as the greatest number.
@@ -363,7 +358,6 @@ def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
     return SearchSorted(own.ranks.index(1), other.ranks, side)(ordered, cells)
 
 
-@explained
 def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the middle cell along an axis, or the mean of the two in the middle; NaN if one is.
 

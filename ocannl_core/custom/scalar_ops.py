@@ -22,6 +22,7 @@ from ocannl_core.shape.language.constraints import Constraint, RowEqual
 from ocannl_core.shape.language.terms import FreshVariables, Shape
 from ocannl_core.shape.translation.logic import Pointwise, constraints_of
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import check_fields
 
 Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 """As `grad` of an op: from inputs and gradients of outputs to gradients of inputs."""
@@ -93,6 +94,9 @@ class Broadcast(PointwiseOp):
     scalar: Callable[..., Any]
     inplace: bool = False
     gradient: Gradient | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def make_node(self, *inputs: Any) -> Apply:
         if isinstance(self.scalar, np.ufunc):

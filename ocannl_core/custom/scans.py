@@ -21,7 +21,6 @@ from ocannl_core.custom.protocols import Array, Storage
 from ocannl_core.tensor.graph.operator_bindings import functions
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 
@@ -351,7 +350,6 @@ def _scan(kind: str, x: Any, axis: int | None) -> Any:
     return Scan(kind, position, own.ranks)(given)
 
 
-@explained
 def cumsum(x: Any, axis: int | None = None) -> Any:
     """Return the sums of each cell and those before it along an axis; of all cells in row-major
     order when none is given.
@@ -359,19 +357,16 @@ def cumsum(x: Any, axis: int | None = None) -> Any:
     return _scan("sum", x, axis)
 
 
-@explained
 def cumprod(x: Any, axis: int | None = None) -> Any:
     """Return the products of each cell and those before it along an axis."""
     return _scan("prod", x, axis)
 
 
-@explained
 def cummax(x: Any, axis: int | None = None) -> Any:
     """Return the greatest of each cell and those before it along an axis; NaN after the first."""
     return _scan("max", x, axis)
 
 
-@explained
 def cummin(x: Any, axis: int | None = None) -> Any:
     """Return the least of each cell and those before it along an axis; NaN after the first."""
     return _scan("min", x, axis)

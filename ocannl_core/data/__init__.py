@@ -3,6 +3,7 @@
 from ocannl_core.data.files import characters, contexts, read_cifar10, read_idx, windows
 from ocannl_core.data.loader import Batch, Loader, LoaderState
 from ocannl_core.data.permutation import permutation
+from ocannl_core.tensor.messages.call_errors import guard
 
 __all__ = [
     "Batch",
@@ -15,3 +16,5 @@ __all__ = [
     "read_idx",
     "windows",
 ]
+
+guard(globals(), __all__)

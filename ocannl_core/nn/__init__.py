@@ -48,6 +48,7 @@ from ocannl_core.nn.transformers import (
     transformer_encoder,
     transformer_layer,
 )
+from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
 
 __all__ = [
@@ -117,3 +118,6 @@ def __getattr__(name: str) -> NoReturn:
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
+guard(globals(), __all__)

@@ -58,6 +58,12 @@ def causal_mask(length: int) -> Tensor:
 
     The shape is `length|length->`: a batch axis of queries, an input axis of keys.
     """
+    if length < 1:
+        raise UsageError(
+            "A mask has at least one position.",
+            found=f"length={length}",
+            where=str(caller_location() or ""),
+        )
     cells = np.tril(np.ones((length, length), np.uint8))
     return tensor(cells, batch_axes=1, input_axes=1, label="causal_mask")
 

@@ -12,7 +12,6 @@ from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Effect
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.models.evaluation import is_evaluating
 from ocannl_core.tensor.models.parameters import session_statistic
 from ocannl_core.tensor.operations.axes import share_ranks
@@ -20,7 +19,6 @@ from ocannl_core.tensor.operations.contractions import where
 from ocannl_core.tensor.operations.random import Counter, uniform
 
 
-@explained
 def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> Tensor:
     """Return cells set to 0 with probability `rate`, and the others divided by `1 - rate`.
 

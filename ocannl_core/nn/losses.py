@@ -15,7 +15,6 @@ from ocannl_core.origin import caller_location
 from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.activations import softplus
 from ocannl_core.tensor.operations.contractions import einmax, einsum, where
 from ocannl_core.tensor.operations.literals import offsets
@@ -38,7 +37,6 @@ _ALL = "...|...->... => "
 _EACH = "...|... => ...|"
 
 
-@explained
 def cross_entropy(
     scores: Tensor,
     targets: Tensor,
@@ -107,7 +105,6 @@ def _smoothed(chosen: Tensor, logs: Tensor, smoothing: float) -> Tensor:
     return result
 
 
-@explained
 def binary_cross_entropy(
     scores: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
@@ -119,7 +116,6 @@ def binary_cross_entropy(
     return _reduced(softplus(scores) - targets * scores, reduction)
 
 
-@explained
 def mean_squared_error(
     predictions: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
@@ -129,7 +125,6 @@ def mean_squared_error(
     return _reduced(difference * difference, reduction)
 
 
-@explained
 def huber(
     predictions: Tensor, targets: Tensor, *, delta: float = 1.0, reduction: Reduction = "mean"
 ) -> Tensor:
@@ -152,14 +147,12 @@ def huber(
     return _reduced(inside * (size - 0.5 * inside), reduction)
 
 
-@explained
 def hinge(scores: Tensor, signs: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """Return `max(0, 1 - sign * score)` for signs of -1 and 1."""
     _check(scores, signs, "hinge", reduction)
     return _reduced(maximum(1.0 - signs * scores, 0.0), reduction)
 
 
-@explained
 def kl_divergence(
     log_probabilities: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
@@ -175,7 +168,6 @@ def kl_divergence(
     return _reduced(each, reduction)
 
 
-@explained
 def accuracy(scores: Tensor, targets: Tensor) -> Tensor:
     """Return the fraction of examples whose true class has the highest score.
 
@@ -192,7 +184,6 @@ def accuracy(scores: Tensor, targets: Tensor) -> Tensor:
     return mean(_ALL, 1.0 - wrong)
 
 
-@explained
 def confusion(scores: Tensor, targets: Tensor) -> Tensor:
     """Return the number of examples of each true class with each predicted one, in int32.
 
@@ -209,7 +200,6 @@ def confusion(scores: Tensor, targets: Tensor) -> Tensor:
     return result
 
 
-@explained
 def perplexity(scores: Tensor, targets: Tensor) -> Tensor:
     """Return the exponential of the mean cross entropy, in number of equally likely classes."""
     result: Tensor = exp(cross_entropy(scores, targets))

@@ -71,7 +71,7 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
         epsilon: Added to the variance.
     """
     own = sized_axes_of(x, "group_norm")
-    channels = own.known_size(len(own) - 1)
+    channels = own.known_size(own.position(-1))
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or channels % groups:
         raise UsageError(
             "Groups divide the channels.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ocannl_core.errors import ShapeError
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.contractions import einsum
 from ocannl_core.tensor.operations.reductions import constant_of_count, count_terms, softmax_along
 from ocannl_core.tensor.primitives.operands import as_tensor
@@ -14,7 +13,6 @@ OVER_OUTPUTS = "...|... => ...|0"
 """Over all output axes, one number for each position of the batch."""
 
 
-@explained
 def mean(spec: str, x: Tensor) -> Tensor:
     """Return the mean of the cells that a specification sums up.
 
@@ -28,7 +26,6 @@ def mean(spec: str, x: Tensor) -> Tensor:
     return result
 
 
-@explained
 def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:
     """Return the mean squared distance of the cells from a center, along a specification.
 
@@ -38,7 +35,6 @@ def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:
     return mean(spec, difference * difference)
 
 
-@explained
 def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
     """Return `exp(scale * x)` divided by its sum along a specification; the shape is that of `x`.
 

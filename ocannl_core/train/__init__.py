@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core.tensor.computations.computation import forward
 from ocannl_core.tensor.computations.computation import gradient_update as grad_update
+from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
 from ocannl_core.train.guards import DynamicScale, ZScore
 from ocannl_core.train.optimiser import Optimiser, Update
@@ -59,6 +60,7 @@ def __getattr__(name: str) -> Any:
     file = _LOADED_ON_DEMAND[name]
     module = import_module(f"ocannl_core.train.{file}")
     globals().update({k: getattr(module, k) for k, v in _LOADED_ON_DEMAND.items() if v == file})
+    guard(globals(), (k for k, v in _LOADED_ON_DEMAND.items() if v == file))
     return globals()[name]
 
 
@@ -108,3 +110,5 @@ __all__ = [
     "sgd_update",
     "wsd",
 ]
+
+guard(globals(), __all__)

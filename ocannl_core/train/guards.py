@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from ocannl_core.dtypes import DType, float32, int32
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.operations.literals import arange
 from ocannl_core.tensor.primitives.pointwise_operations import (
@@ -50,6 +51,9 @@ class DynamicScale:
     interval: int = 2000
     largest: int = 24
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def value(self, state: Scalars, dtype: DType) -> Any:
         """Return the factor."""
         change = cast(state.scalar("loss_scale_change", int32), dtype)
@@ -82,6 +86,9 @@ class ZScore:
 
     limit: float = 6.0
     window: int = 128
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def accepts(self, norm: Tensor, state: Scalars, is_counted: Tensor | None) -> Tensor:
         """Record the judgement of a norm; return 1 if it is accepted."""

@@ -36,6 +36,7 @@ from ocannl_core.tensor.computations.computation import (
 )
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.tensor.models.parameters import declare
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.primitives.pointwise_operations import (
@@ -239,6 +240,7 @@ class Optimiser(ABC):
     """True if the direction of a cell depends on that cell, its gradient and its state alone."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check(self)
 
     @abstractmethod

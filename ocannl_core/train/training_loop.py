@@ -22,6 +22,7 @@ from ocannl_core.origin import caller_location
 from ocannl_core.persistence.save import save
 from ocannl_core.persistence.subjects import HasState, Subject
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.train.loss_log import LossLog
 from ocannl_core.train.parallel_step import DataParallel
 
@@ -79,6 +80,9 @@ class Evaluation:
     value: Tensor
     indices: Indices | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def result(self) -> float:
         """Compute the number."""
         return evaluate(self.step, self.loader, self.inputs, self.value, indices=self.indices)
@@ -99,6 +103,9 @@ class Checkpoint:
     subject: Subject
     optimizer: HasState | None = None
     every: int = 1000
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Run:

@@ -4,6 +4,7 @@
     python -m tests.fuzz.run --sized --count 1000 --seed 1
     python -m tests.fuzz.run --repeatable --count 500 --seed 1
     python -m tests.fuzz.run --compilers gcc-11 clang --count 1000 --seed 1
+    python -m tests.fuzz.run --junk --count 100 --seed 1
 
 Every program is built in two orders; of two in three, gradients are compared as well, in half of
 these those of several losses. Some have a chain of pointwise operations, as long as `--longest`. A
@@ -14,17 +15,14 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, product
 from random import Random
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -39,6 +37,7 @@ from .compilers import main as compilers
 from .contraction import ExpectedRow, Undetermined
 from .expected import gradients_of, ties_of, values_of
 from .grid import TooLarge
+from .limits import Hang, limited
 from .mending import mended
 from .notation import Invalid, Rows
 from .programs import FORMULAS, Program, Step
@@ -98,32 +97,6 @@ class Outcome:
         return self.kind not in ("agrees", "refused", "inexact")
 
 
-class _Hang(BaseException):
-    """The time is up."""
-
-
-@contextmanager
-def _limited(seconds: int) -> Iterator[None]:
-    """Interrupt a block after some seconds, if the platform has timers and this is the main
-    thread.
-    """
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise _Hang
-
-    try:
-        before = signal.signal(signal.SIGALRM, stop)
-    except (AttributeError, ValueError):
-        yield
-        return
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def outcome_of(
     program: Program,
     backend: str | None = "interp",
@@ -145,13 +118,13 @@ def outcome_of(
     """
     seconds += sum(step.rounds * len(step.links) for step in program.steps) // LINKS_IN_A_SECOND
     try:
-        with _limited(seconds), warnings.catch_warnings(), oc.Session(seed=7, dtype="float64"):
+        with limited(seconds), warnings.catch_warnings(), oc.Session(seed=7, dtype="float64"):
             warnings.simplefilter("ignore")  # labels that are summed at once are meant here
             return _judged(program, backend, keep, losses, apart)
-    except _Hang:
+    except Hang:
         return Outcome("hang", f"more than {seconds} seconds")
     except Exception as error:
-        if isinstance(error.__context__, _Hang):  # the interruption came at a bad moment
+        if isinstance(error.__context__, Hang):  # the interruption came at a bad moment
             return Outcome("hang", f"more than {seconds} seconds")
         return Outcome("exception", f"{type(error).__name__}: {error}")
 
@@ -369,9 +342,9 @@ def program_of(seed: int, number: int, scope: ProgramLimits = SCOPE) -> Program:
     if number % DRAFTS == 0:
         return draft
     try:
-        with _limited(SECONDS):
+        with limited(SECONDS):
             found = mended(draft, Random(number))
-    except (_Hang, Exception):
+    except (Hang, Exception):
         return draft  # the outcome shows its error
     return found if found.steps else draft
 
@@ -491,6 +464,15 @@ def main() -> int:
         action="store_true",
         help="compares C compilers with the interpreter; its options: --compilers --help",
     )
+    parser.add_argument(
+        "--junk",
+        action="store_true",
+        help="junk as arguments of public callables; its options: --junk --help",
+    )
+    if "--junk" in sys.argv[1:]:
+        from .junk import main as junk
+
+        return junk([each for each in sys.argv[1:] if each != "--junk"])
     if "--sized" in sys.argv[1:]:
         return sized([each for each in sys.argv[1:] if each != "--sized"])
     if "--repeatable" in sys.argv[1:]:

@@ -11,18 +11,15 @@ from ocannl_core.indexing import IndexExpression, StaticIndex
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.operator_bindings import operations
 
-Operand = Any
-"""The other operand of an operator: an expression or a Python number."""
 
-
-def _apply(operation: Callable[..., Any], left: Expression, right: Operand) -> Any:
+def _apply(operation: Callable[..., Any], left: Expression, right: Any) -> Any:
     """Return an operation applied to an expression and the operand on its right."""
     if not isinstance(right, Expression | Real):
         return refuse_operand(right)
     return operation(left, right)
 
 
-def _apply_reflected(operation: Callable[..., Any], right: Expression, left: Operand) -> Any:
+def _apply_reflected(operation: Callable[..., Any], right: Expression, left: Any) -> Any:
     """Return an operation applied to an expression and the operand on its left."""
     if not isinstance(left, Expression | Real):
         return refuse_operand(left)
@@ -66,70 +63,70 @@ class Expression:
 
     __slots__ = ()
 
-    def __add__(self, other: Operand) -> Any:
+    def __add__(self, other: Any) -> Any:
         return _apply(operations.add, self, other)
 
-    def __radd__(self, other: Operand) -> Any:
+    def __radd__(self, other: Any) -> Any:
         return _apply_reflected(operations.add, self, other)
 
-    def __sub__(self, other: Operand) -> Any:
+    def __sub__(self, other: Any) -> Any:
         return _apply(operations.sub, self, other)
 
-    def __rsub__(self, other: Operand) -> Any:
+    def __rsub__(self, other: Any) -> Any:
         return _apply_reflected(operations.sub, self, other)
 
-    def __mul__(self, other: Operand) -> Any:
+    def __mul__(self, other: Any) -> Any:
         return _apply(operations.mul, self, other)
 
-    def __rmul__(self, other: Operand) -> Any:
+    def __rmul__(self, other: Any) -> Any:
         return _apply_reflected(operations.mul, self, other)
 
-    def __truediv__(self, other: Operand) -> Any:
+    def __truediv__(self, other: Any) -> Any:
         return _apply(operations.div, self, other)
 
-    def __rtruediv__(self, other: Operand) -> Any:
+    def __rtruediv__(self, other: Any) -> Any:
         return _apply_reflected(operations.div, self, other)
 
-    def __mod__(self, other: Operand) -> Any:
+    def __mod__(self, other: Any) -> Any:
         return _apply(operations.mod, self, other)
 
-    def __rmod__(self, other: Operand) -> Any:
+    def __rmod__(self, other: Any) -> Any:
         return _apply_reflected(operations.mod, self, other)
 
-    def __pow__(self, other: Operand) -> Any:
+    def __pow__(self, other: Any) -> Any:
         return _apply(operations.power, self, other)
 
-    def __rpow__(self, other: Operand) -> Any:
+    def __rpow__(self, other: Any) -> Any:
         return _apply_reflected(operations.power, self, other)
 
-    def __matmul__(self, other: Operand) -> Any:
+    def __matmul__(self, other: Any) -> Any:
         return _apply(operations.matmul, self, other)
 
-    def __rmatmul__(self, other: Operand) -> Any:
+    def __rmatmul__(self, other: Any) -> Any:
         return _apply_reflected(operations.matmul, self, other)
 
-    def __floordiv__(self, other: Operand) -> Any:
+    def __floordiv__(self, other: Any) -> Any:
         return _apply(operations.floor_divide, self, other)
 
-    def __rfloordiv__(self, other: Operand) -> Any:
+    def __rfloordiv__(self, other: Any) -> Any:
         return _apply_reflected(operations.floor_divide, self, other)
 
-    def __and__(self, other: Operand) -> Any:
+    def __and__(self, other: Any) -> Any:
         return _apply(operations.bitwise_and, self, other)
 
-    def __rand__(self, other: Operand) -> Any:
+    def __rand__(self, other: Any) -> Any:
         return _apply_reflected(operations.bitwise_and, self, other)
 
-    def __or__(self, other: Operand) -> Any:
+    def __or__(self, other: Any) -> Any:
         return _apply(operations.bitwise_or, self, other)
 
-    def __ror__(self, other: Operand) -> Any:
+    def __ror__(self, other: Any) -> Any:
         return _apply_reflected(operations.bitwise_or, self, other)
 
-    def __xor__(self, other: Operand) -> Any:
+    def __xor__(self, other: Any) -> Any:
         return _apply(operations.bitwise_xor, self, other)
 
-    def __rxor__(self, other: Operand) -> Any:
+    def __rxor__(self, other: Any) -> Any:
         return _apply_reflected(operations.bitwise_xor, self, other)
 
     def __invert__(self) -> Any:
@@ -138,24 +135,24 @@ class Expression:
     def __abs__(self) -> Any:
         return operations.abs(self)
 
-    def __lt__(self, other: Operand) -> Any:
+    def __lt__(self, other: Any) -> Any:
         return _apply(operations.less, self, other)
 
-    def __le__(self, other: Operand) -> Any:
+    def __le__(self, other: Any) -> Any:
         return _apply(operations.less_equal, self, other)
 
-    def __gt__(self, other: Operand) -> Any:
+    def __gt__(self, other: Any) -> Any:
         return _apply_reflected(operations.less, self, other)
 
-    def __ge__(self, other: Operand) -> Any:
+    def __ge__(self, other: Any) -> Any:
         return _apply_reflected(operations.less_equal, self, other)
 
-    def __eq__(self, other: Operand) -> Any:
+    def __eq__(self, other: Any) -> Any:
         if other is None:
             return NotImplemented  # searches compare anything with anything
         return _apply(operations.equal, self, other)
 
-    def __ne__(self, other: Operand) -> Any:
+    def __ne__(self, other: Any) -> Any:
         if other is None:
             return NotImplemented  # searches compare anything with anything
         return _apply(operations.not_equal, self, other)
@@ -202,3 +199,7 @@ def _host_only(what: str, expression: Expression) -> UsageError:
         where=str(caller_location() or ""),
         fix="read it with ctx[x] after a routine computed it, or ctx.item(x) for a single number",
     )
+
+
+Operand = Expression | float
+"""An operand of a pointwise function."""

@@ -449,7 +449,8 @@ class Tensor(TensorMethods, TypedTensor):
 
     def initialization(self) -> Any:
         """Return the computation of a parameter's first value."""
-        assert isinstance(self.definition, Parameter)
+        if not isinstance(self.definition, Parameter):
+            raise UsageError("Parameters have an initial value.", found=self.describe())
         return self.definition.code(self)
 
     def describe(self) -> str:

@@ -1,18 +1,29 @@
-"""Errors about arguments that a function does not take, with the names that other libraries give
-them.
+"""Errors about arguments: the boundary between users and the package.
+
+A public module holds each of its functions with a boundary around it: an exception that leaves the
+function is compared with the arguments of the call. If one of them does not fit the annotation of
+its parameter, this is the error. A call that succeeds pays for one more call of Python and nothing
+else. Calls from inside the package do not pass the boundary: modules import functions from where
+they are defined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import re
+import reprlib
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import fields
 from functools import wraps
-from inspect import Parameter, Signature, signature
-from typing import Any, TypeVar, cast
+from inspect import Parameter, Signature, isclass, isfunction, signature
+from types import TracebackType
+from typing import Any
 
-from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
-
-F = TypeVar("F", bound=Callable[..., Any])
+from ocannl_core.errors import OcannlError, UsageError
+from ocannl_core.origin import caller_location, is_inside
+from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
 
 _NAMES = {
     "dim": "axis",
@@ -40,57 +51,176 @@ _CALLS = {
 """Examples of calls, for functions whose arguments are none of another library's."""
 
 
-def explained(function: F) -> F:
-    """Return a function whose wrong arguments are a UsageError."""
-    module = "oc.nn" if function.__module__.startswith("ocannl_core.nn.") else "oc"
+_BOUNDARY = "_ocannl_boundary"
+_METHODS = frozenset({"__init__", "__call__", "__getitem__", "__setitem__", "__contains__"})
+
+
+def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
+    """Put the boundary around the functions and the methods of the classes of a public module.
+
+    Args:
+        namespace: The names of the module, which are changed.
+        names: The public ones of them.
+    """
+    module = namespace["__name__"].replace("ocannl_core", "oc", 1)
+    for name in names:
+        value = namespace.get(name)
+        if not str(getattr(value, "__module__", "")).startswith("ocannl_core."):
+            continue
+        if isfunction(value):
+            namespace[name] = bounded(f"{module}.{name}", value)
+        elif isclass(value) and not issubclass(value, Exception):
+            _guard_class(value)
+
+
+def _guard_class(owner: type) -> None:
+    for base in owner.__mro__:
+        if not base.__module__.startswith("ocannl_core.") or getattr(base, "_is_protocol", False):
+            continue
+        for name, value in list(vars(base).items()):
+            if isfunction(value) and (name in _METHODS or not name.startswith("_")):
+                setattr(base, name, bounded(f"{base.__name__}.{name}", value))
+            elif name == "__new__" and isinstance(value, staticmethod):
+                base.__new__ = bounded(base.__name__, value.__func__)  # type: ignore[method-assign]
+
+
+def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose exceptions name the argument that does not fit, if one does not.
+
+    Args:
+        title: The function, as users write it.
+        function: The function.
+    """
+    if hasattr(function, _BOUNDARY):
+        return function
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return called(f"{module}.{function.__name__}", function, args, kwargs)
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            refuse(error, title, function, args, kwargs)
+            raise
 
-    return cast(F, wrapper)
+    setattr(wrapper, _BOUNDARY, True)
+    return wrapper
 
 
 def called(
     title: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return the result of a function.
+    """Return the result of a function, behind the boundary.
 
     Raises:
         UsageError: if it does not take these arguments.
     """
     try:
         return function(*args, **kwargs)
-    except TypeError:
-        check_arguments(title, signature(function), args, kwargs)
+    except Exception as error:
+        refuse(error, title, function, args, kwargs)
         raise
 
 
-def check_arguments(
-    title: str, parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+def refuse(
+    error: Exception,
+    title: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> None:
-    """Raise UsageError unless a function takes these arguments.
+    """Raise the error about the first argument that does not fit its parameter, after a call has
+    failed. Errors that explain themselves, and those of code of the user, are left alone.
 
-    Args:
-        title: The function, as users write it.
-        parameters: Its parameters.
-        args: The positional arguments.
-        kwargs: The others.
+    Raises:
+        UsageError: if an argument does not fit.
     """
+    if isinstance(error, OcannlError) or _left_the_package(error.__traceback__):
+        return
+    parameters = signature(function)
+    if function.__name__ == "__init__" and args:
+        title = type(args[0]).__name__
     try:
-        parameters.bind(*args, **kwargs)
+        bound = parameters.bind(*args, **kwargs)
     except TypeError as mismatch:
-        others = [
-            f"{_NAMES[each]}= for {each}="
-            for each in kwargs
-            if _NAMES.get(each) in parameters.parameters
-        ]
-        raise UsageError(
-            f"{title} takes the arguments {_listed(parameters)}.",
-            found=str(mismatch),
-            where=str(caller_location() or ""),
-            fix=f"write {', '.join(others)}" if others else _CALLS.get(title, ""),
-        ) from None
+        raise _mismatch(title, parameters, kwargs, mismatch) from None
+    _check(title, function, bound.arguments, type(args[0]) if args else None)
+
+
+def check_fields(value: Any) -> None:
+    """Raise UsageError unless the fields of a data class fit their annotations: for objects that
+    keep their arguments and use them later.
+    """
+    owner = type(value)
+    arguments = {each.name: getattr(value, each.name) for each in fields(owner) if each.init}
+    _check(owner.__name__, owner.__init__, arguments, owner)
+
+
+def _check(
+    title: str, function: Callable[..., Any], arguments: Mapping[str, Any], owner: type | None
+) -> None:
+    parameters = signature(function).parameters
+    for name, given in arguments.items():
+        kind = parameters[name].kind
+        values = {name: given}
+        if kind is Parameter.VAR_POSITIONAL:
+            values = {f"{name}[{number}]": each for number, each in enumerate(given)}
+        elif kind is Parameter.VAR_KEYWORD:
+            values = given
+        note = annotation_of(parameters[name], function, owner)
+        for text, value in values.items():
+            if not fits(value, note):
+                raise UsageError(
+                    f"{title} takes {in_words(note)} as {name}.",
+                    found=f"{text}={_written(value)}, of type {type(value).__name__}",
+                    where=str(caller_location() or ""),
+                    fix=_description((function, *inspect.getmro(owner or object)), name),
+                ) from None
+
+
+def _left_the_package(traceback: TracebackType | None) -> bool:
+    """True if a function of the user was running."""
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not is_inside(code) and not code.co_filename.startswith(("<", *libraries)):
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _mismatch(
+    title: str, parameters: Signature, kwargs: dict[str, Any], mismatch: TypeError
+) -> UsageError:
+    others = [
+        f"{_NAMES[each]}= for {each}="
+        for each in kwargs
+        if _NAMES.get(each) in parameters.parameters
+    ]
+    return UsageError(
+        f"{title} takes the arguments {_listed(parameters)}.",
+        found=str(mismatch),
+        where=str(caller_location() or ""),
+        fix=f"write {', '.join(others)}" if others else _CALLS.get(title, ""),
+    )
+
+
+def _written(value: object) -> str:
+    with suppress(Exception):
+        return reprlib.repr(value)
+    return "an object that cannot be printed"
+
+
+def _description(described: Iterable[object], name: str) -> str:
+    """Return the description of a parameter in the first docstring that has one, empty if none
+    has.
+    """
+    for each in described:
+        text = getattr(each, "__doc__", None)
+        entry = re.compile(rf"^    {name}: (.*(?:\n {{8}}.*)*)", re.MULTILINE)
+        found = entry.search(inspect.cleandoc(text)) if isinstance(text, str) else None
+        if found is not None:
+            return f"{name}: {' '.join(found[1].split())}"
+    return ""
 
 
 def _listed(parameters: Signature) -> str:
@@ -98,6 +228,6 @@ def _listed(parameters: Signature) -> str:
     plain = [
         each.replace(annotation=Parameter.empty)
         for each in parameters.parameters.values()
-        if each.name not in ("capture", "label")
+        if each.name not in ("capture", "label", "self")
     ]
     return str(Signature(plain))

@@ -23,6 +23,7 @@ from ocannl_core.tensor.graph.definitions import (
 )
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.messages.call_errors import refuse
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +67,9 @@ class Block(Generic[R]):
         session.block = application
         try:
             result = self._function(*tensors, **self.config)
+        except Exception as error:
+            refuse(error, self.name, self._function, tensors, self.config)
+            raise
         finally:
             session.block = outer
         self._applied = True

@@ -29,7 +29,6 @@ from ocannl_core.tensor.graph.parameter_set import ParameterScope
 from ocannl_core.tensor.graph.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.models.initial_values import OpenAxes, StatedShape, initial_value
 from ocannl_core.tensor.models.network_blocks import shared_parameter
 
@@ -45,7 +44,6 @@ def _row(axes: Any) -> Any:
     return [axes] if is_size else axes
 
 
-@explained
 def param(
     name: str,
     *,
@@ -213,7 +211,6 @@ def _take_out(initial: Tensor, loop: Loop[Tensor], origin: Origin) -> None:
         tensor.loop = None
 
 
-@explained
 def placeholder(
     name: str,
     *,
@@ -248,7 +245,6 @@ def placeholder(
     )
 
 
-@explained
 def declare(
     name: str,
     *,
@@ -329,7 +325,6 @@ def _new_statistic(
     return Tensor(session, definition, shape, precision, label, origin)
 
 
-@explained
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:
     """Return an integer that a routine takes when it is called: `step(i=3)`.
 
@@ -355,7 +350,6 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
     return StaticIndex(name, range)
 
 
-@explained
 def static_extent(name: str, *, max: int) -> StaticExtent:
     """Return the size of axes that a routine takes when it is called: `step(n=17)`.
 

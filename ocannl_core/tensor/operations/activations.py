@@ -12,7 +12,7 @@ from typing import Any
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.messages.call_errors import explained
+from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.primitives.operation import define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
     abs,
@@ -93,8 +93,7 @@ silu = define_operation("silu", forward=_silu, gradient=_silu_gradient)
 _exact_gelu = define_operation("gelu", forward=_gelu, gradient=_gelu_gradient)
 
 
-@explained
-def gelu(x: Any, *, approximate: str = "none") -> Any:
+def gelu(x: Operand, *, approximate: str = "none") -> Any:
     """Return `x` times the share of the normal distribution below it.
 
     Args:
@@ -115,7 +114,7 @@ def gelu(x: Any, *, approximate: str = "none") -> Any:
     return _exact_gelu(x)
 
 
-def mish(x: Any) -> Any:
+def mish(x: Operand) -> Any:
     """Return `x * tanh(softplus(x))`."""
     return x * tanh(softplus(x))
 
@@ -123,48 +122,47 @@ def mish(x: Any) -> Any:
 # ----- functions in pieces ------------------------------------------------------------------------
 
 
-def leaky_relu(x: Any, slope: float = 0.01) -> Any:
+def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
     """Return `x` above 0, and `slope * x` below."""
     return where(x > 0.0, x, slope * x)
 
 
-def elu(x: Any, alpha: float = 1.0) -> Any:
+def elu(x: Operand, alpha: float = 1.0) -> Any:
     """Return `x` above 0, and `alpha * (exp(x) - 1)` below."""
     return where(x > 0.0, x, alpha * expm1(minimum(x, 0.0)))
 
 
-def selu(x: Any) -> Any:
+def selu(x: Operand) -> Any:
     """Return `elu`, scaled so that mean 0 and variance 1 are kept (Klambauer et al. 2017)."""
     return _SELU_SCALE * elu(x, _SELU_ALPHA)
 
 
-def hardtanh(x: Any, low: float = -1.0, high: float = 1.0) -> Any:
+def hardtanh(x: Operand, low: float = -1.0, high: float = 1.0) -> Any:
     """Return `x` between two bounds, and the bounds outside."""
     return clip(x, low, high)
 
 
-def hardsigmoid(x: Any) -> Any:
+def hardsigmoid(x: Operand) -> Any:
     """Return `(x + 3) / 6`, bounded by 0 and 1."""
     return sat01((x + 3.0) * (1.0 / 6.0))
 
 
-def hardswish(x: Any) -> Any:
+def hardswish(x: Operand) -> Any:
     """Return `x * hardsigmoid(x)`."""
     return x * hardsigmoid(x)
 
 
-def relu6(x: Any) -> Any:
+def relu6(x: Operand) -> Any:
     """Return `x`, bounded by 0 and 6."""
     return clip(x, 0.0, 6.0)
 
 
-def softsign(x: Any) -> Any:
+def softsign(x: Operand) -> Any:
     """Return `x / (1 + |x|)`."""
     return x / (1.0 + abs(x))
 
 
-@explained
-def clip(x: Any, low: Any = None, high: Any = None) -> Any:
+def clip(x: Operand, low: Any = None, high: Any = None) -> Any:
     """Return `x`, where it is below `low` that, and where it is above `high` that.
 
     NaN stays. The gradient of a cell at a bound flows to `x`.
@@ -188,7 +186,7 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Any:
 # ----- short names --------------------------------------------------------------------------------
 
 
-def square(x: Any) -> Any:
+def square(x: Operand) -> Any:
     """Return `x * x`."""
     return mul(x, x)
 
@@ -196,27 +194,27 @@ def square(x: Any) -> Any:
 rsqrt = recip_sqrt
 
 
-def logical_xor(a: Any, b: Any) -> Any:
+def logical_xor(a: Operand, b: Operand) -> Any:
     """Return 1 where one of the two is 0 and the other is not, and 0 elsewhere."""
     return not_equal(logical_not(a), logical_not(b))
 
 
-def isnan(x: Any) -> Any:
+def isnan(x: Operand) -> Any:
     """Return 1 where a cell is NaN, and 0 elsewhere."""
     return not_equal(x, x)
 
 
-def isfinite(x: Any) -> Any:
+def isfinite(x: Operand) -> Any:
     """Return 1 where a cell is neither infinite nor NaN, and 0 elsewhere."""
     return equal(x - x, 0.0)
 
 
-def isinf(x: Any) -> Any:
+def isinf(x: Operand) -> Any:
     """Return 1 where a cell is infinite, and 0 elsewhere."""
     return equal(abs(x), math.inf)
 
 
-def logaddexp(a: Any, b: Any) -> Any:
+def logaddexp(a: Operand, b: Operand) -> Any:
     """Return `log(exp(a) + exp(b))` without overflow."""
     if isinstance(a, Real) and isinstance(b, Real):
         raise UsageError(

@@ -9,7 +9,6 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations import contractions
 from ocannl_core.tensor.operations.axes import axes_of, operand
 from ocannl_core.tensor.operations.rearrangement import expand_dims
@@ -17,7 +16,6 @@ from ocannl_core.tensor.primitives.dimension import Capture
 from ocannl_core.tensor.primitives.specifications import composite_operation
 
 
-@explained
 def concat(
     spec: str | Sequence[Any],
     *operands: Any,
@@ -102,7 +100,6 @@ def _concat_along(
         )
 
 
-@explained
 def stack(
     *operands: Any,
     axis: str | int = "output",

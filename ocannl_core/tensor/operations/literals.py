@@ -38,7 +38,6 @@ from ocannl_core.tensor.graph.definitions import LITERAL, Literal
 from ocannl_core.tensor.graph.precision import Precision, choose_precision, widen_for_range
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.contractions import stack
 from ocannl_core.tensor.operations.nested_literals import (
     Batch,
@@ -70,7 +69,6 @@ Basis = str | Sequence[str | None] | None
 # ----- exact shapes -------------------------------------------------------------------------------
 
 
-@explained
 def tensor(
     value: Any,
     *,
@@ -174,6 +172,10 @@ def number(
     )
 
 
+_MOST_CALLS = 2**28
+"""Of a function of Python, which take an hour and the memory for as many objects."""
+
+
 def from_function(
     function: Callable[..., float],
     *,
@@ -207,6 +209,13 @@ def from_function(
         )
     where = str(location or "")
     _check_indices(function, len(shape.dims), where)
+    if prod(shape.dims) > _MOST_CALLS:
+        raise UsageError(
+            "A function of indices is called once for each cell.",
+            found=f"shape {shape}, of {prod(shape.dims)} cells",
+            where=where,
+            fix="oc.offsets has the indices as tensors, for a formula that a routine computes",
+        )
     numbers = [_cell(function, position, where) for position in product(*map(range, shape.dims))]
     cells = cells_of(parse_nested(numbers, where), where).reshape(shape.dims)
     name = label or getattr(function, "__name__", "function").strip("<>")

@@ -251,11 +251,24 @@ def cumulative_prod(x: Any, axis: int | None = None) -> Any:
     return functions["cumprod"](x, axis)
 
 
+_LONGEST_DIFFERENCE = 127
+"""Along an axis of unknown size: differences of higher order have coefficients beyond float32."""
+
+
 @_counterpart()
 def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
     """Return the differences of neighbours along an axis."""
     x = operand(a, "diff")
-    whole = (slice(None),) * axes_of(x, "diff").position(axis)
+    axes = axes_of(x, "diff")
+    place = axes.position(axis)
+    size = axes.size(place)
+    if not 0 <= n <= (_LONGEST_DIFFERENCE if size is None else size):
+        raise UsageError(
+            "diff takes differences at most as often as the axis has cells.",
+            found=f"n={n}, axis={axis} of size {'unknown' if size is None else size}",
+            where=str(caller_location() or ""),
+        )
+    whole = (slice(None),) * place
     for _ in range(n):
         x = x[(*whole, slice(1, None))] - x[(*whole, slice(None, -1))]
     return x

@@ -23,7 +23,6 @@ from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.axes import apply, axes_of, operand, write_shape
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import (
@@ -57,7 +56,6 @@ _last_write = replace(
 """The greatest of the numbers written at a position; the least integer where there is none."""
 
 
-@explained
 def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any:
     """Return a tensor with cells replaced at positions along an axis, where `take` would read.
 
@@ -118,7 +116,6 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     return apply(pointwise.where, (pointwise.less_equal(0, last), chosen, given), spec, name="put")
 
 
-@explained
 def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     """Return a tensor with cells replaced at positions along an axis, with other positions for each
     place on the other axes, as `numpy.put_along_axis` does.

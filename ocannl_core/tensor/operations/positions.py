@@ -21,7 +21,6 @@ from ocannl_core.shape.translation.logic import ScatterRows, Take, TakeAlong
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.axes import apply, known_axes, settle_axes, write_shape
 from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
@@ -63,7 +62,6 @@ _take_along = _define("take_along", sums=False)
 _scatter_add = _define("scatter_add", sums=True)
 
 
-@explained
 def take(
     x: Any,
     ids: Any,
@@ -98,7 +96,6 @@ def take(
     return _take.tensor(operands, logic, label=label, dtype=dtype, requires_grad=requires_grad)
 
 
-@explained
 def take_along(
     x: Any,
     ids: Any,
@@ -121,7 +118,6 @@ def take_along(
     )
 
 
-@explained
 def scatter_add(
     ids: Any,
     updates: Any,

@@ -18,7 +18,6 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.language.constraints import DimEqual
 from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.axes import (
     Axes,
     AxisArgument,
@@ -81,7 +80,6 @@ def _permute(name: str, x: Tensor, own: Axes, order: Sequence[int]) -> Tensor:
     return move(name, x, f"{own.spec} => {write_shape(names, own.ranks)}")
 
 
-@explained
 def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
     """Return the tensor with axes moved to other positions; the others keep their order."""
     given = operand(x, "moveaxis")
@@ -99,7 +97,6 @@ def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
     return _permute("moveaxis", given, own, order)
 
 
-@explained
 def swapaxes(x: Any, first: int, second: int) -> Any:
     """Return the tensor with two axes exchanged."""
     given = operand(x, "swapaxes")
@@ -141,7 +138,6 @@ def slices_of(x: Tensor) -> Iterator[Tensor]:
 # ----- axes inserted and removed ------------------------------------------------------------------
 
 
-@explained
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     """Return the tensor with axes of size 1 at positions of the result.
 
@@ -163,7 +159,6 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     )
 
 
-@explained
 def squeeze(x: Any, axis: AxisArgument = None) -> Any:
     """Return the tensor without axes of size 1.
 

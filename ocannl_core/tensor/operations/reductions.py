@@ -25,7 +25,6 @@ from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.operator_bindings import functions
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations import contractions
 from ocannl_core.tensor.operations.axes import AxisArgument, apply, axes_of, operand, write_shape
 from ocannl_core.tensor.operations.literals import offsets
@@ -163,7 +162,6 @@ def _as_float(x: Tensor) -> Tensor:
 # ----- sums, extremes, products, truth ------------------------------------------------------------
 
 
-@explained
 def sum(
     x: Any,
     axis: AxisArgument = None,
@@ -183,7 +181,6 @@ def sum(
     return apply(_sum, (found.x,), found.spec, name="sum", dtype=dtype)
 
 
-@explained
 def mean(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the mean of cells along axes, of integers in floats."""
     found = _reduction("mean", x, axis, keepdims)
@@ -191,7 +188,6 @@ def mean(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return total / count_terms(total)
 
 
-@explained
 def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
     """Return the variance of cells along axes: the mean squared distance from the mean.
 
@@ -211,13 +207,11 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
     return total / (count if ddof == 0 else count - ddof)
 
 
-@explained
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
     """Return the square root of the variance; arguments are those of `var`."""
     return pointwise.sqrt(var(x, axis, keepdims=keepdims, ddof=ddof))
 
 
-@explained
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the greatest cell along axes, NaN if one is. The gradient goes to the first of equal
     cells.
@@ -226,7 +220,6 @@ def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return found(_greatest, found.x)
 
 
-@explained
 def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the least cell along axes, NaN if one is. The gradient goes to the first of equal
     cells.
@@ -235,7 +228,6 @@ def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     return found(_least, found.x)
 
 
-@explained
 def prod(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the product of cells along axes."""
     found = _reduction("prod", x, axis, keepdims)
@@ -273,14 +265,12 @@ def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operati
     return replace(made, gradient_expression=gradient)
 
 
-@explained
 def any(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return 1 where a cell along the axes is not 0, else 0."""
     found = _reduction("any", x, axis, keepdims)
     return found(_disjunction, found.x)
 
 
-@explained
 def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return 1 where no cell along the axes is 0, else 0."""
     found = _reduction("all", x, axis, keepdims)
@@ -290,7 +280,6 @@ def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
 # ----- positions of extremes ----------------------------------------------------------------------
 
 
-@explained
 def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the position of the greatest cell along an axis, as an integer of 32 bits: of equal
     cells that of the first, and that of the first NaN, if any.
@@ -303,7 +292,6 @@ def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     return _position("argmax", _greatest, x, axis, keepdims)
 
 
-@explained
 def argmin(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the position of the least cell along an axis; arguments are those of `argmax`."""
     return _position("argmin", _least, x, axis, keepdims)
@@ -348,7 +336,6 @@ def _divide_by_sum(reduction: Reduction, x: Tensor) -> Tensor:
     return result
 
 
-@explained
 def softmax(x: Any, axis: AxisArgument = -1, *, scale: float = 1.0) -> Any:
     """Return `exp(scale * x)` divided by its sum along axes.
 
@@ -365,7 +352,6 @@ def softmax_along(spec: str, x: Tensor) -> Tensor:
     return _divide_by_sum(Reduction("softmax", x, spec, spec), x)
 
 
-@explained
 def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     """Return the logarithm of `softmax(x, axis)`, without rounding small weights to 0."""
     reduction = _reduction("log_softmax", x, axis, keepdims=False)
@@ -374,7 +360,6 @@ def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     return shifted - pointwise.log(total)
 
 
-@explained
 def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the logarithm of the sum of `exp(x)` along axes, without overflow."""
     reduction = _reduction("logsumexp", x, axis, keepdims)
@@ -389,7 +374,6 @@ def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> A
 # ----- norms --------------------------------------------------------------------------------------
 
 
-@explained
 def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the norm of the cells along axes, as those of a vector.
 

@@ -18,7 +18,6 @@ from ocannl_core.dtypes import DType, int32
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import explained
 from ocannl_core.tensor.operations.axes import AxisArgument, apply, axes_of, operand, write_shape
 from ocannl_core.tensor.operations.contractions import where_along
 from ocannl_core.tensor.operations.joining import concat
@@ -44,7 +43,6 @@ def select(x: Tensor, axis: int, positions: Sequence[int], name: str) -> Tensor:
     return apply(where_along, (is_there, x, nothing), spec, name=name, dtype=dtype)
 
 
-@explained
 def flip(x: Any, axis: AxisArgument = None) -> Any:
     """Return the tensor with the order of the cells along axes reversed; along all by default."""
     given = operand(x, "flip")
@@ -61,7 +59,6 @@ def _part(x: Tensor, axis: int, key: slice) -> Tensor:
     return found
 
 
-@explained
 def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
     """Return the tensor with its cells moved along axes, those at the end to the beginning.
 
@@ -114,7 +111,6 @@ Widths = int | tuple[int, int] | Sequence[tuple[int, int]]
 """Cells to add on both sides of every axis, before and after every axis, or for each axis."""
 
 
-@explained
 def pad(
     x: Any,
     widths: Widths,
@@ -246,7 +242,6 @@ def _padded(mode: str, size: int, low: int, high: int) -> Sequence[int]:
 # ----- copies -------------------------------------------------------------------------------------
 
 
-@explained
 def repeat(x: Any, repeats: int, axis: int) -> Any:
     """Return the tensor with every cell along an axis repeated: `a, b` to `a, a, b, b`."""
     given = operand(x, "repeat")
@@ -261,7 +256,6 @@ def repeat(x: Any, repeats: int, axis: int) -> Any:
     return move("repeat", given, f"{own.spec} => {widened}", {"copy": count})
 
 
-@explained
 def tile(x: Any, repeats: int | Sequence[int]) -> Any:
     """Return the tensor repeated as a whole along axes: `a, b` to `a, b, a, b`.
 
@@ -314,7 +308,6 @@ def _count(repeats: object, name: str, least: int = 0) -> int:
 # ----- masks by position --------------------------------------------------------------------------
 
 
-@explained
 def tril(x: Any, k: int = 0) -> Any:
     """Return the tensor with zeros above a diagonal of its last two axes.
 
@@ -325,7 +318,6 @@ def tril(x: Any, k: int = 0) -> Any:
     return _triangle("tril", x, k, pointwise.less_equal)
 
 
-@explained
 def triu(x: Any, k: int = 0) -> Any:
     """Return the tensor with zeros below a diagonal; arguments are those of `tril`."""
     return _triangle("triu", x, k - 1, lambda low, high: pointwise.less(high, low))
@@ -357,7 +349,6 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
     return apply(pointwise.where, (mask, given, zero), spec, name=name)
 
 
-@explained
 def one_hot(ids: Any, classes: int, *, dtype: DType | str | None = None) -> Any:
     """Return 1 at the position that an integer names along a new last output axis, 0 elsewhere.
 

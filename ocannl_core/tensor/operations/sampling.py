@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ocannl_core.dtypes import float32, float64
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.computations.computation import require_tensor
+from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import axes_of
 from ocannl_core.tensor.operations.random import Counter, uniform
@@ -20,7 +19,7 @@ _SMALLEST = {float32: 2.0**-25, float64: 2.0**-54}
 
 
 def categorical(
-    scores: Tensor, *, axis: int = -1, temperature: Any = 1.0, counter: Counter | None = None
+    scores: Tensor, *, axis: int = -1, temperature: Operand = 1.0, counter: Counter | None = None
 ) -> Tensor:
     """Return a position along an axis, drawn with probability `softmax(scores / temperature)`, as
     an integer of 32 bits.

@@ -13,21 +13,19 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
 from pathlib import Path
 from random import Random
-from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -44,6 +42,7 @@ from ocannl_core.target import Target
 
 from ..contraction import Undetermined
 from ..grid import TooLarge
+from ..limits import Hang, limited
 from . import bounds
 from .author import case_of
 from .bounds import FORMATS, Array, Bounded
@@ -134,24 +133,6 @@ def setups_of(seed: int, number: int) -> list[Setup]:
         other = 3 - int(str(chosen["threads"]))
         found.append(first.with_override("threads", other))
     return found
-
-
-class _Late(BaseException):
-    """The time is up."""
-
-
-@contextmanager
-def _limited(seconds: int) -> Iterator[None]:
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise _Late
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)
@@ -254,10 +235,10 @@ def _updated(
 def outcome_of(case: SizedCase, setups: Sequence[Setup], seconds: int = SECONDS) -> CaseOutcome:
     """Return the outcome of a case that is compiled in several ways."""
     try:
-        with _limited(seconds), warnings.catch_warnings():
+        with limited(seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # labels that are summed at once are meant here
             return _judged(case, setups)
-    except _Late:
+    except Hang:
         return CaseOutcome("hang", f"more than {seconds} seconds")
     except (TooLarge, Undetermined):
         return CaseOutcome("too large")

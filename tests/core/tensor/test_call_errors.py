@@ -1,0 +1,112 @@
+"""Wrong arguments of public callables."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
+
+from ...fuzz.junk import Bench, doors
+
+X: Any = "junk"
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda x: oc.Block(X, x, x), "function"),
+        (lambda x: oc.require_shape(np.ones(3), "3"), "tensor"),
+        (lambda x: oc.topk(x, X), "k"),
+        (lambda x: x.topk(X), "k"),
+        (lambda x: oc.arange(2**70), "start"),
+        (lambda x: oc.hardswish(X), "x"),
+        (lambda x: oc.nn.avg_pool(x, axes=10**30), "axes"),
+        (lambda x: oc.nn.causal_mask(X), "length"),
+        (lambda x: oc.train.AdamW(lr=0.1), "learning_rate"),
+        (lambda x: oc.train.SGD(learning_rate=0.1, skip_outliers=X), "skip_outliers"),
+        (lambda x: oc.train.Adam(learning_rate=0.1, groups=[X]), "groups"),
+        (lambda x: oc.data.windows(X, 2), "ids"),
+        (lambda x: oc.data.Batch(3, 2), "arrays"),
+        (lambda x: oc.data.Loader(np.ones(3), batch=2, slots=X), "slots"),
+        (lambda x: oc.Context("interp").assign(X), "values"),
+        (lambda x: oc.Context("interp").compile_all([None]), "computations"),
+        (lambda x: oc.settings.other_arguments(X and 3), "arguments"),
+        (lambda x: oc.Tensor(X), "session"),
+        (lambda x: oc.custom.Broadcast(X), "scalar"),
+    ],
+)
+def test_the_error_names_the_argument(call: Callable[[oc.Tensor], Any], name: str) -> None:
+    with pytest.raises(oc.UsageError) as caught:
+        call(oc.tensor(np.ones((3, 4))))
+    assert name in str(caught.value)
+    assert "test_call_errors.py" in caught.value.where
+
+
+def test_the_error_describes_the_parameter_as_its_docstring_does() -> None:
+    with pytest.raises(oc.UsageError) as caught:
+        oc.train.AdamW(learning_rate=0.1, clip_norm=X)
+    assert "AdamW takes a number or None as clip_norm." in str(caught.value)
+    assert caught.value.fix.startswith("clip_norm: The largest norm of all gradients together;")
+
+
+def test_errors_of_functions_of_the_user_stay_as_they_are() -> None:
+    def body(carry: Any, x: Any) -> Any:
+        return [][3]
+
+    with pytest.raises(IndexError):
+        oc.scan(body, 0.0, oc.tensor(np.ones((3, 1)), batch_axes=1), reverse=X)
+
+
+def test_differences_are_taken_at_most_as_often_as_there_are_cells() -> None:
+    x = oc.tensor(np.ones((3, 4)))
+    for n in (-1, 5, 2**31):
+        with pytest.raises(oc.UsageError, match="at most as often"):
+            x.diff(n)
+    assert x.diff(3).shape.output == oc.tensor(np.ones((3, 1))).shape.output
+
+
+def test_annotations_of_public_callables_are_understood_when_a_program_runs() -> None:
+    unknown = []
+    for door in doors():
+        function: Any = door.get(Bench())
+        owner = function if isinstance(function, type) else None
+        function = inspect.unwrap(function.__init__ if owner else function)
+        function = getattr(function, "_function", function)
+        unknown += [
+            f"{door.title}: {each}"
+            for each in door.parameters
+            if inspect.isfunction(function)
+            and each.annotation not in ("Any", "Number", each.empty, Any)
+            and annotation_of(each, function, owner) is Any
+        ]
+    assert not unknown
+
+
+@pytest.mark.parametrize(
+    ("note", "good", "bad", "text"),
+    [
+        (int, (1, np.int64(2), True), (1.0, "1", None, 2**63), "an integer of 64 bits"),
+        (float, (1, 1.5, np.float32(1)), ("1", None, 1j), "a number"),
+        (int | None, (None, 1), ("a",), "an integer of 64 bits or None"),
+        (Literal["a", "b"], ("a",), ("c", 0), "'a' or 'b'"),
+        (Sequence[int], ([1], (), np.ones(2, int), range(3)), (["a"], "a", 1, {1}), "a sequence (each an integer of 64 bits)"),
+        (Iterable[str], ("ab", ["a"], iter("a")), ([1], 1), "an iterable (each a string)"),
+        (tuple[int, int], ((1, 2), [1, 2]), ((1,), (1, "a")), "a tuple of 2: an integer of 64 bits, an integer of 64 bits"),
+        (Mapping[str, int], ({"a": 1}, {}), ({1: 1}, [1]), "a mapping (each a string and an integer of 64 bits)"),
+        (Callable[..., int], (len, int), (1, "len"), "a function"),
+        (oc.Tensor, (), (1, "x"), "a Tensor"),
+        (Any, (1, None, object), (), "Any"),
+    ],
+)  # fmt: skip
+def test_values_fit_annotations(
+    note: Any, good: tuple[Any, ...], bad: tuple[Any, ...], text: str
+) -> None:
+    assert all(fits(each, note) for each in good)
+    assert not any(fits(each, note) for each in bad)
+    assert in_words(note) == text
