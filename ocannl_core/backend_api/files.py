@@ -5,6 +5,7 @@ from ocannl_core.storage.directory import (
     PrivateDirectory,
     private_directory,
     temporary_directory,
+    unfinished_directory,
 )
 from ocannl_core.storage.new_files import unfinished_name
 from ocannl_core.storage.object_cache import CachedObject, ObjectCache, object_cache
@@ -18,5 +19,6 @@ __all__ = [
     "private_directory",
     "strip_json_digest",
     "temporary_directory",
+    "unfinished_directory",
     "unfinished_name",
 ]

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import dtypes
+from ocannl_core import dtypes, settings
 from ocannl_core.errors import UsageError
 from ocannl_core.hooks.manager import Backend, reference, select
+from ocannl_core.storage.directory import unfinished_directory
 from ocannl_core.target import Capability, Target
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ def _run_suite(outcomes: _Outcomes, expression: str | None, *, is_verbose: bool)
             found=str(error),
             fix="pip install pytest hypothesis",
         ) from error
-    with tempfile.TemporaryDirectory() as folder:
-        configuration = Path(folder) / "pytest.ini"  # the user's own is not meant for these tests
-        configuration.write_text("[pytest]\n")
+    with unfinished_directory(settings.cache_directory(), "conformance") as directory:
+        directory.create("pytest.ini", b"[pytest]\n")  # the user's is not meant for these tests
+        folder, configuration = str(directory.path), directory.path / "pytest.ini"
         options = ["-q", "--no-header", "--no-summary", "-p", "no:cacheprovider"]
         options += ["--tb=auto" if is_verbose else "--tb=short"]
         options += ["--import-mode=importlib", "-c", str(configuration), "--rootdir", folder]

@@ -98,7 +98,8 @@ def write_backend(name: str, folder: Path, language: str = "c") -> None:
         for path, template in {**_FILES, **_FILES_OF[language]}.items():
             file = folder / path.replace("@NAME@", name)
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(_text(template, name), encoding="utf-8")
+            with file.open("x", encoding="utf-8") as new:
+                new.write(_text(template, name))
     except OSError as error:
         raise UsageError(
             "A new backend is written into a directory that does not exist yet.",

@@ -17,12 +17,17 @@ import stat
 import threading
 import warnings
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ocannl_core.storage import trust
 from ocannl_core.storage.new_files import create, is_stale, moved, unfinished_name
+
+if TYPE_CHECKING:
+    import subprocess
 
 _LARGEST = 1 << 30
 """The largest size of a cached file in bytes."""
@@ -229,6 +234,20 @@ class PrivateDirectory:
         there, here = source.descriptor, self.descriptor
         os.replace(old, new or old, src_dir_fd=there, dst_dir_fd=here)
 
+    def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run a program in the directory; its temporary files are there, too."""
+        import subprocess  # slower to import than this module, and rarely needed
+
+        place = str(self.place)
+        return subprocess.run(
+            command,
+            cwd=place,
+            env={**os.environ, "TMPDIR": place},
+            pass_fds=(self.descriptor,),
+            capture_output=True,
+            text=True,
+        )
+
     def remove(self, name: str) -> None:
         """Remove a file."""
         with suppress(OSError):
@@ -303,6 +322,30 @@ def open_private(path: Path, *, create: bool = False) -> PrivateDirectory:
         while len(_held) > _MOST_HELD:
             del _held[next(iter(_held))]
         return found
+
+
+@contextmanager
+def unfinished_directory(root: Path, name: str) -> Iterator[PrivateDirectory]:
+    """Yield a new directory for a program that writes files, and remove it afterwards.
+
+    Args:
+        root: The cache directory.
+        name: A directory in it.
+
+    Raises:
+        OSError: if no temporary directory can be created either.
+    """
+    own = unfinished_name()
+    try:
+        scratch = private_directory(root, name).scratch
+        made = scratch.child(own)
+    except OSError as error:
+        scratch = temporary_directory(root, name, error)
+        made = scratch.child(own)
+    try:
+        yield made
+    finally:
+        scratch.remove_unfinished(own)
 
 
 def temporary_directory(refused: Path, name: str, error: OSError) -> PrivateDirectory:

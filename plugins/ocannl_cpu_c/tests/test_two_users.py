@@ -460,6 +460,21 @@ def test_links_of_another_user_redirect_no_saved_file(
     assert precious.read_text() == "precious"
 
 
+# ----- temporary files ------------------------------------------------------------------------------
+
+
+def test_a_directory_open_to_all_gets_no_files_of_compilers(world: World) -> None:
+    script = world.home / "cc"
+    script.write_text(
+        f'#!/bin/sh\nstat -L -c \'%u %a %n\' "$TMPDIR" >> {world.home}/places\nexec cc "$@"\n'
+    )
+    script.chmod(0o755)
+    world.victim(OCANNL_CC=str(script), TMPDIR=str(world.loose))
+    places = (world.home / "places").read_text().splitlines()
+    assert len(places) > 1
+    assert all(place.startswith(f"{VICTIM} 700 /proc/self/fd/") for place in places)
+
+
 # ----- dumps ----------------------------------------------------------------------------------------
 
 

@@ -116,7 +116,6 @@ class DiskCache:
                 unit.loops,
                 calls_libraries=unit.calls_libraries,
                 directory=directory,
-                is_only_place=self.compiled.is_temporary,
             )
         except BaseException:
             scratch.remove_unfinished(directory.path.name)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ocannl_core.backend_api import CompileError, DType, bfloat16, dataclass, settings
 from ocannl_core.backend_api.c_family import EMULATED_TILES, CompilerVectorisation
-from ocannl_core.backend_api.files import PrivateDirectory
+from ocannl_core.backend_api.files import PrivateDirectory, private_directory, unfinished_directory
 from ocannl_cpu_c import amx_permission
 from ocannl_cpu_c.processes import Process
 
@@ -125,7 +125,6 @@ class Compiler:
         *,
         calls_libraries: bool = True,
         directory: PrivateDirectory | None = None,
-        is_only_place: bool = False,
     ) -> Compilation:
         """Start to compile a C file into a shared object.
 
@@ -134,9 +133,9 @@ class Compiler:
             target: The path of the object.
             loops: The loops to vectorise; fewer compile faster.
             calls_libraries: False if it calls no library.
-            directory: The directory of both, which the compiler reaches by its descriptor, so that
-                no other path can be substituted; None for files anywhere.
-            is_only_place: True if the compiler puts its temporary files there, too.
+            directory: The directory of both and of the compiler's temporary files, which it reaches
+                by its descriptor, so that no other path can be substituted; None for files
+                anywhere.
 
         Raises:
             OSError: if it cannot be started.
@@ -147,7 +146,7 @@ class Compiler:
         if directory is not None:
             source, target = directory.place / source, directory.place / target
             descriptors = [directory.descriptor]
-            variables = {"TMPDIR": str(directory.place)} if is_only_place else {}
+            variables = _variables(directory)
         files = ("-o", str(target), str(source))
         command = (*self.command, *level, *self.flags, *files, *linked)
         return Compilation(command, source, target, Process(command, variables, descriptors))
@@ -372,16 +371,32 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
     return macros
 
 
+def _variables(directory: PrivateDirectory) -> dict[str, str]:
+    """Return the environment variables that keep the files of a compiler private.
+
+    Others could exchange its assembly in a TMPDIR that is open to them. Zig keeps compiled
+    libraries, which it does not verify, in the home directory.
+    """
+    place = str(directory.place)
+    caches = {"ZIG_LOCAL_CACHE_DIR": place}
+    if "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
+        own = private_directory(settings.cache_directory(), "zig")
+        caches["ZIG_GLOBAL_CACHE_DIR"] = str(own.path)
+    return {"TMPDIR": place, **caches}
+
+
 def _query(command: list[str]) -> tuple[int, str]:
     """Return the exit status of a compiler and its output."""
-    try:
-        process = Process(command, is_watched=False)
-    except OSError as error:  # not executable, or for another machine
-        return 127, str(error)
-    try:
-        return process.finish()
-    finally:
-        process.stop()
+    with unfinished_directory(settings.cache_directory(), "cpu_c") as directory:
+        variables, descriptors = _variables(directory), [directory.descriptor]
+        try:
+            process = Process(command, variables, descriptors, is_watched=False)
+        except OSError as error:  # not executable, or for another machine
+            return 127, str(error)
+        try:
+            return process.finish()
+        finally:
+            process.stop()
 
 
 def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:

@@ -226,7 +226,7 @@ def _compile(
     raise CompileError(
         "The C compiler must write shared objects that can be loaded.",
         found=problem,
-        fix="see whether the disk is full, and set OCANNL_CACHE_DIR and TMPDIR to directories with "
+        fix="see whether the disk is full, and set OCANNL_CACHE_DIR to a directory with "
         "space; check the compiler with OCANNL_CC=...",
     )
 

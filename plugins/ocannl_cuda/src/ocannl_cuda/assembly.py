@@ -9,13 +9,12 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import shutil
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from ocannl_core.backend_api import dataclass
+from ocannl_core.backend_api import dataclass, settings
+from ocannl_core.backend_api.files import unfinished_directory
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
 from ocannl_cuda.resources import OPTION, Resources, parse
@@ -82,11 +81,11 @@ def assemble(
         RejectedError: if the compiler rejects the text.
     """
     content, log = compiler.compile_and_report(text, architecture, "kernels.cu", OPTION)
-    with tempfile.TemporaryDirectory(prefix="ocannl-") as folder:
-        path = Path(folder) / "kernels.cubin"
-        path.write_bytes(content)
-        command = [str(disassembler), "-c", str(path)]
-        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    with unfinished_directory(settings.cache_directory(), "cuda") as directory:
+        directory.create("kernels.cubin", content)
+        run = directory.run([str(disassembler), "-c", "kernels.cubin"])
+        run.check_returncode()
+        listing = run.stdout
     resources = parse(log)
     return {
         symbol: _assembly(resources[symbol], part) for symbol, part in sections(listing).items()

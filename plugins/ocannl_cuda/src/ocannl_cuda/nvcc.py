@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import tempfile
 from functools import cache
-from pathlib import Path
 
-from ocannl_core.backend_api import dataclass
+from ocannl_core.backend_api import dataclass, settings
+from ocannl_core.backend_api.files import unfinished_directory
 from ocannl_cuda.compiler import OPTIONS, RejectedError
 
 _RELEASE = re.compile(r"release (\d+)\.(\d+), (V[\d.]+)")
@@ -59,15 +58,14 @@ class Nvcc:
             RejectedError: with the messages of the compiler.
         """
         options = ["-cubin", f"-arch={architecture}", "-w", *OPTIONS, *more_options]
-        with tempfile.TemporaryDirectory(prefix="ocannl-nvcc-") as folder:
-            source, target = Path(folder) / name, Path(folder) / "code.cubin"
-            source.write_text(text, encoding="utf-8")
-            command = [self.command, *options, "-o", target.name, name]
-            run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        with unfinished_directory(settings.cache_directory(), "cuda") as directory:
+            directory.create(name, text.encode())
+            run = directory.run([self.command, *options, "-o", "code.cubin", name])
             log = (run.stderr + run.stdout).strip()
-            if run.returncode or not target.is_file():
+            cubin = directory.read_unfinished("code.cubin")
+            if run.returncode or cubin is None:
                 raise RejectedError(log or f"exit code {run.returncode}")
-            return target.read_bytes(), log
+            return cubin, log
 
 
 @cache

@@ -51,12 +51,12 @@ def build() -> Path:
     temporary = f"{LIBRARY}.{os.getpid()}"
     flags = ["-O1", "-g", "-w", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}", "-Wl,-Bsymbolic"]
     command = [_c_compiler(), *flags, "-o", temporary, "driver.c", "stubs.c", "-ldl", "-pthread"]
-    run = subprocess.run(command, cwd=place.path, capture_output=True, text=True)
+    run = place.run(command)
     if run.returncode:
         raise CompileError(
             "The emulated driver must compile.", found=run.stderr, where=str(place.path)
         )
-    os.replace(place.path / temporary, place.path / LIBRARY)
+    place.take(place, temporary, LIBRARY)
     return place.path
 
 

@@ -12,12 +12,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
 from ocannl_core.backend_api import dataclass, settings
-from ocannl_core.backend_api.files import object_cache
+from ocannl_core.backend_api.files import object_cache, unfinished_directory
 from ocannl_cuda.compiler import RejectedError
 
 FOLDER = Path(__file__).parent
@@ -96,10 +95,9 @@ class HostCompiler:
         ]
         if self.finds_races:
             exports = [*(_names_of(*found[1:]) for found in _KERNEL.findall(text)), *exports]
-        with tempfile.TemporaryDirectory(prefix="ocannl-emulator-") as folder:
-            source, target = Path(folder) / name, Path(folder) / "code.so"
-            source.write_text("\n".join([text, *exports, ""]), encoding="utf-8")
-            races = [RACE_HEADER] if self.finds_races else []
+        with unfinished_directory(settings.cache_directory(), "cuda_emulator") as directory:
+            directory.create(name, "\n".join([text, *exports, ""]).encode())
+            target, races = "code.so", [RACE_HEADER] if self.finds_races else []
             headers = [HEADERS[0], *races, *HEADERS[1:]]
             includes = (each for header in headers for each in ("-include", str(header)))
             first = [*self.command, *self.flags, *includes]
@@ -109,15 +107,18 @@ class HostCompiler:
                 detector = str(_race_detector(self.command))
                 steps = [
                     [*first, *instrumented, "-x", "c++", "-c", name, "-o", "kernels.o"],
-                    [*self.command, "-shared", "kernels.o", detector, "-o", target.name],
+                    [*self.command, "-shared", "kernels.o", detector, "-o", target],
                 ]
             else:
-                steps = [[*first, "-shared", "-x", "c++", name, "-o", target.name]]
+                steps = [[*first, "-shared", "-x", "c++", name, "-o", target]]
             for step in steps:
-                run = subprocess.run(step, cwd=folder, capture_output=True, text=True)
+                run = directory.run(step)
                 if run.returncode:
                     raise RejectedError(run.stderr.strip() or f"exit code {run.returncode}")
-            return target.read_bytes()
+            made = directory.read_unfinished(target)
+            if made is None:
+                raise RejectedError("no shared object")
+            return made
 
 
 def _names_of(kernel: str, parameters: str) -> str:
@@ -142,13 +143,13 @@ def _race_detector(command: tuple[str, ...]) -> Path:
     stored = object_cache(settings.cache_directory(), "cuda_emulator", key, ".o")
     found = stored.find(_DETECTOR)
     if found is None:
-        with tempfile.TemporaryDirectory(prefix="ocannl-races-") as folder:
-            made = Path(folder) / f"{_DETECTOR}.o"
-            build = [*command, *flags, str(RACE_DETECTOR), "-o", str(made)]
-            run = subprocess.run(build, capture_output=True, text=True)
-            if run.returncode:
+        with unfinished_directory(settings.cache_directory(), "cuda_emulator") as directory:
+            made = f"{_DETECTOR}.o"
+            run = directory.run([*command, *flags, str(RACE_DETECTOR), "-o", made])
+            content = directory.read_unfinished(made)
+            if run.returncode or content is None:
                 raise RejectedError(run.stderr.strip() or f"exit code {run.returncode}")
-            found = stored.add([_DETECTOR], made.read_bytes())
+            found = stored.add([_DETECTOR], content)
     return found.directory.path / found.name
 
 
