@@ -1,6 +1,8 @@
 """Losses and metrics of predictions: one number for all examples, of shape `()`, or one for each.
 
 Examples are positions of the batch; the output axes of a prediction are its classes or features.
+Targets are not broadcast: a loss states the axes that predictions and targets have in common, and
+information on sizes flows both ways.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from ocannl_core.tensor.operations.contractions import einmax, einsum, where
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import checked, second
 from ocannl_core.tensor.operations.reductions import argmax
+from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
     equal,
@@ -32,6 +35,12 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
 )
 
 Reduction = Literal["mean", "sum", "none"]
+
+_PAIRED = "..b..|..i..->..o..; ..b..|..i..->..o.."
+"""The shapes of predictions and of targets that are compared cell by cell."""
+
+_NUMBERED = "..b..|_; ..b..|..t..->..u.."
+"""The shapes of scores and of the numbers of true classes, whose other axes have size 1."""
 
 _ALL = "...|...->... => "
 _EACH = "...|... => ...|"
@@ -61,7 +70,7 @@ def cross_entropy(
         UsageError: for a smoothing that is no probability, or `ignore` beside probabilities; and
             when the routine runs, if a target is the number of no class.
     """
-    _check(scores, targets, "cross_entropy", reduction)
+    _check(scores, targets, "cross_entropy", reduction, has_classes=True)
     if not isinstance(smoothing, Real) or isinstance(smoothing, bool) or not 0 <= smoothing < 1:
         raise UsageError(
             "Label smoothing is a probability below 1.",
@@ -82,20 +91,12 @@ def cross_entropy(
             fix="set the probabilities of such examples to 0",
         )
     if has_ids:
-        ids = targets if ignore is None else where(equal(targets, ignore), 0, targets)
-        chosen = _at_class(ids, shifted)
+        chosen = _at_class(_known(targets, ignore), shifted)
         each: Tensor = total - _smoothed(chosen, shifted, smoothing)
     else:
         logs = shifted - total
         each = -_smoothed(einsum(_EACH, targets * logs), logs, smoothing)
-    if ignore is None:
-        return _reduced(each, reduction)
-    counts = cast(not_equal(targets, ignore), each.dtype)
-    each = where(counts, each, 0.0)
-    if reduction != "mean":
-        return _reduced(each, reduction)
-    result: Tensor = einsum(_ALL, each) / einsum(_ALL, counts)
-    return result
+    return _reduced_counted(each, targets, ignore, reduction)
 
 
 def _smoothed(chosen: Tensor, logs: Tensor, smoothing: float) -> Tensor:
@@ -119,7 +120,7 @@ def binary_cross_entropy(
 def mean_squared_error(
     predictions: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return the squares of the differences."""
+    """Return the squares of the differences; shapes agree."""
     _check(predictions, targets, "mean_squared_error", reduction)
     difference = predictions - targets
     return _reduced(difference * difference, reduction)
@@ -128,7 +129,7 @@ def mean_squared_error(
 def huber(
     predictions: Tensor, targets: Tensor, *, delta: float = 1.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return half the squares of differences up to `delta`, continued linearly.
+    """Return half the squares of differences up to `delta`, continued linearly; shapes agree.
 
     Raises:
         UsageError: if `delta` is not positive.
@@ -148,7 +149,7 @@ def huber(
 
 
 def hinge(scores: Tensor, signs: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Return `max(0, 1 - sign * score)` for signs of -1 and 1."""
+    """Return `max(0, 1 - sign * score)` for signs of -1 and 1; shapes agree."""
     _check(scores, signs, "hinge", reduction)
     return _reduced(maximum(1.0 - signs * scores, 0.0), reduction)
 
@@ -161,48 +162,86 @@ def kl_divergence(
     Shapes: both `...|classes`; one number for each example before the reduction. Classes of
     probability 0 count 0.
     """
-    _check(log_probabilities, targets, "kl_divergence", reduction)
+    _check(log_probabilities, targets, "kl_divergence", reduction, has_classes=True)
     is_possible = targets > 0.0
     own = log(where(is_possible, targets, 1.0))
     each = einsum(_EACH, where(is_possible, targets * (own - log_probabilities), 0.0))
     return _reduced(each, reduction)
 
 
-def accuracy(scores: Tensor, targets: Tensor) -> Tensor:
+def accuracy(
+    scores: Tensor, targets: Tensor, *, ignore: int | None = None, reduction: Reduction = "mean"
+) -> Tensor:
     """Return the fraction of examples whose true class has the highest score.
 
     Shapes: scores `...|classes`, targets `...|`, integers. Equal scores count as right.
+
+    Args:
+        scores: The scores of the classes.
+        targets: The true classes.
+        ignore: A target whose examples do not count, such as -100.
+        reduction: As for `cross_entropy`; `"none"` is 1 for each example that is right.
 
     Raises:
         UsageError: if the targets are no integers; and when the routine runs, if one is the number
             of no class.
     """
-    _check_classes(scores, targets, "accuracy")
+    _check_classes(scores, targets, "accuracy", reduction)
     # the cell of the true class is not exceeded by any
     exceeding = einmax(_EACH, scores) > scores
-    wrong = _at_class(targets, cast(exceeding, float32))
-    return mean(_ALL, 1.0 - wrong)
+    wrong = _at_class(_known(targets, ignore), cast(exceeding, float32))
+    return _reduced_counted(1.0 - wrong, targets, ignore, reduction)
 
 
-def confusion(scores: Tensor, targets: Tensor) -> Tensor:
+def confusion(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> Tensor:
     """Return the number of examples of each true class with each predicted one, in int32.
 
     Shapes: scores `...|classes`, targets `...|`, integers; the result `|true,predicted`. The
     predicted class is the first one of the highest score.
 
+    Args:
+        scores: The scores of the classes.
+        targets: The true classes.
+        ignore: A target whose examples do not count, such as -100.
+
     Raises:
         UsageError: as for `accuracy`.
     """
-    _check_classes(scores, targets, "confusion")
-    is_true = _is_class(targets, scores)
+    _check_classes(scores, targets, "confusion", "none")
+    is_true = _is_class(_known(targets, ignore), scores)
+    if ignore is not None:
+        is_true = is_true * cast(not_equal(targets, ignore), is_true.dtype)
     is_predicted = _is_class(argmax(scores, axis=-1), scores)
     result: Tensor = einsum("...|t; ...|p => t,p", is_true, is_predicted)
     return result
 
 
-def perplexity(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the exponential of the mean cross entropy, in number of equally likely classes."""
-    result: Tensor = exp(cross_entropy(scores, targets))
+def perplexity(scores: Tensor, targets: Tensor, *, ignore: int | None = None) -> Tensor:
+    """Return the exponential of the mean cross entropy, in number of equally likely classes.
+
+    The perplexity of several batches is that of their mean cross entropy, not the mean of theirs.
+    """
+    result: Tensor = exp(cross_entropy(scores, targets, ignore=ignore))
+    return result
+
+
+def _known(targets: Tensor, ignore: int | None) -> Tensor:
+    """Return the numbers of the true classes, 0 for examples that do not count."""
+    ids: Tensor = targets if ignore is None else where(equal(targets, ignore), 0, targets)
+    return ids
+
+
+def _reduced_counted(
+    each: Tensor, targets: Tensor, ignore: int | None, reduction: Reduction
+) -> Tensor:
+    """Reduce numbers of examples, without those of an ignored target."""
+    if ignore is None:
+        return _reduced(each, reduction)
+    counts = cast(not_equal(targets, ignore), each.dtype)
+    each = where(counts, each, 0.0)
+    if reduction != "mean":
+        return _reduced(each, reduction)
+    result: Tensor = einsum(_ALL, each) / einsum(_ALL, counts)
     return result
 
 
@@ -249,23 +288,46 @@ def _check_are_examples(ids: Tensor) -> None:
         )
 
 
-def _check_classes(scores: object, targets: Tensor, name: str) -> None:
-    _check(scores, targets, name, "mean")
-    if not targets.dtype.is_integer:
+def _check_classes(scores: object, targets: object, name: str, reduction: object) -> None:
+    if isinstance(targets, Tensor) and not targets.dtype.is_integer:
         raise UsageError(
             f"oc.nn.{name} compares scores with the numbers of the true classes.",
             found=f"targets of {targets.dtype}",
             where=str(caller_location() or ""),
             fix='oc.tensor(ids, dtype="int32", batch_axes=1)',
         )
+    _check(scores, targets, name, reduction, has_classes=True)
 
 
-def _check(predictions: object, targets: object, name: str, reduction: object) -> None:
+def _check(
+    predictions: object, targets: object, name: str, reduction: object, *, has_classes: bool = False
+) -> None:
+    """Refuse arguments of other kinds, and shapes of which one would be broadcast."""
     require_tensor(predictions, f"oc.nn.{name}")
     require_tensor(targets, f"oc.nn.{name}")
+    assert isinstance(predictions, Tensor)
+    assert isinstance(targets, Tensor)
     if reduction not in get_args(Reduction):
         raise UsageError(
             'The reduction of a loss is "mean", "sum" or "none".',
             found=f"reduction={reduction!r}",
             where=str(caller_location() or ""),
         )
+    are_ids = has_classes and targets.dtype.is_integer
+    if are_ids:
+        _check_are_examples(targets)
+    try:
+        require_shapes(_NUMBERED if are_ids else _PAIRED, predictions, targets)
+    except ShapeError:
+        wanted = "a target of its own shape"
+        fix = "oc.reshape, oc.broadcast_to or batch_axes= states the correspondence"
+        if are_ids:
+            wanted = "the number of its class"
+        elif has_classes:
+            fix = f'dtype="int32" for numbers of classes; for probabilities, {fix}'
+        raise ShapeError(
+            f"oc.nn.{name} compares each example with {wanted}; none is broadcast.",
+            found=f"predictions of shape {predictions.shape} and targets of shape {targets.shape}",
+            where=str(caller_location() or ""),
+            fix=fix,
+        ) from None

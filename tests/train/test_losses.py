@@ -179,6 +179,72 @@ def test_ignored_targets_need_not_be_classes(target: str) -> None:
     assert not slopes[IDS == 3].any()
 
 
+PAIRED = [
+    oc.nn.cross_entropy,
+    oc.nn.binary_cross_entropy,
+    oc.nn.mean_squared_error,
+    oc.nn.huber,
+    oc.nn.hinge,
+    oc.nn.kl_divergence,
+]
+NUMBERED = [oc.nn.cross_entropy, oc.nn.accuracy, oc.nn.confusion, oc.nn.perplexity]
+
+
+def _shaped(shape: Any, **options: Any) -> oc.Tensor:
+    batch, _, output = shape.partition("|")
+    rows = [[int(n) for n in row.split(",") if n] for row in (batch, output)]
+    return oc.placeholder("x", batch=rows[0], output=rows[1], **options)
+
+
+@pytest.mark.parametrize("loss", PAIRED)
+@pytest.mark.parametrize(
+    "targets", ["4|", "|3", "1|3", "4|1", "3|3", "4|4", "2,4|3", "|4,3", "4|2,3"]
+)
+def test_a_target_of_another_shape_is_refused_by_every_loss(loss: Any, targets: str) -> None:
+    with pytest.raises(oc.ShapeError, match=r"none is broadcast[^~]*shape 4\|3 and targets"):
+        loss(_shaped("4|3"), _shaped(targets))
+    with pytest.raises(oc.ShapeError, match="none is broadcast"):
+        loss(_shaped(targets), _shaped("4|3"))
+
+
+@pytest.mark.parametrize("loss", NUMBERED)
+@pytest.mark.parametrize("targets", ["|", "1|", "3|", "2,4|"])
+def test_numbers_of_classes_for_other_examples_are_refused(loss: Any, targets: str) -> None:
+    with pytest.raises(oc.ShapeError, match="the number of its class; none is broadcast"):
+        loss(_shaped("4|3"), _shaped(targets, dtype="int32"))
+
+
+def test_numbers_of_classes_that_are_floats_are_refused() -> None:
+    with pytest.raises(oc.ShapeError, match=r'try +dtype="int32" for numbers of classes'):
+        oc.nn.cross_entropy(_shaped("4|3"), _shaped("4|"))
+
+
+@pytest.mark.parametrize("loss", PAIRED)
+def test_predictions_without_a_stated_width_have_that_of_the_targets(loss: Any) -> None:
+    scores = oc.nn.dense(_shaped("4|2"))
+    loss(scores, _shaped("4|3"))
+    assert str(scores.shape) == "4|3"
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_metrics_leave_out_ignored_targets(target: str, reduction: Any) -> None:
+    ids = np.where(IDS == 3, -100, IDS)
+    right = (SCORES.argmax(axis=1) == IDS) & (IDS != 3)
+    wanted = {"mean": right[IDS != 3].mean(), "sum": right.sum(), "none": right}[reduction]
+    table = np.zeros((5, 5), np.int32)
+    np.add.at(table, (IDS[IDS != 3], SCORES.argmax(axis=1)[IDS != 3]), 1)
+    with oc.Session(dtype="float64"):
+        scores, targets = oc.tensor(SCORES, batch_axes=1), _ids(ids)
+        found = oc.nn.accuracy(scores, targets, ignore=-100, reduction=reduction)
+        counts = oc.nn.confusion(scores, targets, ignore=-100)
+        doubt = oc.nn.perplexity(scores, targets, ignore=-100)
+        ctx = oc.Context(target)
+        ctx.compile(sum(map(oc.train.forward, (counts, doubt)), oc.train.forward(found)))()
+        np.testing.assert_allclose(ctx[found], wanted, rtol=1e-6)
+        np.testing.assert_array_equal(ctx[counts], table)
+        np.testing.assert_allclose(ctx[doubt], np.exp(OWN[IDS != 3].mean()))
+
+
 @pytest.mark.parametrize(
     "make",
     [
