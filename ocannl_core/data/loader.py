@@ -72,7 +72,8 @@ class Loader:
         shuffle: True for another order in each epoch.
         seed: Selects the orders.
         last: The treatment of the last batch if examples do not fill it: `drop` leaves it out,
-            `short` makes it shorter, `pad` fills it with the first examples of the epoch's order.
+            `short` makes it shorter, `pad` fills it with the first examples of the epoch's order,
+            which a training step then counts once more, unless its loss weighs rows by the mask.
         classes: The number of classes; the last input then has labels from 0 to `classes - 1`.
         slot: The ordinal of this process among those that share each batch; or a range of slots,
             as `step.slots` of data parallel training, if it works on several. No other rows are
@@ -150,6 +151,11 @@ class Loader:
         """Return the number of batches in an epoch."""
         whole, rest = divmod(self.count, self.batch)
         return whole + (rest > 0 and self.last != "drop")
+
+    @property
+    def is_partial(self) -> bool:
+        """True for some of the slots that share a batch."""
+        return len(self._own) < self.slots
 
     @property
     def state(self) -> LoaderState:

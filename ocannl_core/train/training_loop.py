@@ -9,12 +9,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from ocannl_core.data.loader import Loader
 from ocannl_core.errors import DivergenceError, UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
@@ -23,21 +25,26 @@ from ocannl_core.persistence.save import save
 from ocannl_core.persistence.subjects import HasState, Subject
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
+from ocannl_core.train.batch_inputs import (
+    Inputs,
+    count_rows,
+    counted_batches,
+    filler,
+    reads_mask,
+)
 from ocannl_core.train.loss_log import LossLog
 from ocannl_core.train.parallel_step import DataParallel
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.routine import Routine
 
-Inputs = Sequence[Tensor] | Mapping[Tensor, int | str]
-"""Placeholders in the order of a batch's arrays; or the position or key of each one's array, or
-the name of an attribute of the batch, as `"mask"`.
-"""
-
 Indices = Callable[[int, Any], Mapping[str, int]]
 """The static indices and extents of a call, from the number of steps before it and the batch."""
 
 Nonfinite = Literal["raise", "stop", "ignore"]
+
+Mode = Literal["min", "max"]
+"""The better one of two numbers: the lesser or the greater."""
 
 _REDRAWN = 0.1
 """The least time between two progress lines in seconds."""
@@ -70,7 +77,7 @@ class Evaluation:
         loader: The batches.
         inputs: The placeholders to fill, as for `fit`.
         value: A tensor of one cell, the mean over a batch. Batches count by their number of
-            examples; for a last batch with `last="pad"`, weight rows by `"mask"`.
+            examples, without those that fill up a last batch.
         indices: The static indices and extents of a call, as for `fit`.
     """
 
@@ -114,7 +121,7 @@ class Run:
     Attributes:
         step: The number of steps so far, `first_step` included.
         epoch: The number of epochs completed by this loop.
-        epoch_losses: The mean loss of each of them.
+        epoch_losses: The mean loss of each of them; a step counts by the rows of its batch.
         evaluations: The number of the evaluation after each of them.
         ended_by: The reason for the end: `epochs`, `steps`, `patience`, `callback` or `nonfinite`;
             empty before.
@@ -190,6 +197,7 @@ def fit(
     indices: Indices | None = None,
     evaluation: Evaluation | None = None,
     patience: int | None = None,
+    mode: Mode = "min",
     checkpoint: Checkpoint | None = None,
     callbacks: Sequence[Callback] = (),
     on_step: Callable[[Run], None] | None = None,
@@ -215,8 +223,9 @@ def fit(
         indices: The static indices and extents of a call as a function of the number of steps
             before it and the batch.
         evaluation: Numbers over other data after each epoch.
-        patience: The number of epochs without a new least evaluation, or mean loss without one,
+        patience: The number of epochs without a new best evaluation, or mean loss without one,
             after which the loop ends; None for no limit.
+        mode: `max` if greater evaluations are better, such as an accuracy.
         checkpoint: The file to save to. A state whose loss is not finite is not saved.
         callbacks: Actions at events.
         on_step: A function to call after each step.
@@ -231,14 +240,17 @@ def fit(
         UsageError: if an argument is of the wrong kind, or the loader has no batches.
     """
     _check_counts(epochs=epochs, steps=steps, patience=patience, read_every=read_every)
-    if nonfinite not in get_args(Nonfinite):
-        choices = ", ".join(map(repr, get_args(Nonfinite)))
-        raise _refusal(f"nonfinite= is one of {choices}.", repr(nonfinite))
+    for name, given, kinds in (("nonfinite", nonfinite, Nonfinite), ("mode", mode, Mode)):
+        if given not in get_args(kinds):
+            choices = ", ".join(map(repr, get_args(kinds)))
+            raise _refusal(f"{name}= is one of {choices}.", repr(given))
     if checkpoint is not None:
         _check_counts(every=checkpoint.every)
     if not isinstance(first_step, Integral) or int(first_step) < 0:
         raise _refusal("first_step= is a number of steps.", repr(first_step))
     is_parallel = isinstance(step, DataParallel)
+    if isinstance(step, DataParallel) and evaluation is not None:
+        _check_is_whole(step, evaluation.loader)
     log = LossLog(step.context, step.means.get(loss, loss) if is_parallel else loss, read_every)
     run = Run(log, first_step, nonfinite, is_parallel=is_parallel)
     saves = _Saves(checkpoint, run, step, loader)
@@ -249,7 +261,8 @@ def fit(
     epoch = _Epoch(
         step=step,
         loader=loader,
-        fill=_filler(step if is_parallel else step.context, inputs),
+        fill=filler(step if is_parallel else step.context, inputs),
+        inputs=inputs,
         indices=indices,
         actions=_actions("on_step", callbacks, on_step),
         run=run,
@@ -259,6 +272,7 @@ def fit(
         read_every=read_every,
     )
     actions = _actions("on_epoch", callbacks, on_epoch)
+    sign = 1.0 if mode == "min" else -1.0
     best, waited = float("inf"), 0
     with line:
         for _ in range(epochs):
@@ -267,14 +281,16 @@ def fit(
             if run.ended_by:
                 break
             run.epoch += 1
-            total = float(np.mean(log.all()[begin - first_step :]))
+            total = _mean(log.all()[begin - first_step :], epoch.rows)
             run.epoch_losses.append(total)
             if evaluation is not None:
                 total = evaluation.result()
+                if isinstance(step, DataParallel):  # all processes go on, or none
+                    total = float(step.communicator.broadcast([np.array([total])])[0][0])
                 run.evaluations.append(total)
             for action in actions:
                 action(run)
-            best, waited = (total, 0) if total < best else (best, waited + 1)
+            best, waited = (sign * total, 0) if sign * total < best else (best, waited + 1)
             if patience is not None and waited >= patience:
                 run.ended_by = run.ended_by or "patience"
             if run.ended_by:
@@ -295,6 +311,7 @@ class _Epoch:
         step: The routine of one step.
         loader: The batches.
         fill: Copies a batch to the placeholders.
+        inputs: The placeholders to fill.
         indices: As for `fit`.
         actions: Functions to call after each step.
         run: The progress.
@@ -302,11 +319,13 @@ class _Epoch:
         line: The progress line.
         limit: The number of steps at which the loop ends, or None.
         read_every: The number of losses that are read at a time.
+        rows: The number of rows of each batch of the last epoch.
     """
 
     step: Routine | DataParallel
     loader: Iterable[Any]
     fill: Callable[[Any], None]
+    inputs: Inputs
     indices: Indices | None
     actions: Sequence[Callable[[Run], None]]
     run: Run
@@ -314,6 +333,7 @@ class _Epoch:
     line: _Line
     limit: int | None
     read_every: int
+    rows: list[int] = field(default_factory=list)
 
     def run_batches(self) -> None:
         """Call the routine for every batch, until an event ends the loop.
@@ -322,7 +342,9 @@ class _Epoch:
             UsageError: if there are no batches.
         """
         run, step, fill = self.run, self.step, self.fill
-        indices, actions = self.indices, self.actions
+        indices, actions, rows = self.indices, self.actions, self.rows
+        is_masked = reads_mask(self.inputs)
+        rows.clear()
         record = run._log.record
         begin = done = run.step
         event = self._next_event()
@@ -333,6 +355,7 @@ class _Epoch:
             else:
                 step(**indices(done, batch))
             record()
+            rows.append(count_rows(batch, is_masked=is_masked))
             done += 1
             if actions:
                 run.step = done
@@ -440,78 +463,42 @@ def evaluate(
         oc.train.evaluate(judge, loader, [x, y], accuracy)
 
     Arguments are those of `Evaluation`. A loader with `last="drop"`, the default, leaves out the
-    examples that do not fill a batch.
+    examples that do not fill a batch. With `last="pad"`, those of the last batch are computed in
+    parts whose sizes divide the batch, each repeated to fill it: the mean of the batch is then that
+    of the part. Beside an input `"mask"`, which weighs the rows, the last batch is computed as it
+    is. A loader of one slot gives the mean over its rows.
 
     Raises:
         UsageError: if there are no batches.
     """
     ctx = step.context
-    fill = _filler(ctx, inputs)
+    fill = filler(ctx, inputs)
     total = weight = 0.0
     for number, batch in enumerate(loader):
-        fill(batch)
-        step(**(indices(number, batch) if indices else {}))
-        first = batch[0] if isinstance(batch, tuple | list) else batch
-        count = getattr(batch, "valid", None)
-        count = len(first) if count is None else count
-        total += ctx.item(value) * count
-        weight += count
+        for part, count in counted_batches(batch, inputs):
+            fill(part)
+            step(**(indices(number, part) if indices else {}))
+            total += ctx.item(value) * count
+            weight += count
     if weight == 0:
         raise _refusal("An evaluation has batches.", "none")
     return total / weight
 
 
-def _filler(ctx: Any, inputs: Inputs) -> Callable[[Any], None]:
-    """Return the function that copies a batch to placeholders."""
-    if isinstance(inputs, Mapping):
-        pairs = list(inputs.items())
-    elif isinstance(inputs, list | tuple):
-        pairs = [(tensor, position) for position, tensor in enumerate(inputs)]
-    else:
-        pairs = []
-    if not pairs or not all(isinstance(t, Tensor) and isinstance(k, int | str) for t, k in pairs):
+def _mean(losses: Array, rows: Sequence[int]) -> float:
+    """Return the mean of the losses of batches by their rows."""
+    is_even = len(set(rows)) == 1
+    return float(np.mean(losses) if is_even else np.average(losses, weights=rows))
+
+
+def _check_is_whole(step: DataParallel, loader: Iterable[Any]) -> None:
+    """Refuse an evaluation over a part of the examples, which other processes do not share."""
+    if step.communicator.size > 1 and isinstance(loader, Loader) and loader.is_partial:
         raise _refusal(
-            "inputs= are placeholders in the order of a batch's arrays, or the position of each "
-            "one's array.",
-            repr(inputs),
-            "inputs=[x, y], or inputs={x: 0, y: 1}",
+            "Each of several processes evaluates over all examples.",
+            f"{loader!r} for one slot",
+            "oc.data.Loader(..., batch=n) without slot= and slots=",
         )
-    is_mapping = isinstance(inputs, Mapping)
-    tensors = [tensor for tensor, _ in pairs]
-    sequences, count = (tuple, list), len(pairs)
-
-    def fill(batch: Any) -> None:
-        if is_mapping:
-            for tensor, key in pairs:
-                ctx[tensor] = _part(batch, key)
-            return
-        if not isinstance(batch, sequences) or len(batch) != count:
-            if not (isinstance(batch, np.ndarray) and count == 1):
-                raise _unequal(batch, f"{count} placeholders")
-            batch = (batch,)
-        for tensor, array in zip(tensors, batch):  # noqa: B905  lengths are equal, and it is hot
-            ctx[tensor] = array
-
-    return fill
-
-
-def _part(batch: Any, key: int | str) -> Any:
-    """Return an array of a batch."""
-    try:
-        if isinstance(key, int) or isinstance(batch, Mapping):
-            return batch[key]
-        return getattr(batch, key)
-    except (LookupError, AttributeError, TypeError):
-        raise _unequal(batch, f"a placeholder at {key!r}") from None
-
-
-def _unequal(batch: object, wanted: str) -> UsageError:
-    size = f" of {len(batch)}" if isinstance(batch, tuple | list | Mapping) else ""
-    return _refusal(
-        "A batch has an array for each placeholder.",
-        f"a {type(batch).__name__}{size} for {wanted}",
-        "inputs={x: 0, y: 1} states positions",
-    )
 
 
 def _actions(

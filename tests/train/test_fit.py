@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.target import Target
@@ -147,18 +149,103 @@ def test_a_loop_ends_after_steps_or_when_a_callback_stops_it() -> None:
     assert (run.epoch, run.ended_by) == (1, "callback")
 
 
-def test_evaluation_weighs_batches_by_their_examples_and_patience_ends_the_loop() -> None:
+def mean_of_rows(batch: int) -> tuple[Any, Any, Any]:
+    """Return a routine for the mean over a batch, its placeholder and its value."""
+    x = oc.placeholder("x", batch=[batch], output=[3])
+    value = oc.mean(x)
+    return oc.Context("interp").compile(oc.train.forward(value)), x, value
+
+
+@pytest.mark.parametrize("last", ["drop", "pad"])
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 20), st.integers(1, 3), st.booleans())
+def test_an_evaluation_is_the_mean_over_examples_whatever_fills_the_last_batch(
+    last: Any, share: int, count: int, slots: int, shuffle: bool
+) -> None:
+    rows = np.random.default_rng(count).standard_normal((count, 3)).astype(np.float32)
+    batch = share * slots
+    assume(last == "pad" or count >= batch)
+    total = weight = 0.0
+    order: list[int] = []
+    for slot in range(slots):
+        options: Any = {"batch": batch, "last": last, "slot": slot, "slots": slots}
+        loader = oc.data.Loader(rows, np.arange(count), shuffle=shuffle, **options)
+        own = [int(n) for each in loader for n in each[1][: each.valid]]
+        loader.restore((0, 0))
+        order += own
+        run, x, value = mean_of_rows(share)
+        if own:
+            found = oc.train.evaluate(run, loader, {x: 0}, value)
+            assert found == pytest.approx(rows[own].mean(), abs=1e-5)
+            total, weight = total + found * len(own), weight + len(own)
+        else:
+            with pytest.raises(oc.UsageError, match="An evaluation has batches"):
+                oc.train.evaluate(run, loader, {x: 0}, value)
+    assert sorted(order) == list(range(count)) or last == "drop"
+    assert total / weight == pytest.approx(rows[order].mean(), abs=1e-5)
+
+
+def test_padding_is_left_out_of_evaluations_of_every_kind_of_batch() -> None:
+    cells = np.array([10, 0, 0, 0, 1], np.float32)[:, None].repeat(3, 1)
+    run, x, value = mean_of_rows(4)
+    padded = oc.data.Loader(cells, batch=4, last="pad")
+    assert oc.train.evaluate(run, padded, [x], value) == pytest.approx(2.2)
+    parts = [{"x": each[0], "y": 0, "z": 1} for each in oc.data.Loader(cells, batch=4)]
+    assert oc.train.evaluate(run, [*parts, *parts], {x: "x"}, value) == pytest.approx(2.5)
+    mask = oc.placeholder("mask", batch=[4])
+    weighed = oc.sum(mask * x) / (3.0 * oc.sum(mask))
+    masked = oc.Context("interp").compile(oc.train.forward(weighed))
+    inputs: Any = {x: 0, mask: "mask"}
+    assert oc.train.evaluate(masked, padded, inputs, weighed) == pytest.approx(2.2)
+    lone = oc.data.Loader(cells, batch=8, last="pad", slot=1, slots=2)
+    assert oc.train.evaluate(masked, lone, inputs, weighed) == pytest.approx(1.0)
+
+
+def test_the_mean_loss_of_an_epoch_counts_rows() -> None:
+    n = oc.static_extent("n", max=4)
+    x = oc.placeholder("x", batch=[n], output=[3])
+    value = oc.mean(x)
+    step = oc.Context("interp").compile(oc.train.forward(value))
+    loader = oc.data.Loader(ROWS[:6], batch=4, last="short")
+    run = oc.train.fit(
+        step, loader, [x], loss=value, indices=lambda number, batch: {"n": batch.valid}
+    )
+    assert run.epoch_losses == pytest.approx([ROWS[:6].mean()], rel=1e-5)
+
+
+@pytest.mark.parametrize(("mode", "epochs"), [("min", 2), ("max", 4)])
+def test_patience_waits_for_less_or_for_more(mode: Any, epochs: int) -> None:
+    x = oc.placeholder("x", batch=[1])
+    value = oc.mean(x)
+    step = oc.Context("interp").compile(oc.train.forward(value))
+    numbers = iter([1.0, 2.0, 3.0, 3.0])
+
+    class Rising:
+        def __iter__(self) -> Any:
+            yield (np.full(1, next(numbers), np.float32),)
+
+    evaluation = oc.train.Evaluation(step, Rising(), [x], value)
+    run = oc.train.fit(
+        step,
+        [(np.ones(1),)],
+        [x],
+        loss=value,
+        epochs=4,
+        evaluation=evaluation,
+        patience=1,
+        mode=mode,
+    )
+    assert (run.epoch, run.ended_by) == (epochs, "patience")
+
+
+def test_evaluation_follows_each_epoch_and_patience_ends_the_loop() -> None:
     model = Model(rate=1e-9)
     forward = model.ctx.compile(oc.train.forward(model.loss))
     data = oc.data.Loader(ROWS[:6], TARGETS[:6], batch=4, last="pad")
-    values = []
-    for x, y in data:
-        model.ctx.assign({model.x: x, model.y: y})
-        forward()
-        values.append(model.ctx.item(model.loss))
     evaluation = oc.train.Evaluation(forward, data, [model.x, model.y], model.loss)
+    expected = evaluation.result()
     run = model.fit(epochs=9, evaluation=evaluation, patience=2, on_epoch=lambda run: None)
-    assert run.evaluations[0] == pytest.approx((4 * values[0] + 2 * values[1]) / 6, rel=1e-5)
+    assert run.evaluations[0] == pytest.approx(expected, rel=1e-5)
     assert run.ended_by in ("patience", "epochs")
     rising = Model(rate=1e-2)
     target = -TARGETS
