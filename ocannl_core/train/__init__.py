@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core.tensor.computations.computation import forward
 from ocannl_core.tensor.computations.computation import gradient_update as grad_update
+from ocannl_core.tensor.computations.trained_parameters import trainable_params
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
 from ocannl_core.train.guards import DynamicScale, ZScore
@@ -108,6 +109,7 @@ __all__ = [
     "one_cycle",
     "sgd_step",
     "sgd_update",
+    "trainable_params",
     "wsd",
 ]
 

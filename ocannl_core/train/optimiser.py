@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from fnmatch import fnmatchcase
 from numbers import Real
@@ -31,10 +31,10 @@ from ocannl_core.identity import ById
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.computations.computation import (
     Computation,
-    require_tensor,
     statistics_update,
 )
 from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.computations.trained_parameters import trained_by_name
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.tensor.models.parameters import declare
@@ -249,14 +249,21 @@ class Optimiser(ABC):
 
     # ----- code -----------------------------------------------------------------------------------
 
-    def update(self, loss: Tensor, *, shard: Shard | None = None) -> Computation:
-        """Return the code that updates every parameter that a loss depends on and that gradients
-        flow into.
+    def update(
+        self,
+        loss: Tensor,
+        *,
+        params: Iterable[Tensor] | None = None,
+        shard: Shard | None = None,
+    ) -> Computation:
+        """Return the code that updates every parameter that gradients of a loss flow into.
 
-        Code compiled twice, for two sizes of batches, shares the state.
+        Code compiled twice, for two sizes of batches, shares the state. Parameters behind
+        `oc.stop_gradient` are frozen: neither steps nor decay move them, and they have no state.
 
         Args:
             loss: The loss.
+            params: The parameters to update in place of these; frozen ones among them decay.
             shard: The rows of each parameter to update, with state for them alone; None for all.
 
         Raises:
@@ -264,7 +271,6 @@ class Optimiser(ABC):
                 scale, for which `minimise` is the code; or if the shard is a part, and the
                 optimiser does not update cell by cell.
         """
-        require_tensor(loss, f"{type(self).__name__}.update")
         if self.loss_scale is not None:
             raise UsageError(
                 "With a loss scale, the gradients and the update are one code.",
@@ -280,21 +286,30 @@ class Optimiser(ABC):
                 where=str(caller_location() or ""),
                 fix="shard_state=False, or an optimiser such as AdamW",
             )
-        return self._recorded("update", loss, has_gradients=True, shard=shard)
+        return self._recorded("update", loss, params, has_gradients=True, shard=shard)
 
-    def minimise(self, loss: Tensor) -> Computation:
+    def minimise(self, loss: Tensor, *, params: Iterable[Tensor] | None = None) -> Computation:
         """Return the code of a whole step: the loss, its gradients and the update.
+
+        Args:
+            loss: The loss.
+            params: As for `update`.
 
         Raises:
             UsageError: as `update`.
         """
-        require_tensor(loss, f"{type(self).__name__}.minimise")
-        return self._recorded("minimise", loss, has_gradients=False)
+        return self._recorded("minimise", loss, params, has_gradients=False)
 
     def _recorded(
-        self, name: str, loss: Tensor, *, has_gradients: bool, shard: Shard | None = None
+        self,
+        name: str,
+        loss: Tensor,
+        params: Iterable[Tensor] | None,
+        *,
+        has_gradients: bool,
+        shard: Shard | None = None,
     ) -> Computation:
-        groups = self._groups(loss)
+        groups = self._groups(loss, trained_by_name(loss, params, f"{type(self).__name__}.{name}"))
 
         def record(loss: Tensor) -> None:
             if not has_gradients:
@@ -333,15 +348,15 @@ class Optimiser(ABC):
 
     # ----- recording ------------------------------------------------------------------------------
 
-    def _groups(self, loss: Tensor) -> dict[Tensor, Optimiser]:
+    def _groups(self, loss: Tensor, trained: Mapping[str, Tensor]) -> dict[Tensor, Optimiser]:
         """Return the hyperparameters of each parameter to train."""
         found: dict[Tensor, Optimiser] = {}
         unused = set(self.groups)
         for name, p in loss.params.items():
-            if not p.requires_grad:
-                continue
             pattern = next((each for each in self.groups if fnmatchcase(name, each)), None)
             unused.discard(pattern or "")
+            if name not in trained:
+                continue
             group: Group = self.groups[pattern] if pattern is not None else {}
             if group is not None:
                 self._state.names.setdefault(p, name)
@@ -356,9 +371,9 @@ class Optimiser(ABC):
         if not found:
             raise UsageError(
                 "Updates are for parameters that gradients flow into.",
-                found=f"{loss!r} depends on none",
-                where=str(loss.origin),
-                fix='make trainable tensors with oc.param("w")',
+                found=f"groups= freezes every parameter of {loss!r}",
+                where=str(caller_location() or ""),
+                fix='leave some out of patterns with None, as in groups={"body.*": None}',
             )
         return found
 

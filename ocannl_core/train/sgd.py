@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ocannl_core.errors import UsageError
-from ocannl_core.tensor.computations.computation import require_tensor
+from collections.abc import Iterable
+
 from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.computations.trained_parameters import trained_by_name
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import declare
 
@@ -47,22 +48,15 @@ def sgd_update(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     nesterov: bool = False,
+    params: Iterable[Tensor] | None = None,
 ) -> None:
-    """Update every parameter that a loss depends on; the arguments are those of `sgd_step`.
+    """Update every parameter that gradients of a loss flow into, or those of `params=`; the other
+    arguments are those of `sgd_step`.
 
     Raises:
         UsageError: if no gradient flows into any parameter.
     """
-    require_tensor(loss, "oc.train.sgd_update")
-    trained = [p for p in loss.params if p.requires_grad]
-    if not trained:
-        raise UsageError(
-            "Updates are for parameters that gradients flow into.",
-            found=f"{loss!r} depends on none",
-            where=str(loss.origin),
-            fix='make trainable tensors with oc.param("w")',
-        )
-    for p in trained:
+    for p in trained_by_name(loss, params, "oc.train.sgd_update").values():
         sgd_step(
             p,
             learning_rate=learning_rate,

@@ -17,6 +17,7 @@ from ocannl_core.dtypes import DType, float32, int64, promote
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.computations.recording import cd
+from ocannl_core.tensor.computations.trained_parameters import trainable_params
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import declare, is_shared_by_models
 from ocannl_core.tensor.operations.literals import number
@@ -41,7 +42,7 @@ class SlotCode:
         is_mean: True to divide the sums of gradients by the number of slots.
 
     Attributes:
-        parameters: The parameters with a gradient, by name.
+        parameters: The parameters that gradients flow into, by name.
         statistics: The statistics, by name.
         means: The tensors that hold the mean of the loss and of each metric after a step.
     """
@@ -53,7 +54,7 @@ class SlotCode:
         self.metrics = tuple(metrics)
         self.slots = slots
         self._is_mean = is_mean
-        self.parameters = {name: p for name, p in loss.params.items() if p.grad is not None}
+        self.parameters = dict(trainable_params(loss).items())
         self.statistics = dict(loss.statistics.items())
         # declared here: what recorded code declares lasts for one call
         self.means = {each: like(each, "mean", each.dtype) for each in (loss, *self.metrics)}

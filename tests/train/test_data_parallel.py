@@ -404,3 +404,17 @@ def test_the_training_loop_takes_a_step_over_several_devices(inputs_by_position:
         assert len(run.losses) == 6
         assert run.losses[-1] == step.loss
         assert run.losses[-1] < run.losses[0]
+
+
+def test_frozen_parameters_neither_move_nor_are_added_up() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[ROWS], output=[5])
+        body, head = oc.param("body", output=[4]), oc.param("head", output=[1])
+        loss = oc.mean((head @ oc.stop_gradient(body @ x)) ** 2.0)
+        step = oc.train.data_parallel(loss, adamw(), [x], slots=2, devices=["interp:0", "interp:1"])
+        step.context.init_params(loss)
+        before = [step.context[each] for each in (body, head)]
+        step(np.ones((2 * ROWS, 5), np.float32))
+        after = [step.context[each] for each in (body, head)]
+        assert [np.array_equal(a, b) for a, b in zip(before, after, strict=True)] == [True, False]
+        assert [each.name for each in step._code.summands] == ["head.grad", "loss"]

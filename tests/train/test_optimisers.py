@@ -243,7 +243,9 @@ def test_an_optimiser_reads_zeros_where_no_gradient_arrives_before_another_optim
             ctx.init_params(second)
             code = [
                 oc.train.grad_update(each)
-                + oc.train.Adam(learning_rate=1e-2, betas=(0.0, 0.99)).update(each)
+                + oc.train.Adam(learning_rate=1e-2, betas=(0.0, 0.99)).update(
+                    each, params=each.params
+                )
                 for each in (first, second)
             ]
             step = ctx.compile(code[0] + code[1])
@@ -251,3 +253,98 @@ def test_an_optimiser_reads_zeros_where_no_gradient_arrives_before_another_optim
                 step()
             found.append(np.array(ctx[v]))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+# ----- frozen parameters --------------------------------------------------------------------------
+
+DECAYING: dict[str, Callable[..., oc.Computation]] = {
+    **{
+        name: lambda loss, name=name, **options: getattr(oc.train, name)(
+            learning_rate=0.1, weight_decay=0.5
+        ).update(loss, **options)
+        for name in (*dict.fromkeys(name for name, *_ in CASES), "Muon")
+    },
+    "minimise": lambda loss, **options: oc.train.AdamW(
+        learning_rate=0.1, weight_decay=0.5
+    ).minimise(loss, **options),
+    "sgd_update": lambda loss, **options: oc.train.sgd_update(
+        loss, learning_rate=0.1, weight_decay=0.5, **options
+    ),
+}
+
+
+def _scanned(frozen: oc.Tensor, trained: oc.Tensor) -> oc.Tensor:
+    def body(carry: Any, _: Any) -> Any:
+        return carry * trained + oc.stop_gradient(frozen), None
+
+    return oc.sum(oc.scan(body, trained, None, length=3)[1])
+
+
+FREEZES: dict[str, Callable[[oc.Tensor, oc.Tensor], oc.Tensor]] = {
+    "stop_gradient": lambda f, t: oc.sum(oc.stop_gradient(f * 2.0) * t),
+    "a condition": lambda f, t: oc.sum(oc.where(f > 0.0, t, 2.0 * t)),
+    "a number in place of a truth value": lambda f, t: oc.sum(oc.where(f, t, 2.0 * t)),
+    "a rounding": lambda f, t: oc.sum(oc.round(f) * t),
+    "positions": lambda f, t: oc.sum(t[oc.cast(oc.floor(f), "int32")]),
+    "a sum": lambda f, t: oc.sum(oc.tanh(t) + oc.stop_gradient(oc.exp(f))),
+    "a step of a loop": _scanned,
+}
+
+
+@pytest.mark.parametrize("freeze", FREEZES)
+@pytest.mark.parametrize("update", ["AdamW", "sgd_update", "minimise"])
+def test_parameters_without_a_gradient_do_not_move(update: str, freeze: str) -> None:
+    with oc.Session(dtype="float64"):
+        frozen = oc.param("frozen", output=[2], init=1.0)
+        trained = oc.param("trained", output=[2], init=1.0)
+        loss = FREEZES[freeze](frozen, trained)
+        assert list(oc.train.trainable_params(loss).keys()) == ["trained"]
+        ctx = oc.Context("interp")
+        ctx.init_params(loss)
+        code = DECAYING[update](loss)
+        ctx.compile(code if update == "minimise" else oc.train.grad_update(loss) + code)()
+        np.testing.assert_array_equal(ctx[frozen], np.ones(2))
+        assert not np.array_equal(ctx[trained], np.ones(2))
+
+
+@pytest.mark.parametrize("update", DECAYING)
+def test_every_optimiser_leaves_frozen_parameters_alone_unless_they_are_named(update: str) -> None:
+    for is_named in (False, True):
+        with oc.Session():
+            frozen, trained = oc.param("frozen", init=[1.0, 1.0]), oc.param("w", init=[1.0, 1.0])
+            loss = oc.sum(oc.stop_gradient(frozen) * trained * trained)
+            ctx = oc.Context("interp")
+            ctx.init_params(loss)
+            code = DECAYING[update](loss, params=[frozen] if is_named else None)
+            ctx.compile(code if update == "minimise" else oc.train.grad_update(loss) + code)()
+            moved = [not np.array_equal(ctx[each], np.ones(2)) for each in (frozen, trained)]
+            assert moved == [is_named, not is_named]
+
+
+def test_parameters_that_a_loop_carries_are_trained() -> None:
+    with oc.Session():
+        first, second = oc.param("first", init=1.0), oc.param("second", init=1.0)
+        loss = oc.sum(oc.scan(lambda c, _: (c * second, c), first, None, length=3)[0])
+        assert list(oc.train.trainable_params(loss).keys()) == ["first", "second"]
+        deep = oc.sum(oc.scan(lambda c, _: (c * second, c), first, None, length=3)[1])
+        assert list(oc.train.trainable_params(deep).keys()) == ["first", "second"]
+
+
+@pytest.mark.parametrize("update", DECAYING)
+def test_a_loss_that_trains_nothing_is_refused_by_every_helper(update: str) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[3], requires_grad=True)
+        loss = oc.sum(oc.stop_gradient(oc.param("w", output=[3])) * x)
+        with pytest.raises(oc.UsageError, match="gradients flow into"):
+            DECAYING[update](loss)
+        with pytest.raises(oc.UsageError, match="params= are parameters of the loss"):
+            DECAYING[update](loss, params=[x])
+        with pytest.raises(oc.UsageError, match="params= are parameters of the loss"):
+            DECAYING[update](loss, params=[])
+
+
+def test_groups_that_freeze_everything_are_refused() -> None:
+    with oc.Session():
+        loss, *_ = _tanh_squares("float32")
+        with pytest.raises(oc.UsageError, match="groups= freezes every parameter"):
+            oc.train.SGD(learning_rate=0.1, groups={"*": None}).update(loss)

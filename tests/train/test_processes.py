@@ -35,7 +35,8 @@ class Trained:
             self.x = oc.placeholder("x", batch=[ROWS], output=[5])
             self.w = [oc.param(f"w{k}", output=[size]) for k, size in enumerate((64, 32, 2))]
             hidden = oc.relu(self.w[1] @ oc.relu(self.w[0] @ self.x))
-            error = self.w[2] @ hidden + oc.param("b", output=[2])
+            fixed = oc.stop_gradient(oc.param("frozen", output=[2]))
+            error = self.w[2] @ hidden + oc.param("b", output=[2]) + fixed
             self.loss = oc.einsum("...|... => 0", error * error) / float(ROWS)
             self.step = oc.train.data_parallel(
                 self.loss,

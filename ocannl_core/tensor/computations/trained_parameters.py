@@ -1,0 +1,97 @@
+"""The parameters that training moves: those whose gradient backpropagation writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.computations.computation import require_tensor
+from ocannl_core.tensor.graph.definitions import (
+    Applied,
+    CarriedValue,
+    ResultOf,
+    ResultOfLoop,
+)
+from ocannl_core.tensor.graph.parameter_set import Parameters
+from ocannl_core.tensor.graph.slots import ALL, slot_names, slot_of
+from ocannl_core.tensor.graph.tensor import Tensor
+
+
+def trainable_params(loss: Tensor) -> Parameters[Tensor]:
+    """Return the parameters whose gradient backpropagation from a tensor writes, by name.
+
+    Others that the tensor depends on are frozen: those behind `oc.stop_gradient` or another
+    operation without a gradient, and those made with `requires_grad=False`. They have values and
+    are saved; optimisers leave them as they are.
+    """
+    require_tensor(loss, "oc.train.trainable_params")
+    reached: set[Tensor] = set()
+    pending = [loss]
+    while pending:
+        tensor = pending.pop()
+        if tensor.grad is not None and tensor not in reached:
+            reached.add(tensor)
+            pending.extend(_gradient_targets(tensor))
+    return Parameters(p for p in loss.params if p in reached)
+
+
+def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) -> dict[str, Tensor]:
+    """Return the parameters to update, by their names among those of a loss.
+
+    Args:
+        loss: The loss.
+        params: The stated parameters; None for those that gradients flow into.
+        call: The function of the user, for messages.
+
+    Raises:
+        UsageError: if there are none, or one is no parameter of the loss that has a gradient.
+    """
+    require_tensor(loss, call)
+    if params is None:
+        chosen = set(trainable_params(loss))
+        if not chosen:
+            raise UsageError(
+                "Updates are for parameters that gradients flow into.",
+                found=f"{loss!r} depends on none",
+                where=str(loss.origin),
+                fix='make trainable tensors with oc.param("w"); oc.stop_gradient freezes those '
+                "behind it",
+            )
+    else:
+        chosen = set(params.values() if isinstance(params, Parameters) else params)
+        foreign = [p for p in chosen if p not in loss.params or p.grad is None]
+        if foreign or not chosen:
+            raise UsageError(
+                "params= are parameters of the loss that have a gradient.",
+                found=", ".join(map(repr, foreign)) or "none",
+                where=str(caller_location() or ""),
+                fix=f"{call}(loss, params=[...]) with some of "
+                + ", ".join(name for name, p in loss.params.items() if p.grad is not None),
+            )
+    return {name: p for name, p in loss.params.items() if p in chosen}
+
+
+def _gradient_targets(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors to whose gradients that of a tensor is passed on."""
+    match tensor.definition:
+        case Applied(operation=operation, operands=operands):
+            if operation.gradient is None:
+                return
+            slots = [slot_of(name) for name in slot_names(operation.gradient)]
+            written = {slot.position for slot in slots if slot.role == "gradient"}
+            for position, operand in enumerate(operands, 1):
+                if position in written or ALL in written:
+                    yield operand
+        case ResultOf(application):
+            yield from (operand for operand, _ in application.backward().contributions)
+        case ResultOfLoop(loop):
+            values = (*loop.after, *loop.items)
+            yield from (v for r, v in zip(loop.results, values, strict=True) if r is tensor)
+        case CarriedValue(loop):
+            places = [place for place, each in enumerate(loop.before) if each is tensor]
+            for place in places:
+                yield loop.initial[place]
+                yield loop.after[place]
+        case _:
+            return
