@@ -159,7 +159,7 @@ def mean_of_rows(batch: int) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("last", ["drop", "pad"])
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 20), st.integers(1, 3), st.booleans())
-def test_an_evaluation_is_the_mean_over_examples_whatever_fills_the_last_batch(
+def test_an_evaluation_is_the_mean_over_examples_with_any_last_batch(
     last: Any, share: int, count: int, slots: int, shuffle: bool
 ) -> None:
     rows = np.random.default_rng(count).standard_normal((count, 3)).astype(np.float32)
