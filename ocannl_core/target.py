@@ -221,7 +221,8 @@ class Target:
         vector_bytes: Width of a vector register; 0 when there is none.
         cores: Processors that can work in parallel.
         vector_registers: The number of vector registers; 0 leaves programs unscheduled.
-        has_fma: True if one instruction multiplies and adds with one rounding.
+        has_fma: True if one instruction multiplies and adds with one rounding; products and sums
+            become such instructions where a program or a schedule allows it, and never otherwise.
         pair_products: Formats of which one instruction adds two products to a number of float32,
             with numbers below 2**-126 taken for zero.
         tile_products: Formats of which one instruction adds products of blocks, of 16 rows, 32

@@ -4,7 +4,7 @@ from ocannl_core.codegen.c_family import CODEGEN_VERSION, render_kernel
 from ocannl_core.codegen.dialect import AddressSpace, BlockDialect, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import PreludeWords, headers_of, prelude
 from ocannl_core.codegen.rendering.native import native_arguments, render_native
-from ocannl_core.codegen.text.helper import EMULATED_TILES, MATH
+from ocannl_core.codegen.text.helper import EMULATED_TILES, MATH, UNFUSED
 from ocannl_core.codegen.text.kernel_text import (
     CompilerVectorisation,
     KernelText,
@@ -19,6 +19,7 @@ __all__ = [
     "CODEGEN_VERSION",
     "EMULATED_TILES",
     "MATH",
+    "UNFUSED",
     "AddressSpace",
     "BlockDialect",
     "CExpr",

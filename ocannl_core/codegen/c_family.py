@@ -101,7 +101,7 @@ def render_kernel(
         CodegenError: for a statement or number format that the dialect cannot express.
     """
     most = max((nodes[node].size for node in nodes_of(nest.body) if node in nodes), default=0)
-    dialect = dialect.for_positions(most)
+    required, dialect = dialect.required_helpers, dialect.for_positions(most)
     try:
         kernel = _render(nest, nodes, dialect)
     except RecursionError:
@@ -113,7 +113,7 @@ def render_kernel(
     for declaration in reversed(dialect.group_arrays(kernel.writer.group_arrays)):
         kernel.writer.insert_first(declaration)
     parameters = kernel.parameters()
-    helpers = tuple(sorted(kernel.writer.helpers))
+    helpers = tuple(sorted(kernel.writer.helpers | required))
 
     def text(symbol: str) -> str:
         opening = "\n".join(dialect.opening(symbol, parameters))

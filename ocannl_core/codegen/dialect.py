@@ -84,6 +84,8 @@ class Dialect:
     """True if a parallel kernel is called for parts of its iterations."""
     reports_failures: ClassVar[bool] = False
     """True if a kernel that checks positions gets an integer to set, which ends the routine."""
+    required_helpers: ClassVar[frozenset[str]] = frozenset()
+    """Helpers of all kernels: UNFUSED for targets without fused multiply-add."""
     signed_wraps: ClassVar[bool] = False
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 

@@ -206,7 +206,10 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> Optim
     own = request.backend.passes(request.target)
 
     def run(program: LoopProgram, decided: Decisions) -> LoopProgram:
-        passes = [_timed(each, dump) for each in (*core_passes(decided), *own)]
+        passes = [
+            _timed(each, dump)
+            for each in (*core_passes(decided, has_fma=request.target.has_fma), *own)
+        ]
         return run_passes(program, passes, [dump.program])
 
     found = optimise_repetitions(

@@ -42,9 +42,15 @@ _LARGEST_POWER = 8
 """The largest exponent for which a power becomes a product."""
 
 
-def contract_to_fma(program: LoopProgram) -> LoopProgram:
-    """Contract products and sums to fused multiply-adds, and expand small powers."""
-    rules = _FmaRules(fresh_locals(program.body), frozenset(_find_accumulators(program.body)))
+def contract_to_fma(program: LoopProgram, *, has_fma: bool = True) -> LoopProgram:
+    """Contract products and sums to fused multiply-adds, and expand small powers.
+
+    Args:
+        program: The program.
+        has_fma: False if the target has no fused multiply-add; products and sums remain.
+    """
+    accumulators = frozenset(_find_accumulators(program.body))
+    rules = _FmaRules(fresh_locals(program.body), accumulators, has_fma)
     body = rewrite(program.body, on_expr=rules.rewrite_expression)
     return program if body is program.body else replace(program, body=body)
 
@@ -56,10 +62,12 @@ class _FmaRules:
     Attributes:
         fresh: Makes new scalars.
         accumulators: Accumulators of innermost loops.
+        has_fma: True if the target has fused multiply-add.
     """
 
     fresh: Fresh
     accumulators: frozenset[Expr]
+    has_fma: bool
 
     def rewrite_expression(self, expr: Expr) -> Expr:
         if not isinstance(expr, Binary) or not expr.dtype.is_float:
@@ -67,7 +75,7 @@ class _FmaRules:
         match expr.op:
             case BinaryOp.POW:
                 return self._expand_power(expr)
-            case BinaryOp.ADD | BinaryOp.SUB:
+            case BinaryOp.ADD | BinaryOp.SUB if self.has_fma:
                 return expr if self._is_accumulation(expr) else _contract(expr)
             case _:
                 return expr

@@ -7,7 +7,7 @@ forward fills          forward initial values to the first update of a node, or 
 hoist invariants       loop-invariant code motion
 share subexpressions   common subexpression elimination
 split at guards        index-set splitting at the conditions of `where`
-contract               FMA contraction, unless the setting `contract` is off
+contract               FMA contraction if the target has it, unless `contract` is off
 allocate scratch       allocate the nodes that are local to the routine
 remove dead stores     dead store elimination
 
@@ -20,6 +20,7 @@ left to share between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
@@ -40,14 +41,16 @@ class NamedPass:
     run: Callable[[LoopProgram], LoopProgram]
 
 
-def core_passes(decisions: Decisions) -> tuple[NamedPass, ...]:
+def core_passes(decisions: Decisions, *, has_fma: bool = True) -> tuple[NamedPass, ...]:
     """Return the passes that every backend shares, in order.
 
     Args:
         decisions: Holds the nodes that the context keeps; the passes store their decisions in it.
+        has_fma: True if the target multiplies and adds with one rounding.
     """
     chosen = settings.current()
-    algebra = (NamedPass("contract", contract_to_fma),) if chosen.contract else ()
+    contraction = NamedPass("contract", partial(contract_to_fma, has_fma=has_fma))
+    algebra = (contraction,) if chosen.contract else ()
     return (
         NamedPass("inline", decisions.inline),
         NamedPass("simplify", decisions.simplify),

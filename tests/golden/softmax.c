@@ -11,11 +11,7 @@ static inline float below_float32(float x, float limit) {
 }
 
 static inline float madd_float32(float a, float b, float c) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)
   return fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
 }
 
 static inline uint32_t bits_of(float x) {
@@ -59,7 +55,7 @@ static inline float max_float32(float a, float b) {
   return a != a || a >= b ? a : b;
 }
 
-static void k_59430dc7ac3420f2_body(
+static void k_77116ca1bbcf4116_body(
     float *restrict a0,
     const float *restrict a1,
     float *restrict a2) {
@@ -78,6 +74,6 @@ static void k_59430dc7ac3420f2_body(
   }
 }
 
-void k_59430dc7ac3420f2(void *const *args) {
-  k_59430dc7ac3420f2_body(args[0], args[1], args[2]);
+void k_77116ca1bbcf4116(void *const *args) {
+  k_77116ca1bbcf4116_body(args[0], args[1], args[2]);
 }

@@ -2,6 +2,9 @@
 //
 // INLINE stands for the function specifiers of a dialect.
 
+/// unfused
+// multiply-adds round twice: the target has no fused ones
+
 /// integer_of
 INLINE uint64_t integer_of(double x) {
   if (fabs(x) < 0x1p63) return (uint64_t)(int64_t)x;

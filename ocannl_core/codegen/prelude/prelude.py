@@ -13,7 +13,13 @@ from functools import cache, lru_cache
 from ocannl_core.codegen.prelude.float32_math import number_function, number_function_names
 from ocannl_core.codegen.prelude.vector_prelude import vector_helper
 from ocannl_core.codegen.prelude.word_vectors import word_vector_helper
-from ocannl_core.codegen.text.helper import Helper, headers_for, read_helpers
+from ocannl_core.codegen.text.helper import (
+    HAS_FMA,
+    UNFUSED,
+    Helper,
+    headers_for,
+    read_helpers,
+)
 from ocannl_core.fast_dataclass import dataclass
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
@@ -45,6 +51,8 @@ _FORMATS = {
 """The formats of a kind: their types in C, and the suffixes of library functions."""
 _TOKEN = re.compile(r"\w+")
 _WORD = re.compile(r"\b(?:INLINE|HASH|TABLE|CELLS)\b")
+_FUSED = re.compile(rf"^#if {HAS_FMA}\n(.*\n)#else\n(.*\n)#endif\n", re.MULTILINE)
+"""The two forms of a multiply-add: fused, and as two operations."""
 _FILES = ("scalars.h", "float32_math.h", "words.h", "tiles.h")
 
 
@@ -156,6 +164,7 @@ def prelude(names: Iterable[str], words: PreludeWords = C_WORDS) -> str:
 @lru_cache(maxsize=1024)
 def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
     own = dict(words.own)
+    form = r"\2" if UNFUSED in ordered else r"\1"
 
     def definition(name: str) -> str:
         helper = _helper(name)
@@ -166,7 +175,7 @@ def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
             "TABLE": words.table,
             "CELLS": words.cells,
         }
-        text = own.get(name, "ORIGINAL").replace("ORIGINAL", helper.text)
+        text = own.get(name, "ORIGINAL").replace("ORIGINAL", _FUSED.sub(form, helper.text))
         return _WORD.sub(lambda word: spelled[word[0]], text)
 
     return "\n\n".join(definition(name) for name in ordered if not _is_header(name))

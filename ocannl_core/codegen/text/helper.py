@@ -79,8 +79,10 @@ def headers_for(text: str) -> Iterator[str]:
             yield header
 
 
-HAS_FMA = "defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)"
-"""Condition that the processor has fused multiply-add."""
+HAS_FMA = "HAS_FMA"
+"""Condition that the target has fused multiply-add, which `prelude` decides, never the compiler."""
+UNFUSED = "unfused"
+"""The helper of kernels for a target without fused multiply-add."""
 
 EMULATED_TILES = "OCANNL_EMULATED_TILES"
 """The macro that enables the emulation of tile registers."""

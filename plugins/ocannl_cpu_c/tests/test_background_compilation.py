@@ -22,6 +22,7 @@ from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.kernels.stream import FinishedStep, KernelStream
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.target import Target
 from ocannl_cpu_c import background_compilation, cache, loader
 from ocannl_cpu_c.code_generation import generate
 
@@ -149,9 +150,9 @@ def test_compilers_start_while_later_kernels_are_scheduled() -> None:
             counts.append(len(running()))
         return plan
 
-    source = generate(KernelStream(steps()))
+    source = generate(KernelStream(steps()), Target("cpu_c"))
     assert counts == [1, 1]  # one other processor
-    assert source == generate(KernelStream.of(plan))
+    assert source == generate(KernelStream.of(plan), Target("cpu_c"))
     assert loader.load(source.kernels).keys() == {each.symbol for each in source.kernels}
 
 
@@ -164,11 +165,11 @@ def test_a_routine_that_cannot_be_scheduled_leaves_the_next_one_alone() -> None:
 
     stream = KernelStream(steps())
     with pytest.raises(CodegenError, match="No schedule"):
-        generate(stream)
+        generate(stream, Target("cpu_c"))
     with pytest.raises(RuntimeError, match="scheduling has failed"):
         stream.plan()
     nest, nodes = nest_of(2.5)
-    source = generate(KernelStream.of(plan_of(nest, nodes)))
+    source = generate(KernelStream.of(plan_of(nest, nodes)), Target("cpu_c"))
     loader.load(source.kernels)
 
 

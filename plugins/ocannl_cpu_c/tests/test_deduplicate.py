@@ -81,8 +81,8 @@ def test_deduplicated_kernels_equal_separately_scheduled_ones(
 def test_code_of_copies_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
 
-    def kernel_of(step: Any, nodes: Any) -> Any:
-        kernel = source.kernel_of(step, nodes)
+    def kernel_of(step: Any, *given: Any) -> Any:
+        kernel = source.kernel_of(step, *given)
         assert kernel is not None
         written.append(kernel.symbol)
         return kernel

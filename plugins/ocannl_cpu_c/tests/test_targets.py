@@ -17,6 +17,14 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import nn
+from ocannl_core.dtypes import float32
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.indexing import fresh_var
+from ocannl_core.loopir.nodes import Unary
+from ocannl_core.ops import UnaryOp
+from ocannl_core.target import Target
+from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import compiler, devices
 
 from .float32_functions import FUNCTIONS, LARGEST_ERROR_OF_ALL, errors
@@ -153,3 +161,37 @@ def test_products_and_convolutions_of_odd_extents(target: str) -> None:
     }
     for name, cells in expected.items():
         np.testing.assert_array_equal(found[name], cells)
+
+
+def test_no_training_step_fuses_on_a_processor_without_fused_multiply_adds() -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("needs a processor without fused multiply-adds")
+    with oc.Session(), oc.settings.overrides(cc_arch="x86-64-v2"):
+        x = oc.tensor(np.ones((8, 40), np.float32), batch_axes=1)
+        hidden = oc.tanh(oc.nn.dense(x, output=[33]))
+        loss = oc.mean(oc.exp(oc.nn.dense(hidden, output=[5])) * 0.25 + 0.5)
+        update = oc.train.AdamW(weight_decay=0.1, learning_rate=0.01).update(loss)
+        step = oc.train.grad_update(loss) + update
+        routine = oc.Context("cpu_c").compile(step)
+        kernels = routine.source[routine.source.index("static void k_") :]
+        assert "fma" not in kernels
+        assert "fma" not in routine.loop_ir
+
+
+@pytest.mark.parametrize("has_fma", [False, True])
+def test_a_text_has_the_same_bits_on_every_processor(has_fma: bool) -> None:
+    target = replace(Target("cpu_c"), has_fma=has_fma, vector_bytes=16, vector_registers=16)
+    random = np.random.default_rng(6)
+    x = random.uniform(-5, 5, 133).astype(np.float32)
+    found = []
+    draft = Draft("p")
+    given, result = draft.node("given", float32, 133), draft.node("result", float32, 133)
+    i = fresh_var("i")
+    value = Unary(UnaryOp.EXP, draft.load(given, i), float32)
+    value = Unary(UnaryOp.TANH, Unary(UnaryOp.LOG, value, float32), float32)
+    program = draft.program(loop(i, 133, draft.store(result, i, value=value)))
+    for arch in ("x86-64-v2", "native") if platform.machine() == "x86_64" else ("native",):
+        with oc.settings.overrides(cc_arch=arch):
+            subject = replace(subject_named("cpu_c"), target=target)
+            found.append(subject.run(program, {given: x})[result].tobytes())
+    assert found.count(found[0]) == len(found)

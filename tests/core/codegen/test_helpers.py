@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 
 from ocannl_core.codegen.prelude.prelude import closure, helper_names, prelude
-from ocannl_core.codegen.text.helper import EMULATED_TILES, HAS_FMA, read_helpers
+from ocannl_core.codegen.text.helper import EMULATED_TILES, UNFUSED, read_helpers
 
 FILES = sorted(each.name for each in (files("ocannl_core.codegen") / "c").iterdir())
 LEAST_FAR = 22
@@ -42,9 +42,16 @@ def test_a_definition_follows_those_that_it_needs():
         assert needed <= set(order[:position])
 
 
-def test_numbers_and_vectors_fuse_under_the_same_condition():
-    assert f"#if {HAS_FMA}\n" in definition("madd_float32")
-    assert f"#if {HAS_FMA}\n" in definition("float32x8_madd")
+@pytest.mark.parametrize("name", ["madd_float32", "madd_float64", "float32x8_madd"])
+def test_the_target_decides_if_a_multiply_add_is_fused(name):
+    fused, unfused = prelude([name]), prelude([name, UNFUSED])
+    assert re.search(r"madd\w*\(.*\{\n  return \w*fmaf?\(a, b, c\);\n\}", fused)
+    assert re.search(r"madd\w*\(.*\{\n  return a \* b \+ c;\n\}", unfused)
+
+
+def test_no_definition_of_numbers_depends_on_fused_instructions_of_the_compiler():
+    for name in helper_names():
+        assert not re.search(r"__FMA__|FEATURE_FMA|FAST_FMA", definition(name)), name
 
 
 def test_tiles_are_emulated_where_the_macro_is_defined():

@@ -188,6 +188,18 @@ def test_a_fused_multiply_add_rounds_once(interpret: Run) -> None:
     assert interpret(contract_to_fma(program), arrays)[r] == 2**-11 + 2**-24
 
 
+def test_a_target_without_fused_multiply_adds_keeps_products_and_sums() -> None:
+    draft = Draft("p")
+    a, r = draft.node("a", float32), draft.node("r", float32)
+    square = of(BinaryOp.POW, draft.load(a), 2.0)
+    program = draft.program(
+        draft.store(r, value=of(BinaryOp.SUB, of(BinaryOp.MUL, draft.load(a), draft.load(a)), 1.0))
+    )
+    assert contract_to_fma(program, has_fma=False) is program
+    powers = draft.program(draft.store(r, value=square))
+    assert contract_to_fma(powers, has_fma=False) == contract_to_fma(powers)
+
+
 def test_a_setting_switches_contraction_off() -> None:
     with ocannl_core.settings.overrides(contract=False):
         assert "contract" not in [each.name for each in core_passes(Decisions({}))]

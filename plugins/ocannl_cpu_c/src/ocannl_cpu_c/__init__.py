@@ -37,7 +37,7 @@ def ocannl_targets() -> TargetReport:
 @hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> CSource:
     """Return the C code of a routine, and start compilers on its kernels."""
-    return generate(kernels)
+    return generate(kernels, target)
 
 
 @hookimpl

@@ -335,7 +335,7 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
         _version(macros),
         vector_bytes,
         vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,
-        has_fma=bool({"__FMA__", "__ARM_FEATURE_FMA"} & macros.keys()),
+        has_fma=bool({"__FMA__", "__ARM_FEATURE_FMA", "__FP_FAST_FMAF"} & macros.keys()),
         pair_products=(bfloat16,) if is_gcc and macros.keys() >= _PAIRS else (),
         tile_products=tile_products,
         tiles=tiles,

@@ -18,11 +18,13 @@ from ocannl_core.backend_api import (
     RepeatedSteps,
     StaticIndex,
     Step,
+    Target,
     TensorNode,
     dataclass,
     merge_reads,
 )
 from ocannl_core.backend_api.c_family import (
+    UNFUSED,
     Dialect,
     KernelText,
     NameRole,
@@ -42,7 +44,18 @@ class ThreadedC(Dialect):
     signed_wraps = True
 
 
+class UnfusedC(ThreadedC):
+    """The same for processors without fused multiply-add."""
+
+    required_helpers = frozenset({UNFUSED})
+
+
 DIALECT = ThreadedC()
+
+
+def dialect_of(target: Target) -> Dialect:
+    """Return the dialect for a device."""
+    return DIALECT if target.has_fma else UnfusedC()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +166,7 @@ def _repeated(
     return tuple(found)
 
 
-def kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
+def kernel_of(step: LeafStep, nodes: NodeInfos, dialect: Dialect = DIALECT) -> KernelText | None:
     """Return the kernel of a step; None for a call of code that is not C.
 
     Raises:
@@ -161,9 +174,9 @@ def kernel_of(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
     """
     match step:
         case Kernel():
-            return render_kernel(step, nodes, DIALECT)
+            return render_kernel(step, nodes, dialect)
         case HostCall(call):
-            return render_native(call, nodes, DIALECT)
+            return render_native(call, nodes, dialect)
         case _:
             assert_never(step)
 

@@ -30,6 +30,7 @@ TARGET = Target(
     "interp",
     description="pure-Python reference interpreter",
     priority=10,
+    has_fma=True,
     capabilities=tuple(Capability),
     is_reference=True,
 )

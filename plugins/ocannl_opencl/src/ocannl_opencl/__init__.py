@@ -45,7 +45,8 @@ def ocannl_targets() -> TargetReport:
 def ocannl_generate(kernels: KernelStream, target: Target) -> OpenCLSource:
     """Return the OpenCL C of a routine."""
     blocks = target.thread_blocks
-    return generate(kernels, None if blocks is None else blocks.limits)
+    limits = None if blocks is None else blocks.limits
+    return generate(kernels, limits, has_fma=target.has_fma)
 
 
 @hookimpl

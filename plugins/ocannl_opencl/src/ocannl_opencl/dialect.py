@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from ocannl_core.backend_api import DType
 from ocannl_core.backend_api.c_family import (
+    UNFUSED,
     AddressSpace,
     BlockDialect,
     KernelParameter,
@@ -126,6 +127,12 @@ class NarrowOpenCL(OpenCL):
     """The same with addresses of 32 bits, which devices compute faster."""
 
     index_type: ClassVar[str] = "int32_t"
+
+
+class UnfusedOpenCL(OpenCL):
+    """The same for devices without fused multiply-add."""
+
+    required_helpers: ClassVar[frozenset[str]] = frozenset({UNFUSED})
 
 
 DIALECT = OpenCL()

@@ -24,7 +24,7 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.c_family import KernelText, render_kernel
 from ocannl_core.backend_api.loops import CheckPositions, statements
-from ocannl_opencl.dialect import DIALECT
+from ocannl_opencl.dialect import DIALECT, UnfusedOpenCL
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +101,20 @@ class OpenCLSource:
         return DIALECT.language
 
 
-def generate(kernels: KernelStream, limits: LaunchLimits | None = None) -> OpenCLSource:
+def generate(
+    kernels: KernelStream, limits: LaunchLimits | None = None, *, has_fma: bool = True
+) -> OpenCLSource:
     """Return the OpenCL C of a routine; kernels that are equal but for names share their text.
 
     Args:
         kernels: The kernels.
         limits: The limits of launches of the device.
+        has_fma: True if it has fused multiply-add.
 
     Raises:
         CodegenError: for a statement or number format that OpenCL C cannot express.
     """
-    dialect = DIALECT.for_limits(limits)
+    dialect = (DIALECT if has_fma else UnfusedOpenCL()).for_limits(limits)
     rendered: IdentityMap[Kernel, KernelText] = IdentityMap()
     launches: list[Launch | CallExternal] = []
     for step, nodes in kernels:
