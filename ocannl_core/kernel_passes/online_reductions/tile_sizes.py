@@ -380,9 +380,13 @@ def _instruction_tiles(
             registers += instruction.parts * _FRAGMENT_REGISTERS
             is_filled = tiles == 1 or tile.block_rows < 2 * chain.rows.extent
             is_short = columns == _TILE_COLUMNS[-1] or tile.block_columns < 2 * chain.columns.extent
-            if registers <= blocks.registers and is_filled and is_short:
+            # few threads share the registers that others leave
+            room = min(blocks.registers * blocks.threads // prod(tile.threads), _MOST_REGISTERS)
+            if registers <= room and is_filled and is_short:
                 yield tile
 
 
+_MOST_REGISTERS = 224
+"""Registers of a thread for numbers: devices have 255, of which addresses take some."""
 _FRAGMENT_REGISTERS = 24
 """The registers for the factors of an instruction and for the next factors."""

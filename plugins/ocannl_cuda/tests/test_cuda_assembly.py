@@ -24,7 +24,7 @@ DISASSEMBLER = find_disassembler()
 TABLE = Path(__file__).parent / "assembly.txt"
 FAST = "sm_90a"
 MOST_REGISTERS = 128
-"""So that two blocks of 256 threads run at the same time."""
+"""Of blocks of 256 threads, so that two run at the same time; threads of smaller blocks have more."""
 
 needs_tools = pytest.mark.skipif(
     isinstance(COMPILER, Missing) or DISASSEMBLER is None,
@@ -47,8 +47,7 @@ def check(network: Network) -> None:
     for threads, kernel in network.kernels:
         found = kernel.resources
         assert (found.spill_bytes, found.stack_bytes, kernel.local_accesses) == (0, 0, 0)
-        assert found.registers <= MOST_REGISTERS
-        assert found.registers * threads <= 65536
+        assert found.registers * threads <= MOST_REGISTERS * 256
 
 
 def widest(network: Network, number: int = 0) -> dict[str, int]:
@@ -130,9 +129,8 @@ def test_the_table_of_kernels_is_up_to_date() -> None:
     assert not isinstance(COMPILER, Missing)
     # the version alone: its path is that of this machine
     rows = [COMPILER.name.partition(" (")[0]]
-    for architecture in DEVICES:
-        for name in ALL:
-            rows += ["", f"{name}, {architecture}", HEAD, *assembled(name, architecture).rows()]
+    for name in ALL:
+        rows += ["", f"{name}, {FAST}", HEAD, *assembled(name, FAST).rows()]
     text = "\n".join([*rows, ""])
     known = TABLE.read_text().partition("\n")[0] if TABLE.exists() else rows[0]
     if known != rows[0]:

@@ -36,7 +36,7 @@ from ocannl_core.backend_api.c_family import (
     render_native,
 )
 from ocannl_cuda.dialect import DIALECT, STATIC_SHARED_BYTES, Cuda
-from ocannl_cuda.targets import PROCESSOR_REGISTERS, REGISTERS
+from ocannl_cuda.targets import MOST_REGISTERS, PROCESSOR_REGISTERS, REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,10 @@ def _kernel_of(step: LeafStep, nodes: NodeInfos, dialect: Cuda) -> KernelText | 
     """Return the kernel of a step; None for a call of code that is not CUDA C++."""
     match step:
         case Kernel():
-            walks = any(isinstance(each, WalkTiles) for each in step.schedule)
-            return _with_launch_bounds(render_kernel(step, nodes, dialect), has_tiles=walks)
+            walks = [each for each in step.schedule if isinstance(each, WalkTiles)]
+            registers = MOST_REGISTERS if any(each.on_tiles for each in walks) else REGISTERS
+            text = render_kernel(step, nodes, dialect)
+            return _with_launch_bounds(text, registers, has_tiles=bool(walks))
         case HostCall(call):
             native = render_native(call, nodes, dialect)
             return None if native is None else _with_launch_bounds(native)
@@ -143,7 +145,9 @@ def _kernel_of(step: LeafStep, nodes: NodeInfos, dialect: Cuda) -> KernelText | 
             assert_never(step)
 
 
-def _with_launch_bounds(kernel: KernelText, *, has_tiles: bool = False) -> KernelText:
+def _with_launch_bounds(
+    kernel: KernelText, registers: int = REGISTERS, *, has_tiles: bool = False
+) -> KernelText:
     """Return a kernel that states the threads of its blocks: their number limits its registers.
 
     One that holds tiles also states the blocks that run together, by which the compiler may use
@@ -151,7 +155,7 @@ def _with_launch_bounds(kernel: KernelText, *, has_tiles: bool = False) -> Kerne
     """
     threads = prod(kernel.block)
     has_tiles |= any(each.startswith("multiply_add_") for each in kernel.helpers)
-    together = f", {max(1, PROCESSOR_REGISTERS // (REGISTERS * threads))}" if has_tiles else ""
+    together = f", {max(1, PROCESSOR_REGISTERS // (registers * threads))}" if has_tiles else ""
     if kernel.tensor_maps:  # persistent blocks have a multiprocessor for themselves
         together = ", 1"
     bounds = f"__global__ void __launch_bounds__({threads}{together})"

@@ -15,6 +15,8 @@ _OLDEST = (7, 5)
 _THREADS = 256
 REGISTERS = 128
 """Registers of a thread; two blocks of 256 threads take all of a multiprocessor."""
+MOST_REGISTERS = 255
+"""Registers of a thread, at most: for tiles of matrix instructions in small blocks."""
 PROCESSOR_REGISTERS = 65536
 """Registers of a multiprocessor."""
 
