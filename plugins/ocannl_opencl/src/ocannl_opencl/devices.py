@@ -8,8 +8,6 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-import pyopencl as cl
-
 from ocannl_core.backend_api import (
     Capability,
     LaunchLimits,
@@ -20,8 +18,9 @@ from ocannl_core.backend_api import (
     dataclass,
     settings,
 )
-from ocannl_core.backend_api.files import object_cache
+from ocannl_core.backend_api.files import ObjectCache, object_cache
 from ocannl_opencl.dialect import DIALECT
+from ocannl_opencl.driver import cl
 
 BACKEND = "opencl"
 PRIORITY = 20
@@ -135,10 +134,8 @@ def _compiles(device: Any) -> bool:
     """Return True if the driver compiles an empty program; the answer of a driver that does is
     kept on disk, as it takes a tenth of a second.
     """
-    driver = (device.platform.version, device.driver_version, device.name)
-    identity = hashlib.sha256(repr(driver).encode()).hexdigest()[:32]
     with suppress(OSError):
-        known = object_cache(settings.cache_directory(), "opencl", identity, ".txt")
+        known = programs(device)
         if known.find("empty") is not None:
             return True
         if _compiles_now(device):
@@ -146,6 +143,17 @@ def _compiles(device: Any) -> bool:
             return True
         return False
     return _compiles_now(device)
+
+
+def programs(device: Any) -> ObjectCache:
+    """Return the compiled programs of a device on disk.
+
+    Raises:
+        OSError: if they cannot be kept anywhere.
+    """
+    driver = (device.platform.version, device.driver_version, device.name)
+    identity = hashlib.sha256(repr(driver).encode()).hexdigest()[:32]
+    return object_cache(settings.cache_directory(), "opencl", identity, ".bin")
 
 
 def _compiles_now(device: Any) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, assert_never
 
 import numpy as np
-import pyopencl as cl
 
 from ocannl_core.backend_api import (
     Buffer,
@@ -26,7 +27,8 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.loops import check_positions
-from ocannl_opencl.devices import device_of
+from ocannl_opencl.devices import Device, device_of, programs
+from ocannl_opencl.driver import cl
 from ocannl_opencl.memory import OpenCLBuffer, transfer, zeroed
 from ocannl_opencl.source import Launch, OpenCLSource, RepeatedLaunches, RunStep, unit
 
@@ -86,13 +88,18 @@ def _check_launches(steps: Sequence[RunStep], target: Target) -> None:
 
 
 def _built(source: OpenCLSource, target: Target) -> Any:
-    """Return the program of a source, compiled by the driver."""
-    found = device_of(target)
+    """Return the program of a source, compiled by the driver now or in an earlier process."""
+    found, text = device_of(target), unit(source.kernels)
+    key = hashlib.sha256("\n".join([*OPTIONS, text]).encode()).hexdigest()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            program = cl.Program(found.context, unit(source.kernels))
-            return program.build(options=OPTIONS, devices=[found.device])
+            program = _stored(found, key)
+            if program is None:
+                program = cl.Program(found.context, text)
+                program.build(options=OPTIONS, devices=[found.device])
+                _store(found, key, program)
+            return program
     except cl.RuntimeError as error:
         raise CompileError(
             "The compiler of the OpenCL driver rejects generated code.",
@@ -100,6 +107,25 @@ def _built(source: OpenCLSource, target: Target) -> Any:
             where=f"routine {source.plan.name}",
             fix="report this as a defect, with the text of `routine.source`",
         ) from None
+
+
+def _stored(found: Device, key: str) -> Any:
+    """Return a program that an earlier process compiled; None if the driver does not take it."""
+    with suppress(OSError, cl.Error):
+        kept = programs(found.device).find(key)
+        if kept is not None:
+            program = cl.Program(found.context, [found.device], [kept.content])
+            return program.build(options=OPTIONS, devices=[found.device])
+    return None
+
+
+def _store(found: Device, key: str, program: Any) -> None:
+    with suppress(OSError, cl.Error):
+        compiled = [each for each in program.binaries if each]
+        if len(compiled) == 1:  # as for the one device that it was built for
+            cache = programs(found.device)
+            cache.add([key], compiled[0])
+            cache.drop_old()
 
 
 class _Linker:

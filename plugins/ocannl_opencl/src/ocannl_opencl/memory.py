@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 
 from ocannl_core.backend_api import (
     Buffer,
@@ -17,6 +16,7 @@ from ocannl_core.backend_api import (
     dataclass,
 )
 from ocannl_opencl.devices import device_of
+from ocannl_opencl.driver import cl
 
 
 @dataclass(frozen=True, slots=True)

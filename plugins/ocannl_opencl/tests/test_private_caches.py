@@ -1,0 +1,91 @@
+"""Nothing of PyOpenCL and PoCL is kept, or read, outside of the verified cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyopencl")
+
+_PROGRAM = """
+import sys
+events = []
+sys.addaudithook(lambda event, given: events.append((event, repr(given))))
+{before}
+import os
+import numpy as np
+import ocannl_core as oc
+before = dict(os.environ)
+x = oc.tensor(np.arange(6, dtype=np.float32))
+y = oc.exp(x) * x
+context = oc.Context("opencl")
+context.compile(oc.train.forward(y))()
+assert np.allclose(context[y], np.exp(np.arange(6)) * np.arange(6), rtol=1e-5), context[y]
+assert dict(os.environ) == before
+home = os.environ["HOME"] + "/.cache"
+assert not [each for each in events if home in each[1]], events
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    made = tmp_path / "home"
+    made.mkdir()
+    return made
+
+
+def run(home: Path, before: str = "") -> list[Path]:
+    """Run a program; return the compiled programs in the cache."""
+    cache = home.parent / "cache"
+    env = {**os.environ, "HOME": str(home), "OCANNL_CACHE_DIR": str(cache)}
+    for name in ("XDG_CACHE_HOME", "POCL_CACHE_DIR", "PYOPENCL_NO_CACHE"):
+        env.pop(name, None)
+    program = _PROGRAM.format(before=before)
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert list((cache / "tmp").iterdir()) == []  # the files of the driver go with the process
+    return [each for each in (cache / "opencl").glob("*/objects/*.bin") if each.stat().st_size]
+
+
+@pytest.mark.parametrize("before", ["", "import pyopencl"])
+def test_the_home_directory_gets_no_files_and_none_are_read(home: Path, before: str) -> None:
+    run(home, before)
+    assert list(home.iterdir()) == []
+
+
+def test_a_later_process_takes_the_program_that_an_earlier_one_compiled(home: Path) -> None:
+    (kept,) = run(home)
+    os.utime(kept, (0, 0))
+    assert run(home) == [kept]
+    assert kept.stat().st_mtime > 0  # its last use
+
+
+def test_a_damaged_program_is_compiled_again(home: Path) -> None:
+    kept = run(home)
+    for share in (0.4, 0.7):  # within machine code, which a driver would take
+        for each in kept:
+            changed = bytearray(each.read_bytes())
+            changed[int(len(changed) * share)] ^= 1
+            each.write_bytes(changed)
+        before, kept = kept, run(home)
+        assert {*kept} - {*before}
+
+
+def test_a_program_that_the_driver_refuses_is_compiled_again(home: Path) -> None:
+    """As after an update that its version does not show."""
+    import hashlib
+
+    from ocannl_core.storage.digests import add_json_digest
+
+    (kept,) = run(home)
+    other = b"no program"
+    name = f"{hashlib.sha256(other).hexdigest()}.bin"
+    (kept.parent / name).write_bytes(other)
+    (kept.parent / name).chmod(0o600)
+    for record in (kept.parents[1] / "kernels").glob("????????????????*.json"):
+        record.write_bytes(add_json_digest(record.name, {"object": name}))
+    run(home)
