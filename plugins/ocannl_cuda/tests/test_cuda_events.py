@@ -139,24 +139,6 @@ def test_an_asynchronous_backend_of_another_kind_is_waited_for_on_the_host(tmp_p
     check(on_two(program, tmp_path))
 
 
-def test_a_streamed_merge_buffer_is_read_before_its_source_is_written_again(tmp_path: Path) -> None:
-    program = """
-        merge = second.compile(merged(total, y))
-        second[total], sums = 0, 0
-        for value in range(1, 5):
-            first[x] = value
-            step()
-            second.fill_merge(y, source=first, streamed=True)
-            first[x] = 50
-            merge()
-            step()
-            sums += 2 * value
-            assert second[total].tolist() == [sums] * 4
-            assert first[y].tolist() == [100] * 4
-        """
-    check(on_two(program, tmp_path))
-
-
 def test_devices_that_cannot_access_each_other_copy_and_refuse_streamed_merge_buffers(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from textwrap import dedent
 
@@ -42,6 +43,10 @@ def check(outcome: Outcome) -> None:
     assert left_of(outcome) == NOTHING_LEFT
 
 
+PYCUDA_WARNING = r"PyCUDA WARNING: .*\n *cu\w+ failed: an illegal memory access was encountered\n"
+"""The message of PyCUDA about each of its objects that a lost context does not take back."""
+
+
 @pytest.mark.parametrize("graphs", ["0", "1"])
 def test_a_lost_context_is_named_by_every_call_and_the_process_ends_cleanly(
     graphs: str, tmp_path: Path
@@ -51,6 +56,8 @@ def test_a_lost_context_is_named_by_every_call_and_the_process_ends_cleanly(
         other = oc.Context("cuda")
         other.compile(oc.train.forward(y))
         adopted = ctx.buffer(y)
+        exported = ctx.buffer(x).__dlpack__()
+        step()
         step()
         ctx.synchronize()
         ctypes.CDLL("libcuda.so.1").cuda_emulator_lose_context(0)
@@ -77,7 +84,8 @@ def test_a_lost_context_is_named_by_every_call_and_the_process_ends_cleanly(
                 print(name)
         """
     outcome = with_faults(program, tmp_path, OCANNL_CUDA_GRAPHS=graphs)
-    assert (outcome.code, outcome.errors) == (0, ""), outcome.errors
+    refused = re.sub(PYCUDA_WARNING, "", outcome.errors)
+    assert (outcome.code, refused) == (0, ""), outcome.errors
     names = "run read write compile new copy export interface wait take"
     assert outcome.output.split() == names.split()
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ocannl_core.backend_api import UsageError
-from ocannl_cuda.driver_calls import LEGACY_STREAM, DriverCallError
+from ocannl_cuda.driver_calls import LEGACY_STREAM
 from ocannl_cuda.user_streams import handle_of
 
 if TYPE_CHECKING:
@@ -87,12 +86,8 @@ def _holder_class() -> type[Any]:
         def free(self) -> None:
             """Return the memory; whoever gets it next comes after the work so far of the stream."""
             memory, self._memory = self._memory, None
-            if memory is not None and not self._device.is_closed:
-                with self._device.current():
-                    # an error: the stream is gone with its work, or a later call raises it
-                    with suppress(DriverCallError):
-                        self._device.let_wait(self._device.stream.handle, self._stream)
-                    del memory
+            if memory is not None:
+                self._device.take_back(self._stream)
 
         def __del__(self) -> None:
             self.free()

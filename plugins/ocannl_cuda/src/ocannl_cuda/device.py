@@ -31,6 +31,8 @@ from ocannl_cuda.targets import is_emulated
 
 _NON_BLOCKING = 1
 """The flag of streams that do not wait for the legacy default stream."""
+_POOLED = "CUDA_EMULATOR_POOLED"
+"""The variable that is 1 for emulated devices whose memory is reused, in place of exact blocks."""
 _NAMED_RUNS = 8
 """The most routines that the error of a kernel names."""
 
@@ -49,14 +51,14 @@ class Device:
 
     Args:
         ordinal: Its number among the devices of the driver.
-        is_emulated: True for exact allocations, so that a sanitizer sees every overrun.
+        is_exact: True for exact allocations, so that a sanitizer sees every overrun.
 
     Attributes:
         is_closed: True at the end of the process: nothing is reused.
         is_left: True in a forked process, which must release nothing.
     """
 
-    def __init__(self, ordinal: int, *, is_emulated: bool) -> None:
+    def __init__(self, ordinal: int, *, is_exact: bool) -> None:
         import pycuda.driver as driver
 
         driver.init()
@@ -70,7 +72,7 @@ class Device:
         self.context: Any = device.retain_primary_context()
         with self:
             self.stream: Any = driver.Stream(_NON_BLOCKING)
-            self.memory = MemoryPool(self, is_exact=is_emulated)
+            self.memory = MemoryPool(self, is_exact=is_exact)
         self.staging = Staging(self)
         self._modules: dict[str, Any] = {}
         self.events = EventPool(self.calls)
@@ -169,6 +171,8 @@ class Device:
     def note_run(self, routine: str) -> None:
         """Record a routine whose kernels are about to be enqueued, for messages."""
         self._runs.append(routine)
+        if self._held:
+            self._drop_held()
 
     def let_follow(self, stream: int) -> None:
         """Let later work of another library's stream wait for all work so far; the context must be
@@ -201,10 +205,22 @@ class Device:
         finally:
             self.events.reuse(event)
 
+    def take_back(self, stream: int) -> None:
+        """Let later work wait for all work so far of another library, which has used memory of this
+        device on its stream. An error says that the stream is gone with its work, or is raised by a
+        later call.
+        """
+        if not self.is_closed:
+            with self.current(), suppress(DriverCallError):
+                self.let_wait(self.stream.handle, stream)
+
     def hold(self, thing: object) -> None:
-        """Keep an object until the work so far has finished; the context must be current."""
+        """Keep an object until the work so far has finished, which a lost context never does."""
+        if self.is_closed:
+            return
         self._drop_held()
-        self._held.append((self.event(), thing))
+        with self.current(), suppress(DriverCallError):
+            self._held.append((self.events.recorded(self.stream.handle), thing))
 
     def _drop_held(self) -> None:
         """Drop the objects whose work has finished."""
@@ -317,17 +333,15 @@ class Device:
 
     def close(self) -> None:
         """Finish all work, and release memory, code and context."""
-        with self, suppress(self.driver.Error):
+        with self.current(), suppress(self.driver.Error):
             self.stream.synchronize()  # errors went to those who waited
         self.is_closed = True
-        with self:
-            for thing in list(self._owned):
-                thing.free()
-            self._held.clear()
-            self.staging.close()
-            self.memory.close()
-            with suppress(DriverCallError):  # a lost context has lost its events, too
-                self.events.close()
+        with self.current():
+            owned = [each.free for each in self._owned]
+            rest = [self._held.clear, self.staging.close, self.memory.close, self.events.close]
+            for release in (*owned, *rest):
+                with suppress(*self.failures):  # a lost context refuses, and has lost them all
+                    release()
             self._modules.clear()
             del self.stream
         self.context.detach()
@@ -360,7 +374,8 @@ def device_of(target: Target) -> Device:
         LinkError: if this machine does not have it, or it cannot be used.
     """
     found = _devices.get(target.device)
-    return _opened(target.device, is_emulated(target)) if found is None else found
+    is_exact = is_emulated(target) and os.environ.get(_POOLED) != "1"
+    return _opened(target.device, is_exact=is_exact) if found is None else found
 
 
 def ordinal_device(ordinal: int) -> Device:
@@ -370,16 +385,16 @@ def ordinal_device(ordinal: int) -> Device:
         LinkError: if this machine does not have it, or it cannot be used.
     """
     found = _devices.get(ordinal)
-    return _opened(ordinal, is_emulated=False) if found is None else found
+    return _opened(ordinal, is_exact=False) if found is None else found
 
 
-def _opened(ordinal: int, is_emulated: bool) -> Device:
+def _opened(ordinal: int, *, is_exact: bool) -> Device:
     if _is_forked:
         raise _after_fork()
     with _lock:
         if ordinal not in _devices:
             try:
-                _devices[ordinal] = Device(ordinal, is_emulated=is_emulated)
+                _devices[ordinal] = Device(ordinal, is_exact=is_exact)
             except Exception as error:  # of PyCUDA, which may itself be missing
                 raise LinkError(
                     "A target of this backend is a device of this machine that works.",

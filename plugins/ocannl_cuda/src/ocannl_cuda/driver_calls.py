@@ -132,6 +132,10 @@ class DriverCalls:
         self._record = self._functions["cuEventRecord"]
         self._wait = self._functions["cuStreamWaitEvent"]
 
+    def release(self, name: str, handle: int) -> None:
+        """Return an object to the driver; a lost context refuses, and has lost the object, too."""
+        self._functions[name](handle)
+
     def call(self, name: str, *arguments: object) -> None:
         """Call a function.
 
@@ -195,7 +199,7 @@ class DriverCalls:
 
     def destroy_event(self, event: int) -> None:
         """Return an event to the driver."""
-        self.call("cuEventDestroy_v2", event)
+        self.release("cuEventDestroy_v2", event)
 
     # ----- copies -------------------------------------------------------------------------------
 
@@ -279,6 +283,6 @@ class DriverCalls:
     def destroy_graph(self, graph: int, ready: int) -> None:
         """Release a graph, and its form that is ready for launches."""
         if ready:
-            self.call("cuGraphExecDestroy", ready)
+            self.release("cuGraphExecDestroy", ready)
         if graph:
-            self.call("cuGraphDestroy", graph)
+            self.release("cuGraphDestroy", graph)

@@ -45,9 +45,11 @@ class _VersionedTensor(ctypes.Structure):
 
 
 class ForeignMemory:
-    """Memory that another library owns, alive as long as this object.
+    """Memory that another library owns, which stays alive until the work that was queued before
+    the end of this object has finished: its library may reuse it at once.
 
     Args:
+        device: The device.
         address: Its address on the device.
         owner: An object that keeps it alive.
         is_read_only: True if it must not be written.
@@ -56,12 +58,16 @@ class ForeignMemory:
         address, is_read_only: The same.
     """
 
-    __slots__ = ("_owner", "address", "is_read_only")
+    __slots__ = ("_device", "_owner", "address", "is_read_only")
 
-    def __init__(self, address: int, owner: object, *, is_read_only: bool) -> None:
+    def __init__(self, device: Device, address: int, owner: object, *, is_read_only: bool) -> None:
+        self._device = device
         self.address = address
         self._owner = owner
         self.is_read_only = is_read_only
+
+    def __del__(self) -> None:
+        self._device.hold(self._owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ def _taken(array: Any, device: Device) -> Described:
     if tensor.strides:
         _check_order(array, dims, tuple(tensor.strides[: tensor.ndim]))
     address = (tensor.data or 0) + tensor.byte_offset
-    memory = ForeignMemory(address, owner, is_read_only=is_read_only)
+    memory = ForeignMemory(device, address, owner, is_read_only=is_read_only)
     return Described(memory, NodeInfo(dtype, dims))
 
 
@@ -186,7 +192,7 @@ def _described(array: Any, device: Device) -> Described:
     if stream == 0:
         raise _unknown_format(array, "the stream 0, which the interface does not allow")
     device.follow(LEGACY_STREAM if stream is None else int(stream))
-    memory = ForeignMemory(int(address), array, is_read_only=bool(is_read_only))
+    memory = ForeignMemory(device, int(address), array, is_read_only=bool(is_read_only))
     return Described(memory, NodeInfo(dtype, dims))
 
 

@@ -55,6 +55,8 @@ class CudaBuffer:
     def __cuda_array_interface__(self) -> dict[str, object]:
         # many consumers ignore the stream of the interface: the cells must be written
         device_of(self.target).synchronize()
+        if isinstance(self.memory, Allocation):
+            self.memory.is_described = True
         return interop.array_interface(self.address, self.info)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -70,11 +72,36 @@ class CudaBuffer:
         """
         if stream == 0:
             raise BufferError("the stream 0 of DLPack is ambiguous: give 1, 2 or a handle")
+        device = device_of(self.target)
         if stream != -1:
-            device = device_of(self.target)
             with device:
                 device.let_follow(LEGACY_STREAM if stream is None else stream)
-        return interop.capsule(self.memory, self.address, self.info, self.target.device)
+        lent = Lent(device, self.memory, stream)
+        return interop.capsule(lent, self.address, self.info, self.target.device)
+
+
+class Lent:
+    """Memory that a consumer of DLPack uses until the end of this object: whoever gets the memory
+    next comes after the work so far of the consumer's stream.
+
+    Args:
+        device: The device.
+        memory: The memory.
+        stream: The stream of the consumer, as `__dlpack__` takes it.
+    """
+
+    __slots__ = ("_device", "_memory", "_stream")
+
+    def __init__(
+        self, device: Device, memory: Allocation | ForeignMemory, stream: int | None
+    ) -> None:
+        self._device = device
+        self._memory = memory
+        # the legacy stream waits for the default stream of every thread
+        self._stream = LEGACY_STREAM if stream in (None, -1, 2) else stream
+
+    def __del__(self) -> None:
+        self._device.take_back(self._stream)
 
 
 class Queued:
@@ -290,17 +317,7 @@ def _copy(destination: CudaBuffer, source: CudaBuffer) -> Event:
             )
         except device.failures as error:
             raise device.failure(error) from error
-        _hold(device, destination, source)
         return Queued(device, (destination, source))
-
-
-def _hold(device: Device, *buffers: CudaBuffer) -> None:
-    """Keep memory of other libraries until the work so far has finished: they may reuse it at once
-    when it is dropped.
-    """
-    for buffer in buffers:
-        if isinstance(buffer.memory, ForeignMemory):
-            device.hold(buffer.memory)
 
 
 def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
@@ -315,7 +332,6 @@ def _copy_to_peer(destination: CudaBuffer, source: CudaBuffer) -> Event:
     with there:
         addresses = destination.address, source.address
         there.copy_from_peer(here, *addresses, source.info.nbytes)
-        _hold(there, destination, source)
         copied = Queued(there, (destination, source))
     with here:
         copied.wait_on(here)

@@ -12,6 +12,8 @@ import weakref
 from types import TracebackType
 from typing import Any, Protocol
 
+from ocannl_cuda.driver_calls import LEGACY_STREAM
+
 _SMALL = 1 << 20
 _SMALL_STEP = 512
 _LARGE_STEP = 1 << 21
@@ -27,6 +29,8 @@ class PooledDevice(Protocol):
 
     driver: Any
     ordinal: int
+
+    def take_back(self, stream: int) -> None: ...
 
     def __enter__(self) -> object: ...
 
@@ -44,9 +48,11 @@ class Allocation:
     Attributes:
         address: Its address on the device.
         nbytes: Its size as it was asked for.
+        is_described: True after `__cuda_array_interface__` has described it: its consumers, which
+            state no stream, use the default one.
     """
 
-    __slots__ = ("__weakref__", "_block", "_pool", "_size", "address", "nbytes")
+    __slots__ = ("__weakref__", "_block", "_pool", "_size", "address", "is_described", "nbytes")
 
     def __init__(self, pool: MemoryPool, block: Any, size: int, nbytes: int) -> None:
         self._pool = pool
@@ -54,8 +60,11 @@ class Allocation:
         self._size = size
         self.address = int(block)
         self.nbytes = nbytes
+        self.is_described = False
 
     def __del__(self) -> None:
+        if self.is_described:
+            self._pool.let_readers_end()
         self._pool.release(self._block, self._size)
 
 
@@ -114,6 +123,10 @@ class MemoryPool:
             else:
                 self.kept += size
                 self._free.setdefault(size, []).append(block)
+
+    def let_readers_end(self) -> None:
+        """Let later work wait for that of other libraries on the legacy default stream."""
+        self._device.take_back(LEGACY_STREAM)
 
     def trim(self) -> None:
         """Return all free blocks to the driver; the device's context must be current."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ocannl_core.backend_api import UsageError
+from ocannl_cuda.driver_calls import LEGACY_STREAM
 
 if TYPE_CHECKING:
     from ocannl_cuda.device import Device
@@ -28,7 +29,7 @@ def on_stream(stream: object, device: int = 0) -> Iterator[None]:
 
     Args:
         stream: An object with `__cuda_stream__`, a stream of PyCUDA, PyTorch or CuPy, or a handle.
-            1 is the legacy default stream, 2 that of the thread.
+            1 is the legacy default stream, which libraries state as 0, too; 2 that of the thread.
         device: The ordinal of the device.
 
     Raises:
@@ -49,6 +50,8 @@ def handle_of(stream: object, device: Device) -> int:
         UsageError: if it is none.
     """
     handle = _stated_handle(stream)
+    if not handle and not isinstance(stream, int):
+        handle = LEGACY_STREAM  # the default stream of PyTorch and CuPy has the handle 0
     _check(handle, device)
     return handle
 

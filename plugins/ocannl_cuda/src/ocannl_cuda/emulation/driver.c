@@ -1,10 +1,14 @@
 // A library in place of the NVIDIA driver: devices are memory of this process, and kernels are
 // functions of shared objects, which the host compiler made of their CUDA C++.
 //
-// Work of a stream is queued, and runs when something waits for it: a missing synchronisation shows
-// as a wrong result. Copies and kernels must stay inside live allocations. At exit the library
-// writes what was left to the file that CUDA_EMULATOR_REPORT names.
+// Work of a stream is queued, and runs when something waits for it, up to the point that is waited
+// for: a missing synchronisation shows as a wrong result. Copies and kernels must stay inside live
+// allocations. A lost context refuses every call. At exit the library writes what was left to the
+// file that CUDA_EMULATOR_REPORT names.
 //
+//   CUDA_EMULATOR_EARLY    devices whose first stream runs its work as soon as its own waits allow,
+//                          as 0,1; `others` for all other streams; without it, none does
+//   CUDA_EMULATOR_POOLED   1 for a pool of memory that reuses blocks, as that of a device does
 //   CUDA_EMULATOR_DEVICES  the number of devices, 1 by default
 //   CUDA_EMULATOR_MEMORY   bytes of each, 4 GiB by default
 //   CUDA_EMULATOR_PEERS    0 for devices that cannot access each other's memory
@@ -39,7 +43,7 @@ enum {
 };
 enum { MOST_DEVICES = 16, MOST_CONTEXTS = 64 };
 
-typedef struct Context { int device, retained; Result error; } Context;
+typedef struct Context { int device, retained, streams; Result error; } Context;
 typedef struct Block { char *start; size_t size; Context *context; int is_host; struct Block *next; } Block;
 typedef struct Point {  // what an event has recorded
   struct timespec time;
@@ -60,11 +64,12 @@ typedef struct Work {
   uint64_t number;
   struct Work *next;
 } Work;
-typedef struct Graph { Work **nodes, **last; size_t count, lasts; } Graph;  // last: what the next one follows
+typedef struct Graph { Work **nodes, **last; size_t count, lasts; Context *context; } Graph;  // last: what the next one follows
 typedef struct GraphExec { Graph copy; Context *context; } GraphExec;
 typedef struct Stream {
   Context *context;
   unsigned flags;
+  int is_first;     // of its context
   Work *first, *last;
   Graph *captured;  // NULL unless the stream is in capture
   int is_invalid;   // a call that a capture does not allow was made
@@ -98,7 +103,11 @@ static long live_events, live_modules, live_contexts, live_graphs, launches, gra
   if (CURRENT()->error) return CURRENT()->error
 
 static void take_lock(void) { pthread_mutex_lock(&lock); }
-static void leave(int *held) { pthread_mutex_unlock(&lock); }
+static void run_early(void);
+static void leave(int *held) {
+  run_early();
+  pthread_mutex_unlock(&lock);
+}
 #define GUARD() __attribute__((cleanup(leave))) int held = (take_lock(), 1)
 
 static int must_fail(const char *name) {
@@ -122,7 +131,7 @@ static int must_fail(const char *name) {
 
 // ----- streams -----------------------------------------------------------------------------------
 
-static void run_stream(Stream *stream);
+static void run_until(Stream *stream, const Point *until);
 
 static Point *use(Point *point) {
   ++point->uses;
@@ -133,7 +142,7 @@ static void drop_point(Point *point) {
 }
 static void reach(Point *point) {
   // once it is reached, the stream may be gone
-  while (!point->is_reached && point->stream->first) run_stream(point->stream);
+  if (!point->is_reached) run_until(point->stream, point);
 }
 
 static Stream *stream_of(Stream *given) {
@@ -172,15 +181,39 @@ static void run_work(Stream *stream, Work *work) {
   }
 }
 
-static void run_stream(Stream *stream) {
-  while (stream->first) {
-    Work *work = stream->first;
-    stream->first = work->next;
-    if (!stream->first) stream->last = NULL;
-    run_work(stream, work);
-    drop_point(work->point);
-    free(work);
+static void run_first(Stream *stream) {
+  Work *work = stream->first;
+  stream->first = work->next;
+  if (!stream->first) stream->last = NULL;
+  run_work(stream, work);
+  drop_point(work->point);
+  free(work);
+}
+
+// Only the work that the point demands: the rest of the stream is as late as it may be.
+static void run_until(Stream *stream, const Point *until) {
+  while (stream->first && !(until && until->is_reached)) run_first(stream);
+}
+static void run_stream(Stream *stream) { run_until(stream, NULL); }
+
+static int run_ready(Stream *stream) {
+  int has_run = 0;
+  for (const Work *next; (next = stream->first) && !(next->kind == WAIT && !next->point->is_reached); has_run = 1) run_first(stream);
+  return has_run;
+}
+static void run_early(void) {
+  static int is_running;
+  const char *early = getenv("CUDA_EMULATOR_EARLY");
+  if (is_running || !early || !*early) return;
+  const int are_others = strchr(early, 'o') != NULL;
+  is_running = 1;
+  for (int has_run = 1; has_run;) {
+    has_run = 0;
+    for (int k = 0; k < MOST_DEVICES && are_others; ++k) has_run |= run_ready(&legacy[k]);
+    for (Stream *each = streams; each; each = each->next)
+      if (each->is_first ? strchr(early, '0' + each->context->device) != NULL : are_others) has_run |= run_ready(each);
   }
+  is_running = 0;
 }
 
 static void run_context(Context *context) {
@@ -341,7 +374,7 @@ Result cuDevicePrimaryCtxRelease_v2(int device) {
   GUARD();
   if (!primary[device].retained) return INVALID_CONTEXT;
   if (!--primary[device].retained) run_context(&primary[device]);
-  return OK;
+  return primary[device].error;
 }
 Result cuCtxCreate_v2(Context **context, unsigned flags, int device) {
   *context = calloc(1, sizeof **context);
@@ -401,17 +434,36 @@ static Block *add_block(size_t size, Context *context, int is_host) {
   blocks = block;
   return block;
 }
+static int holds(const Block *block, const void *place) {
+  return (char *)place >= block->start && (char *)place < block->start + block->size;
+}
+static int is_used(const Stream *stream, const Block *block) {
+  for (const Work *each = stream->first; each; each = each->next) {
+    if (each->kind == COPY && (holds(block, each->to) || holds(block, each->from))) return 1;
+    for (size_t k = 0; each->kind == KERNEL && k + 8 <= each->size; k += 8)
+      if (holds(block, *(void **)(each->from + k))) return 1;
+  }
+  return 0;
+}
+// Memory of a device is freed after its work. Memory of the host is freed at once: queued work must not use it.
 static Result drop_block(void *start, int is_host) {
   GUARD();
   for (Block **each = &blocks; *each; each = &(*each)->next)
     if ((*each)->start == start && (*each)->is_host == is_host) {
       Block *found = *each;
-      run_context(found->context);
-      if (!is_host) used[found->context->device] -= found->size;
+      Context *context = found->context;
+      int used_still = is_host && is_used(&legacy[context->device], found);
+      for (Stream *other = streams; other && is_host; other = other->next) used_still |= is_used(other, found);
+      if (used_still) {
+        fprintf(stderr, "emulated device %d: page-locked memory is freed under queued work\n", context->device);
+        context->error = ILLEGAL_ADDRESS;
+      }
+      run_context(context);
+      if (!is_host) used[context->device] -= found->size;
       *each = found->next;
       free(found->start);
       free(found);
-      return OK;
+      return context->error;
     }
   return INVALID_VALUE;
 }
@@ -502,6 +554,7 @@ Result cuStreamCreate(Stream **stream, unsigned flags) {
   NEED_CONTEXT();
   Stream *made = calloc(1, sizeof *made);
   made->context = CURRENT(), made->flags = flags, made->next = streams;
+  made->is_first = !CURRENT()->streams++;
   *stream = streams = made;
   return OK;
 }
@@ -518,12 +571,13 @@ Result cuStreamGetCtx(Stream *stream, Context **context) {
 }
 Result cuStreamDestroy_v2(Stream *stream) {
   GUARD();
-  run_stream(stream);
   for (Stream **each = &streams; *each; each = &(*each)->next)
     if (*each == stream) {
+      const Context *context = stream->context;
+      run_stream(stream);
       *each = stream->next;
       free(stream);
-      return OK;
+      return context->error;
     }
   return INVALID_HANDLE;
 }
@@ -554,10 +608,11 @@ Result cuEventCreate(Event **event, unsigned flags) {
 }
 Result cuEventDestroy_v2(Event *event) {
   GUARD();
+  const Context *context = event->context;
   drop_point(event->point);  // waits for nothing, as on a device
   free(event);
   --live_events;
-  return OK;
+  return context->error;
 }
 Result cuEventRecord(Event *event, Stream *stream) {
   NEED_CONTEXT();
@@ -573,12 +628,13 @@ Result cuEventRecord(Event *event, Stream *stream) {
 Result cuEventSynchronize(Event *event) {
   GUARD();
   if (!depth) return INVALID_CONTEXT;
-  if (event->point) reach(event->point);
+  if (event->point && !event->context->error) reach(event->point);
   return event->context->error;
 }
 Result cuEventQuery(Event *event) {
   GUARD();
-  return event->point && !event->point->is_reached ? NOT_READY : event->context->error;
+  if (event->context->error) return event->context->error;
+  return event->point && !event->point->is_reached ? NOT_READY : OK;
 }
 Result cuEventElapsedTime_v2(float *milliseconds, Event *first, Event *last) {
   if (!first->point || !first->point->is_reached || !last->point || !last->point->is_reached) return INVALID_HANDLE;
@@ -610,13 +666,15 @@ Result cuModuleLoadDataEx(Module **module, const void *image, unsigned count, vo
 Result cuModuleLoadData(Module **module, const void *image) { return cuModuleLoadDataEx(module, image, 0, NULL, NULL); }
 Result cuModuleUnload(Module *module) {
   GUARD();
+  const Context *context = module->context;
   run_context(module->context);
   for (int k = 0; k < module->count; ++k) free(module->functions[k]);
   free(module);
   --live_modules;
-  return OK;
+  return context->error;
 }
 Result cuModuleGetFunction(Function **function, Module *module, const char *name) {
+  NEED_CONTEXT();
   char symbol[512];
   snprintf(symbol, sizeof symbol, "cuda_emulator_run_%s", name);
   void *found = dlsym(module->library, symbol);
@@ -628,10 +686,12 @@ Result cuModuleGetFunction(Function **function, Module *module, const char *name
   return OK;
 }
 Result cuFuncGetAttribute(int *value, int attribute, Function *function) {
+  NEED_CONTEXT();
   *value = attribute == 0 ? 1024 : attribute == 4 ? registers_of_thread() : 0;
   return OK;
 }
 Result cuFuncSetAttribute(Function *function, int attribute, int value) {
+  NEED_CONTEXT();
   if (attribute == 8 && value > limit(97, 232448)) return INVALID_VALUE;
   if (attribute == 8) function->most_shared = value;
   return OK;
@@ -727,6 +787,7 @@ Result cuStreamBeginCapture_v2(Stream *stream, int mode) {
   if (mode < 0 || mode > 2) return INVALID_VALUE;
   if (stream_of(stream) == &legacy[CURRENT()->device] || stream->captured) return CAPTURE_UNSUPPORTED;
   stream->captured = calloc(1, sizeof *stream->captured);
+  stream->captured->context = stream->context;
   stream->is_invalid = 0;
   return OK;
 }
@@ -771,10 +832,11 @@ Result cuStreamEndCapture(Stream *stream, Graph **graph) {
 }
 Result cuGraphDestroy(Graph *graph) {
   GUARD();
+  const Context *context = graph->context;
   free_nodes(graph);
   free(graph);
   --live_graphs;
-  return OK;
+  return context->error;
 }
 Result cuGraphInstantiateWithFlags(GraphExec **exec, Graph *graph, unsigned long long flags) {
   NEED_CONTEXT();
@@ -808,10 +870,11 @@ Result cuGraphInstantiateWithFlags(GraphExec **exec, Graph *graph, unsigned long
 }
 Result cuGraphExecDestroy(GraphExec *exec) {
   GUARD();
+  const Context *context = exec->context;
   free_nodes(&exec->copy);
   free(exec);
   --live_graphs;
-  return OK;
+  return context->error;
 }
 Result cuGraphLaunch(GraphExec *exec, Stream *stream) {
   NEED_CONTEXT();
@@ -823,7 +886,7 @@ Result cuGraphLaunch(GraphExec *exec, Stream *stream) {
   return CURRENT()->error;
 }
 Result cuGraphKernelNodeGetParams_v2(Work *node, KernelParams *params) {
-  GUARD();
+  NEED_CONTEXT();
   if (node->kind != KERNEL) return INVALID_VALUE;
   memset(params, 0, sizeof *params);
   params->function = node->function;
@@ -832,7 +895,7 @@ Result cuGraphKernelNodeGetParams_v2(Work *node, KernelParams *params) {
   return OK;
 }
 Result cuGraphExecKernelNodeSetParams_v2(GraphExec *exec, Work *node, const KernelParams *params) {
-  GUARD();
+  NEED_CONTEXT();
   for (size_t k = 0; k < exec->copy.count; ++k) {
     Work *own = exec->copy.nodes[k];
     if (own->number != (uintptr_t)node) continue;
