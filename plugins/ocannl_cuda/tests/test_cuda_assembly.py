@@ -15,7 +15,7 @@ import pytest
 from inline_snapshot import external_file
 
 from ocannl_cuda import compilers
-from ocannl_cuda.assembly import find_disassembler, sections
+from ocannl_cuda.assembly import assemble, find_disassembler, sections
 from ocannl_cuda.compilers import Missing
 from plugins.ocannl_cuda.tests.assembled_networks import ALL, DEVICES, FEW, HEAD, Network
 
@@ -111,6 +111,17 @@ def test_numbers_are_rounded_in_pairs_by_an_instruction(name: str) -> None:
     assert kernel.instructions["F2F"] == 0  # of a single number, at a fraction of the rate
     # no rounding by operations on bits
     assert kernel.instructions["LOP3"] < kernel.instructions["F2FP"]
+
+
+@needs_tools
+def test_products_and_sums_are_rounded_on_their_own() -> None:
+    assert not isinstance(COMPILER, Missing)
+    assert DISASSEMBLER is not None
+    text = """
+    extern "C" __global__ void k(const float *x, float *y) { *y = x[0] * x[1] + x[2]; }
+    """
+    found = assemble(COMPILER, DISASSEMBLER, text, FAST)["k"].instructions
+    assert (found["FMUL"], found["FADD"], found.get("FFMA", 0)) == (1, 1, 0)
 
 
 @needs_tools

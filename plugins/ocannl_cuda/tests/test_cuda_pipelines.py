@@ -4,6 +4,9 @@ and faults that are found.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import re
 import shutil
 
@@ -143,6 +146,59 @@ def test_a_pipeline_without_a_barrier_or_a_wait_is_found_out(
     status, message = launcher(wrong, kernel.symbol)(kernel.grid, kernel.block, *found)
     right = subject_named("interp").run(example.program, example.arrays)[plan.params[2]]
     assert status or message or not np.allclose(found[2], right, rtol=1e-3, atol=1e-3)
+
+
+SWEPT = """\
+routine product(a: float32[3, 64, 40], b: float32[3, 40, 64], c: float32[64, 64]):
+    for i in range(64):
+        for j in range(64):
+            for r in range(3):
+                for k in range(40):
+                    c[i, j] += a[r, i, k] * b[r, k, j]"""
+"""A product whose stages are swept three times, and are more than the steps of the last turn."""
+
+
+def swept() -> Example:
+    program, numbers = parse(SWEPT), np.random.default_rng(0)
+    return Example(
+        program,
+        {
+            node: numbers.standard_normal(program.nodes[node].dims).astype(np.float32)
+            for node in program.params[:2]
+        },
+    )
+
+
+def test_threads_meet_between_sweeps_of_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_EMULATOR_RACES", "1")
+    assert "pipeline m0 in 4" in schedules(swept(), device())
+    check(swept(), device())
+
+
+def before_the_end_of_memory(cells: Array) -> Array:
+    """Return an array whose last byte is the last one that may be accessed."""
+    size = -(-cells.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = np.frombuffer(mmap.mmap(-1, size + mmap.PAGESIZE), np.uint8)
+    nothing = ctypes.c_void_p(pages.ctypes.data + size), ctypes.c_size_t(mmap.PAGESIZE), 0
+    assert ctypes.CDLL(None).mprotect(*nothing) == 0
+    found = pages[size - cells.nbytes : size].view(cells.dtype).reshape(cells.shape)
+    found[...] = cells
+    return found
+
+
+def test_no_step_after_the_last_one_is_copied() -> None:
+    example, target = swept(), device()
+    plan = planned_for(target)(split_kernels(example.program), target)
+    (kernel,) = generate(KernelStream.of(plan)).kernels
+    given = [
+        before_the_end_of_memory(memory(plan.nodes[node], example.arrays.get(node)))
+        for node in plan.params
+    ]
+    launch = launcher(unit([kernel]), kernel.symbol)
+    process = os.fork()
+    if process == 0:
+        os._exit(launch(kernel.grid, kernel.block, *given)[0])
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
 
 
 def test_a_budget_of_shared_memory_decides_the_number_of_stages() -> None:

@@ -17,7 +17,7 @@ from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.parse import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
-from ocannl_cuda.dialect import PREAMBLE
+from ocannl_cuda.dialect import DIALECT, PREAMBLE
 from ocannl_cuda.source import generate
 from plugins.ocannl_cuda.tests import emulated_plans
 from plugins.ocannl_cuda.tests.emulated import needs_emulation, run
@@ -207,6 +207,32 @@ routine double(a: float32[512], b: float32[512]):
     emulated_plans.run(example.program, example.arrays, shift=16)
     with pytest.raises(FaultError, match=r"vector of 16 bytes in line .* is no multiple of that"):
         emulated_plans.run(example.program, example.arrays, shift=4)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"])
+def test_numbers_half_way_between_narrow_ones_are_rounded_to_even(name: str) -> None:
+    example = program(
+        f"""\
+routine rounded(a: float32[4096], b: {name}[4096]):
+    for i in range(4096):
+        b[i] = {name}(a[i])"""
+    )
+    a, b = example.program.params
+    narrow = np.dtype(example.program.nodes[b].memory_numpy)
+    neighbours = np.linspace(1.0, 2.0, 4096).astype(narrow).astype(np.float32)
+    after = np.append(neighbours[1:], np.float32(2.0))
+    halves = (np.unique(neighbours)[:-1] + np.unique(after)[: len(np.unique(neighbours)) - 1]) / 2
+    numbers = np.resize(np.concatenate([neighbours, halves]), 4096).astype(np.float32)
+    found = emulated_plans.run(example.program, {a: numbers})[b]
+    assert found.tobytes() == numbers.astype(narrow).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("threads", "mask"),
+    [(64, "0xffffffffu"), (24, "0xffffffu"), (48, "threadIdx.x < 32 ? 0xffffffffu : 0xffffu")],
+)
+def test_a_shuffle_names_the_lanes_that_exist(threads: int, mask: str) -> None:
+    assert DIALECT.shuffle_xor("x", 8, threads) == f"__shfl_xor_sync({mask}, x, 8)"
 
 
 # ----- the order of sums --------------------------------------------------------------------------

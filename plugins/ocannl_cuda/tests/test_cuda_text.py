@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
+from inline_snapshot import external_file, snapshot
 
 import ocannl_core as oc
 from ocannl_core.codegen.prelude.prelude import helper_names
@@ -16,7 +16,7 @@ from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.target import Target, ThreadBlocks
 from ocannl_core.testing import group_programs, number_programs, programs
-from ocannl_cuda import compilers
+from ocannl_cuda import compilers, ptx
 from ocannl_cuda.compilers import Missing
 from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.nvcc import Nvcc
@@ -167,3 +167,10 @@ def test_kernels_keep_all_their_numbers_in_registers(make: Callable[[], oc.Tenso
     for each in found.values():
         assert (each.spill_bytes, each.stack_bytes) == (0, 0)
         assert each.registers <= REGISTERS
+
+
+def test_the_instructions_of_ptx_are_the_known_ones() -> None:
+    """The emulator has functions of its own in their place: this text is the only check of each."""
+    names = [*ptx._functions(), *(f"await_copies_{count}" for count in range(4))]
+    conversions = "\n".join(text for _, text in ptx.conversions())
+    assert f"{ptx.definitions(names)}\n{conversions}\n" == external_file("ptx.txt")
