@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
+.PHONY: cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo test smoke fuzz ulps torture killed lint types docs bench peers judges clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -57,6 +57,10 @@ cuda-races: $(VENV)/.for-cuda
 
 cuda-all-races: $(VENV)/.for-cuda
 	$(IN_PARTS) races $(ARGS)
+
+# Plants faults in a copy of the repository, one after the other, and prints those that no test catches; needs no GPU.
+cuda-planted: $(VENV)/.for-cuda
+	$(BIN)/python -m plugins.ocannl_cuda.tests.plant $(ARGS)
 
 # Every routine that runs twice replays as a graph.
 cuda-graphs: $(VENV)/.for-cuda

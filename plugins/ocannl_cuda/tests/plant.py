@@ -85,7 +85,7 @@ def is_caught(folder: Path, fault: Fault) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print each fault with what catches it."""
+    """Print each fault with the test that catches it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="faults with this text in their names or paths")
     given = parser.parse_args(arguments)

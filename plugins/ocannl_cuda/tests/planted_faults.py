@@ -188,7 +188,7 @@ RUNTIME = (
           order_of("description")),
     Fault("memory of another device that is read before it is written", f"{CUDA}/executable.py",
           "wait_for(device, each)", "wait_for(each, each)", order_of("merge_buffer")),
-    Fault("a block that is free before what it receives", f"{CUDA}/staging.py",
+    Fault("a block that is free before its bytes arrive", f"{CUDA}/staging.py",
           "self._staging.give_back(self._block, event)", "self._block.free()", order_of("page_locked")),
     Fault("the default stream of a library refused", f"{CUDA}/user_streams.py",
           "if not handle and not isinstance(stream, int):", "if handle is None:", tests_of("interop", "stream_zero")),

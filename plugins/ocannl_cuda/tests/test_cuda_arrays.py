@@ -70,6 +70,7 @@ def test_an_array_in_memory_of_the_pool_is_a_value_and_shares_its_memory(tmp_pat
         ctx.release()
         del step, ctx
         gc.collect()
+        device.synchronize()  # the step has read it
         assert device.memory.used == 0, device.memory.used
         """
     check(with_arrays(program, tmp_path))
