@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,12 +47,14 @@ def add(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run and print the checks; return 0 if none failed."""
-    failed = 0
+    counts: Counter[CheckOutcome] = Counter()
     for check in checks(arguments.backend):
         print(check, flush=True)
-        failed += check.outcome is CheckOutcome.FAIL
-    print("\n" + ("no problems found" if not failed else f"failed: {failed}"))
-    return 1 if failed else 0
+        counts[check.outcome] += 1
+    named = ((CheckOutcome.FAIL, "failed"), (CheckOutcome.WARN, "warnings"))
+    found = [f"{name}: {counts[outcome]}" for outcome, name in named if counts[outcome]]
+    print("\n" + (", ".join(found) or "no problems found"))
+    return 1 if counts[CheckOutcome.FAIL] else 0
 
 
 def checks(only: str | None = None) -> Iterator[Check]:
@@ -58,7 +62,7 @@ def checks(only: str | None = None) -> Iterator[Check]:
 
     Args:
         only: A backend that must work, or another plugin with checks; None checks all backends, of
-            which one must work.
+            which one must work, and each that would be used in its place if its devices worked.
 
     Raises:
         BackendNotFoundError: if the backend to check is not installed.
@@ -71,9 +75,11 @@ def checks(only: str | None = None) -> Iterator[Check]:
         backend_named(only)  # raises, and lists the installed backends
     yield Check("Python", CheckOutcome.OK, f"{platform.python_version()} at {sys.executable}")
     yield Check("NumPy", CheckOutcome.OK, np.__version__)
+    used = _used_priority()
     for row in rows:
         if only is None or row.entry.name == only:
-            yield from _backend_checks(row, must_work=only is not None)
+            must_work = only is not None or row.report.priority > used
+            yield from _backend_checks(row, must_work=must_work)
     if only is None:
         for entry in wrapper_entries():
             outcome = CheckOutcome.FAIL if entry.error else CheckOutcome.OK
@@ -81,6 +87,12 @@ def checks(only: str | None = None) -> Iterator[Check]:
         yield _default_check()
         yield from _tuning_checks()
     yield _cache_check()
+
+
+def _used_priority() -> float:
+    """Return the priority of the device of new contexts; infinity where the user has chosen it."""
+    target, _ = default_target()
+    return inf if settings.current().backend or target is None else target.priority
 
 
 def _backend_checks(row: BackendRow, *, must_work: bool) -> Iterator[Check]:

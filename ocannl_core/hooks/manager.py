@@ -73,6 +73,10 @@ __all__ = [
     "wrapper_entries",
 ]
 
+_CORE = "ocannl-core"
+_SIMILAR = 0.75
+"""The least similarity of a name to the one that is suggested: `cpu` to `cpu_c`."""
+
 # ----- choosing ------------------------------------------------------------------------------
 
 
@@ -167,7 +171,7 @@ def _require_backend(name: str, by: str) -> Backend:
     """
     entries = {entry.name: entry for entry in backend_entries()}
     if name not in entries:
-        close = difflib.get_close_matches(name, entries, n=1)
+        close = difflib.get_close_matches(name, entries, 1, _SIMILAR)
         raise BackendNotFoundError(
             f"{_request(name, by)} but is not installed.",
             found=f"installed backends: {', '.join(entries) or 'none'}",
@@ -202,13 +206,13 @@ def _installation(name: str) -> str:
     from importlib_metadata import PackageNotFoundError, requires
 
     try:
-        requirements = requires("ocannl-core") or []
+        requirements = requires(_CORE) or []
     except PackageNotFoundError:
         return listed
     names = [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in requirements]
-    own = {each.removeprefix("ocannl-"): each for each in names if each.startswith("ocannl-")}
-    close = difflib.get_close_matches(re.sub("[_.]", "-", name.lower()), own, n=1)
-    return f"pip install {own[close[0]]}" if close else listed
+    own = [each.removeprefix("ocannl-").replace("-", "_") for each in names if each != _CORE]
+    close = difflib.get_close_matches(re.sub("[-.]", "_", name.lower()), own, 1, _SIMILAR)
+    return f"pip install '{_CORE}[{close[0]}]'" if close else listed
 
 
 def _choose_device() -> tuple[Backend, Target]:

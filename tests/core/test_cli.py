@@ -170,6 +170,30 @@ def test_doctor_tolerates_a_missing_driver_of_unnamed_backends(
     assert "FAIL  backend missing: unavailable: the driver is missing" in capsys.readouterr().out
 
 
+def test_doctor_fails_when_a_missing_backend_leaves_a_slower_one_to_be_used(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class MissingCompiler:
+        OCANNL_API = (1, 0)
+
+        @hookimpl
+        def ocannl_targets(self) -> TargetReport:
+            return TargetReport(reason="no compiler", fix="install one", priority=10**6)
+
+    monkeypatch.setenv("OCANNL_DISABLE_PLUGINS", "cpu_c,cuda,opencl")
+    manager.register("missing", MissingCompiler())
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert "FAIL  backend missing: unavailable: no compiler" in text
+    assert "failed: 1" in text
+    monkeypatch.setenv("OCANNL_BACKEND", "interp")
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "WARN  backend missing: unavailable: no compiler" in text
+    assert "warnings: " in text
+    assert "no problems" not in text
+
+
 def test_doctor_lists_installed_backends_for_an_unknown_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

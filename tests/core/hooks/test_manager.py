@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 import types
 import warnings
 from collections.abc import Callable
@@ -275,25 +276,39 @@ available: slow\
 
 
 @pytest.mark.parametrize(
-    ("name", "distribution"),
+    ("name", "extra"),
     [
         ("interp", "interp"),
-        ("cpu_c", "cpu-c"),
+        ("cpu_c", "cpu_c"),
         ("CUDA", "cuda"),
-        ("cpu", "cpu-c"),
+        ("cpu", "cpu_c"),
         ("cuda ", "cuda"),
     ],
 )
-def test_a_backend_of_the_project_is_installed_under_its_own_name(
-    name: str, distribution: str
-) -> None:
-    assert manager._installation(name) == f"pip install ocannl-{distribution}"
+def test_a_backend_of_the_project_is_installed_under_its_own_name(name: str, extra: str) -> None:
+    assert manager._installation(name) == f"pip install 'ocannl-core[{extra}]'"
+
+
+@pytest.mark.parametrize("name", ["nope", "python", "core", "metal"])
+def test_names_that_are_not_similar_suggest_no_backend(name: str) -> None:
+    with pytest.raises(BackendNotFoundError) as caught:
+        manager.backend(name)
+    assert "did you mean" not in caught.value.fix
+    assert "pip install" not in caught.value.fix
+
+
+def test_the_extra_of_a_backend_has_its_name() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    extras = {*project["project"]["optional-dependencies"]} - {"all", "mpi"}
+    own = {each.name for each in manager.backend_entries() if "ocannl-" in str(each)}
+    assert extras == own
 
 
 @given(st.text(min_size=1))
 def test_no_other_name_is_ever_one_to_install(name: str) -> None:
     found = manager._installation(name)
-    own = {f"pip install ocannl-{each}" for each in ("interp", "cpu-c", "cuda")}
+    names = ("interp", "cpu_c", "cuda", "opencl", "mpi")
+    own = {f"pip install 'ocannl-core[{each}]'" for each in names}
     assert found in {*own, "`ocannl backends` lists installed backends"}
 
 
