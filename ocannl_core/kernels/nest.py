@@ -73,6 +73,11 @@ from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
 REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
 """Accumulating primitives that are associative and commutative, up to rounding."""
 
+_LIMITS_OF_TRUTHS = {BinaryOp.OR: BinaryOp.MAX, BinaryOp.AND: BinaryOp.MIN}
+"""The operation on truths, 0 or 1, that combines them as a logical one combines any numbers."""
+
+_COMMUTATIVE = REORDERED | _LIMITS_OF_TRUTHS.keys()
+
 _ORDERED_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
 
@@ -392,7 +397,9 @@ def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
     if parts is None or any(isinstance(each, For) for each in walk(parts[1])):
         return None  # w -= rate * total is the epilogue of the inlined total
     result = _new_local((store,), value.dtype)
-    reduction = Reduction(*parts, initial=cell, result=result)
+    reduction = _of_truths(Reduction(*parts, initial=cell, result=result), loops)
+    if reduction is None:
+        return None
     return reduction, [], (replace(store, value=LocalRead(result)),)
 
 
@@ -426,7 +433,28 @@ def _inlined(
         return None
     result = _new_local(stmts, scoped.dtype)
     epilogue = tuple(with_value(store, scoped, LocalRead(result)) for store in stores)
-    return Reduction(*parts, initial=initial, result=result), loops, epilogue
+    reduction = _of_truths(Reduction(*parts, initial=initial, result=result), loops)
+    return None if reduction is None else (reduction, loops, epilogue)
+
+
+def _of_truths(reduction: Reduction, loops: Iterable[For]) -> Reduction | None:
+    """Return a logical reduction as the greatest or least of truths, others as they are; None if a
+    logical one may have no term.
+
+    cell or= term  -->  cell = max(cell != 0, term != 0)
+    """
+    op = _LIMITS_OF_TRUTHS.get(reduction.op)
+    if op is None:
+        return reduction
+    if any(loop.stop <= loop.start or loop.bound is not None for loop in loops):
+        return None
+
+    def truth(expr: Expr) -> Expr:
+        if isinstance(expr, Const):
+            return Const(float(expr.value != 0), reduction.dtype)
+        return Binary(BinaryOp.NE, expr, Const(0, expr.dtype), reduction.dtype)
+
+    return replace(reduction, op=op, term=truth(reduction.term), initial=truth(reduction.initial))
 
 
 def _stores(stmts: tuple[Stmt, ...]) -> _Found | None:
@@ -450,9 +478,9 @@ def match_accumulation(value: Expr, cell: Expr) -> tuple[BinaryOp, Expr] | None:
     if dtype.kind is Kind.WORD:
         return None
     match value:
-        case Binary(op, left, right) if op in REORDERED and left == cell:
+        case Binary(op, left, right) if op in _COMMUTATIVE and left == cell:
             parts = op, right
-        case Binary(op, left, right) if op in REORDERED and right == cell:
+        case Binary(op, left, right) if op in _COMMUTATIVE and right == cell:
             parts = op, left
         case Binary(BinaryOp.SUB, left, right) if left == cell and dtype.kind is not Kind.BOOL:
             parts = BinaryOp.ADD, Unary(UnaryOp.NEG, right, dtype)
@@ -460,7 +488,8 @@ def match_accumulation(value: Expr, cell: Expr) -> tuple[BinaryOp, Expr] | None:
             parts = BinaryOp.ADD, Binary(BinaryOp.MUL, first, second, dtype)
         case _:
             return None
-    is_limit = parts[0] in (BinaryOp.MAX, BinaryOp.MIN) and not dtype.is_float
+    op = _LIMITS_OF_TRUTHS.get(parts[0], parts[0])
+    is_limit = op in (BinaryOp.MAX, BinaryOp.MIN) and not dtype.is_float
     if is_limit and dtype.nbytes > 4:
         return None  # constants are floats, which cannot say the limits of these integers
     if any(each == cell for each in walk(parts[1])):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ocannl_core.loopir.nodes import Binary, Const, Expr, Stmt
 from ocannl_core.loopir.verify import verify
-from ocannl_core.node import MemoryMode, Placement, Reason
+from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.inline.decide import InliningResult, Policy, inline
 from ocannl_core.testing.drafts import Draft
@@ -24,12 +26,16 @@ def plus(left: Expr, right: Expr) -> Expr:
 
 
 def inlined(
-    draft: Draft, *stmts: Stmt, keep: str = "xc", policy: Policy | None = None
+    draft: Draft,
+    *stmts: Stmt,
+    keep: str = "xc",
+    policy: Policy | None = None,
+    requested: Collection[TensorNode] = (),
 ) -> InliningResult:
     """Return a program after inlining; nodes whose names begin with these letters are kept."""
     program = draft.program(*stmts)
     verify(program)
     stored = {node: KEPT for node in draft.nodes if node.name[0] in keep}
-    found = inline(program, stored, policy)
+    found = inline(program, stored, policy, requested)
     verify(found.program)
     return found

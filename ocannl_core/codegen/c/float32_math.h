@@ -88,6 +88,11 @@ INLINE float lookup_float32(CELLS float *cells, int32_t i) {
   return cells[i & 15];
 }
 
+/// map_sqrtf_float32
+INLINE float map_sqrtf_float32(float x) {
+  return sqrtf(x);
+}
+
 /// far_float64 needs float64_bits quarters
 /* the quarter turns of a far angle as 0x1.8p52 + n, and what is left, at most half a quarter */
 INLINE void far_float64(double a, double *angle, double *shifted) {

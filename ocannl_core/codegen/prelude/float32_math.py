@@ -46,7 +46,9 @@ _WITH_DOUBLES = {
 """Functions that compute with doubles: core function, parameters, and constant arguments."""
 
 REPLACED_FUNCTIONS = frozenset(
-    {"exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "tanh"} | _WITH_DOUBLES.keys()
+    {"exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "tanh", "sinh", "cosh"}
+    | {"asin", "acos", "atan", "atan2"}
+    | _WITH_DOUBLES.keys()
 )
 """Functions of the C library that are replaced by helpers for float32."""
 

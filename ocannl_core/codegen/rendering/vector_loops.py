@@ -431,8 +431,9 @@ class VectorLoop:
         if op in (BinaryOp.MAX, BinaryOp.MIN):
             function = "max" if op is BinaryOp.MAX else "min"
             return call(self._helper(dtype, function), self._value(left), self._value(right))
-        if op is BinaryOp.POW and self._dialect.math_helper("pow", dtype) is not None:
-            return call(self._helper(dtype, "pow"), self._value(left), self._value(right))
+        is_function = op in (BinaryOp.POW, BinaryOp.ATAN2)
+        if is_function and self._dialect.math_helper(op.value.name, dtype) is not None:
+            return call(self._helper(dtype, op.value.name), self._value(left), self._value(right))
         a, b = self._bind(self._value(left), dtype), self._bind(self._value(right), dtype)
         zero = self._number(0.0, dtype)
         match op:

@@ -61,7 +61,9 @@ from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 _LEAST_SPREAD = 2
 """The least ratio of a node's size to that of its operands for recomputation at every read."""
 _MOST_KEPT_ITERATIONS = 4
-"""Limit on the iterations that a read tries when the position does not determine the iteration."""
+"""Limit on the iterations that a read tries when the position does not determine the iteration, of
+a node that is requested. Reads of others try none: plain loops and no vectors would be their price.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +427,8 @@ class _InliningPass:
                 return Reason.VISITED_TOO_OFTEN
             if solution.conditions and self.program.nodes[definition.node].dtype is uint4x32:
                 return Reason.INDEX_MISMATCH
-            if prod(definition.loops[var].extent for var in solution.kept) > _MOST_KEPT_ITERATIONS:
+            most = _MOST_KEPT_ITERATIONS if definition.node in self.requested else 1
+            if prod(definition.loops[var].extent for var in solution.kept) > most:
                 return Reason.TOO_LARGE
             if definition.node in self.requested:
                 continue

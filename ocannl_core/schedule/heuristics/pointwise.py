@@ -45,6 +45,12 @@ _FUNCTIONS = frozenset(
         UnaryOp.EXPM1,
         UnaryOp.LOG1P,
         UnaryOp.ERF,
+        UnaryOp.SINH,
+        UnaryOp.COSH,
+        UnaryOp.ASIN,
+        UnaryOp.ACOS,
+        UnaryOp.ATAN,
+        BinaryOp.ATAN2,
         BinaryOp.POW,
     }
 )

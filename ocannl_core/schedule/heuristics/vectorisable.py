@@ -88,7 +88,7 @@ def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> b
 
     return (
         formats <= VECTOR_FORMATS
-        and all(_is_vectorisable_value(root, lambda _: False) for root in roots)
+        and all(_is_vectorisable_value(root, is_inside) for root in roots)
         and all(_is_vectorisable_value(store.value, is_inside) for store in nest.epilogue)
     )
 
@@ -143,6 +143,8 @@ def _is_expressible(expr: Expr) -> bool:
             return True
         case Binary(BinaryOp.POW):
             return dtype is float32 or is_simple_power(expr)
+        case Binary(BinaryOp.ATAN2):
+            return dtype is float32
         case Binary(op, left) if op in LOGICAL:
             return lane_bytes(left.dtype) == lane_bytes(dtype)
         case Binary(op):

@@ -58,6 +58,17 @@ def test_powers_are_close_to_the_exact_result() -> None:
         assert errors(computed(lambda a, b: a**b, x, y), exact).max() <= 1.0
 
 
+def test_angles_of_points_are_close_to_the_exact_result() -> None:
+    rng = np.random.default_rng(6)
+    bits = rng.integers(0, 2**32, (2, 200_000), dtype=np.uint32).view(np.float32)
+    near = (rng.normal(size=(2, 200_000)) * 2.0 ** rng.integers(-3, 4, 200_000)).astype(np.float32)
+    special = np.array([grid.ravel() for grid in np.meshgrid(SPECIAL, SPECIAL)])
+    y, x = np.concatenate([bits, near, special], axis=1)
+    with np.errstate(all="ignore"):
+        exact = np.arctan2(y.astype(np.float64), x.astype(np.float64))
+        assert errors(computed(oc.atan2, y, x), exact).max() <= 3.0
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_whole_registers_give_the_bits_of_single_numbers(name: str) -> None:
     ours, _ = FUNCTIONS[name]

@@ -208,3 +208,13 @@ def test_several_statements_in_a_loop_are_refused_unless_all_store() -> None:
     store = DRAFT.store(C, I, J, value=Load(V, at(J), float32))
     inner = loop(K, 2, DRAFT.accumulate(V, J, op=BinaryOp.ADD, value=AIK))
     assert unreadable(Block((loop(I, 4, loop(J, 5, store, inner)),)))
+
+
+def test_a_disjunction_is_the_greatest_of_truths_and_a_conjunction_the_least() -> None:
+    for op, limit in ((BinaryOp.OR, BinaryOp.MAX), (BinaryOp.AND, BinaryOp.MIN)):
+        nest = read(Block((nested(DRAFT.accumulate(C, I, J, op=op, value=AIK)),)))
+        assert nest.reduction is not None
+        zero = Const(0, float32)
+        assert nest.reduction.op is limit
+        assert nest.reduction.term == Binary(BinaryOp.NE, AIK, zero, float32)
+        assert nest.reduction.initial == Binary(BinaryOp.NE, CIJ, zero, float32)

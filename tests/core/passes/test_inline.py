@@ -237,6 +237,7 @@ def test_a_sum_of_loop_variables_is_solved_for_the_innermost_one() -> None:
         d,
         loop(I, 3, loop(J, 2, d.store(t, affine([(2, I), (1, J)]), value=d.load(x, I, J)))),
         loop(K, 6, d.store(c, K, value=d.load(t, K))),
+        requested=[t],
     )
     assert body(found) == snapshot("""\
 

@@ -110,7 +110,7 @@ def test_inlining_stops_at_a_depth_and_goes_on_from_there() -> None:
 
 
 @pytest.mark.parametrize(("windows", "is_stored"), [(4, False), (5, True)])
-def test_a_read_searches_four_iterations_at_most(
+def test_a_read_searches_four_iterations_at_most_and_only_on_request(
     windows: int, is_stored: bool, interpret: Run
 ) -> None:
     """The gradient of pooling adds to windows; a read of a cell would try each of them."""
@@ -122,7 +122,8 @@ def test_a_read_searches_four_iterations_at_most(
         loop(I, windows, loop(J, 2, scatter)),
         loop(I, 2 * windows, d.store(c, I, value=times(d.load(t, I)))),
     )
-    found = inlined(d, *stmts)
+    assert inlined(d, *stmts).refused.get(t) is Reason.TOO_LARGE
+    found = inlined(d, *stmts, requested=[t])
     assert (t not in found.virtual) == is_stored
     assert found.refused.get(t) is (Reason.TOO_LARGE if is_stored else None)
     given = {x: list(range(windows))}
