@@ -191,6 +191,12 @@ PARTIAL_SUMS = 16
 """Partial results of a reduction that several threads share: enough for equal shares of the common
 numbers of threads. Fixed, so that bits do not depend on the number of threads.
 """
+MAX_BLOCK_TERMS = 1 << 12
+"""Terms that one accumulator of float32 adds up where no schedule has divided a sum: the error of
+a block is at most 2**-12 of its terms' magnitudes.
+"""
+MAX_PART_TERMS = 1 << 16
+"""Terms of a partial result, which several accumulators share where a schedule allows it."""
 MIN_PARTIAL_TERMS = 400
 """Terms of a partial result: storing and loading it costs a few hundredths of as many."""
 MIN_SPLIT_TERMS = 1 << 18

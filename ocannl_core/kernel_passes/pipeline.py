@@ -15,8 +15,9 @@ from functools import partial
 
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernel_passes.block_sums import block_long_sums
 from ocannl_core.kernel_passes.collapse_axes import collapse_axes
-from ocannl_core.kernel_passes.distribute import distribute
+from ocannl_core.kernel_passes.distribute import distribute, has_device_axes
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_neighbours
 from ocannl_core.kernel_passes.gather_windows import gather_windows
@@ -71,7 +72,7 @@ from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.machine_model import MachineModel
 from ocannl_core.schedule.tuning.tuning_cache import Rule
-from ocannl_core.target import Target
+from ocannl_core.target import Target, ThreadBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +235,22 @@ def finish_for(target: Target) -> StepRule:
     """Return the rewrite of each scheduled step for a target."""
     if target.thread_blocks is None:
         return finish_kernel
-    return partial(distribute, blocks=target.thread_blocks)
+    return partial(_finish_on_blocks, blocks=target.thread_blocks)
+
+
+def _finish_on_blocks(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:
+    if isinstance(step, Kernel) and not has_device_axes(step.body):
+        step = block_long_sums(step)
+    return distribute(step, nodes, blocks)
 
 
 def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
-    """Hoist the scalars of a scheduled step, parallelise it, and move its large buffers to the
-    routine.
+    """Add up long sums of a scheduled step in blocks, hoist its scalars, parallelise it, and move
+    its large buffers to the routine.
     """
-    phases = parallelise_step(
-        hoist_scalars(step, nodes) if isinstance(step, Kernel) else step, nodes
-    )
+    if isinstance(step, Kernel):
+        step = hoist_scalars(block_long_sums(step), nodes)
+    phases = parallelise_step(step, nodes)
     found = [allocate_workspace(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
     return StepReplacement(

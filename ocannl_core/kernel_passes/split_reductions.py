@@ -35,6 +35,7 @@ from ocannl_core.machine_model import (
     CELLS_OF_BLOCK,
     GRID_TILE,
     MAX_GRID_PARTS,
+    MAX_PART_TERMS,
     MIN_BLOCK_TILE,
     MIN_GRID_CELLS,
     MIN_GRID_PARTS,
@@ -115,7 +116,9 @@ def split_nest(
     terms = prod(axis.extent for axis in nest.reduced)
     cells = prod(axis.extent for axis in nest.cells)
     parts = next((parts for parts in _PARTS if terms >= least_terms * parts), 0)
-    if not parts or cells * terms < least_work or cells >= _PARTS[0] * _block(nest, reduction):
+    if terms > MAX_PART_TERMS * _PARTS[0]:  # fewer would lose the last digits of a long sum
+        parts = -(-terms // MAX_PART_TERMS)
+    elif not parts or cells * terms < least_work or cells >= _PARTS[0] * _block(nest, reduction):
         return None
     axis = _cut_axis(nest.reduced, parts)
     return _divided(nest, reduction, axis, min(parts, axis.extent))
