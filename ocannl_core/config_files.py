@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Mapping
 from functools import cache, lru_cache
 
-from ocannl_core.errors import SettingsError
+from ocannl_core.errors import SettingsError, printable
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.storage import trust
 
@@ -132,7 +132,7 @@ def _remedy(path: str, is_own: bool) -> str:
 
 @cache
 def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=2)
+    warnings.warn(printable(text), stacklevel=2)
 
 
 def warn_refused(file: ConfigFile, name: str, variable: str) -> None:

@@ -11,6 +11,18 @@ from collections.abc import Iterable
 from typing import Self
 
 
+def printable(text: str) -> str:
+    """Return a text without characters that a terminal would act upon; lines and tabs stay.
+
+    Texts of errors and warnings come from files and plugins, too.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text
+    )
+
+
 class OcannlError(Exception):
     """Base of all errors raised on purpose.
 
@@ -25,10 +37,10 @@ class OcannlError(Exception):
     """
 
     def __init__(self, rule: str, *, found: str = "", where: str = "", fix: str = "") -> None:
-        self.rule = rule
-        self.found = found
-        self.where = where
-        self.fix = fix
+        self.rule = printable(rule)
+        self.found = printable(found)
+        self.where = printable(where)
+        self.fix = printable(fix)
         self.is_common = False
         super().__init__(self._render())
 

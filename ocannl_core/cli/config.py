@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ocannl_core import settings
+from ocannl_core.errors import printable
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -26,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     described = settings.describe()
     width = max(len(each.name) for each in described)
     for each in described:
-        print(f"{each.name:<{width}}  {_value_text(each.value)}  (from {each.source})")
+        value = printable(f"{_value_text(each.value)}  (from {each.source})")
+        print(f"{each.name:<{width}}  {value}")
         print(f"{'':<{width}}    {each.doc}")
     return 0
 

@@ -14,6 +14,7 @@ import numpy as np
 from ocannl_core.errors import DataError, UsageError
 from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
+from ocannl_core.storage.trust import open_regular
 
 PathLike = str | os.PathLike[str]
 
@@ -209,11 +210,12 @@ def _content(path: Path) -> Array:
     """Return the bytes of a file: mapped, or decompressed if its name ends in `.gz`."""
     try:
         if path.suffix == ".gz":
-            with gzip.open(path, "rb") as file:
+            with open_regular(path) as packed, gzip.open(packed) as file:
                 return np.frombuffer(file.read(), np.uint8)
-        if path.stat().st_size == 0:
-            return np.zeros(0, np.uint8)
-        return np.asarray(np.memmap(path, np.uint8, mode="r"))
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.zeros(0, np.uint8)
+            return np.asarray(np.memmap(file, np.uint8, mode="r"))
     except (OSError, EOFError) as error:
         raise DataError(
             "A file of examples can be read.",

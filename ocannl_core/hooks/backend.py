@@ -17,13 +17,16 @@ from ocannl_core.errors import (
     OcannlError,
     TransferError,
     VerifyError,
+    printable,
 )
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.events import unwatched, watched
 from ocannl_core.hooks.host_staging import stage
 from ocannl_core.hooks.plugins import describe
 from ocannl_core.hooks.results import (
+    reraise_interruption,
     shown,
+    text_of,
     violation_of_buffer,
     violation_of_event,
     violation_of_executable,
@@ -57,6 +60,17 @@ T = TypeVar("T")
 _NEEDED = ("ocannl_generate", "ocannl_compile", "ocannl_allocate", "ocannl_transfer")
 """The hooks that running a program needs, beside `ocannl_targets`."""
 _PATIENCE = "repair the driver that it waits for, or raise the setting plugin_timeout"
+
+
+def _printable(report: TargetReport) -> TargetReport:
+    """Return a report whose texts have no effect on a terminal."""
+    return replace(
+        report,
+        targets=tuple(replace(t, description=printable(t.description)) for t in report.targets),
+        reason=printable(report.reason),
+        fix=printable(report.fix),
+        details=tuple(map(printable, report.details)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +125,31 @@ class Backend:
 
     def lacking(self) -> tuple[str, ...]:
         """Return the hooks that running a program needs and that the plugin does not implement."""
-        plugin = self.manager.get_plugin(self.name)
-        return tuple(hook for hook in _NEEDED if not callable(getattr(plugin, hook, None)))
+        plugin, hooks = self.manager.get_plugin(self.name), self.manager.hook
+        return tuple(
+            hook
+            for hook in _NEEDED
+            if not any(each.plugin is plugin for each in getattr(hooks, hook).get_hookimpls())
+        )
 
     def targets(self) -> TargetReport:
         """Return the usable devices; an exception of the hook becomes the reason of the report."""
         limit = settings.current().plugin_timeout
         try:
             report: object = call_within(limit, self.manager.hook.ocannl_targets)
+            violation = violation_of_report(report, self.name)
         except TimeoutError as error:
             return self._defect(f"looking for devices hangs: {error}", _PATIENCE)
         except HookError as error:
             return self._defect(f"looking for devices failed: {error.found}", error.fix)
-        except (Exception, SystemExit) as error:
-            reason = str(error) if isinstance(error, OcannlError) else describe(error)
+        except BaseException as error:
+            reraise_interruption(error)
+            reason = text_of(error) if isinstance(error, OcannlError) else describe(error)
             return self._defect(f"looking for devices failed: {reason}")
-        if violation := violation_of_report(report, self.name):
+        if violation:
             return self._defect(violation)
         assert isinstance(report, TargetReport)
+        report = _printable(report)
         if not report.targets and not report.reason:
             return self._defect("it reports no device and no reason")
         return report
@@ -154,7 +175,7 @@ class Backend:
         stream = KernelStream.of(kernels) if isinstance(kernels, Plan) else kernels
         try:
             source: Source | None = self.manager.hook.ocannl_generate(kernels=stream, target=target)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if stream.error is not None:  # of the scheduler
                 raise stream.error from None
             self.raise_fault(hook, error)
@@ -192,7 +213,7 @@ class Backend:
         hook = "Executable.link"
         try:
             launcher: Launcher = executable.link(*buffers)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self.raise_fault(hook, error)
         return self._checked(hook, launcher, violation_of_launcher(launcher))
 
@@ -217,7 +238,7 @@ class Backend:
         hook = "DivisibleExecutable.link_parts"
         try:
             parts = executable.link_parts(buffers, merge_buffers, ends)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self.raise_fault(hook, error)
         if not isinstance(parts, Sequence) or len(parts) != len(ends):
             raise self.fault(hook, f"it must return {len(ends)} launchers, not {shown(parts)}")
@@ -355,6 +376,7 @@ class Backend:
     def raise_fault(self, hook: str, error: BaseException) -> NoReturn:
         """Raise the error of a hook that has raised one: the same, if that was on purpose."""
         try:
+            reraise_interruption(error)
             if isinstance(error, OcannlError | MemoryError):
                 raise error
             raise self.fault(hook, f"it raised {describe(error)}") from error
@@ -365,7 +387,7 @@ class Backend:
     def _call(self, hook: str, **arguments: object) -> Any:
         try:
             return getattr(self.manager.hook, hook)(**arguments)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self.raise_fault(hook, error)
 
     def _checked(self, hook: str, result: T, violation: str) -> T:
@@ -384,7 +406,7 @@ class Backend:
         def run(program: LoopProgram) -> LoopProgram:
             try:
                 result: object = each.run(program)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 self.raise_fault(hook, error)
             if not isinstance(result, LoopProgram):
                 raise self.fault(

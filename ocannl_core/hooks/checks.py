@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from ocannl_core.errors import printable
 from ocannl_core.fast_dataclass import dataclass
 
 
@@ -38,4 +39,4 @@ class Check:
     def __str__(self) -> str:
         lines = [f"{self.outcome.value:<5} {self.what}" + (f": {self.found}" if self.found else "")]
         lines += [f"      try  {line}" for line in self.fix.splitlines()]
-        return "\n".join(lines)
+        return printable("\n".join(lines))

@@ -39,7 +39,7 @@ class WatchedEvent:
         """
         try:
             self.event.wait()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self.raise_fault(f"{self.hook}, wait of its Event", error)
 
 

@@ -15,7 +15,7 @@ import pluggy
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks import host_staging
-from ocannl_core.hooks.results import shown
+from ocannl_core.hooks.results import reraise_interruption, shown, text_of
 from ocannl_core.hooks.specs import ALL_SPECS, PROJECT
 from ocannl_core.hooks.time_limit import call_within
 from ocannl_core.hooks.wrappers import guarded
@@ -43,13 +43,14 @@ def load(read: Callable[[], object]) -> object:
         return call_within(settings.current().plugin_timeout, read)
     except TimeoutError as error:
         raise PluginError(f"it hangs on import: {error}; the limit is plugin_timeout") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        reraise_interruption(error)
         raise PluginError(f"it fails on import: {describe(error)}") from error
 
 
 def describe(error: BaseException) -> str:
     """Return an exception as one line: its type, its text, and the source line that raised it."""
-    text = f"{type(error).__name__}: {error}".removesuffix(": ").splitlines()[0]
+    text = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ").splitlines()[0]
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -84,7 +85,7 @@ def backend_manager(name: str, plugin: object, wrappers: Sequence[Wrapper]) -> p
     """
     check_api(plugin)
     manager = _manager_with(name, plugin)
-    if not callable(getattr(plugin, "ocannl_targets", None)):
+    if not manager.hook.ocannl_targets.get_hookimpls():
         raise PluginError(
             "it does not implement ocannl_targets, the one hook that every backend needs"
         )
@@ -121,7 +122,8 @@ def check_api(plugin: object) -> None:
     """
     try:
         stated = getattr(plugin, "OCANNL_API", None)
-    except Exception as error:
+    except BaseException as error:
+        reraise_interruption(error)
         raise PluginError(f"its OCANNL_API cannot be read: {describe(error)}") from error
     major, minor = BACKEND_API
     ours = f"({major}, {minor})"
@@ -167,7 +169,8 @@ def _manager_with(name: str, plugin: object) -> pluggy.PluginManager:
         raise PluginError(
             f"it does not follow the hook specifications: {_reason(error)}"
         ) from error
-    except Exception as error:
+    except BaseException as error:
+        reraise_interruption(error)
         raise PluginError(f"it cannot be registered: {describe(error)}") from error
     return manager
 

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from ocannl_core import settings
-from ocannl_core.errors import BackendNotFoundError, UsageError
+from ocannl_core.errors import BackendNotFoundError, UsageError, printable
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.backend import Backend
 from ocannl_core.hooks.checks import Check, CheckOutcome
@@ -31,6 +31,7 @@ from ocannl_core.hooks.plugins import (
     describe,
     load,
 )
+from ocannl_core.hooks.results import reraise_interruption
 from ocannl_core.origin import caller_depth
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _scan(group: str) -> _Plugins:
 
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=group):
-        found.setdefault(point.name, []).append(point)
+        found.setdefault(printable(point.name), []).append(point)
     plugins = _Plugins({}, {}, {})
     for name, points in sorted(found.items()):
         first, *others = sorted(points, key=_precedence)
@@ -170,7 +171,8 @@ def checks_named(name: str) -> Callable[[], Iterator[Check]] | None:
             function = plugins.readers[name]()
             assert callable(function), f"{function!r} is no function"
             yield from function()
-        except Exception as error:
+        except BaseException as error:
+            reraise_interruption(error)
             yield Check(subject, CheckOutcome.FAIL, f"its checks failed: {describe(error)}")
 
     return run
@@ -178,15 +180,16 @@ def checks_named(name: str) -> Callable[[], Iterator[Check]] | None:
 
 def _entry(point: EntryPoint) -> PluginEntry:
     distribution = point.dist
+    called, value = printable(point.name), printable(point.value)
     if distribution is None:
-        return PluginEntry(point.name, point.value, "unknown distribution", "")
+        return PluginEntry(called, value, "unknown distribution", "")
     try:
         origin = distribution.origin
     except (AttributeError, ValueError):  # the record of the origin is missing or malformed
         origin = None
     editable = bool(getattr(getattr(origin, "dir_info", None), "editable", False))
-    name, version = (_header(distribution, header) for header in ("Name", "Version"))
-    return PluginEntry(point.name, point.value, name or "unknown distribution", version, editable)
+    name, version = (printable(_header(distribution, each)) for each in ("Name", "Version"))
+    return PluginEntry(called, value, name or "unknown distribution", version, editable)
 
 
 class _Texts(Protocol):
@@ -368,7 +371,7 @@ def refresh() -> None:
 def warn_once(registry: Registry, text: str) -> None:
     if text not in registry.warned:
         registry.warned.add(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=caller_depth())
+        warnings.warn(printable(text), RuntimeWarning, stacklevel=caller_depth())
 
 
 def join_lines(*lines: str) -> str:

@@ -9,6 +9,8 @@ from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any
 
+from ocannl_core.errors import printable
+from ocannl_core.hooks.time_limit import Overdue
 from ocannl_core.node import NodeInfo
 from ocannl_core.target import Buffer, Target, TargetReport
 
@@ -20,9 +22,27 @@ def shown(value: object) -> str:
     try:
         if isinstance(value, Enum):
             return str(value)
-        return " ".join(reprlib.repr(value).split())
-    except Exception:
+        return printable(" ".join(reprlib.repr(value).split()))
+    except BaseException as error:
+        reraise_interruption(error)
         return f"an object of class {type(value).__name__}"
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, also of one that raises another."""
+    try:
+        return printable(str(error))
+    except BaseException as raised:
+        reraise_interruption(raised)
+        return "no text"
+
+
+def reraise_interruption(error: BaseException) -> None:
+    """Raise an exception that is no fault of a plugin: an interruption by the user or by a time
+    limit, or the end of a generator.
+    """
+    if isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue):
+        raise error
 
 
 def violation_of_report(report: object, backend: str) -> str:

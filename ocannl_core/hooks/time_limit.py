@@ -20,7 +20,7 @@ _AGAIN = 1.0
 """Seconds until the next interruption of code that has caught the previous one."""
 
 
-class _Overdue(BaseException):
+class Overdue(BaseException):
     """The interruption of code that takes too long; `except Exception` does not catch it."""
 
 
@@ -47,7 +47,7 @@ def _is_timer_free() -> bool:
 
 def _interrupt_after(seconds: float, action: Callable[[], T]) -> T:
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise _Overdue
+        raise Overdue
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -57,7 +57,7 @@ def _interrupt_after(seconds: float, action: Callable[[], T]) -> T:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-    except _Overdue:
+    except Overdue:
         raise TimeoutError(_text(seconds)) from None
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pluggy
 
 from ocannl_core.errors import HookError
-from ocannl_core.hooks.results import shown
+from ocannl_core.hooks.results import reraise_interruption, shown, text_of
 
 Steps = Generator[None, Any, Any]
 
@@ -81,7 +81,8 @@ class _Watched:
             next(steps)
         except StopIteration as end:
             raise self._fault("it ended before its yield, so no plugin would run") from end
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            reraise_interruption(error)
             raise self._fault(f"it raised {_described(error)}") from error
         return steps
 
@@ -96,7 +97,8 @@ class _Watched:
                 raise self._fault(found, "end it with: result = yield; return result") from None
             if not _is_same(_content(result), before):
                 raise self._fault(f"it changed the result to {shown(result)}") from None
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            reraise_interruption(error)
             raise self._fault(f"it raised {_described(error)}") from error
         else:
             steps.close()
@@ -109,9 +111,9 @@ class _Watched:
         except StopIteration as end:
             found = f"it returned {shown(end.value)} in the place of {_described(error)}"
             raise self._fault(f"it swallowed an error: {found}") from error
-        except KeyboardInterrupt:
-            raise
         except BaseException as raised:
+            if raised is not error:
+                reraise_interruption(raised)
             if raised is not error:
                 found = f"it raised {_described(raised)} in the place of {_described(error)}"
                 raise self._fault(found) from raised
@@ -130,7 +132,7 @@ class _Watched:
 
 
 def _described(error: BaseException) -> str:
-    text = str(error).partition("\n")[0]
+    text = text_of(error).partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

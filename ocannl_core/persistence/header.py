@@ -31,8 +31,8 @@ _DEEPEST = 3
 _MOST_AXES = 64  # the limit of NumPy
 _METADATA = "__metadata__"
 _FIELDS = {"dtype", "shape", "data_offsets"}
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKET = re.compile(r"[\[\]{}]")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+"""A text, which may be unclosed, or a bracket: every character is looked at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class _Parser:
         except UnicodeDecodeError as error:
             self.refuse(rule, f"byte {error.start} of the header is no UTF-8")
         depth = deepest = 0
-        for bracket in _BRACKET.finditer(_STRING.sub("", decoded)):
-            depth += 1 if bracket[0] in "[{" else -1
+        for token in _TOKEN.finditer(decoded):
+            depth += (token[0] in "[{") - (token[0] in "]}")
             deepest = max(deepest, depth)
             if deepest > _DEEPEST:
                 self.refuse(rule, f"brackets nested deeper than {_DEEPEST}")

@@ -22,6 +22,7 @@ from ocannl_core.errors import CheckpointError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
 from ocannl_core.persistence.header import LONGEST, Entry, Header, parse_header
+from ocannl_core.storage.trust import open_regular
 
 CHECKSUMS = "ocannl.crc32"
 """The key of the metadata with the checksums of entries, as a JSON object."""
@@ -99,7 +100,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Source]:
 
 def _open(path: Path) -> BinaryIO:
     try:
-        return path.open("rb")
+        return open_regular(path)
     except OSError as error:
         raise CheckpointError(
             "A checkpoint is a file that can be read.",
@@ -239,9 +240,9 @@ class NumpySource:
             names = [info.filename for info in self._archive.infolist()]
         except (zipfile.BadZipFile, OSError, ValueError) as error:
             raise self._damaged(str(error)) from error
-        if len(set(names)) < len(names):
-            raise self._damaged("a name twice")
         members = {name.removesuffix(".npy"): name for name in names}
+        if len(members) < len(names):  # NumPy reads `a` and `a.npy` under one name, too
+            raise self._damaged("a name twice")
         self._members = members
         self._formats: dict[str, np.dtype[Any]] = {}
         self.arrays: Mapping[str, Listed] = {name: self._listed(name) for name in members}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
-from ocannl_core.plot.formats import Picture
+from ocannl_core.plot.formats import Picture, xml_text
 from ocannl_core.plot.palette import FAINT, INK, LINES, PAPER
 
 _COLUMNS, _ROWS = 64, 16
@@ -231,7 +230,7 @@ def _svg(shown: Curves) -> Iterator[str]:
     def text(x: float, y: float, content: str, anchor: str, colour: str = INK) -> str:
         return (
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">'
-            f"{escape(content)}</text>"
+            f"{xml_text(content)}</text>"
         )
 
     yield (

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from html import escape
 from pathlib import Path
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.storage.new_files import write_text
+
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def xml_text(text: str) -> str:
+    """Return a text for XML; characters that XML excludes stand as in a Python string."""
+    return escape(_NOT_XML.sub(lambda found: ascii(found[0])[1:-1], text))
 
 
 class Picture:

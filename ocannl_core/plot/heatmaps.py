@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array
 from ocannl_core.origin import caller_location
-from ocannl_core.plot.formats import Picture
+from ocannl_core.plot.formats import Picture, xml_text
 from ocannl_core.plot.palette import FAINT, INK, PAPER, SHADES, SIGNED
 
 _MARKS = " .:-=+*#%@"
@@ -214,7 +213,7 @@ def _svg(shown: Heatmap) -> Iterator[str]:
                     at = f"{x + (j + 0.5) * cell + 4:.1f},{y + height * cell + 6:.1f}"
                     yield (
                         f'<text transform="translate({at}) rotate(-90)" text-anchor="end" '
-                        f'fill="{INK}">{escape(label)}</text>'
+                        f'fill="{INK}">{xml_text(label)}</text>'
                     )
         if has_rows:
             for i, label in enumerate(shown.rows):
@@ -225,7 +224,7 @@ def _svg(shown: Heatmap) -> Iterator[str]:
 def _text(x: float, y: float, content: str, anchor: str) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}">'
-        f"{escape(content)}</text>"
+        f"{xml_text(content)}</text>"
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
+from ocannl_core.plot.formats import xml_text
 from ocannl_core.plot.layered_layout import Point, lay_out
 from ocannl_core.plot.nodes import Drawing, GraphNode
 from ocannl_core.plot.palette import COLOURS, FAINT, INK, PAPER
@@ -21,7 +21,7 @@ def to_svg(drawing: Drawing) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
-        f"<title>{escape(drawing.title)}</title>",
+        f"<title>{xml_text(drawing.title)}</title>",
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
         f'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{FAINT}"/></marker>'
         "</defs>",
@@ -35,7 +35,7 @@ def to_svg(drawing: Drawing) -> str:
             (x, y), (x2, y2) = route[0], route[1]
             parts.append(
                 f'<text x="{(x + x2) / 2:.1f}" y="{(y + y2) / 2:.1f}" font-size="9" '
-                f'fill="{INK}">{escape(edge.label)}</text>'
+                f'fill="{INK}">{xml_text(edge.label)}</text>'
             )
     for node, size, centre in zip(drawing.nodes, sizes, layout.centres, strict=True):
         parts += _node(node, size, centre)
@@ -51,7 +51,7 @@ def _node(node: GraphNode, size: Point, centre: Point) -> Iterator[str]:
     (width, height), (x, y) = size, centre
     radius = {"parameter": height / 2, "input": 0.0, "memory": 0.0}.get(node.kind, 5.0)
     note = " / ".join([*(title for title, _ in node.group), *([node.note] if node.note else [])])
-    yield "<g>" + (f"<title>{escape(note)}</title>" if note else "")
+    yield "<g>" + (f"<title>{xml_text(note)}</title>" if note else "")
     yield (
         f'<rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
         f'height="{height:.1f}" rx="{radius:.1f}" fill="{COLOURS[node.kind]}" stroke="{FAINT}"/>'
@@ -61,7 +61,7 @@ def _node(node: GraphNode, size: Point, centre: Point) -> Iterator[str]:
         weight = ' font-weight="bold"' if number == 0 else ""
         yield (
             f'<text x="{x:.1f}" y="{first + number * _LINE:.1f}" text-anchor="middle" '
-            f'fill="{INK}"{weight}>{escape(line)}</text>'
+            f'fill="{INK}"{weight}>{xml_text(line)}</text>'
         )
     yield "</g>"
 

@@ -376,7 +376,7 @@ def _queued(launch: Launcher, queue: HostQueue, run: RunRecord, built: Build) ->
     def work(values: Sequence[int]) -> None:
         try:
             launch(values)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             built.backend.raise_fault(f"the launcher of {built.plan.name}", error)
 
     def submit(values: Sequence[int]) -> None:

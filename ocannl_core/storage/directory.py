@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ocannl_core.errors import printable
 from ocannl_core.storage import trust
 from ocannl_core.storage.new_files import create, is_stale, moved, unfinished_name
 
@@ -388,7 +389,7 @@ def warn_once(lost: str, refused: Path, error: OSError) -> None:
 @cache
 def _warn(text: str) -> None:
     advice = "Set OCANNL_CACHE_DIR to a directory of your own."
-    warnings.warn(f"{text} {advice}", RuntimeWarning, stacklevel=4)
+    warnings.warn(printable(f"{text} {advice}"), RuntimeWarning, stacklevel=4)
 
 
 # ----- temporary directories ----------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +153,50 @@ def test_archives_are_not_written(tmp_path: Path) -> None:
     w = oc.declare("w", output=[1])
     with pytest.raises(oc.UsageError, match="read only"):
         oc.save(tmp_path / "m.npz", oc.Context(), [w])
+
+
+def test_entries_that_differ_by_the_ending_alone_are_an_error(tmp_path: Path) -> None:
+    """Some programs read the first, some the last."""
+    path = tmp_path / "m.npz"
+    np.savez(path, w=np.zeros(2))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("w", archive.read("w.npy"))
+    with pytest.raises(oc.CheckpointError, match="a name twice"):
+        oc.load(path, oc.Context(), [oc.declare("w", output=[2])])
+
+
+READERS = {
+    "m.safetensors": lambda path: oc.load(path, oc.Context(), [oc.declare("w", output=[2])]),
+    "m.npz": lambda path: oc.load(path, oc.Context(), [oc.declare("w", output=[2])]),
+    "m.json": lambda path: oc.load(path, oc.Context(), [oc.declare("w", output=[2])]),
+    "m.npy": oc.mapped,
+    "m.bin": lambda path: oc.mapped(path, output=[2], dtype="float32"),
+    "m.idx": oc.data.read_idx,
+    "m.idx.gz": oc.data.read_idx,
+    "m.txt": oc.data.characters,
+    "m.cifar": oc.data.read_cifar10,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_regular_files_are_read(tmp_path: Path, name: str, kind: str) -> None:
+    """A pipe without a writer would make the program wait for ever, some devices never end."""
+    path = tmp_path / name
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+    with pytest.raises(oc.OcannlError, match=r"regular file|directory"):
+        READERS[name](path)
+
+
+def test_a_shard_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.safetensors")
+    index = tmp_path / "m.json"
+    index.write_text(json.dumps({"weight_map": {"w": "a.safetensors"}}))
+    with pytest.raises(oc.CheckpointError, match="regular file"):
+        oc.load(index, oc.Context(), [oc.declare("w", output=[2])])

@@ -46,6 +46,12 @@ HOSTILE = {
     "a list": content(b"[]"),
     "deep nesting": content(b'{"w": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "unclosed nesting": content(b"[" * 1_000_000),
+    # a search from each quote to the end of the header would take days
+    "four million quotes": content(b'"' * 4_000_001),
+    "two million escaped quotes": content(b'\\"' * 2_000_000),
+    "an unclosed text": content(b'"' + b'\\"' * 2_000_000),
+    "a text that ends in an escape": content(b'{"' + b'a\\"' * 2_000_000 + b"\\"),
+    "closed and opened brackets": content(b"[]" * 1_000_000),
     "a name twice": content(
         b'{"w": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]},'
         b' "w": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}',

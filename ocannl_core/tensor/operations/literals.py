@@ -33,6 +33,7 @@ from ocannl_core.indexing import IndexExpression, StaticIndex, axis_index
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.language.terms import Row, RowKind, Shape, Size, closed_shape
+from ocannl_core.storage.trust import open_regular
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import LITERAL, Literal
 from ocannl_core.tensor.graph.precision import Precision, choose_precision, widen_for_range
@@ -256,6 +257,7 @@ def mapped(
     where = str(caller_location() or "")
     try:
         if file.suffix == ".npy":
+            open_regular(file).close()  # a pipe would make NumPy wait
             array = np.load(file, mmap_mode="r", allow_pickle=False)
         else:
             array = _map_entries(file, (*(output or ()), *(input or ())), dtype, where)
@@ -564,7 +566,8 @@ def _map_entries(
             fix='oc.mapped(path, dtype="float32", output=[...])',
         )
     stored = dtype_of(dtype).numpy
-    nbytes = file.stat().st_size
+    with open_regular(file) as opened:
+        nbytes = os.fstat(opened.fileno()).st_size
     count, rest = divmod(nbytes, prod(entry) * stored.itemsize) if prod(entry) else (0, nbytes)
     if rest or not count:
         raise ValueError(

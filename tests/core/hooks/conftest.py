@@ -44,6 +44,7 @@ def write_plugin(
     code: str,
     *,
     module: str = "",
+    attribute: str = "",
     distribution: str = "",
     version: str = "1.0",
     group: str = "ocannl.backends",
@@ -58,7 +59,9 @@ def write_plugin(
     (metadata / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
     )
-    (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}\n")
+    (metadata / "entry_points.txt").write_text(
+        f"[{group}]\n{name} = {module}{attribute and ':'}{attribute}\n"
+    )
 
 
 @pytest.fixture

@@ -36,6 +36,21 @@ def type_name(value: object) -> str:
     return type(value).__name__
 
 
+class Odd(BaseException):
+    """No `Exception`, as interruptions of some libraries are."""
+
+
+class Mute(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise Odd
+
+
+class MuteOdd(Odd, Mute):
+    pass
+
+
 WRONG = (3, None, np.zeros(2), True, lambda: None, Target("faulty"), "text", [3], object())
 """Results that no hook may have, but for None, which is the absence of an answer."""
 
@@ -58,7 +73,17 @@ def fails(error: type[OcannlError] = HookError) -> str:
 # ----- hooks that raise --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError("no luck"), SystemExit("no luck"), KeyError("luck")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no luck"),
+        SystemExit("no luck"),
+        KeyError("luck"),
+        Odd("luck"),
+        Mute(),
+        MuteOdd(),
+    ],
+)
 @pytest.mark.parametrize(
     "hook",
     [
@@ -79,6 +104,75 @@ def test_a_hook_that_raises_is_named_with_its_plugin(hook: str, error: BaseExcep
     message = fails()
     assert f"found  {hook}: it raised {type(error).__name__}: " in message
     assert "where  backend faulty, plugin registered in this process" in message
+
+
+@pytest.mark.parametrize("hook", ["ocannl_generate", "ocannl_synchronize", "ocannl_targets"])
+def test_an_interruption_by_the_user_is_no_fault_of_a_plugin(hook: str) -> None:
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    faulty(**{hook: fail})
+    with pytest.raises(KeyboardInterrupt):
+        run("faulty")
+
+
+@pytest.mark.parametrize("error", ["Odd", "Mute", "MuteOdd"])
+@pytest.mark.parametrize("place", ["import", "targets", "version", "attributes"])
+def test_no_exception_of_a_plugin_stops_the_others(
+    install: Install, place: str, error: str
+) -> None:
+    version = f"raise {error}()" if place == "version" else "return (1, 0)"
+    attributes = f"raise {error}()" if place == "attributes" else "raise AttributeError(name)"
+    targets = f"raise {error}()" if place == "targets" else "return 3"
+    code = f"""
+        from ocannl_core.hooks.specs import hookimpl
+        from tests.core.hooks.test_plugin_faults import Mute, MuteOdd, Odd
+
+        class Plugin:
+            @property
+            def OCANNL_API(self):
+                {version}
+
+            def __getattr__(self, name):
+                {attributes}
+
+            @hookimpl
+            def ocannl_targets(self):
+                {targets}
+
+        plugin = Plugin()
+    """
+    install(
+        "hostile", code + f"\n        raise {error}()" * (place == "import"), attribute="plugin"
+    )
+    with pytest.warns(RuntimeWarning, match="hostile"):
+        oc.Context()
+    assert str(manager.backend_entries())
+
+
+def test_texts_of_plugins_do_not_act_upon_a_terminal(install: Install) -> None:
+    from ocannl_core.cli import main
+
+    clear = "\x1b[2J\x1b]0;title\x07"
+    code = f"""
+        from ocannl_core.hooks.specs import hookimpl
+        from ocannl_core.target import Target, TargetReport
+        OCANNL_API = (1, 0)
+
+        @hookimpl
+        def ocannl_targets():
+            raise ValueError({clear!r})
+    """
+    install("hostile", code)
+    with pytest.warns(RuntimeWarning) as caught:
+        oc.Context()
+    with pytest.raises(BackendNotFoundError) as error:
+        manager.select("hostile")
+    texts = [str(error.value), *(str(each.message) for each in caught)]
+    assert any("\\x1b[2J" in text for text in texts)
+    assert not any("\x1b" in text or "\x07" in text for text in texts)
+    assert "\x1b" not in str(OcannlError("rule", found="a\x1b[2Jb\nc", where="\u202e", fix="\r"))
+    assert main(["backends"]) == 0
 
 
 def test_the_error_of_a_hook_has_the_distribution_and_the_line(install: Install) -> None:

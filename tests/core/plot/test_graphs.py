@@ -134,6 +134,16 @@ def hostile() -> Graph:
     return Graph('t"<', tuple(nodes), (GraphEdge(0, 1, 'l"|<'), GraphEdge(1, 2)))
 
 
+def test_characters_that_xml_excludes_leave_a_picture_well_formed() -> None:
+    label = "a\x00\x1b\x0b\ud800\ufffe\uffff<&b"
+    x = oc.tensor([1.0, 2.0], label=label)
+    root = ElementTree.fromstring(oc.graph(x * 2.0).svg())
+    text = " ".join(root.itertext())
+    assert r"a\x00\x1b\x0b\ud800\ufffe\uffff<&b" in text
+    ElementTree.fromstring(oc.curves({label: [1.0, 2.0]}).svg())
+    ElementTree.fromstring(oc.heatmap(np.eye(2), title=label).svg())
+
+
 def test_texts_are_escaped_in_every_format() -> None:
     drawn = hostile()
     root = ElementTree.fromstring(drawn.svg())
