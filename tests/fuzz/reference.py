@@ -133,12 +133,14 @@ class Call:
         spec: A specification, or the kind of the new axis of a stack.
         slices: Keys of the first axes, in the order batch, output, input.
         context: The context of the specification.
+        format: The stated number format of the result, or none.
     """
 
     operation: str
     spec: str = ""
     slices: tuple[Slice, ...] = ()
     context: SpecContext = ALONE
+    format: str = ""
 
 
 def expected_rows(

@@ -15,7 +15,7 @@ from ..programs import Program, Statement, pool_spec, used_operands
 from ..reference import Call
 from .bounds import FORMATS
 from .drafts import LABELS, CaseDraft, text_of
-from .formats import result_format
+from .formats import WIDER, result_format
 from .programs import CaseOperation, Given, SizedCase, UpdateRule, cells_of, shape_of
 
 T = TypeVar("T")
@@ -28,6 +28,8 @@ SMOOTH = ("tanh", "sin", "cos", "relu", "sat01", "neg", "square", "exp")
 STEPWISE = ("relu", "sat01", "neg", "square", "clamp", "times")
 UNARY_OF_INTEGERS = ("neg", "square")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "relu_gate", "add", "mul")
+WITH_FORMAT = ("add", "sub", "mul", "div", "exp", "matmul", "einsum", "outer_sum", "tropical")
+"""Operations that round or wrap around, with a format for their results in some programs."""
 COMPARISONS = ("less", "less_equal", "equal", "not_equal")
 
 
@@ -142,17 +144,26 @@ class CaseAuthor:
         context: SpecContext = ALONE,
     ) -> str | None:
         """Add an operation; return the name of its result, or None if it is not possible."""
-        call = Call(operation, spec, (), context)
+        form = self._wider(operation, operands)
+        call = Call(operation, spec, (), context, form)
         try:
             rows = shape_of(call, [self.shapes[name] for name in operands])
         except (Invalid, Undetermined):
             return None
         if cells_of(rows) > self.most_cells or sum(map(len, rows)) > 6:
             return None
-        form = result_format(call, [FORMATS[self.formats[name]] for name in operands]).name
+        result = result_format(call, [FORMATS[self.formats[name]] for name in operands])
         name = f"x{len(self.statements)}"
-        step = CaseOperation(name, operation, tuple(operands), spec, context=context)
-        return self._added(step, rows, form)
+        step = CaseOperation(name, operation, tuple(operands), spec, context=context, format=form)
+        return self._added(step, rows, result.name)
+
+    def _wider(self, operation: str, operands: Sequence[str]) -> str:
+        """Return a format to state that holds the numbers of the operands, or none."""
+        formats = {self.formats[name] for name in operands}
+        wider = WIDER.get(formats.pop(), ()) if len(formats) == 1 else ()
+        if operation not in WITH_FORMAT or not wider or self._chance(0.7):
+            return ""
+        return self.random.choice(wider)
 
     def _pick(self) -> str:
         names = list(self.shapes)

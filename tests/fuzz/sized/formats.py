@@ -11,9 +11,22 @@ from .bounds import FORMATS, NumberFormat, promoted
 SHORT = {"int8": "int32", "int16": "int32", "uint8": "uint32"}
 """The formats of sums along axes of formats shorter than 32 bits."""
 
+WIDER = {
+    "bfloat16": ("float32", "float64"),
+    "float16": ("float32",),
+    "float8_e5m2": ("float16", "bfloat16", "float32"),
+    "float8_e4m3fn": ("float16", "bfloat16", "float32"),
+    "int16": ("int32",),
+    "int8": ("int16", "int32"),
+    "uint8": ("int16", "uint32"),
+}
+"""Formats that hold all numbers of a format."""
+
 
 def result_format(call: Call, operands: Sequence[NumberFormat]) -> NumberFormat:
     """Return the format of a result."""
+    if call.format:
+        return FORMATS[call.format]
     if call.operation == "cast":
         return FORMATS[call.spec]
     form = promoted(*operands[call.operation == "where" :])

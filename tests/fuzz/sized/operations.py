@@ -7,7 +7,7 @@ others are written here from the tables of the documentation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -60,6 +60,7 @@ def evaluate(
     Raises:
         TooLarge: if there are too many products to enumerate.
     """
+    operands = _in_stated_format(call, operands)
     form = promoted(*(each.cells.format for each in operands))
     call = _specified(call)
     if call.operation in SPECIFIED:
@@ -73,7 +74,17 @@ def evaluate(
 
 def _specified(call: Call) -> Call:
     """Return a composite operation as the call of its specification."""
-    return Call("einsum", COMPOSITION) if call.operation == "matmul" else call
+    return (
+        replace(call, operation="einsum", spec=COMPOSITION) if call.operation == "matmul" else call
+    )
+
+
+def _in_stated_format(call: Call, operands: Sequence[BoundedCells]) -> list[BoundedCells]:
+    """Return the operands in the format that is stated for the result, which holds them."""
+    if not call.format:
+        return list(operands)
+    form = bounds.FORMATS[call.format]
+    return [replace(each, cells=bounds.widened(each.cells, form)) for each in operands]
 
 
 def _pointwise(call: Call, operands: Sequence[Bounded], form: NumberFormat) -> Bounded:
@@ -304,6 +315,7 @@ def pull_back(
     slopes: Sequence[Slope],
 ) -> None:
     """Add to the gradient of each operand its share of the gradient of the result."""
+    operands = _in_stated_format(call, operands)
     call = _specified(call)
     if call.operation in SPECIFIED:
         _pull_contraction(call, operands, result, gradient, slopes)

@@ -72,11 +72,26 @@ class Given(Leaf):
         return f"{self.name} = oc.{self.kind}({self.name!r}, {rows}{start}, dtype={self.format!r})"
 
 
+@dataclass(frozen=True)
 class CaseOperation(Step):
-    """An operation on earlier tensors; some have a number or a format in place of a specification."""
+    """An operation on earlier tensors; some have a number or a format in place of a specification.
+
+    Attributes:
+        format: The stated number format of the result, or none.
+    """
+
+    format: str = ""
+
+    @property
+    def call(self) -> Call:
+        return replace(super().call, format=self.format)
 
     def expression(self) -> str:
         first = self.operands[0]
+        if self.format:
+            arguments = ", ".join(self.operands)
+            text = f"oc.matmul({arguments})" if self.operation == "matmul" else super().expression()
+            return f"{text[:-1]}, dtype={self.format!r})"
         match self.operation:
             case "times":
                 return f"{first} * {self.spec}"

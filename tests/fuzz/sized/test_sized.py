@@ -102,12 +102,15 @@ def test_all_narrow_formats_have_bounds() -> None:
     assert {name for name, *_ in found} == {form.name for form in dtypes.NARROW}
 
 
+@pytest.mark.parametrize("stated", ["", "float32"])
 @pytest.mark.parametrize("form", NARROW, ids=lambda form: form.name)
-def test_gradients_in_narrow_formats_are_within_tight_bounds(form: NumberFormat) -> None:
+def test_gradients_in_narrow_formats_are_within_tight_bounds(
+    form: NumberFormat, stated: str
+) -> None:
     weights = Given("x0", "param", ((), (7,), (16,)), 1, format=form.name, data="normal")
     x = Given("x1", "tensor", ((5,), (16,), ()), 2, format=form.name, data="normal")
     steps = (
-        CaseOperation("x2", "matmul", ("x0", "x1")),
+        CaseOperation("x2", "matmul", ("x0", "x1"), format=stated),
         CaseOperation("x3", "tanh", ("x2",)),
         CaseOperation("x4", "einmax", ("x3",), "...|->... => ...|->0"),
     )
