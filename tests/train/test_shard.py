@@ -28,9 +28,15 @@ ELEMENTWISE = (
 WORKERS = 3
 
 
-def trained(target: str, optimizer: oc.train.Optimiser, workers: int | None) -> Any:
-    """Return the parameters after three steps, and the bytes of the state of each worker."""
-    with oc.Session(seed=1):
+def trained(
+    target: str,
+    optimizer: oc.train.Optimiser,
+    workers: int | None,
+    dtype: str = "float32",
+    steps: int = 3,
+) -> Any:
+    """Return the parameters after some steps, and the bytes of the state of each worker."""
+    with oc.Session(seed=1, dtype=dtype, param_dtype="float32"):
         x = oc.tensor(np.arange(5, dtype=np.float32) - 2)
         y = oc.param("w", output=[7]) @ x + oc.param("b", output=[7])
         loss = oc.einsum("...|... => 0", y * y)
@@ -42,7 +48,7 @@ def trained(target: str, optimizer: oc.train.Optimiser, workers: int | None) -> 
             code += each.update(loss, shard=shard)
         step = context.compile(code)
         context.init_params(loss)
-        for _ in range(3):
+        for _ in range(steps):
             step()
         sizes = [
             sum(context[tensor].size for tensor in each.state.values() if tensor.info.dims)
@@ -61,6 +67,30 @@ def test_updates_of_rows_have_the_bits_of_the_whole_update(
         np.testing.assert_array_equal(found[name].view(np.int32), cells.view(np.int32), str(name))
     assert sum(parts) == whole
     assert max(parts) == whole * 3 // 7
+
+
+@pytest.mark.parametrize("optimizer", ELEMENTWISE, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+def test_rows_of_wide_parameters_stay_wide_where_a_model_computes_in_a_narrow_format(
+    optimizer: oc.train.Optimiser, dtype: str
+) -> None:
+    small = replace(optimizer, learning_rate=1e-4)
+    expected, _ = trained("interp", small, None, dtype)
+    found, _ = trained("interp", small, WORKERS, dtype)
+    for name, cells in expected.items():
+        assert cells.dtype == np.float32
+        np.testing.assert_array_equal(found[name].view(np.int32), cells.view(np.int32), str(name))
+
+
+def test_a_step_that_only_accumulates_changes_no_parameter(target: str) -> None:
+    for dtype in ("float32", "bfloat16", "float16"):
+        optimizer = oc.train.SGD(learning_rate=0.1, accumulate=2)
+        (start, _), (same, _), (moved, _) = (
+            trained(target, replace(optimizer), WORKERS, dtype, steps) for steps in range(3)
+        )
+        for name, cells in start.items():
+            np.testing.assert_array_equal(same[name], cells)
+            assert np.any(moved[name] != cells)
 
 
 def test_optimisers_that_need_whole_parameters_are_refused() -> None:

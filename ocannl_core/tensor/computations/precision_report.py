@@ -85,7 +85,7 @@ def _reason(tensor: Tensor) -> str:
     match precision.why:
         case Why.STATED:
             return f"stated{_place(tensor.origin)}"
-        case Why.STORED:
+        case Why.STORED if not precision.positions:
             return "the session's param_dtype"
         case Why.USE:
             origin = precision.origin or tensor.origin
@@ -94,7 +94,7 @@ def _reason(tensor: Tensor) -> str:
             return "default"
         case Why.OPERANDS if not precision.positions or not isinstance(tensor.definition, Applied):
             return "default: no operand decides"
-        case Why.OPERANDS:
+        case Why.OPERANDS | Why.STORED:
             operands = tensor.operands
             names = dict.fromkeys(_name(operands[position]) for position in precision.positions)
             return f"from {', '.join(names)}"

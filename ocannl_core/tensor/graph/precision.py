@@ -49,7 +49,7 @@ class Why(Enum):
     """The promotion of the operands' formats."""
     STORED = "param_dtype"
     """The format in which a session stores parameters; it does not decide the formats of their
-    uses.
+    uses, but for cells that are moved: slices, transposes and the like keep it.
     """
     USE = "use"
     """An operation that uses the tensor."""
@@ -144,7 +144,12 @@ def choose_precision(dtype: DType | str | np.dtype[Any] | None, default: DType) 
 
 
 def result_precision(
-    op: Op | None, operands: Sequence[Precision], default: DType, *, is_reduction: bool = False
+    op: Op | None,
+    operands: Sequence[Precision],
+    default: DType,
+    *,
+    is_reduction: bool = False,
+    moves_cells: bool = False,
 ) -> Precision:
     """Return the precision of an operation's result.
 
@@ -153,12 +158,17 @@ def result_precision(
         operands: The precisions of its operands; the condition of `where` is ignored.
         default: The session's default float.
         is_reduction: True for sums and products along axes.
+        moves_cells: True if the cells of the result are those of operands, whatever the primitive.
     """
     heard = [i for i in range(len(operands)) if not (op is TernaryOp.WHERE and i == 0)]
     deciding = [i for i in heard if operands[i].decides]
     if all(operands[i].rests_on_default for i in deciding):
         # where no format is stated, those decided by uses count too
         deciding = [i for i in heard if i in deciding or operands[i].why is Why.USE]
+    stored = [i for i in heard if operands[i].why is Why.STORED]
+    moves_cells |= op in _MOVING and not is_reduction
+    if not deciding and stored and moves_cells:
+        return replace(_promotion(operands, stored), why=Why.STORED)
     if not deciding:
         followers = [operands[i].dtype for i in heard if operands[i].follows]
         dtype = promote(*followers) if followers else default
@@ -187,6 +197,10 @@ def is_reduction(combine: BinaryOp | None, logic: Logic | IndexMaps) -> bool:
     if combine not in (BinaryOp.ADD, BinaryOp.MUL):
         return False
     return isinstance(logic, IndexMaps) or reduces_axes(logic)
+
+
+_MOVING = frozenset({UnaryOp.IDENTITY, BinaryOp.FIRST, TernaryOp.WHERE})
+"""Primitives whose results are cells of their operands."""
 
 
 def _computed_format(op: Op | None, promoted: DType, default: DType) -> DType:

@@ -157,13 +157,15 @@ class TypedTensor(Assignable):
         assert isinstance(self.definition, Applied)
         if self.definition.like is not None:
             return [self]  # after a change of the tensor whose format it has
-        primitive = self.definition.operation.primitive
-        values = self.operands[: len(self.operands) - self.definition.operation.positions]
+        operation = self.definition.operation
+        primitive = operation.primitive
+        values = self.operands[: len(self.operands) - operation.positions]
         found = result_precision(
             primitive,
             operand_precisions(primitive, values),
             self.session.default_dtype,
-            is_reduction=is_reduction(self.definition.operation.combine, self.definition.logic),
+            is_reduction=is_reduction(operation.combine, self.definition.logic),
+            moves_cells=operation.moves_cells,
         )
         before = self._precision
         if before.why is not Why.STATED:

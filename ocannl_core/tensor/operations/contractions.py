@@ -8,6 +8,7 @@ from typing import Any
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.language.einsum_parser import parse_spec
@@ -404,12 +405,13 @@ def tropical(
 
 @cache
 def _concat_of(operands: int, covers_all: bool) -> Operation:
-    return define_operation(
+    made = define_operation(
         "concat",
         forward=_concatenate if covers_all else _concatenate_among_zeros,
         gradient=_concatenate_gradient,
         operands=operands,
     )
+    return replace(made, moves_cells=True)
 
 
 def concat(

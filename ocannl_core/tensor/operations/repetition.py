@@ -16,6 +16,7 @@ import numpy as np
 
 from ocannl_core.dtypes import DType, int32
 from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import AxisArgument, apply, axes_of, operand, write_shape
@@ -99,7 +100,8 @@ def _padding_with(value: float) -> Operation:
     def gradient(g: Any, g1: Any) -> None:
         g1 += g
 
-    return define_operation("pad", forward=forward, gradient=gradient, operands=1)
+    made = define_operation("pad", forward=forward, gradient=gradient, operands=1)
+    return replace(made, moves_cells=True)
 
 
 _Continuation = Literal["edge", "reflect", "symmetric", "wrap"]

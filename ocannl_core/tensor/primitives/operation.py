@@ -102,6 +102,8 @@ class Operation:
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
         positions: The number of operands, the last ones, whose cells are positions and not values;
             their formats do not influence that of the result.
+        moves_cells: True if the cells of the result are those of operands, though no primitive
+            states it.
         gradient_expression: Returns the terms of the operands' gradients for the operands and the
             gradient of the result, as expressions, where the assignments of `gradient` have no
             derivative; None where they have.
@@ -115,6 +117,7 @@ class Operation:
     primitive: Op | None = None
     combine: BinaryOp | None = None
     positions: int = 0
+    moves_cells: bool = False
     gradient_expression: Callable[..., Sequence[Any]] | None = None
 
     def __call__(
@@ -396,6 +399,7 @@ class Operation:
             given,
             session.default_dtype,
             is_reduction=is_reduction(self.combine, logic),
+            moves_cells=self.moves_cells,
         )
         for position, operand in enumerate(operands):
             is_condition = self.primitive is TernaryOp.WHERE and position == 0

@@ -362,6 +362,69 @@ def test_a_session_can_store_parameters_in_a_format_of_their_own() -> None:
         assert make().dtype is oc.float32
 
 
+IDS = np.array([0, 2], np.int32)
+VIEWS: dict[str, Callable[[oc.Tensor, oc.Tensor], Any]] = {
+    "slice": lambda w, v: w[0:2],
+    "entry": lambda w, v: w[1],
+    "reversed": lambda w, v: w[::-1],
+    "slice of a slice": lambda w, v: w[0:2][0:1],
+    "transpose": lambda w, v: w.T,
+    "swapaxes": lambda w, v: w.swapaxes(0, 1),
+    "permute": lambda w, v: w.permute(1, 0),
+    "moveaxis": lambda w, v: oc.moveaxis(w, 0, 1),
+    "einsum": lambda w, v: oc.einsum("i->j => j->i", w),
+    "reshape": lambda w, v: w.reshape(2, 6),
+    "flatten": lambda w, v: w.flatten(),
+    "expand_dims": lambda w, v: w.expand_dims(0),
+    "squeeze": lambda w, v: w[:1].squeeze(0),
+    "broadcast_to": lambda w, v: oc.broadcast_to(w, (5, 4, 3)),
+    "repeat": lambda w, v: w.repeat(2, 0),
+    "tile": lambda w, v: w.tile((2, 1)),
+    "roll": lambda w, v: w.roll(1, 0),
+    "flip": lambda w, v: w.flip(0),
+    "split": lambda w, v: w.split(2, 0)[0],
+    "diagonal": lambda w, v: w.diagonal(),
+    "pad": lambda w, v: oc.pad(w, ((1, 1), (0, 0))),
+    "tril": lambda w, v: w.tril(),
+    "concat": lambda w, v: oc.concat([w, v], axis=0),
+    "concat with a literal": lambda w, v: oc.concat([w, oc.tensor([[0.5] * 3])], axis=0),
+    "stack": lambda w, v: oc.stack(w, v),
+    "interleave": lambda w, v: oc.interleave(w, v),
+    "put": lambda w, v: oc.put(w, oc.tensor(IDS), v[0:2], axis=0),
+    "take": lambda w, v: oc.take(w, oc.tensor(IDS)),
+    "take_along": lambda w, v: oc.take_along(w, oc.tensor(IDS[None, :1].repeat(3, 1)), axis=0),
+    "where": lambda w, v: oc.where(w < v, w, v),
+    "identity": lambda w, v: oc.identity(w),
+    "stop_gradient": lambda w, v: oc.stop_gradient(w),
+}
+"""Operations that move cells of parameters."""
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_cells_of_parameters_that_are_moved_keep_their_format(name: str) -> None:
+    with oc.Session(dtype="bfloat16", param_dtype="float32"):
+        w, v = (oc.param(each, output=[4, 3], input=[]) for each in "wv")
+        view = VIEWS[name](w, v)
+        assert view.dtype is oc.float32
+        assert view.grad is None or view.grad.dtype is oc.float32
+        # it decides no other format
+        assert (view * view).dtype is oc.bfloat16
+        assert (view * oc.exp(w[0, 0])).dtype is oc.bfloat16
+
+
+def test_entries_of_parameters_in_a_loop_keep_their_format() -> None:
+    with oc.Session(dtype="bfloat16", param_dtype="float32"):
+        w = oc.param("w", output=[4, 3], input=[])
+        seen: list[oc.Tensor] = []
+
+        def step(carry: oc.Tensor, entry: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
+            seen.append(entry)
+            return carry + entry, carry
+
+        oc.scan(step, oc.tensor([0.0] * 3), oc.einsum("->t, i => t|->i", w))
+        assert seen[0].dtype is oc.float32
+
+
 # ----- stating late, and not at all ---------------------------------------------------------------
 
 
