@@ -137,14 +137,14 @@ def test_a_scaled_loss_gives_the_steps_of_the_plain_one(target: str) -> None:
 
 
 def test_small_gradients_survive_in_float16_by_the_scale() -> None:
-    """The gradient is 2**-26, below the range of float16; the parameter is kept in float32."""
+    """The gradient of `p * x` is 2**-26, below the range of float16; that of `p` is in float32."""
     found = []
     for scale in (None, oc.train.DynamicScale(initial=12)):
         with oc.Session(dtype="float16", param_dtype="float32"):
             p = oc.param("p", init=1.0, output=[1])
             x = oc.tensor([2.0**-13], dtype="float16")
-            loss = oc.einsum("...=>0", (p * x) * x)
-            optimiser = oc.train.SGD(learning_rate=2.0**24, loss_scale=scale)
+            loss = oc.einsum("...=>0", (p * x) * x * x)
+            optimiser = oc.train.SGD(learning_rate=2.0**37, loss_scale=scale)
             ctx = oc.Context("cpu_c")
             ctx.init_params(loss)
             ctx.compile(optimiser.minimise(loss))()
