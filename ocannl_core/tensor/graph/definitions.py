@@ -42,6 +42,11 @@ class Differentiable(Protocol):
         ...
 
     @property
+    def moves_cells(self) -> bool:
+        """True if the cells of the result are those of operands, though no primitive states it."""
+        ...
+
+    @property
     def forward(self) -> Callable[..., None]: ...
 
     @property
