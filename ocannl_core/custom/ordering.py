@@ -17,8 +17,8 @@ from ocannl_core.tensor.graph.operator_bindings import functions
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.activations import isnan
-from ocannl_core.tensor.operations.axes import axes_of, operand, write_shape
-from ocannl_core.tensor.operations.rearrangement import move, sized_axes_of
+from ocannl_core.tensor.operations.axes import axes_of, operand, sized_axes_of, write_shape
+from ocannl_core.tensor.operations.rearrangement import move
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor
 

@@ -14,10 +14,10 @@ from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
-from ocannl_core.tensor.operations.axes import apply, axes_of, write_shape
+from ocannl_core.tensor.operations.axes import apply, axes_of, sized_axes_of, write_shape
 from ocannl_core.tensor.operations.contractions import einmax, einsum
 from ocannl_core.tensor.operations.literals import tensor
-from ocannl_core.tensor.operations.rearrangement import reshape, sized_axes_of
+from ocannl_core.tensor.operations.rearrangement import reshape
 from ocannl_core.tensor.operations.repetition import select
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul
 

@@ -14,8 +14,8 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.evaluation import is_evaluating
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param, statistic
+from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.contractions import where
-from ocannl_core.tensor.operations.rearrangement import sized_axes_of
 from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul, recip_sqrt, sub
 

@@ -148,7 +148,7 @@ class Environment:
         """
         state = self._state
         for kind, row in shape.rows():
-            leaf = LeafTensor(self._leaves, kind, row, origin, parameter)
+            leaf = LeafTensor(self._leaves, kind, shape, origin, parameter)
             tail, dims = state.unknowns(row)
             if tail is not None:
                 state.mark_row(tail, leaf)
@@ -324,18 +324,25 @@ class Environment:
             for applied in unchecked:
                 self._check(applied)
 
-    def preview(self, shapes: Iterable[Shape]) -> list[Shape]:
+    def preview(self, shapes: Iterable[Shape], *, has_defaults: bool = True) -> list[Shape]:
         """Return the shapes as `close` would decide them now, without deciding them.
 
+        Args:
+            shapes: The shapes.
+            has_defaults: False to refuse guesses on leaves that no use says anything about.
+
         Raises:
-            ShapeError: if `close` would raise it.
+            ShapeError: if `close` would raise it, or for such a guess.
         """
         state = self._state
         shapes = list(shapes)
+        kept = dict(self.previews)
         with self._atomically():
-            close(state, self._with_operands(shapes, []), Origin("a preview"))
+            operands = self._with_operands(shapes, [], is_preview=True)
+            close(state, operands, Origin("a preview"), has_defaults=has_defaults)
             found = [self.view(shape) for shape in shapes]
             self._retract()
+        self.previews.update(kept)
         return found
 
     def implied_ranks(self, shape: Shape) -> tuple[int, int, int] | None:
@@ -406,10 +413,15 @@ class Environment:
         return is_open
 
     def _with_operands(
-        self, shapes: Iterable[Shape], unchecked: list[EinsumApplication]
+        self,
+        shapes: Iterable[Shape],
+        unchecked: list[EinsumApplication],
+        *,
+        is_preview: bool = False,
     ) -> list[Shape]:
-        """Return the shapes and their transitive operands, except those visited before; collect the
-        applications that need another check when they are closed.
+        """Return the shapes and their transitive operands, except those visited before, and in a
+        preview those of known shapes; collect the applications that need another check when they
+        are closed.
         """
         found: list[Shape] = []
         pending = list(shapes)
@@ -418,7 +430,9 @@ class Environment:
             found.append(shape)
             key = _key(shape)
             for operands in self._made_from.get(key, ()):
-                pending += operands
+                pending += (
+                    each for each in operands if not (is_preview and self.view(each).is_closed)
+                )
             unchecked += self._unchecked.get(key, ())
             self._state.undo_log.remove(self._unchecked, key)
             self._state.undo_log.remove(self._made_from, key)

@@ -30,20 +30,23 @@ from ocannl_core.shape.solving.state import State
 from ocannl_core.shape.solving.underdetermined import may_be_guessed, refuse_guesses
 
 
-def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
+def close(
+    state: State, shapes: Iterable[Shape], origin: Origin, *, has_defaults: bool = True
+) -> None:
     """Decide every variable that is connected with some shapes.
 
     Args:
         state: The state of the solver.
         shapes: The shapes.
         origin: The name and the line of the computation that is closed.
+        has_defaults: False to refuse guesses on leaves that no use says anything about.
 
     Raises:
         ShapeError: if the guesses contradict constraints, or a parameter's shape would have to be
             guessed.
     """
     state.closing = origin
-    closing = Closing(state, shapes, origin)
+    closing = Closing(state, shapes, origin, has_defaults=has_defaults)
     row_order.decide_scalars(state, closing.open_rows())
     closing.run()
     for stage in STAGES:
@@ -51,6 +54,7 @@ def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
             break
         stage(closing)
     refuse_lost_parts(state)
+    closing.finish()
 
 
 # ----- stage 2: circles ---------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from ocannl_core.shape.language.constraints import (
     TotalElements,
 )
 from ocannl_core.shape.language.terms import Dim, DimVar, Row, RowVar, Shape, Size
-from ocannl_core.shape.solving import dims, rows, solver
+from ocannl_core.shape.solving import dims, ranks, rows, solver, underdetermined
 from ocannl_core.shape.solving.slices import unknown_size
-from ocannl_core.shape.solving.state import Guessed, Known, State, sides
+from ocannl_core.shape.solving.state import Guessed, Known, LeafTensor, State, sides
 
 _Variable = TypeVar("_Variable", DimVar, RowVar)
 
@@ -45,8 +45,12 @@ class Closing:
     Stages read the logs, so that they revisit changed variables only.
     """
 
-    def __init__(self, state: State, shapes: Iterable[Shape], origin: Origin) -> None:
+    def __init__(
+        self, state: State, shapes: Iterable[Shape], origin: Origin, *, has_defaults: bool = True
+    ) -> None:
         self.state = state
+        self._has_defaults = has_defaults
+        self._ended: list[LeafTensor] = []
         self._origin = origin
         self._dims, self._rows = connected(state, shapes)
         self._formulas: dict[Formula, None] = {}
@@ -55,6 +59,12 @@ class Closing:
         self._collect_formulas(self._dims, self._rows)
         state.touched_dims.clear()
         state.touched_rows.clear()
+
+    def finish(self) -> None:
+        """Refuse the defaults that may not be taken."""
+        if not self._has_defaults:
+            for leaf in self._ended:
+                underdetermined.refuse_scalar(self.state, leaf)
 
     def start_stage(self) -> bool:
         """Reset the logs; return True if there are undecided variables."""
@@ -101,6 +111,8 @@ class Closing:
         """Decide the numbers of axes of row variables at once; return True if there were any."""
         state = self.state
         for var, number in guesses.items():
+            if number == 0 and (leaf := ranks.leaf_of(state, var)) is not None:
+                self._ended.append(leaf)
             self._note(var, stage)
             row = Row(trailing=state.fresh.dims(number))
             rows.solve(state, var, row, RowEqual(Row(tail=var), row, self.guess_origin(stage)))
@@ -115,6 +127,8 @@ class Closing:
             ceiling = state.ceilings.get(dim)
             if ceiling is None and dim not in state.units:
                 self._refuse_sliced(dim)
+                if not self._has_defaults:
+                    underdetermined.refuse_default_size(state, dim)
             if ceiling is not None and ceiling.size == size:
                 dims.decide(state, dim, ceiling)
             else:

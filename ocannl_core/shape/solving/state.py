@@ -31,6 +31,7 @@ from ocannl_core.shape.language.terms import (
     Row,
     RowKind,
     RowVar,
+    Shape,
     Size,
     dim_variables,
 )
@@ -88,16 +89,21 @@ class LeafTensor:
     Attributes:
         order: The ordinal of the leaf in order of declaration.
         kind: The kind of the row.
-        row: The row as declared.
+        shape: The shape as declared.
         origin: The origin of the tensor.
         parameter: True if its shape must follow from its uses; guesses are refused.
     """
 
     order: int
     kind: RowKind
-    row: Row
+    shape: Shape
     origin: Origin
     parameter: bool
+
+    @property
+    def row(self) -> Row:
+        """The row as declared."""
+        return self.shape.row(self.kind)
 
 
 class Edge(NamedTuple):

@@ -55,6 +55,36 @@ def may_be_guessed(state: State, dim: DimVar) -> bool:
     return not (leaf and leaf.parameter) or _has_unit(state, state.find(dim))
 
 
+def refuse_default_size(state: State, dim: DimVar) -> None:
+    """Refuse a size of a leaf that follows from no use.
+
+    Raises:
+        ShapeError: if the size is that of a leaf, and no operand suggests that it is 1.
+    """
+    leaf = state.dim_leaves.get(state.find(dim))
+    if leaf is not None and not _has_unit(state, state.find(dim)):
+        raise _is_open(leaf, f"the size of its {axis_name(state, leaf, dim)}")
+
+
+def refuse_scalar(state: State, leaf: LeafTensor) -> None:
+    """Refuse a leaf that has no axes because no use says that it has some.
+
+    Raises:
+        ShapeError: if it has none.
+    """
+    if not any(state.flat(row).known for _, row in leaf.shape.rows()):
+        raise _is_open(leaf, f"its {leaf.kind.value} axes")
+
+
+def _is_open(leaf: LeafTensor, part: str) -> ShapeError:
+    return ShapeError(
+        "A shape is determined when no default is taken for it.",
+        found=f"{leaf.origin.operation}: {part} can be anything",
+        where=str(leaf.origin),
+        fix=f"state it where the tensor is made: {leaf.kind.value}=[...]",
+    )
+
+
 def _has_unit(state: State, dim: DimVar) -> bool:
     """Return True if the size, or one below it, has a stated operand of size 1."""
     seen = {dim}

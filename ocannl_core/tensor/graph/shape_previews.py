@@ -6,8 +6,14 @@ from contextlib import suppress
 from typing import Protocol, Self, TypeVar
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.shape.language.terms import Shape
-from ocannl_core.tensor.graph.definitions import Applied, DefinedNode
+from ocannl_core.shape.language.terms import Shape, rows_in_buffer_order
+from ocannl_core.tensor.graph.definitions import (
+    Applied,
+    CarriedValue,
+    DefinedNode,
+    ResultOf,
+    ResultOfLoop,
+)
 from ocannl_core.tensor.graph.session import Session
 
 
@@ -26,6 +32,8 @@ class ShapedNode(DefinedNode, Protocol):
 
 N = TypeVar("N", bound=ShapedNode)
 
+_COMPUTED = Applied | CarriedValue | ResultOf | ResultOfLoop
+
 
 def known_shape(tensor: ShapedNode) -> tuple[Shape, tuple[int, Shape] | None]:
     """Return the shape as far as it is known; if that is wholly, then also with the revision of the
@@ -35,30 +43,57 @@ def known_shape(tensor: ShapedNode) -> tuple[Shape, tuple[int, Shape] | None]:
     found = environment.view(tensor.terms)
     if found.is_closed:
         return found, (environment.revisions, found)
-    is_computed = isinstance(tensor.definition, Applied)
-    return (is_computed and preview(tensor)) or found, None
+    return preview(tensor) or found, None
+
+
+def implied_ranks(tensor: ShapedNode) -> tuple[int, int, int] | None:
+    """Return the numbers of batch, output and input axes that compiling would decide now; None if
+    uses that follow may add some.
+    """
+    ranks = tensor.session.environment.implied_ranks(tensor.terms)
+    if ranks is None and (shape := preview(tensor)) is not None:
+        batch, output, input = (len(row.trailing) for row in rows_in_buffer_order(shape))
+        return batch, output, input
+    return ranks
 
 
 def preview(tensor: ShapedNode) -> Shape | None:
-    """Return the shape as compiling would decide it now; None where a leaf is open.
+    """Return the shape as compiling would decide it now; None for that of a leaf, and where it
+    takes a default for a leaf that no use says anything about.
 
-    Previews of all operands are made together, and kept until a constraint is added.
+    Previews of operands without open leaves are made together. All are kept until a constraint is
+    added.
     """
-    environment = tensor.session.environment
-    if tensor.id not in environment.previews:
+    previews = tensor.session.environment.previews
+    if tensor.id not in previews:
         is_known = _find_determined(tensor)
         known = [each for each, holds in is_known.items() if holds]
-        shapes: list[Shape] = []
-        with suppress(ShapeError):  # compiling reports it
-            shapes = environment.preview([each.terms for each in known])
-        environment.previews.update({each.id: None for each in is_known})
-        for each, shape in zip(known, shapes, strict=False):
-            environment.previews[each.id] = shape
-    return environment.previews[tensor.id]
+        _add_previews(known, has_defaults=True)
+        if tensor.id not in previews:
+            is_computed = isinstance(tensor.definition, _COMPUTED)
+            previews[tensor.id] = None
+            _add_previews([tensor] if is_computed else [], has_defaults=False)
+    return previews[tensor.id]
+
+
+def _add_previews(tensors: list[N], *, has_defaults: bool) -> None:
+    """Add previews of tensors, which are None if compiling would refuse them."""
+    if not tensors:
+        return
+    environment = tensors[0].session.environment
+    shapes: list[Shape | None] = [None] * len(tensors)
+    with suppress(ShapeError):  # compiling reports it
+        terms = [each.terms for each in tensors]
+        shapes[:] = environment.preview(terms, has_defaults=has_defaults)
+    environment.previews.update(
+        (each.id, shape) for each, shape in zip(tensors, shapes, strict=True)
+    )
 
 
 def _find_determined(tensor: N) -> dict[N, bool]:
-    """Return, for a tensor and its operands with open shapes, True if no leaf is open."""
+    """Return, for a tensor and its operands with open shapes, True if no leaf among these is
+    open.
+    """
     environment = tensor.session.environment
     found: dict[N, bool] = {}
     pending = [tensor]

@@ -43,7 +43,7 @@ from ocannl_core.tensor.graph.operator_bindings import code, operations
 from ocannl_core.tensor.graph.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.graph.precision import Precision
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.shape_previews import known_shape, preview
+from ocannl_core.tensor.graph.shape_previews import implied_ranks, known_shape
 from ocannl_core.tensor.graph.subscripts import is_everything, key_text, parse_keys, selected_rows
 from ocannl_core.tensor.graph.typed_tensor import TypedTensor
 
@@ -168,7 +168,7 @@ class Tensor(TensorMethods, TypedTensor):
         Raises:
             ShapeError: if uses that follow may add some.
         """
-        ranks = self.session.environment.implied_ranks(self._terms)
+        ranks = implied_ranks(self)
         if ranks is None:
             raise ShapeError(
                 "The number of axes is counted where it is known.",
@@ -189,9 +189,8 @@ class Tensor(TensorMethods, TypedTensor):
 
     @property
     def is_determined(self) -> bool:
-        """Return True if the shape follows from known ones: uses decide that of no operand."""
-        is_closed = self.session.environment.view(self._terms).is_closed
-        return is_closed or preview(self) is not None
+        """Return True if the shape follows from known ones: uses that follow decide no part."""
+        return self.shape.is_closed
 
     @property
     def logic(self) -> Logic:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from numbers import Real
 from typing import SupportsIndex
 
@@ -15,9 +16,10 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.language.terms import Dim, Size
+from ocannl_core.shape.language.terms import Dim, Size, rows_in_buffer_order
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.shape_previews import implied_ranks
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
 from ocannl_core.tensor.primitives.operation import Operation
@@ -35,11 +37,13 @@ class Axes:
         ranks: The numbers of batch, output and input axes.
         sizes: The sizes in buffer order, as far as they are known.
         operation: The name of the operation, for messages.
+        tensor: The tensor, for messages.
     """
 
     ranks: tuple[int, int, int]
     sizes: tuple[Dim, ...]
     operation: str
+    tensor: Tensor = field(compare=False)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -108,9 +112,11 @@ class Axes:
         if size is None:
             raise ShapeError(
                 f"{self.operation} takes sizes that are known where it is written.",
-                found=f"axis {position} of {len(self)}, of a size to be inferred",
+                found=f"axis {position} of {len(self)}, of a size to be inferred, of "
+                f"{self.tensor.describe()}",
                 where=str(caller_location() or ""),
-                fix="state the size where the tensor is made: output=[...]",
+                fix="state the size where the tensor is made, output=[...], or here: "
+                "oc.require_shape(x, (3, 5)), the sizes of all axes",
             )
         return size
 
@@ -194,7 +200,7 @@ def axes_of(x: Tensor, name: str) -> Axes:
         ShapeError: if the number of axes is not known yet.
     """
     environment = x.session.environment
-    ranks = environment.implied_ranks(x.terms)
+    ranks = implied_ranks(x)
     if ranks is None:
         raise ShapeError(
             "An axis is counted where the number of axes is known.",
@@ -205,7 +211,18 @@ def axes_of(x: Tensor, name: str) -> Axes:
             'oc.einsum("...|... => ...|0", x) sums over all output axes',
         )
     sizes = environment.set_ranks(x.terms, ranks, Origin(name, caller_location()))
-    return Axes(ranks, sizes, name)
+    return Axes(ranks, sizes, name, x)
+
+
+def sized_axes_of(x: Tensor, name: str) -> Axes:
+    """Return the axes of a tensor; sizes that compiling would decide now become known."""
+    own = axes_of(x, name)
+    if all(own.size(position) is not None for position in range(len(own))) or not x.is_determined:
+        return own
+    sizes = [dim for row in rows_in_buffer_order(x.shape) for dim in row.trailing]
+    origin = Origin(f"the shape of {name}'s operand", caller_location())
+    x.session.environment.exact(x.terms, [d for d in sizes if isinstance(d, Size)], origin)
+    return axes_of(x, name)
 
 
 def settle_axes(x: Tensor, name: str) -> None:
@@ -218,8 +235,7 @@ def settle_axes(x: Tensor, name: str) -> None:
 
 def known_axes(x: Tensor, name: str) -> Axes | None:
     """Return the axes of a tensor as `axes_of` does; None while their number is not known."""
-    known = x.session.environment.implied_ranks(x.terms) is not None
-    return axes_of(x, name) if known else None
+    return None if implied_ranks(x) is None else axes_of(x, name)
 
 
 def share_ranks(x: Tensor, other: Tensor) -> None:

@@ -23,7 +23,7 @@ from ocannl_core.shape.translation.logic import Adjoint, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.axes import apply, axes_of, operand, write_shape
+from ocannl_core.tensor.operations.axes import apply, axes_of, operand, sized_axes_of, write_shape
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import (
     check_integers,
@@ -36,7 +36,6 @@ from ocannl_core.tensor.operations.rearrangement import (
     flatten,
     move,
     reshape,
-    sized_axes_of,
 )
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor
@@ -79,7 +78,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     own = sized_axes_of(given, "put")
     if axis is None:
         if isinstance(new, Tensor):
-            new = flatten(_broadcast(new, axes_of(places, "put").known_sizes))
+            new = flatten(_broadcast(new, sized_axes_of(places, "put").known_sizes))
         batch, output, _ = own.ranks
         sizes = own.known_sizes
         rows = (sizes[:batch], sizes[batch : batch + output], sizes[batch + output :])
@@ -96,7 +95,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
             "positions for each place on the other axes",
         )
     kind = [(1, 0, 0), (0, 1, 0), (0, 0, 1)][own.kind(position)]
-    source = axes_of(places, "put")
+    source = sized_axes_of(places, "put")
     if source.ranks != kind:
         places = move("put", places, f"{source.spec} => {write_shape(source.names, kind)}")
     whole = write_shape([own.names[position]], kind)
@@ -132,7 +131,7 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     given, places = operand(x, "put_along"), operand(ids, "put_along")
     check_integers(places, "put_along")
     places = with_kinds_of(given, places, axis, "put_along")
-    own, other = axes_of(given, "put_along"), axes_of(places, "put_along")
+    own, other = sized_axes_of(given, "put_along"), sized_axes_of(places, "put_along")
     position = own.position(axis)
     fits = own.ranks == other.ranks and all(
         k == position or other.size(k) in (None, 1, own.size(k)) or own.size(k) is None
@@ -159,9 +158,9 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     new = values
     if not isinstance(values, Real):
         new = with_kinds_of(given, operand(values, "put_along"), axis, "put_along")
-        sizes = axes_of(new, "put_along")
+        sizes = sized_axes_of(new, "put_along")
         if sizes.size(position) == 1 and other.size(position) != 1:
-            new = _broadcast(new, axes_of(taken, "put_along").known_sizes)
+            new = _broadcast(new, sized_axes_of(taken, "put_along").known_sizes)
         new = take_along(new, pointwise.maximum(last, 0), position)
     return pointwise.where(pointwise.less_equal(0, last), new, given)
 

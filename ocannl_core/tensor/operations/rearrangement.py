@@ -24,6 +24,7 @@ from ocannl_core.tensor.operations.axes import (
     apply,
     axes_of,
     operand,
+    sized_axes_of,
     write_shape,
 )
 from ocannl_core.tensor.operations.literals import reshape as literal_of_cells
@@ -185,15 +186,6 @@ def squeeze(x: Any, axis: AxisArgument = None) -> Any:
     given.session.environment.constrain([DimEqual(dim, Size(1), where) for dim in open_sizes])
     read = own.replaced(dict.fromkeys(positions, "0"))
     return move("squeeze", given, f"{read} => {own.replaced(dict.fromkeys(positions))}")
-
-
-def sized_axes_of(x: Tensor, name: str) -> Axes:
-    """Return the axes of a tensor; sizes that follow from those of its operands become known."""
-    own = axes_of(x, name)
-    if all(own.size(position) is not None for position in range(len(own))) or not x.is_determined:
-        return own
-    x.session.environment.close([x.terms], subject=f"the shape of {name}'s operand")
-    return axes_of(x, name)
 
 
 # ----- new shapes ---------------------------------------------------------------------------------

@@ -19,11 +19,18 @@ from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.axes import AxisArgument, apply, axes_of, operand, write_shape
+from ocannl_core.tensor.operations.axes import (
+    AxisArgument,
+    apply,
+    axes_of,
+    operand,
+    sized_axes_of,
+    write_shape,
+)
 from ocannl_core.tensor.operations.contractions import where_along
 from ocannl_core.tensor.operations.joining import concat
 from ocannl_core.tensor.operations.literals import arange, offsets, tensor
-from ocannl_core.tensor.operations.rearrangement import move, sized_axes_of
+from ocannl_core.tensor.operations.rearrangement import move
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import constant
 from ocannl_core.tensor.primitives.operation import Operation, define_operation

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.identity import ById
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.language.statement import parse_statement, statement_constraints
+from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
 
 
-def require_shape(tensor: Tensor, text: str) -> Tensor:
-    """Require that a tensor has the shape that a text denotes, and return it.
+def require_shape(tensor: Tensor, shape: str | Sequence[int | StaticExtent]) -> Tensor:
+    """Require that a tensor has the shape that a text or sizes denote, and return it.
 
+        oc.require_shape(x, (32, 64))           # two axes, of the kinds that the tensor has
         oc.require_shape(x, "32|64")            # a batch of 32, one output axis of 64
         oc.require_shape(w, "n->n")             # as many inputs as outputs
         oc.require_shape(w, "..v..->..v..")     # the input axes are the output axes
         oc.require_shape(y, str(x.shape))       # the printed form of a known shape is accepted
 
-    A number is a size, equal names are equal sizes or axes, `_` is any size, and a row that is not
+    Sizes in buffer order (batch, output, input) leave the kinds of the axes as they are. In a text,
+    a number is a size, equal names are equal sizes or axes, `_` is any size, and a row that is not
     written has no axes. Entries are separated as in specifications: without commas, every letter is
     an axis. Parentheses separate, too. Information flows in every direction.
 
     Raises:
         ShapeError: if this contradicts known shapes; then nothing changes.
         SpecError: if the text denotes no shape.
+        UsageError: for anything but a text or sizes.
     """
-    origin = Origin(f"the shape {text} required of {_name(tensor)}", caller_location())
-    readable = text.replace("(", " ").replace(")", " ")
+    origin = Origin(f"the shape {shape} required of {_name(tensor)}", caller_location())
+    if not isinstance(shape, str):
+        tensor.session.environment.exact(tensor.terms, _sizes(shape, origin), origin)
+        tensor.note_stated_shape()
+        return tensor
+    readable = shape.replace("(", " ").replace(")", " ")
     if ";" in readable:
-        raise _no_shape(text, origin)
+        raise _no_shape(shape, origin)
     _require(readable, [tensor], origin)
     return tensor
 
@@ -71,6 +81,24 @@ def _require(text: str, tensors: Sequence[Tensor], origin: Origin) -> None:
     environment.derive(
         [], [], lambda fresh: statement_constraints(statement, [], shapes, origin, fresh)
     )
+
+
+def _sizes(given: object, origin: Origin) -> list[Size]:
+    """Return sizes for numbers and extents."""
+    found: list[Size] = []
+    for each in given if isinstance(given, Sequence) else (None,):
+        if isinstance(each, StaticExtent):
+            found.append(Size(each.maximum, extent=each))
+        elif isinstance(each, Integral) and not isinstance(each, bool) and each >= 0:
+            found.append(Size(int(each)))
+        else:
+            raise UsageError(
+                "A shape is a text or the sizes of all axes in buffer order.",
+                found=repr(given),
+                where=str(origin),
+                fix='oc.require_shape(x, (32, 64)), or oc.require_shape(x, "32|64")',
+            )
+    return found
 
 
 def _no_shape(text: str, origin: Origin) -> SpecError:

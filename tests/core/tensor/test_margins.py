@@ -68,7 +68,8 @@ def test_asking_for_margins_decides_nothing() -> None:
     assert x.info.padding == ()  # nothing determines the width of the window
     oc.einsum("i => i", w + ones(5))
     assert x.info.padding == (Margin(2, 3),)
-    assert not y.shape.is_closed
+    assert str(y.shape) == "6"
+    assert not w.shape.is_closed
 
 
 def test_operations_outside_the_compiled_code_count_too() -> None:

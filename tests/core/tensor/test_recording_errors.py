@@ -190,13 +190,13 @@ MESSAGES = snapshot(
     {
         "leaking tensor": """\
 A tensor made in recorded code has its value there: it is no part of other code.
-  found  <applied mul: ..mul.batch..|..mul.input..->2>, recorded in one, at program.py:12: one()
+  found  <applied mul: 2>, recorded in one, at program.py:12: one()
   where  program.py:11: c[:] = kept[0] + 1.0
   try    assign it to a tensor declared outside of that function, c = oc.declare("c"), or make the tensor outside\
 """,
         "leaking tensor in an expression": """\
 A tensor made in recorded code has its value there: it is no part of other code.
-  found  <applied mul: ..mul.batch..|..mul.input..->2>, recorded in one, at program.py:9: one()
+  found  <applied mul: 2>, recorded in one, at program.py:9: one()
   where  program.py:10: oc.train.forward(kept[0])
   try    assign it to a tensor declared outside of that function, c = oc.declare("c"), or make the tensor outside\
 """,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,3 +95,27 @@ def test_there_is_one_shape_for_each_tensor(text: str, number: int) -> None:
 def test_a_text_that_is_no_shape_is_refused(text: str) -> None:
     with pytest.raises(oc.SpecError):
         oc.require_shape(oc.declare("x"), text)
+
+
+def test_sizes_leave_the_kinds_of_axes_as_they_are() -> None:
+    x = oc.placeholder("x", batch=[...], output=[5])
+    assert str(oc.require_shape(x, (3, 5)).shape) == "3|5"
+    rows = oc.require_shape(oc.param("b", output=[...], input=[]), [2, np.int64(3)])
+    assert str(rows.shape) == "2,3"
+    length = oc.static_extent("length", max=16)
+    ragged = oc.placeholder("ragged", batch=[...], output=[5])
+    assert str(oc.require_shape(ragged, (length, 5)).shape) == "length<=16|5"
+
+
+@pytest.mark.parametrize("sizes", [(3, 6), (3,), (3, 5, 1)])
+def test_other_sizes_are_refused(sizes: tuple[int, ...]) -> None:
+    x = oc.placeholder("x", batch=[3], output=[5])
+    with pytest.raises(oc.ShapeError):
+        oc.require_shape(x, sizes)
+
+
+@pytest.mark.parametrize("sizes", [(3, -1), (3, True), (3, 5.0), 15, None])
+def test_a_shape_is_a_text_or_sizes(sizes: Any) -> None:
+    x = oc.placeholder("x", batch=[3], output=[5])
+    with pytest.raises(oc.UsageError, match="text or the sizes"):
+        oc.require_shape(x, sizes)

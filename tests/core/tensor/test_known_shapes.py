@@ -1,0 +1,141 @@
+"""Shapes that compiling would decide are known where operations ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ocannl_core as oc
+
+Make = Callable[[oc.Tensor], Any]
+
+
+def positions(x: oc.Tensor) -> Any:
+    """Return positions along the last axis, computed from cells."""
+    return oc.argmax(x, axis=-1, keepdims=True)
+
+
+def steps(x: oc.Tensor, count: int, body: Callable[[Any, Any], tuple[Any, Any]]) -> Any:
+    """Return the last carry of a loop with the tensor as its first carry and as each entry."""
+    return oc.scan(body, x, oc.stack([x] * count, axis="batch"))[1]
+
+
+RANKED: dict[str, Make] = {
+    "mean": lambda x: x.mean(axis=-1),
+    "mean_kept": lambda x: x.mean(axis=0, keepdims=True),
+    "put_along": lambda x: oc.put_along(x, positions(x), 2.0),
+    "put_along_cells": lambda x: oc.put_along(x, positions(x), x * 2.0),
+    "interleave": lambda x: oc.interleave(x, x + 1.0),
+    "stack": lambda x: oc.stack(x, x * 2.0),
+    "stack_axis": lambda x: oc.stack(x, x * 2.0, axis=1),
+    "concat": lambda x: oc.concat([x, x], axis=-1),
+    "one_step": lambda x: steps(x, 1, lambda c, e: (c + e, c)),
+    "steps": lambda x: steps(x, 3, lambda c, e: (c * oc.reshape(e, *e.shape), e)),
+    "reshaped_step": lambda x: steps(x, 1, lambda c, e: (c + e, oc.reshape(c, -1))),
+    "flatten": lambda x: oc.flatten(x),
+    "pad": lambda x: oc.pad(x, 1),
+    "softmax": lambda x: oc.softmax(x, axis=-1),
+    "bias": lambda x: x + oc.param("b", output=[...], input=[]),
+    "scale": lambda x: x * oc.param("s", init=1.0),
+    "dense": lambda x: x + oc.nn.dense()(x),
+    "layer_norm": lambda x: oc.nn.layer_norm()(x),
+    "batch_norm": lambda x: oc.nn.batch_norm()(x),
+    "column": lambda x: x + oc.tensor([[1.0], [2.0]]),
+}
+"""Operations on a tensor of a batch axis at most and of output axes."""
+
+
+def built(batch: list[int], output: list[int], names: list[str]) -> tuple[oc.Tensor, list[str]]:
+    """Return the result of a chain of operations on data, up to the first that is refused, and its
+    shape after each operation.
+    """
+    found: oc.Tensor = oc.placeholder("x", batch=batch, output=output)
+    shapes = [str(found.shape)]
+    for name in names:
+        try:
+            found = RANKED[name](found)
+        except oc.OcannlError:
+            break
+        shapes.append(str(found.shape))
+    return found, shapes
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from([1, 2]), max_size=1),
+    st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=2),
+    st.lists(st.sampled_from(sorted(RANKED)), min_size=1, max_size=3),
+)
+def test_the_shape_that_compiling_decides_is_known_before(
+    batch: list[int], output: list[int], names: list[str]
+) -> None:
+    with oc.Session(), oc.settings.overrides(missing_axes="allow"):
+        found, shapes = built(batch, output, names)
+        try:
+            oc.train.forward(found).resolve()
+        except oc.ShapeError:  # as for parameters that no use determines
+            assert not found.shape.is_closed
+            return
+        assert shapes[-1] == str(found.shape)
+
+
+CASES = [
+    (name, batch, output) for name in RANKED for batch in ([], [1]) for output in ([3], [1, 2])
+]
+
+
+@pytest.mark.parametrize(("name", "batch", "output"), CASES)
+def test_sizes_are_known_to_the_operation_that_follows(
+    name: str, batch: list[int], output: list[int]
+) -> None:
+    with oc.Session(), oc.settings.overrides(missing_axes="allow"):
+        x = oc.placeholder("x", batch=batch, output=output)
+        found = RANKED[name](x)
+        flat = oc.reshape(found, output=[-1])
+        assert flat.size == found.info.size
+        assert len(oc.stack(found, found, axis=0)) == 2
+
+
+@pytest.mark.parametrize("name", ["concat", "resize", "mean"])
+def test_a_batch_normalisation_of_channels_keeps_the_axes_of_images(name: str) -> None:
+    following: dict[str, Make] = {
+        "concat": lambda y: oc.concat([y, y], axis=-1),
+        "resize": lambda y: oc.nn.resize(y, (16, 16)),
+        "mean": lambda y: oc.mean(y, axis=(1, 2)),
+    }
+    shapes = {"concat": "2|8,8,10", "resize": "2|16,16,5", "mean": "2|5"}
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2], output=[8, 8, 3])
+        norm = oc.nn.batch_norm(axes="...|h, w, ..c..", features="..c..")
+        assert str(following[name](norm(oc.nn.conv2d(channels=[5])(x))).shape) == shapes[name]
+
+
+def test_a_shape_that_would_be_a_default_stays_open() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2], output=[4])
+        assert not (oc.param("b", output=[...]) * 2.0).shape.is_closed
+        hidden = oc.nn.dense()(x)
+        with pytest.raises(oc.ShapeError, match="axes are to be inferred"):
+            oc.mean(hidden, axis=-1)
+        assert not (oc.param("w", output=[8]) @ hidden).shape.is_closed
+
+
+def test_an_operation_that_asks_for_sizes_leaves_parameters_open() -> None:
+    with oc.Session():
+        x, b = oc.placeholder("x", output=[4, 3]), oc.param("b", output=[...], input=[])
+        assert str(oc.reshape(x + b, 12).shape) == "12"
+        assert not b.shape.is_closed
+        oc.require_shape(b, (3,))
+        oc.train.forward(x + b).resolve()
+        assert str(b.shape) == "3"
+
+
+def test_the_error_names_the_tensor_and_the_statement_of_its_shape() -> None:
+    with oc.Session(), pytest.raises(oc.ShapeError) as caught:
+        oc.reshape(oc.einsum("ab => a", oc.param("weights", input=[])), 3)
+    assert "einsum" in caught.value.found
+    assert "oc.require_shape(x, (3, 5))" in (caught.value.fix or "")
