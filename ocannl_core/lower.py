@@ -244,9 +244,14 @@ class _Lowering:
         return tuple(inner)
 
     def check_sizes(self, call: ExternalCall) -> None:
-        """Refuse nodes with extents at run time, which an external operation could not find."""
+        """Refuse nodes with extents at run time, which an external operation could not find, unless
+        it computes the lines along an axis each by itself, and that axis has none.
+        """
         for node in (*call.inputs, *call.targets):
-            if found := [extent for extent in self.info(node).extents if extent is not None]:
+            extents = self.info(node).extents
+            if call.op.line_axis is not None and extents:
+                extents = (extents[call.op.line_axis],)
+            if found := [extent for extent in extents if extent is not None]:
                 raise self.error(
                     "External operations work on whole arrays, of constant sizes.",
                     f"{node.name}, an axis of which has the extent {found[0]}",

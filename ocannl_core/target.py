@@ -408,6 +408,13 @@ class ExternalOp(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def line_axis(self) -> int | None:
+        """The axis whose lines are computed each by itself: cells beyond an extent at run time of
+        another axis affect no others. None if an output cell may follow from all input cells.
+        """
+        ...
+
     def perform(
         self, inputs: Sequence[np.ndarray[Any, Any]], outputs: Sequence[np.ndarray[Any, Any]]
     ) -> None: ...

@@ -59,6 +59,7 @@ class AlongAxis(Op):
     def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
         self.axis = axis
         self.ranks = ranks
+        self.line_axis = axis
 
     def shape_text(self, label: str = "n") -> str:
         names = [f"a{position}" for position in range(sum(self.ranks))]

@@ -53,6 +53,8 @@ class Op:
         view_map: For an output, the input of which it may be a view.
         broadcasts: Inputs are broadcast along axes that they lack; their gradients may have these
             axes, and are summed over them.
+        line_axis: The axis, in buffer order, whose lines are computed each by itself, if all inputs
+            and outputs have it: other axes may then have extents at run time.
         input_names: The names of inputs in native code: `in0`, `in1`, ... if empty.
         output_names: The names of outputs in native code: `out0`, `out1`, ... if empty.
         c_headers: Header files for `c_code`.
@@ -68,6 +70,7 @@ class Op:
     destroy_map: Aliases = {}  # noqa: RUF012 (read only)
     view_map: Aliases = {}  # noqa: RUF012
     broadcasts: bool = False
+    line_axis: int | None = None
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     c_headers: tuple[str, ...] = ()

@@ -42,6 +42,10 @@ class OpCall:
     def name(self) -> str:
         return self._node.op.name
 
+    @property
+    def line_axis(self) -> int | None:
+        return self._node.op.line_axis
+
     def native(self, language: str) -> NativeCode | None:
         """Return the op's code in a language; None if the settings require Python.
 

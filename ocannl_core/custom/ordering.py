@@ -329,10 +329,12 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
         order = TopPositions(position, own.ranks, int(k), bool(largest))(given)
         return TakeAlong(position, own.ranks)(given, order), order
     order = ArgSort(position, own.ranks, bool(largest))(given)
-    if k != size:
-        parts = f"{own.replaced({position: 'taken^rest'})} => {own.replaced({position: 'taken'})}"
-        order = move("topk", order, parts, {"taken": int(k)})
-    return TakeAlong(position, own.ranks)(given, order), order
+    ordered = TakeAlong(position, own.ranks)(given, order)  # of positions that the op has written
+    if k == size:
+        return ordered, order
+    parts = f"{own.replaced({position: 'taken^rest'})} => {own.replaced({position: 'taken'})}"
+    taken = {"taken": int(k)}
+    return move("topk", ordered, parts, taken), move("topk", order, parts, taken)
 
 
 def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:

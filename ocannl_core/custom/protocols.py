@@ -39,6 +39,9 @@ class OpInterface(Protocol):
     @property
     def broadcasts(self) -> bool: ...
 
+    @property
+    def line_axis(self) -> int | None: ...
+
     def perform(self, node: Any, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         """Compute the outputs."""
         ...

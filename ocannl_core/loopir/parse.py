@@ -85,6 +85,7 @@ class NamedOp:
     """An external operation of which a text gives the name alone."""
 
     name: str
+    line_axis: int | None = None
 
     def perform(
         self, inputs: Sequence[np.ndarray[Any, Any]], outputs: Sequence[np.ndarray[Any, Any]]

@@ -201,13 +201,18 @@ class Environment:
         rows = (shape.batch, shape.input, shape.output)
         self.constrain([TotalElements(rows, n, origin)])
 
-    def exact(self, shape: Shape, dims: Sequence[int | Size], origin: Origin | None = None) -> None:
+    def exact(
+        self,
+        shape: Shape,
+        dims: Sequence[int | Size | StaticExtent],
+        origin: Origin | None = None,
+    ) -> None:
         """Set the sizes of all axes of a shape, in buffer order.
 
         Raises:
             ShapeError: if the shape contradicts them.
         """
-        sizes = tuple(dim if isinstance(dim, Size) else Size(dim) for dim in dims)
+        sizes = tuple(map(_size, dims))
         origin = origin or Origin(f"exact {', '.join(map(str, sizes))}")
         self.constrain([Exact(tuple(row for _, row in shape.rows()), sizes, origin)])
 

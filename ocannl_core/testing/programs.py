@@ -450,6 +450,7 @@ class RunningSum:
     """An external operation: sums along the last axis, and the total of all cells."""
 
     name: str = "running_sum"
+    line_axis: int | None = None
 
     def perform(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         outputs[0][...] = np.cumsum(inputs[0], axis=-1)

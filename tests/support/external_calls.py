@@ -9,6 +9,7 @@ class CopyCall:
     """A call that copies its input."""
 
     name = "copy"
+    line_axis: int | None = None
 
     def perform(self, inputs: Any, outputs: Any) -> None:
         outputs[0][...] = inputs[0]

@@ -32,7 +32,7 @@ class ShapedNode(DefinedNode, Protocol):
 
 N = TypeVar("N", bound=ShapedNode)
 
-_COMPUTED = Applied | CarriedValue | ResultOf | ResultOfLoop
+_COMPUTED = (Applied, CarriedValue, ResultOf, ResultOfLoop)
 
 
 def known_shape(tensor: ShapedNode) -> tuple[Shape, tuple[int, Shape] | None]:

@@ -15,6 +15,7 @@ from typing import SupportsIndex
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.language.terms import Dim, Size, rows_in_buffer_order
 from ocannl_core.tensor.graph import session as sessions
@@ -128,6 +129,16 @@ class Axes:
             ShapeError: if one is not known yet.
         """
         return tuple(self.known_size(position) for position in range(len(self)))
+
+    @property
+    def lengths(self) -> tuple[int | StaticExtent, ...]:
+        """The sizes of all axes, extents at run time among them.
+
+        Raises:
+            ShapeError: if one is not known yet.
+        """
+        extents = [dim.extent if isinstance(dim, Size) else None for dim in self.sizes]
+        return tuple(e or size for e, size in zip(extents, self.known_sizes, strict=True))
 
     @property
     def spec(self) -> str:

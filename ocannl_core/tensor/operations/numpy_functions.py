@@ -24,7 +24,13 @@ from ocannl_core.tensor.operations import (
     reductions,
     repetition,
 )
-from ocannl_core.tensor.operations.axes import AxisArgument, axes_of, operand, write_shape
+from ocannl_core.tensor.operations.axes import (
+    AxisArgument,
+    axes_of,
+    operand,
+    sized_axes_of,
+    write_shape,
+)
 from ocannl_core.tensor.operations.joining import concat
 from ocannl_core.tensor.operations.joining import stack as stack_along
 from ocannl_core.tensor.operations.positions import take as take_rows
@@ -102,7 +108,7 @@ def unstack(x: Any, axis: int = 0) -> Any:
 def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Any]:
     """Return parts of a tensor along an axis."""
     x = operand(ary, "split")
-    own = rearrangement.sized_axes_of(x, "split")
+    own = sized_axes_of(x, "split")
     position = own.position(axis)
     size = own.known_size(position)
     if isinstance(indices_or_sections, int) and indices_or_sections < 1:
@@ -123,7 +129,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     x = operand(a, "roll")
     if axis is not None:
         return repetition.roll(x, shift, axis)
-    own = rearrangement.sized_axes_of(x, "roll")
+    own = sized_axes_of(x, "roll")
     return _reshaped(repetition.roll(rearrangement.flatten(x), shift, 0), own.known_sizes, x)
 
 
@@ -508,7 +514,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """Return a diagonal of two axes, as the last axis; one of a positive offset is on the right."""
     x = operand(a, "diagonal")
-    own = rearrangement.sized_axes_of(x, "diagonal")
+    own = sized_axes_of(x, "diagonal")
     first, second = own.positions((axis1, axis2))
     starts = {first: max(0, -offset), second: max(0, offset)}
     length = max(0, min(own.known_size(axis) - start for axis, start in starts.items()))

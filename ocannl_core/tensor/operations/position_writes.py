@@ -16,6 +16,7 @@ from typing import Any, SupportsIndex
 from ocannl_core.dtypes import int32
 from ocannl_core.errors import ShapeError
 from ocannl_core.fast_dataclass import replace
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.language.constraints import RowEqual
@@ -78,9 +79,9 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     own = sized_axes_of(given, "put")
     if axis is None:
         if isinstance(new, Tensor):
-            new = flatten(_broadcast(new, sized_axes_of(places, "put").known_sizes))
+            new = flatten(_broadcast(new, sized_axes_of(places, "put").lengths))
         batch, output, _ = own.ranks
-        sizes = own.known_sizes
+        sizes = own.lengths
         rows = (sizes[:batch], sizes[batch : batch + output], sizes[batch + output :])
         made = put(flatten(given), flatten(places), new, 0)
         return reshape(made, batch=rows[0], output=rows[1], input=rows[2])
@@ -107,8 +108,10 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     order = _with_shape(offsets(dtype=int32), taken, origin)
     last = derived_tensor(_last_write, (order, places), adjoint, cells, origin, dtype=int32)
     if isinstance(new, Tensor):
-        wanted = list(own.known_sizes)
-        wanted[position] = source.known_size(0)
+        if len(axes_of(new, "put")) == len(own):
+            new = with_kinds_of(given, new, position, "put")
+        wanted = list(own.lengths)
+        wanted[position] = source.lengths[0]
         new = take(_broadcast(new, wanted), pointwise.maximum(last, 0), position)
     spec = f"{whole}; {own.spec if isinstance(new, Tensor) else '|->'}; {own.spec} => {own.spec}"
     chosen = as_tensor(new, given.session)
@@ -160,12 +163,12 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
         new = with_kinds_of(given, operand(values, "put_along"), axis, "put_along")
         sizes = sized_axes_of(new, "put_along")
         if sizes.size(position) == 1 and other.size(position) != 1:
-            new = _broadcast(new, sized_axes_of(taken, "put_along").known_sizes)
+            new = _broadcast(new, sized_axes_of(taken, "put_along").lengths)
         new = take_along(new, pointwise.maximum(last, 0), position)
     return pointwise.where(pointwise.less_equal(0, last), new, given)
 
 
-def _broadcast(x: Tensor, sizes: Sequence[int]) -> Tensor:
+def _broadcast(x: Tensor, sizes: Sequence[int | StaticExtent]) -> Tensor:
     """Return a tensor repeated along axes of size 1, and along new ones."""
     found: Tensor = broadcast_to(x, *sizes)
     return found

@@ -13,6 +13,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.indexing import StaticExtent
 from ocannl_core.ops import UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.language.constraints import DimEqual
@@ -198,7 +199,8 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
 
     One size may be -1, for whatever is left. Axes are output axes, but for leading ones that have
     the sizes of all batch axes of `x`: those stay batch axes. Keywords state the kinds. The sizes
-    of `x` must be known.
+    of `x` must be known. An extent at run time keeps its place, as in `oc.reshape(x, n, 24)` of `n,
+    4, 6`.
 
     `oc.reshape(values)` of an array or of numbers is a literal that takes its shape from its use.
     """
@@ -226,9 +228,11 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
     else:
         wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
         batch = own.ranks[0]
-        kept = batch if tuple(wanted[:batch]) == source[:batch] else 0
+        leading = tuple(map(_maximum, wanted[:batch]))
+        kept = batch if leading == source[:batch] else 0
         ranks = (kept, len(wanted) - kept, 0)
-    target = _complete(tuple(wanted), source)
+    target = _complete(tuple(map(_maximum, wanted)), source)
+    _check_extents(own.lengths, target, wanted)
     if target == source and ranks == own.ranks:
         return given
     return _reshape(given, own, target, ranks)
@@ -255,6 +259,35 @@ def _complete(sizes: tuple[SupportsIndex, ...], source: tuple[int, ...]) -> tupl
     return tuple(target)
 
 
+def _maximum(size: Any) -> Any:
+    return size.maximum if isinstance(size, StaticExtent) else size
+
+
+def _check_extents(
+    source: Sequence[int | StaticExtent], target: tuple[int, ...], wanted: Sequence[Any]
+) -> None:
+    """Check that axes with an extent at run time keep their places among the cells.
+
+    Raises:
+        ShapeError: if one is split, joined to others, or moved, or is stated where there is none.
+    """
+    places = {
+        (math.prod(map(_maximum, source[:k])), size.maximum): size
+        for k, size in enumerate(source)
+        if isinstance(size, StaticExtent)
+    }
+    made = {(math.prod(target[:k]), size): wanted[k] for k, size in enumerate(target)}
+    stated = {place: size for place, size in made.items() if isinstance(size, StaticExtent)}
+    if places.keys() - made.keys() or any(places.get(k) != each for k, each in stated.items()):
+        raise ShapeError(
+            "An axis with an extent at run time keeps its place in a new shape: as many cells "
+            "precede it and follow it.",
+            found=f"{', '.join(map(str, wanted))} for the sizes {', '.join(map(str, source))}",
+            where=str(caller_location() or ""),
+            fix="oc.reshape(x, n, 24) of n, 4, 6; oc.moveaxis moves an axis",
+        )
+
+
 def _reshape(x: Tensor, own: Axes, target: tuple[int, ...], ranks: tuple[int, ...]) -> Tensor:
     """Split axes and join them, in as few steps as possible."""
     source = own.known_sizes
@@ -262,7 +295,7 @@ def _reshape(x: Tensor, own: Axes, target: tuple[int, ...], ranks: tuple[int, ..
         empty: Tensor = pointwise.cast(constant(0.0, x.session), x.dtype)
         return broadcast_to_ranks(empty, target, ranks)
     # axes of size 1 are dropped first and made last; the others are split and joined two by two
-    ones = [position for position, size in enumerate(source) if size == 1]
+    ones = [position for position, size in enumerate(own.lengths) if size == 1]
     read = own.replaced(dict.fromkeys(ones, "0"))
     names = [own.names[position] for position in range(len(source)) if position not in ones]
     sizes = [size for size in source if size != 1]
@@ -313,19 +346,23 @@ def flatten(x: Any) -> Any:
 def broadcast_to(x: Any, *sizes: Any) -> Any:
     """Return the tensor repeated along axes of size 1 and new axes on the left, as in NumPy.
 
-    Axes are lined up from the right; new ones are of the kind of the first axis of `x`.
+    Axes are lined up from the right; new ones are of the kind of the first axis of `x`. A size may
+    be an extent at run time.
     """
     given = operand(x, "broadcast_to")
     own = axes_of(given, "broadcast_to")
     wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
-    if not all(isinstance(size, int | np.integer) and size >= 0 for size in wanted):
+    if not all(
+        isinstance(size, StaticExtent) or (isinstance(size, int | np.integer) and size >= 0)
+        for size in wanted
+    ):
         raise UsageError(
             "A shape is a row of sizes.",
             found=f"broadcast_to(x, {', '.join(map(repr, wanted))})",
             where=str(caller_location() or ""),
             fix="oc.broadcast_to(x, 5, 3)",
         )
-    target = tuple(int(size) for size in wanted)
+    target = tuple(size if isinstance(size, StaticExtent) else int(size) for size in wanted)
     surplus = len(target) - len(own)
     if surplus < 0:
         raise ShapeError(
@@ -337,7 +374,9 @@ def broadcast_to(x: Any, *sizes: Any) -> Any:
     return broadcast_to_ranks(given, target, ranks)
 
 
-def broadcast_to_ranks(x: Tensor, sizes: Sequence[int], ranks: Sequence[int]) -> Tensor:
+def broadcast_to_ranks(
+    x: Tensor, sizes: Sequence[int | StaticExtent], ranks: Sequence[int]
+) -> Tensor:
     """Return the tensor broadcast to sizes in buffer order, of stated numbers of axes by kind."""
     result: Tensor = pointwise.identity(x)
     environment = x.session.environment

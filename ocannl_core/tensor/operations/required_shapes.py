@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
+
+import numpy as np
 
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.identity import ById
 from ocannl_core.indexing import StaticExtent
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.language.statement import parse_statement, statement_constraints
-from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
 
 
@@ -83,22 +83,21 @@ def _require(text: str, tensors: Sequence[Tensor], origin: Origin) -> None:
     )
 
 
-def _sizes(given: object, origin: Origin) -> list[Size]:
-    """Return sizes for numbers and extents."""
-    found: list[Size] = []
-    for each in given if isinstance(given, Sequence) else (None,):
-        if isinstance(each, StaticExtent):
-            found.append(Size(each.maximum, extent=each))
-        elif isinstance(each, Integral) and not isinstance(each, bool) and each >= 0:
-            found.append(Size(int(each)))
-        else:
-            raise UsageError(
-                "A shape is a text or the sizes of all axes in buffer order.",
-                found=repr(given),
-                where=str(origin),
-                fix='oc.require_shape(x, (32, 64)), or oc.require_shape(x, "32|64")',
-            )
-    return found
+def _sizes(given: object, origin: Origin) -> Sequence[int | StaticExtent]:
+    """Return sizes, checked to be numbers and extents."""
+    is_number = (int, np.integer)
+    if not isinstance(given, Sequence) or not all(
+        isinstance(each, StaticExtent)
+        or (isinstance(each, is_number) and not isinstance(each, bool) and each >= 0)
+        for each in given
+    ):
+        raise UsageError(
+            "A shape is a text or the sizes of all axes in buffer order.",
+            found=repr(given),
+            where=str(origin),
+            fix='oc.require_shape(x, (32, 64)), or oc.require_shape(x, "32|64")',
+        )
+    return given
 
 
 def _no_shape(text: str, origin: Origin) -> SpecError:

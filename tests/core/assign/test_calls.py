@@ -35,6 +35,7 @@ CELL = (VarIndex(I),)
 @dataclass(frozen=True)
 class Named:
     name: str
+    line_axis: int | None = None
 
     def perform(self, inputs: Any, outputs: Any) -> None:
         raise AssertionError("nothing runs here")

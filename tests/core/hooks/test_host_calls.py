@@ -53,6 +53,7 @@ def transfer(destination: Buffer, source: Buffer) -> Event | None:
 class Does:
     function: Callable[..., Any]
     name: str = "does"
+    line_axis: int | None = None
 
     def perform(self, inputs: Any, outputs: Any) -> None:
         self.function(inputs, outputs)

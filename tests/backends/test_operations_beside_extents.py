@@ -1,0 +1,140 @@
+"""Operations along one axis, beside another whose extent is known at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+Array = np.ndarray[Any, Any]
+MOST = 6
+CELLS = (np.random.default_rng(5).permutation(MOST * 24).reshape(MOST, 4, 6) - 70).astype(
+    np.float32
+)
+PLACES = np.array([2, 0], np.int32)
+
+
+def replaced(cells: Array, values: Any) -> Array:
+    found = cells.copy()
+    found[:, PLACES] = values
+    return found
+
+
+def replaced_greatest(cells: Array, values: Any) -> Array:
+    found = cells.copy()
+    np.put_along_axis(found, cells.argmax(-1, keepdims=True), values, -1)
+    return found
+
+
+CASES: dict[str, tuple[Callable[[oc.Tensor, Any], Any], Callable[[Array], Array]]] = {
+    "reshape": (lambda x, n: oc.reshape(x, n, 24), lambda v: v.reshape(-1, 24)),
+    "reshape_rest": (lambda x, n: oc.reshape(x, n, 3, -1), lambda v: v.reshape(-1, 3, 8)),
+    "reshape_maximum": (lambda x, n: oc.reshape(x, -1, 24), lambda v: v.reshape(-1, 24)),
+    "reshape_ones": (lambda x, n: oc.reshape(x, 1, n, 1, 24), lambda v: v.reshape(1, -1, 1, 24)),
+    "broadcast": (
+        lambda x, n: oc.broadcast_to(x, 2, n, 4, 6),
+        lambda v: np.broadcast_to(v, (2, *v.shape)),
+    ),
+    "broadcast_ones": (
+        lambda x, n: oc.broadcast_to(x.max(axis=1, keepdims=True), n, 4, 6),
+        lambda v: np.broadcast_to(v.max(1, keepdims=True), v.shape),
+    ),
+    "sort": (lambda x, n: oc.sort(x, axis=1), lambda v: np.sort(v, axis=1)),
+    "argsort": (lambda x, n: oc.argsort(x, axis=-1), lambda v: np.argsort(v, axis=-1)),
+    "topk": (lambda x, n: oc.topk(x, 2, axis=-1)[0], lambda v: -np.sort(-v, axis=-1)[..., :2]),
+    "cumsum": (lambda x, n: oc.cumsum(x, axis=1), lambda v: np.cumsum(v, axis=1)),
+    "cummax": (lambda x, n: oc.cummax(x, axis=-1), lambda v: np.maximum.accumulate(v, axis=-1)),
+    "median": (lambda x, n: oc.median(x, axis=-1), lambda v: np.median(v, axis=-1)),
+    "put": (
+        lambda x, n: oc.put(x, oc.tensor(PLACES, dtype="int32"), -1.0, axis=1),
+        lambda v: replaced(v, -1.0),
+    ),
+    "put_cells": (
+        lambda x, n: oc.put(x, oc.tensor(PLACES, dtype="int32"), x[:, 1:3] * 2.0, axis=1),
+        lambda v: replaced(v, v[:, 1:3] * 2.0),
+    ),
+    "put_repeated": (
+        lambda x, n: oc.put(
+            x, oc.tensor(PLACES, dtype="int32"), oc.tensor([[[1.0], [2.0]]]), axis=1
+        ),
+        lambda v: replaced(v, np.array([[1.0], [2.0]])),
+    ),
+    "put_along": (
+        lambda x, n: oc.put_along(x, oc.argmax(x, axis=-1, keepdims=True), 9.0),
+        lambda v: replaced_greatest(v, 9.0),
+    ),
+    "put_along_cells": (
+        lambda x, n: oc.put_along(
+            x, oc.argmax(x, axis=-1, keepdims=True), x.sum(axis=-1, keepdims=True)
+        ),
+        lambda v: replaced_greatest(v, v.sum(-1, keepdims=True)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["batch", "output"])
+@pytest.mark.parametrize("name", CASES)
+def test_lines_before_the_extent_are_those_of_numpy(target: str, name: str, kind: str) -> None:
+    oc.reset()
+    make, exact = CASES[name]
+    n, ctx = oc.static_extent("n", max=MOST), oc.Context(target)
+    rows = {"batch": [n], "output": [4, 6]} if kind == "batch" else {"output": [n, 4, 6]}
+    x = oc.placeholder("x", **rows)
+    y = make(x * 1.0, n)
+    step = ctx.compile(oc.train.forward(y))
+    for size in (MOST, 4, 1):
+        ctx[x] = CELLS[:size]
+        step(n=size)
+        np.testing.assert_allclose(ctx[y], exact(CELLS[:size]), rtol=1e-6)
+    step(n=0)
+    assert ctx[y].size == 0
+
+
+@pytest.mark.parametrize("name", ["sort", "cumsum", "topk", "put_cells", "reshape"])
+def test_gradients_are_those_of_the_lines_before_the_extent(target: str, name: str) -> None:
+    gradients = []
+    for size in (3, None):
+        oc.reset()
+        n: Any = oc.static_extent("n", max=MOST) if size else 3
+        ctx, w = oc.Context(target), oc.param("w", output=[6], init=0.5)
+        x = oc.placeholder("x", batch=[n], output=[4, 6])
+        y = CASES[name][0](x * w, n)
+        loss = oc.einsum("...|... => 0", y * y)
+        step = ctx.compile(oc.train.grad_update(loss))
+        ctx.init_params(loss)
+        if size:
+            ctx[x] = CELLS * np.float32(1e15)
+            step(n=MOST)
+        ctx[x] = CELLS[:3]
+        step(**({"n": 3} if size else {}))
+        gradients.append(ctx[w.grad])
+    np.testing.assert_array_equal(*gradients)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, n: oc.flatten(x),
+        lambda x, n: oc.reshape(x, 4, n, 6),
+        lambda x, n: oc.reshape(x, 2, 3, 24),
+        lambda x, n: oc.reshape(x, oc.static_extent("m", max=MOST), 24),
+        lambda x, n: oc.reshape(oc.placeholder("c", batch=[MOST], output=[4]), n, 4),
+    ],
+)
+def test_an_extent_that_would_move_is_refused(make: Callable[[oc.Tensor, Any], Any]) -> None:
+    oc.reset()
+    n = oc.static_extent("n", max=MOST)
+    x = oc.placeholder("x", batch=[n], output=[4, 6])
+    with pytest.raises(oc.ShapeError, match="keeps its place in a new shape"):
+        make(x, n)
+
+
+def test_lines_along_the_extent_itself_are_refused() -> None:
+    oc.reset()
+    x = oc.placeholder("x", batch=[oc.static_extent("n", max=MOST)], output=[4])
+    with pytest.raises(oc.LoweringError, match="of constant sizes"):
+        oc.Context("interp").compile(oc.train.forward(oc.sort(x * 1.0, axis=0)))
