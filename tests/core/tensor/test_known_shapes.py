@@ -124,7 +124,7 @@ def test_a_shape_that_would_be_a_default_stays_open() -> None:
         assert not (oc.param("w", output=[8]) @ hidden).shape.is_closed
 
 
-def test_an_operation_that_asks_for_sizes_leaves_parameters_open() -> None:
+def test_taking_the_sizes_of_an_operand_leaves_parameters_open() -> None:
     with oc.Session():
         x, b = oc.placeholder("x", output=[4, 3]), oc.param("b", output=[...], input=[])
         assert str(oc.reshape(x + b, 12).shape) == "12"
