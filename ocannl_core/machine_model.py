@@ -243,6 +243,8 @@ MIN_COARSE_CELLS = 1 << 20
 """Cells of a nest from which on a thread computes several of them."""
 THREAD_CELLS = 4
 """The number of those cells: so many loads of a thread are under way together."""
+MOST_PRIVATE_BYTES = 256
+"""The cells of rows that a thread of a block keeps in its registers: half of those it may have."""
 TRANSPOSED_SIDE = 32
 """Rows and columns of a tile that a thread block transposes: neighbouring threads store a line of
 memory, and load sectors of one.

@@ -17,6 +17,12 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.kernel_passes.row_fusion.apply import FusedKernel, FusedLoops
 from ocannl_core.kernel_passes.row_fusion.nest_rewrites import nodes_read
+from ocannl_core.kernel_passes.row_fusion.private_rows import (
+    allocated,
+    arrays_of,
+    find_private_rows,
+    with_private_rows,
+)
 from ocannl_core.kernel_passes.row_fusion.products import products_of_rows
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nest_plan import RowGroup
@@ -105,46 +111,62 @@ def _row_body(
     """Return the loops over rows and threads, and the arrays that they allocate."""
     threads = fresh_var("thread")
     arrays: dict[TensorNode, NodeInfo] = {}
-    stmts: list[Stmt] = []
     shared: list[TensorNode] = []
-    seen = _Accesses()
-    used: set[TensorNode] = set()
+    own: list[tuple[KernelNest, tuple[Stmt, ...]]] = []
     for nest, schedule in zip(nests, schedules, strict=True):
         if nest is None:
             continue
-        used |= nest.mentioned
         emitter = ThreadEmitter.of(nest, schedule, known, around)
         block = emitter.axes.block
         numbers: dict[str, AxisIndex] = {name: VarIndex(threads) for name in block}
-        own = emitter.thread_body(numbers)
-        if not block:
-            own = guarded(LoopBound(VarIndex(threads), 1), own)
-        if seen.conflict(nest):
-            stmts.append(Barrier())
-            seen = _Accesses()
-        seen.add(nest)
-        stmts.append(Block(own))  # a scope: each nest numbers its variables alone
+        made = emitter.thread_body(numbers)
+        own.append((nest, made if block else guarded(LoopBound(VarIndex(threads), 1), made)))
         arrays.update(emitter.nodes)
         shared += emitter.shared
+    every = {**known, **arrays}
+    folded = frozenset(loops.buffers.values())
+    private = find_private_rows(
+        [made for _, made in own], threads, loops.plan.threads, folded, every
+    )
+    stmts = list(allocated(private, every))
+    seen = _Accesses(folded & private.keys())
+    used: set[TensorNode] = set()
+    for nest, made in own:
+        used |= nest.mentioned - private.keys()
+        if seen.conflict(nest):
+            stmts.append(Barrier())
+            seen.clear()
+        seen.add(nest)
+        stmts.append(Block(with_private_rows(made, private)))  # each nest numbers its variables
+    arrays.update(arrays_of(private, every))
     rows = [row for row in loops.buffers.values() if row in used]
-    allocated = tuple(Allocate(node, Scope.GROUP) for node in (*rows, *shared))
+    in_group = tuple(Allocate(node, Scope.GROUP) for node in (*rows, *shared))
     together = For(threads, 0, loops.plan.threads, Block(tuple(stmts)), AxisKind.BLOCK)
-    body: tuple[Stmt, ...] = (*allocated, together)
+    body: tuple[Stmt, ...] = (*in_group, together)
     for at, (var, count) in reversed(list(enumerate(loops.loops))):
         body = (For(var, 0, count, Block(body), AxisKind.GRID, bound=loops.bound(at)),)
     return Block(body), arrays
 
 
 class _Accesses:
-    """The nodes that nests have accessed since the last barrier."""
+    """The nodes that nests have accessed since the last barrier.
 
-    def __init__(self) -> None:
+    Args:
+        private: The nodes of which threads access their own cells alone.
+    """
+
+    def __init__(self, private: frozenset[TensorNode]) -> None:
+        self._private = private
         self._read: set[TensorNode] = set()
         self._written: set[TensorNode] = set()
 
+    def clear(self) -> None:
+        self._read.clear()
+        self._written.clear()
+
     def add(self, nest: KernelNest) -> None:
-        self._read |= set(nodes_read(nest))
-        self._written |= {store.node for store in nest.epilogue}
+        self._read |= set(nodes_read(nest)) - self._private
+        self._written |= {store.node for store in nest.epilogue} - self._private
 
     def conflict(self, nest: KernelNest) -> bool:
         """Return True if a nest accesses what others have written, or writes what they read."""
