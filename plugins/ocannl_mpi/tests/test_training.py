@@ -101,6 +101,21 @@ def test_a_process_that_exits_early_stops_all(launch: Launch) -> None:
     assert "rank 1 of 3 on " in failure(launch, "exit")
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_process_that_quits_with_status_0_is_named(launch: Launch, rank: int) -> None:
+    """Some launchers then stop the others without a word, and with status 0."""
+    done = launch(3, "train.py", "--fault", "quit", "--rank", rank)
+    assert "bits" not in done.stdout
+    assert f"ocannl_mpi: rank {rank} of 3 on " in done.stderr
+    assert " ended in the middle of the work" in done.stderr
+
+
+def test_a_group_that_succeeds_reports_no_end(launch: Launch) -> None:
+    done = launch(3, "train.py")
+    assert done.returncode == 0
+    assert "ended" not in done.stderr
+
+
 def test_a_process_that_hangs_is_named(launch: Launch) -> None:
     printed = failure(launch, "hang", "--timeout", 2)
     assert "Every process takes part in the sum of gradients." in printed

@@ -14,6 +14,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +25,7 @@ from ocannl_core.backend_api import UsageError
 from ocannl_core.train.communication import Cells, Parcel
 from ocannl_mpi import failures
 from ocannl_mpi.requests import CommunicationError, MpiExchange, OneRequest, wait
+from ocannl_mpi.watching import Watcher
 
 Array = np.ndarray[Any, Any]
 
@@ -96,9 +98,13 @@ class MpiCommunicator:
         self.bucket_bytes = bucket_bytes or max(_BUCKET_BYTES, comm.size * _MESSAGE_BYTES)
         self.passes_device_memory = _passes_device_memory()
         self._exchanges = 0
-        self._name_processes()
+        self._watcher: Watcher | None = None
+        self._processes = self._name_processes()
 
     def __enter__(self) -> MpiCommunicator:
+        if self.size > 1 and self.local_rank == 0 and hasattr(os, "pidfd_open"):
+            with suppress(OSError):
+                self._watcher = Watcher(self._processes, self.size, platform.node())
         return self
 
     def __exit__(
@@ -107,23 +113,32 @@ class MpiCommunicator:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._watcher is not None:
+            self._watcher.finish()
         if error is not None and self.size > 1 and not failures.is_success(error):
             if not failures.report(error, self.rank, self.size):
                 time.sleep(_PRINT_SECONDS)  # until process 0, which prints it, stops all
             self._comm.Abort(1)
 
-    def _name_processes(self) -> None:
-        """Print ranks, machines and numbers of the processes once.
+    def _name_processes(self) -> dict[int, int]:
+        """Print ranks, machines and numbers of the processes once; return the numbers of those on
+        this machine by rank.
 
         A launcher reports a killed process by its machine and number alone.
         """
         if self.size == 1:
-            return
+            return {}
         own = f"{platform.node()}:{os.getpid()}".encode()
         names = [each.decode() for each in self._gather(own, "the start")]
         if self.rank == 0:
             ranks = ", ".join(f"{rank} {name}" for rank, name in enumerate(names))
             print(f"ocannl_mpi: {self.size} processes: {ranks}", file=sys.stderr, flush=True)
+        machines = [name.rpartition(":") for name in names]
+        return {
+            rank: int(number)
+            for rank, (machine, _, number) in enumerate(machines)
+            if machine == platform.node()
+        }
 
     def __repr__(self) -> str:
         return f"<MpiCommunicator: rank {self.rank} of {self.size}>"

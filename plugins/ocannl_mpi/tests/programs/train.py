@@ -28,7 +28,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--regularised", action="store_true", help="dropout and batch norm")
     parser.add_argument("--sharded", action="store_true", help="divide the optimiser's state")
     parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--fault", choices=("raise", "exit", "hang", "kill", "differ", "rate"))
+    parser.add_argument(
+        "--fault", choices=("raise", "exit", "hang", "kill", "quit", "differ", "rate")
+    )
     parser.add_argument("--rank", type=int, default=1, help="the process that fails")
     parser.add_argument("--at", type=int, default=3, help="the step at which it fails")
     parser.add_argument("--timeout", type=float, default=30)
@@ -46,6 +48,8 @@ def fail(fault: str) -> None:
             time.sleep(600)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "quit":
+            os._exit(0)
 
 
 def main() -> None:
