@@ -7,10 +7,11 @@
     python benchmarks/gpu.py --isolate 60 # in processes of their own: a kernel that hangs, or
                                           # loses the device, costs its own line only
 
-Each line is printed when it is known, so that a run that is cut off leaves results. PyTorch takes
-part if it is installed and sees the device: eager and compiled, with cuBLAS for products and its
-fused attention; else CuPy does, with cuBLAS. Times on CUDA devices are those between events on the
-stream; the series of all parties alternate, and the fastest counts.
+Each line is printed when it is known, so that a run that is cut off leaves results: our own of
+all parts come first, those of matrix instructions before the others, and then the parts beside
+PyTorch if it is installed and sees the device: eager and compiled, with cuBLAS for products and its
+fused attention; else beside CuPy, with cuBLAS. Times on CUDA devices are those between events on
+the stream; the series of all parties alternate, and the fastest counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import IO, Any
 
 import numpy as np
@@ -84,12 +85,25 @@ def attention(q: oc.Tensor, k: oc.Tensor, v: oc.Tensor) -> oc.Tensor:
 
 
 def workloads(*, small: bool) -> Iterator[Workload]:
-    """Yield the workloads, the shortest to compile first."""
+    """Yield the workloads, those of matrix instructions first."""
     random = np.random.default_rng(0)
 
     def normal(*dims: int) -> Array:
         return random.standard_normal(dims).astype(np.float32)
 
+    n = 64 if small else 4096
+    a, b = normal(n, n), normal(n, n)
+    yield Workload(f"product {n} bfloat16", (a, b), product, lambda m, a, b: a @ b,
+                   2.0 * n**3, 0, 2e-2, "bfloat16")  # fmt: skip
+    heads, length, depth = (2, 32, 16) if small else (16, 2048, 128)
+    operands = tuple(normal(heads, length, depth) for _ in "qkv")
+    flops = 4.0 * heads * length**2 * depth
+    for dtype, tolerance in (("bfloat16", 4e-2), ("float32", 1e-4)):
+        name = f"attention {dtype}"
+        yield Workload(name, operands, attention, _reference_attention, flops, 0, tolerance, dtype)
+    for n in (64,) if small else (1024, 4096, 4097):
+        a, b = normal(n, n), normal(n, n)
+        yield Workload(f"product {n}", (a, b), product, lambda m, a, b: a @ b, 2.0 * n**3, 0)
     rows, width = (64, 128) if small else (16384, 4096)
     x, y = normal(rows, width), normal(rows, width)
     size = float(x.nbytes)
@@ -100,19 +114,6 @@ def workloads(*, small: bool) -> Iterator[Workload]:
                    lambda m, x: x.sum(1), 0, size)  # fmt: skip
     yield Workload("softmax", (x,), softmax, _reference_softmax, 0, 2 * size)
     yield Workload("layer norm", (x,), layer_norm, _reference_norm, 0, 2 * size)
-    for n in (64,) if small else (1024, 4096, 4097):
-        a, b = normal(n, n), normal(n, n)
-        yield Workload(f"product {n}", (a, b), product, lambda m, a, b: a @ b, 2.0 * n**3, 0)
-    heads, length, depth = (2, 32, 16) if small else (16, 2048, 128)
-    operands = tuple(normal(heads, length, depth) for _ in "qkv")
-    flops = 4.0 * heads * length**2 * depth
-    for dtype, tolerance in (("float32", 1e-4), ("bfloat16", 4e-2)):
-        name = f"attention {dtype}"
-        yield Workload(name, operands, attention, _reference_attention, flops, 0, tolerance, dtype)
-    n = 64 if small else 4096
-    a, b = normal(n, n), normal(n, n)
-    yield Workload(f"product {n} bfloat16", (a, b), product, lambda m, a, b: a @ b,
-                   2.0 * n**3, 0, 2e-2, "bfloat16")  # fmt: skip
 
 
 def _reference_softmax(module: Any, x: Any) -> Any:
@@ -381,8 +382,21 @@ def host_times(bench: Bench, rounds: int) -> Iterator[str]:
 # ----- runs ---------------------------------------------------------------------------------------
 
 
-def parts_of(bench: Bench, *, small: bool) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
-    """Yield what is measured, each with a name and a function that yields lines."""
+Part = tuple[str, Callable[[], Iterable[str]]]
+
+
+def parts_of(bench: Bench, *, small: bool) -> Iterator[Part]:
+    """Yield all measurements, each with a name and a function that yields lines: first without
+    others, then beside them.
+    """
+    yield from own_parts(replace(bench, torch=None, cupy=None), small=small)
+    if bench.torch is not None or bench.cupy is not None:
+        for name, lines in own_parts(bench, small=small):
+            yield f"{name}, beside others", lines
+
+
+def own_parts(bench: Bench, *, small: bool) -> Iterator[Part]:
+    """Yield the measurements of all parties that take part."""
     copy = 0.0
 
     def copies() -> Iterator[str]:
@@ -394,12 +408,12 @@ def parts_of(bench: Bench, *, small: bool) -> Iterator[tuple[str, Callable[[], I
         return copy
 
     yield "copies", copies
-    yield "host times", lambda: host_times(bench, 10 if small else 50)
     for work in workloads(small=small):
         yield work.name, lambda work=work: measure(work, bench, rate() if not work.flops else 1.0)
     for width, batch in [(16, 8)] if small else [(256, 128), (2048, 512)]:
         size = width, batch
         yield f"perceptron {width}", lambda size=size: [training_step(bench, *size)]
+    yield "host times", lambda: host_times(bench, 10 if small else 50)
 
 
 def run_parts(bench: Bench, progress: IO[str], *, small: bool, only: str, skipped: int) -> int:
@@ -436,6 +450,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="small arrays, single runs")
     parser.add_argument("--only", default="", help="parts with this text in their names")
     parser.add_argument("--eager", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--no-peers", action="store_true", help="leave other libraries out")
     parser.add_argument("--isolate", type=float, metavar="SECONDS", help="the most for a part")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many parts")
     parser.add_argument("--progress", type=int, help="a file descriptor for the names of parts")
@@ -443,11 +458,13 @@ def main() -> int:
     if given.isolate:
         own = ["--backend", given.backend, "--only", given.only]
         own += ["--small"] * given.small + ["--eager"] * given.eager
+        own += ["--no-peers"] * given.no_peers
         return run_isolated(__file__, own, given.isolate)
-    ctx, torch, small = oc.Context(given.backend), torch_on_device(), given.small
+    ctx, small = oc.Context(given.backend), given.small
+    torch = None if given.no_peers else torch_on_device()
     is_cuda = ctx.target.backend == "cuda"
     clock = CudaClock(ctx.target.device) if is_cuda else HostClock(ctx.synchronize)
-    cupy = cupy_on_device() if torch is None else None
+    cupy = cupy_on_device() if torch is None and not given.no_peers else None
     bench = Bench(ctx, clock, torch, cupy, 0.0 if small else 0.1, not given.eager)
     if not given.skip:
         print(f"{ctx.target}: {ctx.target.description}; {ctx.target.compiler}", flush=True)

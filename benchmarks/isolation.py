@@ -9,8 +9,13 @@ import sys
 import time
 from contextlib import suppress
 
+START_SECONDS = 120.0
+"""The most seconds before the first part: first imports, and uses of a device, are slow."""
 
-def run_isolated(script: str, arguments: list[str], seconds: float) -> int:
+
+def run_isolated(
+    script: str, arguments: list[str], seconds: float, start: float = START_SECONDS
+) -> int:
     """Run the parts of a script in a process that is replaced where one takes too long, or ends it.
 
     The script takes `--skip`, a number of parts to leave out, and `--progress`, a file descriptor
@@ -20,6 +25,7 @@ def run_isolated(script: str, arguments: list[str], seconds: float) -> int:
         script: Its path.
         arguments: Its other arguments.
         seconds: The most seconds of a part.
+        start: The most seconds before the first part.
     """
     skipped = failed = 0
     while True:
@@ -28,7 +34,8 @@ def run_isolated(script: str, arguments: list[str], seconds: float) -> int:
         command = [sys.executable, "-u", script, *arguments, *more]
         process = subprocess.Popen(command, pass_fds=(writing,))
         os.close(writing)
-        began, name, limit = skipped - 1, "the start", time.monotonic() + seconds
+        began, name, given = skipped - 1, "the start", start
+        limit = time.monotonic() + given
         with open(reading, encoding="utf-8") as progress:
             while process.poll() is None and time.monotonic() < limit:
                 if select.select([progress], [], [], 0.2)[0]:
@@ -38,10 +45,11 @@ def run_isolated(script: str, arguments: list[str], seconds: float) -> int:
                             process.wait(max(limit - time.monotonic(), 0.1))
                         break
                     first, _, name = line.partition(" ")
-                    began, limit = int(first), time.monotonic() + seconds
+                    began, given = int(first), seconds
+                    limit = time.monotonic() + given
         if process.poll() is None:
             process.kill()
-            print(f"{name}: CUT OFF after {seconds:.0f} s", flush=True)
+            print(f"{name}: CUT OFF after {given:.0f} s", flush=True)
         elif process.returncode not in (0, 1):
             print(f"{name}: ENDED the process with {process.returncode}", flush=True)
         if process.wait() == 0:
