@@ -372,6 +372,10 @@ class BlockDialect(Dialect):
     headers: ClassVar[tuple[str, ...]] = ()
     has_vectors: ClassVar[bool] = False
     reports_failures: ClassVar[bool] = True
+    stack_limit: ClassVar[int] = 16 << 10
+    """Bytes of a thread's arrays outside of registers: a device reserves them for every thread that
+    it can run, 4 GB on one of 132 multiprocessors.
+    """
     preamble: ClassVar[str] = ""
     """Types and constants in front of every text."""
     far: ClassVar[int] = 1 << 30

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -87,10 +88,10 @@ def is_caught(folder: Path, fault: Fault) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print each fault with the test that catches it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", help="faults with this text in their names or paths")
+    parser.add_argument("--only", default="", help="faults whose name or path matches")
     given = parser.parse_args(arguments)
     chosen = {
-        kind: [each for each in faults if given.only in f"{each.name} {each.path}"]
+        kind: [each for each in faults if re.search(given.only, f"{each.name} {each.path}")]
         for kind, faults in FAULTS.items()
     }
     with tempfile.TemporaryDirectory(prefix="ocannl-planted-") as place:

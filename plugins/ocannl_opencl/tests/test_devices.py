@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
+import ocannl_core as oc
 from ocannl_core import settings
 
 cl = pytest.importorskip("pyopencl")
@@ -56,3 +59,38 @@ def test_a_device_whose_driver_compiles_nothing_is_not_usable(
     assert not devices._compiles(device)  # a refusal is not kept: the driver may be repaired
     monkeypatch.undo()
     assert devices._compiles_now(device)
+
+
+def test_kernels_without_doubles_run_on_a_device_that_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "has_doubles", lambda device: False)
+    x = oc.tensor(np.arange(1, 7, dtype=np.float32))
+    y = oc.exp(oc.sqrt(x) / 3.0)
+    context = oc.Context("opencl")
+    routine = context.compile(oc.train.forward(y))
+    routine()
+    np.testing.assert_allclose(context[y], np.exp(np.sqrt(np.arange(1, 7)) / 3), rtol=1e-6)
+    text = str(routine.source)
+    assert not re.search(r"^(?!.*fma_double).*double", text, re.MULTILINE)
+    wide = oc.tensor(np.arange(6, dtype=np.float64), dtype="float64") * 2.0
+    with pytest.raises(oc.CompileError, match="compute with float64") as error:
+        context.compile(oc.train.forward(wide))
+    assert "routine forward" in str(error.value)
+    assert "no numbers of float64" in devices.report().details[1]
+
+
+def test_quotients_are_rounded_correctly_only_where_the_device_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flag = "-cl-fp32-correctly-rounded-divide-sqrt"
+    target = oc.Context("opencl").target
+    assert flag in devices.device_of(target).options
+    monkeypatch.setattr(devices, "rounds_quotients", lambda device: False)
+    assert flag not in devices.device_of(target).options
+    assert "a / b within 2.5 ulp" in devices.report().details[1]
+    x = oc.tensor(np.arange(1, 7, dtype=np.float32))
+    y = x / 3.0
+    context = oc.Context("opencl")
+    context.compile(oc.train.forward(y))()
+    np.testing.assert_allclose(context[y], np.arange(1, 7) / 3, rtol=3e-7)

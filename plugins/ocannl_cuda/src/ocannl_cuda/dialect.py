@@ -75,7 +75,6 @@ class Cuda(BlockDialect):
     )
     restrict: ClassVar[str] = "__restrict__"
     index_type: ClassVar[str] = "int32_t"
-    stack_limit: ClassVar[int] = 256 << 10
     preamble: ClassVar[str] = PREAMBLE
     vector_bytes: ClassVar[int] = 16
     matrix_instructions: ClassVar[tuple[MatrixInstruction, ...]] = INSTRUCTIONS

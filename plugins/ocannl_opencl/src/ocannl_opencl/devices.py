@@ -25,6 +25,7 @@ from ocannl_opencl.driver import cl
 BACKEND = "opencl"
 PRIORITY = 20
 _DOUBLES = "cl_khr_fp64"
+_LANGUAGE, _ROUNDING = "-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,29 @@ class Device:
     context: Any
     queue: Any
 
+    @property
+    def has_doubles(self) -> bool:
+        """True if kernels may compute with numbers of float64."""
+        return has_doubles(self.device)
+
+    @property
+    def options(self) -> list[str]:
+        """The options of the compiler: quotients and roots are rounded as IEEE defines, if the
+        device can.
+        """
+        return [_LANGUAGE, *[_ROUNDING] * rounds_quotients(self.device)]
+
+
+def has_doubles(device: Any) -> bool:
+    return _DOUBLES in device.extensions.split()
+
+
+def rounds_quotients(device: Any) -> bool:
+    return bool(device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT)
+
 
 def report() -> TargetReport:
-    """Return all devices that compute with doubles and whose driver compiles, or the reason why
-    there are none.
-    """
+    """Return all devices whose driver compiles, or the reason why there are none."""
     try:
         found = _all_devices()
     except cl.Error as error:
@@ -64,6 +83,8 @@ def report() -> TargetReport:
     targets = tuple(_target(number, device) for number, device in enumerate(usable))
     details = tuple(
         f"device {number}: {device.name.strip()}, {device.platform.version.strip()}"
+        + ("" if has_doubles(device) else "; no numbers of float64")
+        + ("" if rounds_quotients(device) else "; float32: a / b within 2.5 ulp, sqrt within 3")
         for number, device in enumerate(usable)
     )
     return TargetReport(targets, details=(f"pyopencl {cl.VERSION_TEXT}", *details))
@@ -122,8 +143,6 @@ def _usable() -> tuple[Any, ...]:
 def _problem(device: Any) -> str:
     """Return the reason why a device cannot be used; empty if it can."""
     name = device.name.strip()
-    if _DOUBLES not in device.extensions.split():
-        return f"{name} does not compute with doubles"
     if not _compiles(device):
         # PoCL does, on processors that its compiler does not know
         return f"the driver of {name} refuses every program"

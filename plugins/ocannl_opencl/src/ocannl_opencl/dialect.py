@@ -1,7 +1,7 @@
 """OpenCL C as a dialect of the shared renderer.
 
-The text is OpenCL C 1.2 with doubles, which every device of this backend has. Functions of float32
-are those of the C backend, in the same elementary operations.
+The text is OpenCL C 1.2, with doubles only in kernels that need them: a device may have none.
+Functions of float32 are those of the C backend, in the same elementary operations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from ocannl_core.backend_api.c_family import (
 from ocannl_core.backend_api.loops import AxisKind, Scope
 
 PREAMBLE = """\
+#ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
 #pragma OPENCL FP_CONTRACT OFF
 typedef char int8_t;
 typedef short int16_t;
@@ -38,7 +40,9 @@ typedef ulong uint64_t;
 #if defined(__clang__) && defined(__FMA__)
 /* on processors, where the library's function is no instruction */
 static inline float fma_float(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+#ifdef cl_khr_fp64
 static inline double fma_double(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#endif
 #else
 #define fma_float fma
 #define fma_double fma
@@ -78,7 +82,6 @@ class OpenCL(BlockDialect):
     words: ClassVar[PreludeWords] = PreludeWords(
         table="__constant const", cells="__constant const", own=tuple(_BITS.items())
     )
-    stack_limit: ClassVar[int] = 1 << 16
     preamble: ClassVar[str] = PREAMBLE
     vector_bytes: ClassVar[int] = 16
 

@@ -30,10 +30,14 @@ from ocannl_core.backend_api.loops import check_positions
 from ocannl_opencl.devices import Device, device_of, programs
 from ocannl_opencl.driver import cl
 from ocannl_opencl.memory import OpenCLBuffer, transfer, zeroed
-from ocannl_opencl.source import Launch, OpenCLSource, RepeatedLaunches, RunStep, unit
-
-OPTIONS = ["-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt"]
-"""Options of the compiler: quotients and roots are rounded as IEEE defines."""
+from ocannl_opencl.source import (
+    Launch,
+    OpenCLSource,
+    RepeatedLaunches,
+    RunStep,
+    computes_with_doubles,
+    unit,
+)
 
 Buffers = Mapping[TensorNode, Buffer]
 Values = dict[StaticIndex, int]
@@ -90,14 +94,16 @@ def _check_launches(steps: Sequence[RunStep], target: Target) -> None:
 def _built(source: OpenCLSource, target: Target) -> Any:
     """Return the program of a source, compiled by the driver now or in an earlier process."""
     found, text = device_of(target), unit(source.kernels)
-    key = hashlib.sha256("\n".join([*OPTIONS, text]).encode()).hexdigest()
+    if not found.has_doubles:
+        _check_doubles(source, target)
+    key = hashlib.sha256("\n".join([*found.options, text]).encode()).hexdigest()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
             program = _stored(found, key)
             if program is None:
                 program = cl.Program(found.context, text)
-                program.build(options=OPTIONS, devices=[found.device])
+                program.build(options=found.options, devices=[found.device])
                 _store(found, key, program)
             return program
     except cl.RuntimeError as error:
@@ -109,13 +115,25 @@ def _built(source: OpenCLSource, target: Target) -> Any:
         ) from None
 
 
+def _check_doubles(source: OpenCLSource, target: Target) -> None:
+    """Check that no kernel computes with numbers of float64, which a device has not."""
+    refused = [each.symbol for each in source.kernels if computes_with_doubles(each)]
+    if refused:
+        raise CompileError(
+            "Kernels that compute with float64 run on a device that has it.",
+            found=f"{', '.join(refused)}, and {target}, {target.description}, which has not",
+            where=f"routine {source.plan.name}",
+            fix="float32 in place of float64; some functions of float32, as sin, need it, too",
+        )
+
+
 def _stored(found: Device, key: str) -> Any:
     """Return a program that an earlier process compiled; None if the driver does not take it."""
     with suppress(OSError, cl.Error):
         kept = programs(found.device).find(key)
         if kept is not None:
             program = cl.Program(found.context, [found.device], [kept.content])
-            return program.build(options=OPTIONS, devices=[found.device])
+            return program.build(options=found.options, devices=[found.device])
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import assert_never
@@ -25,6 +26,8 @@ from ocannl_core.backend_api import (
 from ocannl_core.backend_api.c_family import KernelText, render_kernel
 from ocannl_core.backend_api.loops import CheckPositions, statements
 from ocannl_opencl.dialect import DIALECT, UnfusedOpenCL
+
+_DOUBLE = re.compile(r"\b(?:as_)?double")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,11 @@ def unit(kernels: Iterable[KernelText]) -> str:
     kernels = list(kernels)
     helpers = {helper for kernel in kernels for helper in kernel.helpers}
     return "\n".join([DIALECT.prelude(helpers), *(kernel.text for kernel in kernels)])
+
+
+def computes_with_doubles(kernel: KernelText) -> bool:
+    """Return True if a kernel, or a helper that it calls, mentions a number of float64."""
+    return _DOUBLE.search(DIALECT.definitions(kernel.helpers) + kernel.text) is not None
 
 
 def _rows(steps: Sequence[RunStep], margin: str = "//   ") -> Iterator[str]:
