@@ -17,7 +17,16 @@ from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_poo
 from ocannl_core.nn.dropout import dropout
 from ocannl_core.nn.embedding import embedding
 from ocannl_core.nn.generation import Generator
-from ocannl_core.nn.images import basic_block, bottleneck_block, global_avg_pool, lenet, resnet
+from ocannl_core.nn.images import (
+    basic_block,
+    bottleneck_block,
+    global_avg_pool,
+    lenet,
+    mobilenet,
+    resnet,
+    separable_conv,
+    vgg_block,
+)
 from ocannl_core.nn.language import gpt
 from ocannl_core.nn.layers import repeat_layers
 from ocannl_core.nn.losses import (
@@ -92,6 +101,7 @@ __all__ = [
     "mean",
     "mean_squared_error",
     "mlp",
+    "mobilenet",
     "multi_head_attention",
     "perplexity",
     "repeat_layers",
@@ -102,6 +112,7 @@ __all__ = [
     "rnn",
     "rnn_cell",
     "rotary",
+    "separable_conv",
     "sinusoidal_positions",
     "softmax",
     "transformer",
@@ -109,6 +120,7 @@ __all__ = [
     "transformer_encoder",
     "transformer_layer",
     "variance",
+    "vgg_block",
 ]
 
 

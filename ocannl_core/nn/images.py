@@ -1,8 +1,9 @@
-"""Networks for images `b|h,w,c`: LeNet and residual networks."""
+"""Networks for images `b|h,w,c`: LeNet, VGG, residual networks and MobileNet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from ocannl_core.nn.convolution import conv, max_pool, max_pool2d
 from ocannl_core.nn.normalization import batch_norm
@@ -89,7 +90,76 @@ def bottleneck_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
     return _added(x, _normal(y, channels, 1, 1, "3"), channels, stride)
 
 
-def _normal(x: Tensor, channels: int, kernel: int, stride: int, number: str) -> Tensor:
+@op
+def vgg_block(
+    x: Tensor, *, channels: int, layers: int = 2, pool: Callable[..., Tensor] = max_pool
+) -> Tensor:
+    """Return images after convolutions of 3 by 3 cells with ReLU, then pooled.
+
+    Shapes: `b|h,w,c` to `b|h/2,w/2,channels`.
+
+    Args:
+        x: The images.
+        channels: The channels of each convolution.
+        layers: The number of convolutions.
+        pool: The block that halves height and width.
+    """
+    for number in range(layers):
+        x = relu(conv(x, axes=2, kernel=3, channels=channels, label=f"conv{number + 1}"))
+    result: Tensor = pool(x, window=2)
+    return result
+
+
+@op
+def separable_conv(x: Tensor, *, channels: int, kernel: int = 3, stride: int = 1) -> Tensor:
+    """Return a convolution of each channel by itself, then one of the channels of each cell, both
+    normalised over the batch, with ReLU.
+
+    Shapes: `b|h,w,c` to `b|h/stride,w/stride,channels`.
+
+    Args:
+        x: The images.
+        channels: The channels of the result.
+        kernel: The height and width of the first convolution.
+        stride: The distance of its neighbouring windows.
+    """
+    width = last_size(x, "a separable convolution")
+    x = relu(_normal(x, width, kernel, stride, "1", groups=width))
+    result: Tensor = relu(_normal(x, channels, 1, 1, "2"))
+    return result
+
+
+_MOBILE_CHANNELS = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
+
+
+@op
+def mobilenet(
+    x: Tensor, *, classes: int, first: int = 32, channels: Sequence[int] = _MOBILE_CHANNELS
+) -> Tensor:
+    """Return the scores of classes by separable convolutions; MobileNet of 2017 by default.
+
+    The first convolution halves height and width, and so does each separable one that doubles the
+    channels, except for the first.
+
+    Shapes: `b|h,w,c` to `b|classes`.
+
+    Args:
+        x: The images. The sizes that are halved are even.
+        classes: The number of classes.
+        first: The channels of the first convolution.
+        channels: The channels of each separable convolution.
+    """
+    x = relu(_normal(x, first, 3, 2, "1"))
+    for number, (before, width) in enumerate(pairwise((first, *channels))):
+        stride = 2 if number and width > before else 1
+        x = separable_conv(x, channels=width, stride=stride, label=f"layer{number + 1}")
+    result: Tensor = dense(global_avg_pool(x), output=[classes])
+    return result
+
+
+def _normal(
+    x: Tensor, channels: int, kernel: int, stride: int, number: str, *, groups: int = 1
+) -> Tensor:
     """Return a convolution without a bias, normalised over the batch."""
     y = conv(
         x,
@@ -97,6 +167,7 @@ def _normal(x: Tensor, channels: int, kernel: int, stride: int, number: str) -> 
         kernel=kernel,
         channels=channels,
         stride=stride,
+        groups=groups,
         bias=False,
         label=f"conv{number}",
     )

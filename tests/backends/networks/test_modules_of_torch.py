@@ -289,6 +289,47 @@ def test_a_residual_network(compare: Compare) -> None:
     compare(output, reference)
 
 
+def test_a_vgg_block(compare: Compare) -> None:
+    images = oc.tensor(IMAGES[:, :, :4], batch_axes=1)
+    output = nn.vgg_block(images, channels=3)
+
+    def reference(w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+        x = torch.tensor(FIRST_IMAGES[..., :4])
+        for w, b in ((w1, b1), (w2, b2)):
+            x = F.relu(F.conv2d(x, w.permute(0, 3, 1, 2), b, padding=1))
+        return F.max_pool2d(x, 2).permute(0, 2, 3, 1)
+
+    compare(output, reference)
+
+
+def test_a_network_of_separable_convolutions(compare: Compare) -> None:
+    """The second of three layers doubles the channels, and halves height and width."""
+    images = oc.tensor(IMAGES[:, :, :4], batch_axes=1)
+    output = nn.mobilenet(images, classes=3, first=2, channels=(3, 6, 6))
+
+    def reference(*values: Any) -> Any:
+        named = {
+            name.removeprefix("mobilenet."): value
+            for name, value in zip(output.params.keys(), values, strict=True)
+        }
+
+        def normal(x: Any, name: str, number: int, stride: int, groups: int) -> Any:
+            weight = named[f"{name}conv{number}.weight"]
+            weight = weight if groups == 1 else weight.reshape(groups, 3, 3, 1)
+            weight = weight.permute(0, 3, 1, 2)
+            y = F.conv2d(x, weight, None, stride, weight.shape[-1] // 2, groups=groups)
+            gamma, beta = (named[f"{name}norm{number}.{part}"] for part in ("gamma", "beta"))
+            return F.relu(F.batch_norm(y, None, None, gamma, beta, training=True))
+
+        x = normal(torch.tensor(FIRST_IMAGES[..., :4]), "", 1, 2, 1)
+        for layer, stride in ((1, 1), (2, 2), (3, 1)):
+            x = normal(x, f"layer{layer}.", 1, stride, x.shape[1])
+            x = normal(x, f"layer{layer}.", 2, 1, 1)
+        return F.linear(x.mean((2, 3)), named["dense.weight"], named["dense.bias"])
+
+    compare(output, reference)
+
+
 def test_lenet(compare: Compare) -> None:
     images = rng.normal(size=(2, 12, 12, 1))
     output = nn.lenet(oc.tensor(images, batch_axes=1), classes=3, channels=(2, 3), hidden=(5, 4))
