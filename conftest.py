@@ -12,6 +12,9 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+# a fresh cache in most tests would check the compiler again; those of the check switch it on
+os.environ.setdefault("OCANNL_CHECK_COMPILER", "false")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

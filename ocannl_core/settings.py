@@ -86,6 +86,12 @@ class Settings:
     cc_arch: str = _setting(
         "native", formats.PROCESSOR_NAME, "the target processor of C code, as in -march="
     )
+    check_compiler: bool = _setting(
+        True,
+        formats.BOOLEAN,
+        "whether a C compiler must get kernels with known results right before its code is used; "
+        "checked once for each compiler and its flags",
+    )
     cuda_compiler: str | None = _setting(
         None,
         formats.TEXT,

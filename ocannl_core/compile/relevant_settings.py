@@ -10,6 +10,7 @@ _WITHOUT_EFFECT = frozenset(
     {
         "asynchronous",
         "cache_dir",
+        "check_compiler",
         "device_memory",
         "dump_dir",
         "plugin_timeout",

@@ -226,6 +226,7 @@ def test_config_shows_values_with_their_sources(
             "cache_dir                    not set  (from default)",
             "cc                           not set  (from default)",
             "cc_arch                      native  (from default)",
+            "check_compiler               true  (from default)",
             "cuda_compiler                not set  (from default)",
             "cuda_graphs                  false  (from default)",
             "asynchronous_products        false  (from default)",

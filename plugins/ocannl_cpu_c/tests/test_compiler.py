@@ -17,7 +17,7 @@ from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.target import Target
-from ocannl_cpu_c import compiler
+from ocannl_cpu_c import compiler, loader
 
 TARGET = Target("cpu_c")
 
@@ -55,12 +55,13 @@ def test_the_machine_is_described_as_compiled_code_sees_it():
     assert target.cores >= 1
     assert target.vector_bytes in (0, 16, 32, 64)
     assert target.description
-    found, flags, processor, place = report.details
+    found, flags, processor, place, checked = report.details
     assert found.startswith("compiler ")
     assert "-ffp-contract=off" in flags
     assert "-ffast-math" not in flags
     assert processor.startswith(f"processor {settings.current().cc_arch}: ")
     assert place == f"cache {settings.current().cache_dir}/cpu_c"
+    assert checked == loader.check_state()
 
 
 def test_the_setting_precedes_the_variable_and_the_path(script, monkeypatch):

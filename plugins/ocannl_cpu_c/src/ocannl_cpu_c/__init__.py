@@ -14,6 +14,7 @@ from ocannl_core.backend_api import (
     Target,
     TargetReport,
     hookimpl,
+    replace,
 )
 from ocannl_cpu_c import devices, loader, memory
 from ocannl_cpu_c.code_generation import generate
@@ -29,9 +30,10 @@ OCANNL_SOURCE = CSource
 def ocannl_targets() -> TargetReport:
     """Return this machine's processor, or the reason why no C compiler can be used."""
     report = devices.report()
-    if report.targets:
-        loader.prepare()
-    return report
+    if not report.targets:
+        return report
+    loader.prepare()
+    return replace(report, details=(*report.details, loader.check_state()))
 
 
 @hookimpl

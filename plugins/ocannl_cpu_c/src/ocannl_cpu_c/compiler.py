@@ -141,6 +141,8 @@ class Compiler:
             OSError: if it cannot be started.
         """
         level = self.levels[list(CompilerVectorisation).index(loops)]
+        # flags of the user that switch something off win
+        level = tuple(each for each in level if f"-fno-{each[2:]}" not in self.command)
         linked = _LIBRARIES if calls_libraries else self.alone
         variables, descriptors = {}, []
         if directory is not None:

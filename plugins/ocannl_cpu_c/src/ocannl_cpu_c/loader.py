@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,19 +17,26 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ocannl_core.backend_api import CompileError, replace
-from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText
+from ocannl_core.backend_api import CompileError, replace, settings
+from ocannl_core.backend_api.c_family import (
+    CODEGEN_VERSION,
+    CompilerVectorisation,
+    KernelText,
+)
 from ocannl_cpu_c import background_compilation, object_files
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
 from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
+from ocannl_cpu_c.compiler_check import CHECK_VERSION, check_units, failures
 from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
 from ocannl_cpu_c.translation_units import key, keys_text, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 _ATTEMPTS = 3
+_SHOWN = 5
+"""Kernels that an error names."""
 
 
 class ForeignObjectError(OSError):
@@ -97,7 +105,10 @@ def prepare() -> None:
     if compiler is not None:
         with suppress(CompileError):  # told when kernels are loaded
             cache = _cache(compiler)
-            background_compilation.start(cache, _missing_runtime(cache))
+            missing = _missing_runtime(cache)
+            if missing and settings.current().check_compiler:
+                missing += check_units()
+            background_compilation.start(cache, missing)
 
 
 def _cache(compiler: Compiler) -> DiskCache:
@@ -155,12 +166,59 @@ def _runtime() -> Any:
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
+            _check_compiler(cache)
             early = background_compilation.take_running(cache, file.keys)
             entries = _compile(cache, [] if early else [file], early)
             library = _library(entries[file.keys[0]])
         set_python_functions(library.code)
         _found_runtime.append(library)
     return _found_runtime[0].code
+
+
+def _check_compiler(cache: DiskCache) -> None:
+    """Check that the compiler gets kernels with known results right, before the runtime library,
+    without which no routine runs, is compiled and recorded: once for each compiler and its flags.
+
+    Raises:
+        CompileError: if it gets one wrong.
+    """
+    if not settings.current().check_compiler:
+        return
+    files = check_units()
+    keys = {each for file in files for each in file.keys}
+    early = background_compilation.take_running(cache, keys)
+    begun = {each.unit.keys for each in early}
+    entries = _compile(cache, [each for each in files if each.keys not in begun], early)
+    wrong: list[str] = []
+    for file in files:
+        found = failures(file, [_open(entries[each]) for each in file.keys])
+        wrong += [f"{each} ({file.loops.name.lower()} loops)" for each in found]
+    if not wrong:
+        return
+    compiler = find()
+    command = shlex.join(compiler.command)
+    more = f"\nand {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    raise CompileError(
+        "The C compiler must compile kernels with known results right.",
+        found=f"{command}, {compiler.version}, gets {len(wrong)} of {len(keys)} wrong:\n"
+        + "\n".join(wrong[:_SHOWN])
+        + more,
+        where=" ".join(compiler.flags),
+        fix="choose another compiler with OCANNL_CC=..., or less optimisation:\n"
+        f"OCANNL_CC='{command} -fno-tree-vectorize -fno-tree-loop-vectorize "
+        "-fno-tree-slp-vectorize'",
+    )
+
+
+def check_state() -> str:
+    """Return a remark for reports on the check of the compiler."""
+    if not settings.current().check_compiler:
+        return "compiler not checked (check_compiler=false)"
+    with suppress(CompileError):
+        cache = _cache(find())
+        if cache.find(_runtime_unit().keys[0]) is not None:
+            return "compiler checked: it gets kernels with known results right"
+    return "compiler to be checked before its first routine"
 
 
 def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
@@ -170,10 +228,20 @@ def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
     return [_runtime_unit()]
 
 
-@lru_cache(maxsize=1)
 def _runtime_unit() -> TranslationUnit:
+    return _runtime_file(is_checked=settings.current().check_compiler)
+
+
+@lru_cache(maxsize=2)
+def _runtime_file(*, is_checked: bool) -> TranslationUnit:
+    """Return the file of the runtime library.
+
+    Args:
+        is_checked: True if its presence in the cache means that the compiler was checked.
+    """
     text = _RUNTIME.read_text(encoding="utf-8")
-    keys = (hashlib.sha256(text.encode()).hexdigest(),)
+    checked = f"checked {CHECK_VERSION} {CODEGEN_VERSION}" if is_checked else ""
+    keys = (hashlib.sha256(f"{text}{checked}".encode()).hexdigest(),)
     return TranslationUnit(keys, f"{text}\n{keys_text(keys)}", CompilerVectorisation.VECTORS)
 
 
@@ -183,6 +251,8 @@ def _build(
     """Return the locations of kernels, after compiling those that are not in compilation."""
     keys = {key(each) for each in kernels}
     files = _missing_runtime(cache) if and_runtime else []
+    if files:
+        _check_compiler(cache)
     early = background_compilation.take_running(
         cache, {*keys, *(each for file in files for each in file.keys)}
     )

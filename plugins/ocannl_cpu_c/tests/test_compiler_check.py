@@ -1,0 +1,130 @@
+"""The check of a compiler by kernels with known results."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ocannl_core import settings
+from ocannl_core.codegen import c_family
+from ocannl_core.errors import CompileError
+from ocannl_core.kernels.nodes import Plan
+from ocannl_core.testing.subject import subject_named
+from ocannl_cpu_c import compiler_check, loader
+
+PROGRAM = """\
+import ocannl_core as oc
+with oc.Session():
+    x = oc.sum(oc.tensor([1.0, 2.0, 3.0]) * 2.0)
+    context = oc.Context("cpu_c")
+    context.compile(oc.train.forward(x))()
+    print(context.item(x))
+"""
+BROKEN = """\
+#!/bin/sh
+# a compiler that takes some sums for differences
+for each; do
+  case $each in
+    *.c) sed 's/ + a0/ - a0/; s/ += a0/ -= a0/' "$each" > FOLDER/$$.c; each=FOLDER/$$.c ;;
+  esac
+  set -- "$@" "$each"; shift
+done
+exec gcc "$@"
+"""
+
+
+@pytest.fixture(autouse=True)
+def checked(tmp_path: Path) -> Iterator[None]:
+    """Use a cache of its own, and check the compiler."""
+    with settings.overrides(check_compiler=True, cache_dir=str(tmp_path / "cache")):
+        yield
+    compiler_check.check_kernels.cache_clear()
+
+
+def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a small program in a process of its own."""
+    given = {"OCANNL_CHECK_COMPILER": "true", "OCANNL_CACHE_DIR": str(folder / "cache")}
+    env = os.environ | given | variables
+    command = [sys.executable, "-c", PROGRAM]
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+
+
+@pytest.mark.parametrize("number", range(len(compiler_check.check_kernels())))
+def test_the_interpreter_has_the_known_results(number: int) -> None:
+    check = compiler_check.check_kernels()[number]
+    params, nodes = tuple(check.nodes)[: len(check.arguments)], check.nodes
+    plan = Plan("check", (check.kernel,), params, (), (), nodes)
+    subject = subject_named("interp")
+    buffers = {
+        node: subject.upload(cells, nodes[node])
+        for node, cells in zip(params, check.arguments, strict=True)
+    }
+    executable = subject.backend.compile(
+        subject.backend.generate(plan, subject.target), subject.target
+    )
+    subject.backend.link(executable, buffers)(())
+    for node, right in zip(params, check.expected, strict=True):
+        found = subject.download(buffers[node])
+        assert found.dtype == right.dtype
+        assert found.tobytes() == right.tobytes(), check.title
+
+
+def test_a_compiler_is_checked_once(tmp_path: Path) -> None:
+    first = run(tmp_path)
+    assert first.stdout == "12.0\n", first.stderr
+    objects = sorted(tmp_path.glob("cache/**/objects/*.so"))
+    assert run(tmp_path).stdout == "12.0\n"
+    assert sorted(tmp_path.glob("cache/**/objects/*.so")) == objects
+
+
+def test_a_compiler_with_wrong_results_is_refused_in_every_process(tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    broken = tmp_path / "cc-broken"
+    broken.write_text(BROKEN.replace("FOLDER", str(tmp_path)))
+    broken.chmod(0o755)
+    for _ in range(2):
+        ended = run(tmp_path, OCANNL_CC=str(broken))
+        assert ended.returncode == 1
+        assert "The C compiler must compile kernels with known results right." in ended.stderr
+        assert f"{broken}, gcc " in ended.stderr
+        assert "add of float32" in ended.stderr
+        assert "choose another compiler with OCANNL_CC=" in ended.stderr
+    unchecked = run(tmp_path, OCANNL_CC=str(broken), OCANNL_CHECK_COMPILER="false")
+    assert unchecked.stdout == "-12.0\n"
+
+
+def test_shapes_that_a_compiler_gets_wrong_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = next(filter(shutil.which, ("gcc-11", "gcc-12", "gcc")), None)
+    if found is None:
+        pytest.skip("needs gcc")
+    told = subprocess.run([found, "-dumpfullversion"], capture_output=True, text=True).stdout
+    version = tuple(map(int, told.split(".")))
+    if not ((11,) <= version < (11, 5) or (12,) <= version < (12, 4)):
+        pytest.skip("needs a GCC that drops permutations of loads")
+    monkeypatch.setattr(c_family, "has_ordered_chain", lambda loop: False)
+    compiler_check.check_kernels.cache_clear()
+    with settings.overrides(cc=found), pytest.raises(CompileError, match=r"strides \(2, -1\)"):
+        loader._check_compiler(loader._cache(loader.find()))
+
+
+def test_flags_of_the_user_that_switch_something_off_win() -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    with settings.overrides(cc="gcc -fno-tree-loop-vectorize"):
+        compiler = loader.find()
+    command = compiler.start(Path("/nowhere.c"), Path("/nowhere.so"), compiler_check.LEVELS[1])
+    command.stop()
+    assert "-ftree-loop-vectorize" not in command.command
+
+
+def test_reports_state_the_check() -> None:
+    assert loader.check_state() == "compiler to be checked before its first routine"
+    with settings.overrides(check_compiler=False):
+        assert loader.check_state() == "compiler not checked (check_compiler=false)"
