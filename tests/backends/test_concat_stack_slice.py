@@ -223,7 +223,7 @@ def test_an_operation_whose_assignments_have_a_logic_each(target: str) -> None:
         g1 += oc.identity(g, logic="..., 2*i => ..., i")
         g2.accumulate(g, logic="..., 2*i + 1 => ..., i")
 
-    interleave = oc.define_operation("interleave", forward=forward, gradient=gradient, logic=None)
+    interleave = oc.define_operation("interleave", forward=forward, gradient=gradient)
     check(target, interleave, interleaved, (3,), (3,))
     check(target, interleave, interleaved, (2, 4), (2, 4))
     check(target, lambda x, y: interleave(x * y, y), lambda x, y: interleaved(x * y, y), (3,), (3,))

@@ -24,7 +24,9 @@ from tests.support.example_count import example_count
 POINTWISE = {
     operation.name: operation
     for operation in primitive_operations()
-    if operation.gradient is not None and operation.logic == "." and operation.name != "slice"
+    if operation.gradient is not None
+    and (operation.logic or ".") == "."
+    and operation.name != "slice"
 }
 
 

@@ -54,13 +54,11 @@ def largest_gradient(g: Any, g1: Any, v: Any, v1: Any) -> None:
 
 DEFINED: dict[str, tuple[oc.Operation, list[Point]]] = {
     "a logic for each assignment": (
-        oc.define_operation("parts", forward=parts_forward, gradient=parts_gradient, logic=None),
+        oc.define_operation("parts", forward=parts_forward, gradient=parts_gradient),
         [cells(3), cells(2)],
     ),
     "one operand along two axes": (
-        oc.define_operation(
-            "squares", forward=squares_forward, gradient=squares_gradient, logic=None
-        ),
+        oc.define_operation("squares", forward=squares_forward, gradient=squares_gradient),
         [cells(3)],
     ),
     "intermediate slots": (

@@ -24,7 +24,7 @@ Make = Callable[..., oc.Tensor]
 POINTWISE = {
     operation.name: operation
     for operation in primitive_operations()
-    if operation.logic == "."
+    if (operation.logic or ".") == "."
     and operation.name != "slice"
     and operation.primitive is not None
     and operation.primitive not in LOGICAL

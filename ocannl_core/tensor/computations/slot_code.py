@@ -332,12 +332,11 @@ class SlotCode:
         origin = self._tensor.origin
         if not self._has_parts and isinstance(value, SlotApplication) and value.logic is not None:
             raise UsageError(
-                "Inside the code of an operation, operators are bare primitives; the operation's "
-                "logic rules.",
-                found=f"{value!r} with a logic of its own in the code of {origin.operation}",
+                "The logic of an operation holds for all its assignments, or each states its own.",
+                found=f"{value!r} with a logic of its own in the code of {origin.operation}, for "
+                "which define_operation or its call states one",
                 where=str(origin),
-                fix="state it in define_operation(..., logic=...), or logic=None there and in each "
-                "assignment its own",
+                fix="state it in one place: leave logic= out there, or here",
             )
         if not self._has_parts or target.position == _NO_POSITION:
             return target, value

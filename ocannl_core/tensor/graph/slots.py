@@ -20,6 +20,7 @@ from ocannl_core.dtypes import DType, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import ComputedIndex, IndexMap, IndexVar, variables
+from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
@@ -276,7 +277,8 @@ def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
     parts = PartRecorder()
 
     def slot_at(name: str, position: int) -> Slot:
-        return Slot(name, Scalar(0.0), float32, (), (), parts, position)
+        cells = Cells(TensorNode(0, (name,)))
+        return Slot(name, cells, float32, (), (), parts, position)
 
     def slot(name: str) -> Slot | tuple[Slot, ...]:
         position = slot_of(name).position

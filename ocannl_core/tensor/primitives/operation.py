@@ -28,7 +28,7 @@ from ocannl_core.ops import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.terms import Shape
-from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise
+from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.definitions import Applied, check_label
 from ocannl_core.tensor.graph.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.graph.precision import (
@@ -92,7 +92,7 @@ class Operation:
         name: The name in printed code, labels and messages.
         operands: The number of tensors it takes.
         logic: The correspondence of axes: `"."`, `"@"`, `"T"`, or an einsum specification; None
-            where each assignment of the functions states its own.
+            where it follows from the assignments of `forward`.
         forward: A function that assigns the result slot `v` from the operand slots `v1`, `v2`,
             `v3`.
         gradient: A function that accumulates into the gradient slots `g1`, `g2`, `g3`; None when no
@@ -447,8 +447,9 @@ class Operation:
 
     def _own_logic(self, options: CallOptions) -> Logic:
         text, padded, values = options.logic, options.padded, options.values
-        if self.logic is not None:
-            text = self.logic if text is None else text
+        parts = None if self.logic is not None else self._logic_of_parts()
+        if parts is None:
+            text = self.logic or "." if text is None else text
             return stated_logic(self.name, text, self.operands, padded, values)
         if text is not None or padded is not None or values or options.capture:
             raise UsageError(
@@ -457,7 +458,25 @@ class Operation:
                 where=str(caller_location() or ""),
                 fix="leave them out",
             )
-        return logic_of_parts(self.forward, self.operands)
+        return parts
+
+    def _logic_of_parts(self) -> Several | None:
+        """Return the logics of the assignments; None if none of them states its own."""
+        if self.primitive is not None or self.combine is not None:
+            return None
+        parts = logic_of_parts(self.forward, self.operands)
+        if all(part.logic == Pointwise() for part in parts.parts):
+            return None
+        names = () if self.gradient is None else slot_names(self.gradient)
+        if any(slot_of(each).role == "selection" for each in names):
+            raise UsageError(
+                "The slot `selected` is for an operation with one logic, along which the maximum "
+                "is taken.",
+                found=f"assignments of {self.name} with a logic each",
+                where=str(caller_location() or ""),
+                fix='state one: define_operation(..., logic="ij => i")',
+            )
+        return parts
 
     def _captured(
         self, session: Session, logic: Logic, options: CallOptions
@@ -476,7 +495,7 @@ def define_operation(
     *,
     forward: Code,
     gradient: Code | None = None,
-    logic: str | None = ".",
+    logic: str | None = None,
     primitive: Op | None = None,
     combine: BinaryOp | None = None,
     operands: int | None = None,
@@ -506,9 +525,9 @@ def define_operation(
         gradient: A function that accumulates into the gradient slots; left out when no gradient
             flows.
         logic: The correspondence of axes: `"."` pointwise, `"@"` compose, `"T"` transpose, or an
-            einsum specification. With None each assignment states its own, `v.assign(v1, logic="i
-            => 2*i")`, or `v[oc.neutral] += oc.mul(v1, v2, logic="i; j => ij")`; without, it is
-            pointwise.
+            einsum specification. When not given, each assignment may state its own, `v.assign(v1,
+            logic="i => 2*i")`, or `v[oc.neutral] += oc.mul(v1, v2, logic="i; j => ij")`, and is
+            pointwise otherwise.
         primitive: The primitive that `forward` applies once, or None: recorded assignments compute
             such an operation in place.
         combine: The accumulation with which `forward` writes the result, or None; only beside
@@ -521,8 +540,8 @@ def define_operation(
     """
     if not (logic is None or isinstance(logic, str)):
         raise UsageError(
-            'The logic of an operation is ".", "@", "T", a specification, or None where each '
-            "assignment states its own.",
+            'The logic of an operation is ".", "@", "T", a specification, or None where it '
+            "follows from the assignments.",
             found=f"logic={logic!r} for {name}",
             where=str(caller_location() or ""),
             fix='logic="ij;j=>i"',
@@ -550,8 +569,6 @@ def define_operation(
             if primitive is not None
             else max((slot_of(each).position for each in names), default=0)
         )
-    if logic is None:
-        _check_parts(name, names, is_lifted=primitive is not None or combine is not None)
     if operands < 1:
         raise UsageError(
             "An operation has operands.",
@@ -568,22 +585,3 @@ def define_operation(
         primitive=primitive,
         combine=combine,
     )
-
-
-def _check_parts(name: str, slots: Sequence[str], *, is_lifted: bool) -> None:
-    """Raise UsageError for features that need one logic for the whole operation."""
-    if is_lifted:
-        raise UsageError(
-            "An operation that lifts a primitive has one logic.",
-            found=f"logic=None beside primitive= or combine= for {name}",
-            where=str(caller_location() or ""),
-            fix="leave out primitive= and combine=",
-        )
-    if any(slot_of(each).role == "selection" for each in slots):
-        raise UsageError(
-            "The slot `selected` is for an operation with one logic, along which the maximum is "
-            "taken.",
-            found=f"logic=None for {name}",
-            where=str(caller_location() or ""),
-            fix='state it: define_operation(..., logic="ij => i")',
-        )

@@ -10,7 +10,6 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.assign.nodes import Accumulate, Merge
 from ocannl_core.assign.traverse import leaves
-from ocannl_core.ops import UnaryOp
 from ocannl_core.tensor.operations.operators import primitive_operations
 
 
@@ -305,7 +304,7 @@ def even_and_odd(v: Any, v1: Any, v2: Any) -> None:
 
 
 def test_shapes_follow_from_the_assignments() -> None:
-    interleave = oc.define_operation("interleave", forward=even_and_odd, logic=None)
+    interleave = oc.define_operation("interleave", forward=even_and_odd)
     a, b = oc.placeholder("a", output=[3]), oc.placeholder("b", output=[2, 3])
     result = interleave(a, b)
     oc.train.forward(result).resolve()
@@ -315,13 +314,25 @@ def test_shapes_follow_from_the_assignments() -> None:
     assert "of assignment 2 of interleave" in str(caught.value)
 
 
+def test_one_assignment_with_a_logic_of_its_own_decides_the_shapes_with_the_others() -> None:
+    def forward(v: Any, v1: Any, v2: Any, total_rhs1: Any) -> None:
+        total_rhs1[:] = v1 * v1
+        v[oc.neutral] += oc.mul(total_rhs1, v2, logic="i; j => ij")
+        v += v2
+
+    outer = oc.define_operation("outer", forward=forward)
+    result = outer(oc.tensor([1.0, 2.0, 3.0]), oc.tensor([10.0, 20.0]))
+    assert str(result.shape) == "3,2"
+    np.testing.assert_array_equal(computed(result), [[20, 40], [50, 100], [100, 200]])
+
+
 def test_an_assignment_without_a_logic_is_pointwise_and_nests() -> None:
     def forward(v: Any, vs: Any, part_rhs1: Any) -> None:
         part_rhs1[:] = 2 * vs[0] + 1
         v[oc.neutral] += oc.mul(part_rhs1, vs[1], logic="@")
         v += vs[2] * vs[2] - 1
 
-    mixed = oc.define_operation("mixed", forward=forward, logic=None, operands=3)
+    mixed = oc.define_operation("mixed", forward=forward, operands=3)
     w = oc.tensor([[1.0, 2.0], [3.0, 4.0]], input_axes=1)
     x, y = oc.tensor([1.0, 1.0]), oc.tensor([3.0, 5.0])
     np.testing.assert_array_equal(computed(mixed(w, x, y)), [3 + 5 + 8, 7 + 9 + 24])
@@ -346,16 +357,17 @@ def test_misuse_of_logics_is_explained() -> None:
     def windowed(v: Any, v1: Any, v2: Any) -> None:
         v[oc.neutral] += oc.mul(v1, v2, logic="i=+k; k => i")
 
-    def copied(v: Any, v1: Any) -> None:
-        v[:] = v1
+    def doubled(v: Any, v1: Any) -> None:
+        v[oc.neutral] += oc.identity(v1, logic="i => 2*i")
 
     def selecting(g: Any, g1: Any, selected: Any) -> None:
         g1 += selected * g
 
     x = oc.tensor([1.0, 2.0, 3.0])
-    with pytest.raises(oc.UsageError, match="logic rules") as caught:
-        computed(oc.define_operation("stated", forward=stated)(x))
-    assert "logic=None" in str(caught.value)
+    for logic in ("i => i", "."):
+        with pytest.raises(oc.UsageError, match="or each states its own") as caught:
+            computed(oc.define_operation("stated", forward=stated, logic=logic)(x))
+        assert "leave logic= out there" in str(caught.value)
     for forward, message in (
         (nested, "assigned as it is"),
         (of_nested, "lines up the axes of slots"),
@@ -363,18 +375,21 @@ def test_misuse_of_logics_is_explained() -> None:
         (mapped, "projections="),
     ):
         with pytest.raises(oc.UsageError, match=message):
-            oc.define_operation("wrong", forward=forward, logic=None)(x)
+            oc.define_operation("wrong", forward=forward)(x)
     with pytest.raises(oc.UsageError, match="label="):
         computed(oc.define_operation("wrong", forward=named)(x))
     with pytest.raises(oc.UsageError, match="stay inside the axes"):
-        computed(oc.define_operation("wrong", forward=windowed, logic=None)(x, x))
+        computed(oc.define_operation("wrong", forward=windowed)(x, x))
     wrong: Any = 3
     with pytest.raises(oc.UsageError, match="found  logic=3"):
-        oc.define_operation("wrong", forward=copied, logic=wrong)
-    for logic in ({"logic": "i => i"}, {"padded": True}, {"values": {"i": 3}}):
+        oc.define_operation("wrong", forward=doubled, logic=wrong)
+    given: tuple[dict[str, Any], ...] = (
+        {"logic": "i => i"},
+        {"padded": True},
+        {"values": {"i": 3}},
+    )
+    for options in given:
         with pytest.raises(oc.UsageError, match="state how axes line up"):
-            oc.define_operation("fine", forward=copied, logic=None)(x, **logic)
+            oc.define_operation("fine", forward=doubled)(x, **options)
     with pytest.raises(oc.UsageError, match="selected"):
-        oc.define_operation("wrong", forward=copied, gradient=selecting, logic=None)
-    with pytest.raises(oc.UsageError, match="lifts a primitive"):
-        oc.define_operation("wrong", forward=copied, logic=None, primitive=UnaryOp.IDENTITY)
+        oc.define_operation("wrong", forward=doubled, gradient=selecting)(x)
