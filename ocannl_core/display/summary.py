@@ -22,10 +22,9 @@ from ocannl_core.display.cells import check_tensor, compile_aside
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.identity import ById
 from ocannl_core.indexing import traversals
-from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.computations.computation import forward
-from ocannl_core.tensor.graph.definitions import ancestors
+from ocannl_core.tensor.graph.definitions import ResultOfLoop, ancestors
 from ocannl_core.tensor.graph.parameter_set import ParameterScope
 from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -148,9 +147,9 @@ def summary(tensor: Tensor) -> Summary:
     with compile_aside(tensor.session):
         code = forward(tensor)
         program = code.resolve()
-        known = code.tensors()
-    graph = ancestors([tensor])
-    count = _Count(known, tensor)
+        known = code.tensors().values()
+    graph = _with_bodies(ancestors([tensor]))
+    count = _Count({each.id: each for each in (*known, *graph)}, tensor)
     count.add(program.body, 1)
     parameters = [each for each in graph if each.is_parameter]
     return Summary(
@@ -163,13 +162,26 @@ def summary(tensor: Tensor) -> Summary:
     )
 
 
+def _with_bodies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors and those that a step of each loop computes, oldest first."""
+    found = dict.fromkeys(tensors)
+    pending = list(tensors)
+    while pending:
+        definition = pending.pop().definition
+        if isinstance(definition, ResultOfLoop):
+            inside = [each for each in definition.loop.body if each not in found]
+            found.update(dict.fromkeys(inside))
+            pending += inside
+    return sorted(found, key=lambda each: each.id)
+
+
 # ----- operations ---------------------------------------------------------------------------------
 
 
 class _Count:
     """The number of operations behind each tensor, and of calls of user-written operations."""
 
-    def __init__(self, known: Mapping[TensorNode, Tensor], root: Tensor) -> None:
+    def __init__(self, known: Mapping[int, Tensor], root: Tensor) -> None:
         self.operations: Counter[Tensor] = Counter()
         self.external = 0
         self._known = known
@@ -177,12 +189,12 @@ class _Count:
 
     def add(self, body: Sequence[Assignment], times: int) -> None:
         """Count assignments that run some times. Those of an intermediate node count for the tensor
-        before it.
+        before it. The nodes of a step of a loop are copies, with the identities of its tensors.
         """
         for assignment in body:
             match assignment:
                 case Accumulate(target, combine, _, op, _, projections):
-                    self._last = self._known.get(target, self._last)
+                    self._last = self._known.get(target.id, self._last)
                     each = _OPERATIONS.get(op, 1) + _OPERATIONS.get(combine, 1)
                     domains = (domain for domain, _ in traversals(projections))
                     cells = sum(prod(extent for _, extent in domain) for domain in domains)

@@ -184,6 +184,19 @@ def _scales(shown: Curves) -> tuple[_Scale, _Scale]:
     return _Scale(min(xs), right), _Scale(low, high, shown.log)
 
 
+def _round_numbers(scale: _Scale) -> list[float]:
+    """Return the multiples of 1, 2 or 5 times a power of ten on an axis, from 3 to 6 of them; whole
+    numbers where the ends are.
+    """
+    extent = scale.high - scale.low
+    power = 10.0 ** math.floor(math.log10(extent / _TICKS))
+    step = next(factor * power for factor in (1, 2, 5, 10) if extent / (factor * power) <= _TICKS)
+    if float(scale.low).is_integer() and float(scale.high).is_integer():
+        step = max(step, 1.0)
+    first, last = math.ceil(scale.low / step), math.floor(scale.high / step)
+    return [number * step for number in range(first, last + 1)]
+
+
 # ----- characters ---------------------------------------------------------------------------------
 
 
@@ -238,6 +251,9 @@ def _svg(shown: Curves) -> Iterator[str]:
         f'width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" font-family="sans-serif" font-size="11">'
     )
     yield f'<rect width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" fill="{PAPER}"/>'
+    for x in _round_numbers(across):
+        label = f"{x:.10g}"
+        yield text(horizontal(across.place(x)), _HEIGHT - _BOTTOM + 15, label, "middle")
     for tick in range(_TICKS):
         place = tick / (_TICKS - 1)
         y = vertical(place)
@@ -246,7 +262,6 @@ def _svg(shown: Curves) -> Iterator[str]:
             f'stroke-width="0.4"/>'
         )
         yield text(_LEFT - 6, y + 4, f"{up.at(place):.3g}", "end")
-        yield text(horizontal(place), _HEIGHT - _BOTTOM + 15, f"{across.at(place):.4g}", "middle")
     for number, curve in enumerate(shown.curves):
         colour = LINES[number % len(LINES)]
         for run in _runs(curve):

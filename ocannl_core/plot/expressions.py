@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 
 from ocannl_core.display.cells import compile_aside
 from ocannl_core.display.descriptions import operation_text, shape_text, tensor_name
@@ -90,7 +91,17 @@ def _chains(tensors: Sequence[Tensor]) -> dict[Tensor, _Chain]:
         if tensor.is_parameter:
             blocks = tuple(map(ById, tensor.scopes))
             chains[tensor] = first.get(blocks, chains[tensor])
+    for tensor in tensors:  # a value that blocks share, such as the seed, is part of none of them
+        for operand in tensor.operands:
+            if operand in chains and not operand.operands and not operand.is_parameter:
+                chains[operand] = _common(chains[operand], chains[tensor])
     return chains
+
+
+def _common(first: _Chain, second: _Chain) -> _Chain:
+    """Return the applications around both of two tensors."""
+    both = takewhile(lambda pair: pair[0] is pair[1], zip(first, second, strict=False))
+    return tuple(each for each, _ in both)
 
 
 def _chain(innermost: ScopeOfTensors | None) -> _Chain:

@@ -18,8 +18,12 @@ from ocannl_core.node import TensorNode
 from ocannl_core.plot.graph import Graph
 from ocannl_core.plot.nodes import GraphEdge, GraphNode, Group, Kind
 
-_LONGEST = 44
-"""The greatest number of characters of a kernel's title that are shown."""
+_LINE, _LINES = 26, 2
+"""The greatest length of a line of a kernel's title, and number of lines that are shown."""
+
+
+_NEAR = 8
+"""Kernels that read memory so many kernels later have another node of it."""
 
 
 class _Builder:
@@ -30,6 +34,7 @@ class _Builder:
         self.nodes: list[GraphNode] = []
         self.edges: dict[tuple[int, int, str], None] = {}
         self.writers: dict[TensorNode, int] = {}
+        self.shown: dict[TensorNode, int] = {}
         self.kernels = 0
         self.repetitions = 0
 
@@ -49,18 +54,33 @@ class _Builder:
                     assert_never(step)
 
     def add_results(self) -> None:
-        """Add the memory of the context that the routine writes."""
+        """Add the memory of the context that the routine writes: a node for all that one kernel
+        writes last.
+        """
+        results: dict[int, list[TensorNode]] = {}
         for node in self.plan.params:
             writer = self.writers.get(node)
             if writer is not None and self.nodes[writer].kind != "memory":
-                self.edges[writer, self._add_memory(node), ""] = None
+                results.setdefault(writer, []).append(node)
+        for writer, nodes in results.items():
+            self.edges[writer, self._add_memory(nodes), ""] = None
 
-    def _add_memory(self, node: TensorNode) -> int:
+    def _add_memory(self, nodes: Sequence[TensorNode]) -> int:
+        first, *rest = (line for node in nodes for line in self._memory_lines(node))
+        self.nodes.append(GraphNode(first, tuple(rest), "memory"))
+        return len(self.nodes) - 1
+
+    def _needs_memory(self, node: TensorNode) -> bool:
+        """True of memory that is not drawn yet, or so far above that an edge would be long."""
+        writer = self.writers.get(node)
+        return writer is None or (
+            self.nodes[writer].kind == "memory" and self.kernels - self.shown[node] > _NEAR
+        )
+
+    def _memory_lines(self, node: TensorNode) -> tuple[str, str]:
         info = self.plan.nodes[node]
         sizes = ", ".join(map(str, info.dims))
-        text = f"{info.dtype}[{sizes}], {bytes_text(info.nbytes)}"
-        self.nodes.append(GraphNode(node.name, (text,), "memory"))
-        return len(self.nodes) - 1
+        return node.name, f"{info.dtype}[{sizes}], {bytes_text(info.nbytes)}"
 
     def _add_leaf(
         self,
@@ -72,12 +92,14 @@ class _Builder:
     ) -> None:
         outputs = nodes_written(step)
         for node in nodes_of_step(step):
-            if node in self.plan.params and node not in outputs and node not in self.writers:
-                self.writers[node] = self._add_memory(node)
+            if node in self.plan.params and node not in outputs and self._needs_memory(node):
+                self.writers[node] = self._add_memory([node])
+                self.shown[node] = self.kernels
         self.kernels += 1
         number = len(self.nodes)
-        short = title if len(title) <= _LONGEST else title[: _LONGEST - 1] + "…"
-        self.nodes.append(GraphNode(f"{self.kernels}. {short}", details, kind, group, title))
+        text = f"{self.kernels}. {title}"
+        first, *rest = _lines(text)
+        self.nodes.append(GraphNode(first, (*rest, *details), kind, group, title))
         for node in nodes_of_step(step):
             source = self.writers.get(node)
             if source is not None:
@@ -89,14 +111,25 @@ class _Builder:
 def kernel_graph(plan: Plan) -> Graph:
     """Return the graph of the kernels and calls of a routine.
 
-    Memory of the context is a node where the routine reads it first, and another one where it
-    writes it last.
+    Memory of the context is a node where the routine reads it first, another one for readers far
+    below, and one where the routine writes it last.
     """
     builder = _Builder(plan)
     builder.add_steps(plan.steps, ())
     builder.add_results()
     edges = (GraphEdge(*edge) for edge in builder.edges)
     return Graph(f"routine {plan.name}", tuple(builder.nodes), tuple(edges))
+
+
+def _lines(text: str) -> list[str]:
+    """Return a title as short lines, broken behind spaces and underscores where there are some."""
+    lines = []
+    while text and len(lines) < _LINES:
+        end = max(text.rfind(" ", 0, _LINE), text.rfind("_", 0, _LINE)) + 1
+        cut = len(text) if len(text) <= _LINE else end if end > _LINE // 2 else _LINE
+        lines.append(text[:cut].strip())
+        text = text[cut:]
+    return [*lines[:-1], lines[-1] + "…"] if text else lines
 
 
 def bytes_text(count: int) -> str:

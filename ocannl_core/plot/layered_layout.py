@@ -1,7 +1,8 @@
 """Layered layout of directed graphs (Sugiyama, Tagawa and Toda, 1981).
 
 1. Edges that close a cycle are turned around.
-2. Each node gets a layer below all of its sources; sources of the graph move down to their uses.
+2. Each node gets a layer below all of its sources, in which there is room; sources of the graph
+   move down to their uses (Coffman and Graham, 1972).
 3. An edge across several layers gets a dummy node in each layer between.
 4. In sweeps down and up, the nodes of a layer are ordered by the median of their neighbours.
 5. Each node moves to the mean of its neighbours, as far as the widths of its layer allow.
@@ -9,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean, median
@@ -17,7 +19,9 @@ from ocannl_core.fast_dataclass import dataclass
 
 GAP, LAYER_GAP = 24.0, 34.0
 _SWEEPS = 12
-_DUMMY_WIDTH = 6.0
+_DUMMY_WIDTH, _DUMMY_GAP = 2.0, 8.0
+_ROOM = 1000.0
+"""The width of a layer, unless one node is wider."""
 
 Point = tuple[float, float]
 
@@ -43,8 +47,8 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
     """Return a layout of nodes with widths and heights, in which edges point down."""
     count = len(sizes)
     forward = _without_cycles(count, edges)
-    layer = _layers(count, forward)
     widths = [width for width, _ in sizes]
+    layer = _layers(widths, forward)
     chains: list[list[int]] = []
     for source, target in forward:
         chain = [source]
@@ -60,7 +64,7 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
             above[lower].append(upper)
             below[upper].append(lower)
     layers = _ordered(layer, above, below)
-    xs = _positions(layers, widths, above, below)
+    xs = _side_by_side(_positions(layers, widths, above, below), widths, above, below)
     left = min((xs[n] - widths[n] / 2 for n in range(count)), default=0.0) - GAP
     right = max((xs[n] + widths[n] / 2 for n in range(count)), default=0.0) + GAP
     heights = [max((sizes[n][1] for n in members if n < count), default=0.0) for members in layers]
@@ -106,27 +110,39 @@ def _without_cycles(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[
     ]
 
 
-def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the layer of each node: one more than the greatest of its sources."""
+def _layers(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the layer of each node: the first one after those of its sources that has room."""
+    count = len(widths)
     after: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for source, target in edges:
         if source != target:
             after[source].append(target)
             waiting[target] += 1
-    layer = [0] * count
-    ready = [node for node in range(count) if not waiting[node]]
-    is_first = [not waiting[node] for node in range(count)]
+    earliest, layer, used = [0] * count, [0] * count, Counter[int]()
+
+    def settle(node: int, wanted: int, direction: int) -> None:
+        width = widths[node] + GAP
+        while used[wanted] and used[wanted] + width > _ROOM:
+            wanted += direction
+        layer[node] = wanted
+        used[wanted] += width
+
+    is_source = [not waiting[node] for node in range(count)]
+    ready = [node for node in range(count) if is_source[node]]
     for node in ready:
+        if not is_source[node] or not after[node]:
+            settle(node, earliest[node], 1)
         for following in after[node]:
-            layer[following] = max(layer[following], layer[node] + 1)
+            earliest[following] = max(earliest[following], layer[node] + 1)
             waiting[following] -= 1
             if not waiting[following]:
                 ready.append(following)
     for node in range(count):
-        if is_first[node] and after[node]:
-            layer[node] = min(layer[following] for following in after[node]) - 1
-    return layer
+        if is_source[node] and after[node]:
+            settle(node, min(layer[following] for following in after[node]) - 1, -1)
+    rank = {each: number for number, each in enumerate(sorted(set(layer)))}
+    return [rank[each] for each in layer]
 
 
 def _ordered(
@@ -173,6 +189,32 @@ def _positions(
     return xs
 
 
+def _side_by_side(
+    xs: Sequence[float],
+    widths: Sequence[float],
+    above: Sequence[Sequence[int]],
+    below: Sequence[Sequence[int]],
+) -> list[float]:
+    """Return the positions with the connected parts of the graph next to each other: nothing holds
+    those together.
+    """
+    placed, seen, right = list(xs), [False] * len(xs), 0.0
+    for first in range(len(xs)):
+        if seen[first]:
+            continue
+        seen[first], part = True, [first]
+        for node in part:
+            for near in (*above[node], *below[node]):
+                if not seen[near]:
+                    seen[near] = True
+                    part.append(near)
+        shift = right - min(xs[node] - widths[node] / 2 for node in part)
+        right = max(xs[node] + widths[node] / 2 for node in part) + shift + GAP
+        for node in part:
+            placed[node] = xs[node] + shift
+    return placed
+
+
 def _place(
     members: Sequence[int], wanted: Iterable[float], widths: Sequence[float], xs: list[float]
 ) -> None:
@@ -184,7 +226,10 @@ def _place(
     offset, pools, offsets = 0.0, list[list[float]](), list[float]()
     for number, (node, place) in enumerate(zip(members, wanted, strict=True)):
         if number:
-            offset += (widths[members[number - 1]] + widths[node]) / 2 + GAP
+            before = widths[members[number - 1]]
+            edges = (before, widths[node]).count(_DUMMY_WIDTH)
+            gap = (GAP, (GAP - _DUMMY_WIDTH) / 2, _DUMMY_GAP)[edges]
+            offset += (before + widths[node]) / 2 + gap
         offsets.append(offset)
         pools.append([place - offset, 1.0])
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:

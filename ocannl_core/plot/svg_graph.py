@@ -9,8 +9,11 @@ from ocannl_core.plot.layered_layout import Point, lay_out
 from ocannl_core.plot.nodes import Drawing, GraphNode
 from ocannl_core.plot.palette import COLOURS, FAINT, INK, PAPER
 
-_LETTER, _LINE, _MARGIN = 6.4, 15.0, 9.0
-"""The width of a character, the height of a line and the margin of a node, in pixels."""
+_LINE, _MARGIN = 15.0, 9.0
+"""The height of a line and the margin of a node, in pixels."""
+_NARROW, _WIDE = frozenset("ijltfr.,:;'|!()[] "), frozenset("mwMWGOQ@%…")
+_LETTER, _NARROW_LETTER, _WIDE_LETTER = 6.6, 4.2, 10.0
+"""The widths of characters, in pixels: bounds for the fonts that browsers take, in bold."""
 
 
 def to_svg(drawing: Drawing) -> str:
@@ -43,8 +46,14 @@ def to_svg(drawing: Drawing) -> str:
 
 
 def _size(node: GraphNode) -> Point:
-    longest = max(map(len, node.lines))
-    return longest * _LETTER + 2 * _MARGIN, len(node.lines) * _LINE + _MARGIN
+    return max(map(_width, node.lines)) + 2 * _MARGIN, len(node.lines) * _LINE + _MARGIN
+
+
+def _width(text: str) -> float:
+    return sum(
+        _NARROW_LETTER if each in _NARROW else _WIDE_LETTER if each in _WIDE else _LETTER
+        for each in text
+    )
 
 
 def _node(node: GraphNode, size: Point, centre: Point) -> Iterator[str]:

@@ -94,3 +94,21 @@ def test_the_table_is_html_in_notebooks() -> None:
 def test_only_tensors_have_a_summary() -> None:
     with pytest.raises(oc.UsageError):
         oc.summary(network)  # type: ignore[arg-type]
+
+
+def test_repeated_layers_count_once_for_each_repetition() -> None:
+    x = oc.placeholder("x", batch=[16], output=[4])
+    block = oc.nn.dense(output=[4])
+    once = oc.summary(oc.nn.dense(output=[4])(x))
+    often = oc.summary(oc.nn.repeat_layers(block, x, layers=3))
+    assert often.rows[0].shape == once.rows[0].shape == "16|4"
+    assert often.rows[0].operations == 3 * once.rows[0].operations == often.operations
+    assert often.rows[0].parameters == 3 * once.rows[0].parameters
+
+
+def test_blocks_in_loops_over_time_have_shapes_and_operations() -> None:
+    x = oc.placeholder("x", batch=[5, 2], output=[4])
+    y, _ = oc.nn.rnn(x, width=3, layers=2)
+    rows = [row for row in oc.summary(y).rows if not row.is_parameter]
+    assert all(row.shape and row.operations for row in rows), rows
+    assert sum(row.operations for row in rows if row.depth == 0) == oc.summary(y).operations

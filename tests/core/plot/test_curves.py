@@ -75,6 +75,21 @@ def test_extreme_ranges_are_drawn(numbers: list[float]) -> None:
     assert str(drawn)
 
 
+@pytest.mark.parametrize(
+    ("count", "ticks"),
+    [
+        (2, ["0", "1"]),
+        (7, ["0", "2", "4", "6"]),
+        (900, ["0", "200", "400", "600", "800"]),
+        (180, ["0", "50", "100", "150"]),
+    ],
+)
+def test_steps_are_marked_at_round_numbers(count: int, ticks: list[str]) -> None:
+    root = ElementTree.fromstring(oc.curves(list(range(count))).svg())
+    found = [each.text for each in root.iter(f"{SVG}text") if each.get("text-anchor") == "middle"]
+    assert found == ticks
+
+
 def test_the_history_of_a_training_loop_is_drawn_over_epochs() -> None:
     run = SimpleNamespace(
         losses=np.array([4.0, 3.0, 2.0, 1.0]), epoch_losses=[3.5, 1.5], evaluations=[3.0, 2.0]

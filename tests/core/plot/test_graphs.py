@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -83,6 +84,37 @@ def test_both_applications_of_a_block_are_drawn() -> None:
     assert [n.title for n in oc.graph(model(x) + model(2.0 * x), depth=0).nodes] == [
         *("x", "network", "mul", "network", "add")
     ]
+
+
+def test_a_value_that_blocks_share_is_part_of_none_of_them() -> None:
+    @oc.op
+    def layer(x: Any) -> Any:
+        return oc.nn.dropout(oc.nn.dense(x, output=[4]), rate=0.5)
+
+    x = oc.placeholder("x", batch=[2], output=[4])
+    graph = oc.graph(layer(layer(x)), depth=1)
+    (seed,) = (k for k, node in enumerate(graph.nodes) if node.title == "seed")
+    assert graph.nodes[seed].group == ()
+    inner = {node.group for node in graph.nodes if node.title == "dense"}
+    assert len(inner) == 2
+    first, _ = (k for k, node in enumerate(graph.nodes) if node.title == "dense")
+    readers = {edge.target for edge in graph.edges if edge.source == first}
+    assert {graph.nodes[each].group for each in readers} == {graph.nodes[first].group}
+
+
+def test_kernels_of_a_training_step_fit_a_page() -> None:
+    x = oc.placeholder("x", batch=[4], output=[8])
+    y = oc.nn.mlp(x, hidden=[8] * 6, output=[3])
+    loss = oc.nn.mean_squared_error(y, oc.tensor(np.ones((4, 3)), batch_axes=1))
+    step = oc.Context("interp").compile(oc.train.Adam(learning_rate=0.1).minimise(loss))
+    root = ElementTree.fromstring(oc.graph(step).svg())
+    rows: dict[str, float] = {}
+    for box in root.findall(f"{SVG}g/{SVG}rect"):
+        bottom = float(box.get("y", "")) + float(box.get("height", "")) / 2
+        rows[f"{bottom:.0f}"] = rows.get(f"{bottom:.0f}", 0.0) + float(box.get("width", ""))
+    assert max(rows.values()) <= 1000
+    titles = [each.text or "" for each in root.iter(f"{SVG}text") if each.get("font-weight")]
+    assert max(len(each) for each in titles if each[0].isdigit()) <= 28
 
 
 def test_shapes_are_inferred_before_they_are_drawn() -> None:

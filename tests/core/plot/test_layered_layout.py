@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,3 +49,22 @@ def test_no_nodes_make_an_empty_picture() -> None:
 def test_a_chain_is_a_straight_line() -> None:
     layout = lay_out([(30.0, 20.0), (90.0, 20.0), (50.0, 20.0)], [(0, 1), (1, 2)])
     assert len({round(x, 6) for x, _ in layout.centres}) == 1
+
+
+def test_a_layer_has_no_more_nodes_than_there_is_room_for() -> None:
+    star = (
+        [(0, leaf) for leaf in range(1, 60)]
+        + [(0, 60)]
+        + [(source, 60) for source in range(61, 99)]
+    )
+    layout = lay_out([(100.0, 20.0)] * 99, star)
+    rows = Counter(y for _, y in layout.centres)
+    assert max(rows.values()) * (100 + GAP) <= 1000
+    assert all(layout.centres[a][1] < layout.centres[b][1] for a, b in star)
+
+
+def test_parts_without_edges_between_them_stand_side_by_side() -> None:
+    edges = [(0, 1), *((node, node + 1) for node in range(2, 30)), (2, 9), (3, 12), (5, 20)]
+    layout = lay_out([(50.0, 20.0)] * 31, edges)
+    own, others = layout.centres[:2], layout.centres[2:]
+    assert min(x for x, _ in others) - max(x for x, _ in own) == pytest.approx(50.0 + GAP)
