@@ -144,6 +144,9 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
+_DAY = 24 * 60 * 60
+
+
 def profile(
     plan: Plan,
     backend: Backend,
@@ -161,7 +164,16 @@ def profile(
         values: The values of the plan's static indices.
         memory: The memory of the plan's parameters. It is copied.
         seconds: The time to spend; a few rounds are always made.
+
+    Raises:
+        UsageError: if the time is no number from 0 to that of a day.
     """
+    if not 0 <= seconds <= _DAY:
+        raise UsageError(
+            "A profile takes a time from 0 seconds to a day.",
+            found=f"seconds={seconds}",
+            where=str(caller_location() or ""),
+        )
     buffers = {
         node: backend.allocate(plan.nodes[node], target) for node in (*plan.params, *plan.own_nodes)
     }

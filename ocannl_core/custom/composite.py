@@ -13,7 +13,7 @@ import numpy as np
 from ocannl_core.assign.nodes import Constant
 from ocannl_core.custom.op import Apply
 from ocannl_core.custom.protocols import Array, Storage
-from ocannl_core.custom.scalar_ops import Gradient, PointwiseOp
+from ocannl_core.custom.scalar_ops import Gradient, PointwiseOp, parameters_of_function
 from ocannl_core.custom.variables import TensorType, as_variables
 from ocannl_core.dtypes import DType, round_to
 from ocannl_core.errors import OcannlError, UsageError
@@ -160,7 +160,7 @@ def _operands_of(function: Callable[..., Tensor]) -> int:
     if isinstance(function, Operation):
         return function.operands
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    stated = inspect.signature(function).parameters.values()
+    stated = parameters_of_function(function)
     return sum(each.kind in positional and each.default is each.empty for each in stated)
 
 

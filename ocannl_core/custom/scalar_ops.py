@@ -28,6 +28,23 @@ Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 """As `grad` of an op: from inputs and gradients of outputs to gradients of inputs."""
 
 
+def parameters_of_function(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+    """Return the parameters of a function.
+
+    Raises:
+        UsageError: if it does not state them, as some built-in functions do not.
+    """
+    try:
+        return tuple(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise UsageError(
+            "The function of an operation states its parameters.",
+            found=repr(function),
+            where=str(caller_location() or ""),
+            fix="lambda x: ...",
+        ) from None
+
+
 class PointwiseOp(Op):
     """Base class of ops that treat each cell by itself: operands broadcast."""
 
@@ -101,7 +118,7 @@ class Broadcast(PointwiseOp):
     def make_node(self, *inputs: Any) -> Apply:
         if isinstance(self.scalar, np.ufunc):
             return self.apply(self.scalar.nin, inputs)
-        return self.apply(len(inspect.signature(self.scalar).parameters), inputs)
+        return self.apply(len(parameters_of_function(self.scalar)), inputs)
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         arrays = self.arrays(node, inputs)

@@ -180,6 +180,12 @@ def contexts(
     """
     _check_positive(length=length)
     found = [np.asarray(each, np.int32) for each in sequences]
+    if any(each.ndim != 1 for each in found):
+        raise UsageError(
+            "Contexts are those of sequences of integers.",
+            found="sequences= with elements that are none",
+            where=str(caller_location() or ""),
+        )
     if not any(each.size for each in found):
         raise DataError(
             "Contexts are those of the entries of sequences.",
@@ -216,7 +222,7 @@ def _content(path: Path) -> Array:
             if os.fstat(file.fileno()).st_size == 0:
                 return np.zeros(0, np.uint8)
             return np.asarray(np.memmap(file, np.uint8, mode="r"))
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, ValueError) as error:  # a name with a null character
         raise DataError(
             "A file of examples can be read.",
             found=f"{type(error).__name__}: {error}",

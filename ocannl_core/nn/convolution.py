@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocannl_core.errors import UsageError
+from ocannl_core.nn.sizes import count_of_axes
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
@@ -204,7 +205,7 @@ def _weighted(x: Tensor, weights: Tensor, position: int) -> Tensor:
 def _each(value: Sizes, axes: int) -> tuple[int, ...]:
     """Return a number for each axis."""
     if isinstance(value, int):
-        return (value,) * axes
+        return (value,) * count_of_axes(axes)
     if len(value) != axes:
         raise UsageError(
             "Sizes of windows are one number, or one for each axis that windows slide over.",

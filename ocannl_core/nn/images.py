@@ -8,7 +8,7 @@ from itertools import pairwise
 from ocannl_core.nn.convolution import conv, max_pool, max_pool2d
 from ocannl_core.nn.normalization import batch_norm
 from ocannl_core.nn.perceptron import dense
-from ocannl_core.nn.sizes import last_size
+from ocannl_core.nn.sizes import count_of_axes, last_size
 from ocannl_core.nn.statistics import mean
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
@@ -24,7 +24,7 @@ def global_avg_pool(x: Tensor, *, axes: int = 2) -> Tensor:
         x: The features.
         axes: The number of axes `l...`.
     """
-    places = "".join(f"l{k}, " for k in range(axes))
+    places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))
     return mean(f"...|{places}c => ...|c", x)
 
 

@@ -6,6 +6,7 @@ from numbers import Real
 
 from ocannl_core.dtypes import int32
 from ocannl_core.errors import UsageError
+from ocannl_core.nn.sizes import count_of_axes
 from ocannl_core.nn.statistics import OVER_OUTPUTS, mean, mean_and_correction
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.computations.recording import cd
@@ -78,7 +79,7 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
             found=f"groups={groups!r} of {channels} channels",
             where=str(caller_location() or ""),
         )
-    places = "".join(f"l{k}, " for k in range(axes))
+    places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))
     width = channels // groups
     joined, split = f"...|{places}{width}*g<+c", f"...|{places}g, c"
     parts = identity(x, logic=f"{joined} => {split}", values={"c": width})
@@ -102,7 +103,7 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
             over them.
         epsilon: Added to the variance.
     """
-    places = "".join(f"l{k}, " for k in range(axes))
+    places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))
     normal = _normalised(x, f"...|{places}c => ...|{'0, ' * axes}c", epsilon)
     return _scaled_channels(normal, places)
 

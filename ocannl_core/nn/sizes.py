@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.errors import ShapeError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.language.terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -24,6 +24,24 @@ def last_size(x: Tensor, name: str) -> int:
         where=f"{x.describe()}, at {caller_location()}",
         fix="state the size where the axis is made, as in oc.nn.dense(x, output=[64])",
     )
+
+
+_MOST_AXES = 64
+
+
+def count_of_axes(axes: int) -> int:
+    """Return a stated number of axes of positions.
+
+    Raises:
+        UsageError: if it is negative, or more than any tensor has.
+    """
+    if not 0 <= axes <= _MOST_AXES:
+        raise UsageError(
+            f"Features have from 0 to {_MOST_AXES} axes of positions.",
+            found=f"axes={axes}",
+            where=str(caller_location() or ""),
+        )
+    return axes
 
 
 def with_shape_of(x: Tensor, result: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ def kernel_graph(plan: Plan) -> Graph:
 
 def _lines(text: str) -> list[str]:
     """Return a title as short lines, broken behind spaces and underscores where there are some."""
-    lines = []
+    lines: list[str] = []
     while text and len(lines) < _LINES:
         end = max(text.rfind(" ", 0, _LINE), text.rfind("_", 0, _LINE)) + 1
         cut = len(text) if len(text) <= _LINE else end if end > _LINE // 2 else _LINE

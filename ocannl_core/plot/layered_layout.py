@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean, median
@@ -119,7 +119,8 @@ def _layers(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> list[i
         if source != target:
             after[source].append(target)
             waiting[target] += 1
-    earliest, layer, used = [0] * count, [0] * count, Counter[int]()
+    earliest, layer = [0] * count, [0] * count
+    used: dict[int, float] = defaultdict(float)
 
     def settle(node: int, wanted: int, direction: int) -> None:
         width = widths[node] + GAP

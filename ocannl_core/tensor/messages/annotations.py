@@ -100,6 +100,8 @@ def fits(value: object, note: Any) -> bool:
         )
     if origin in _COLLECTIONS:
         return _collection_fits(value, origin, parts)
+    if getattr(note, "_is_runtime_protocol", False):
+        return isinstance(value, note)
     if getattr(note, "_is_protocol", False):
         return all(hasattr(value, name) for name in _members(note))
     if isclass(origin):

@@ -227,12 +227,13 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
             )
     else:
         wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+    target = _complete(tuple(map(_maximum, wanted)), source)
+    _check_extents(own.lengths, target, wanted)
+    if not rows:
         batch = own.ranks[0]
         leading = tuple(map(_maximum, wanted[:batch]))
         kept = batch if leading == source[:batch] else 0
         ranks = (kept, len(wanted) - kept, 0)
-    target = _complete(tuple(map(_maximum, wanted)), source)
-    _check_extents(own.lengths, target, wanted)
     if target == source and ranks == own.ranks:
         return given
     return _reshape(given, own, target, ranks)
