@@ -29,6 +29,7 @@ class Case:
             are output axes.
         input_axes: The trailing input axes of the arguments that have some.
         gradients: False if it has none.
+        is_random: True if results of contenders differ.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Case:
     batch_axes: Mapping[str, int] = field(default_factory=dict)
     input_axes: Mapping[str, int] = field(default_factory=dict)
     gradients: bool = True
+    is_random: bool = False
 
 
 def floats(*shape: int, seed: int = 0, low: float | None = None) -> Array:
@@ -48,6 +50,12 @@ def floats(*shape: int, seed: int = 0, low: float | None = None) -> Array:
     if low is None:
         return random.standard_normal(shape, dtype=np.float32)
     return low + random.random(shape, dtype=np.float32)
+
+
+def distinct(*shape: int) -> Array:
+    """Return numbers without equals in a row."""
+    rows = np.tile(np.arange(shape[-1], dtype=np.float32), (*shape[:-1], 1))
+    return np.random.default_rng(shape).permuted(rows, axis=-1) / np.float32(shape[-1])
 
 
 def numbers(below: int, *shape: int) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from survey_cases import Arrays, Case, floats, numbers
+from survey_cases import Arrays, Case, distinct, floats, numbers
 
 _POINTWISE = ((512, 512), (77, 1001))
 _ROWS = ((256, 4096), (1000, 100))
@@ -44,6 +44,7 @@ def _case(
     *,
     covers: tuple[str, ...] = (),
     gradients: bool = True,
+    is_random: bool = False,
     **arguments: Any,
 ) -> Case:
     """Return a case whose arguments have one shape."""
@@ -54,6 +55,7 @@ def _case(
         own=own,
         torch=torch,
         gradients=gradients,
+        is_random=is_random,
     )
 
 
@@ -290,13 +292,20 @@ def _scans_and_orders() -> Iterator[Case]:
                 covers=(name,),
                 x=partial(floats, low=0.5) if name == "cumprod" else floats,
             )
-    yield _case("sort", lambda x: oc.sort(x, axis=-1), lambda t, x: t.sort(x, -1).values, _ROWS)
+    yield _case(
+        "sort",
+        lambda x: oc.sort(x, axis=-1),
+        lambda t, x: t.sort(x, -1).values,
+        _ROWS,
+        x=distinct,
+    )
     yield _case(
         "argsort",
         lambda x: oc.argsort(x, axis=-1),
         lambda t, x: t.argsort(x, -1),
         _ROWS,
         gradients=False,
+        x=distinct,
     )
     yield _case(
         "topk", lambda x: oc.topk(x, 16, axis=-1)[0], lambda t, x: t.topk(x, 16, -1).values, _ROWS
@@ -318,7 +327,7 @@ def _scans_and_orders() -> Iterator[Case]:
     )
     yield _case(
         "scan",
-        lambda x: oc.scan(lambda state, row: (0.5 * state + row, 0.5 * state + row), x[0], x)[1],
+        lambda x: oc.scan(lambda state, row: (0.5 * state + row, 0.5 * state + row), x[0], x)[0],
         _decayed,
         ((128, 512), (33, 100)),
     )
@@ -586,6 +595,7 @@ def _random() -> Iterator[Case]:
             lambda x, name=name: x + getattr(oc, name)(),
             lambda t, x, theirs=theirs: x + getattr(t, theirs)(x),
             gradients=False,
+            is_random=True,
         )
     yield _case(
         "categorical",
@@ -593,4 +603,5 @@ def _random() -> Iterator[Case]:
         lambda t, x: t.multinomial(t.softmax(x, -1), 1),
         ((256, 1024), (33, 101)),
         gradients=False,
+        is_random=True,
     )
