@@ -1,0 +1,82 @@
+"""The survey of operations and blocks: completeness, and its tables. Nothing here is timed."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from inline_snapshot import snapshot
+
+import ocannl_core as oc
+from ocannl_core import nn
+from tests.support.survey import BENCHMARKS, CASES
+
+NO_WORK = {
+    "declarations, names and arguments": "arange batch custom declare define_operation dim evaluation "
+    "from_function kaiming mapped number op param placeholder require_shape require_shapes "
+    "static_extent static_index tensor xavier",
+    "sessions, files and displays": "cd curves explain graph heatmap hookimpl load precision_report "
+    "reset save section summary table tree unchanged_roots",
+    "other readings of measured operations": "first second gradients random_words threefry4x32 "
+    "uniform_of word",
+    "modules, formats and constants": "data neutral nn settings testing train",
+}
+"""Public functions of `oc` that compute nothing by themselves, or as others do."""
+
+NO_WORK_OF_BLOCKS = {
+    "steps of one token, measured by benchmarks/decode.py": "Generator KeyValueCache gpt "
+    "key_value_cache learned_positions sinusoidal_positions",
+    "names of checkpoints": "gpt2_names llama_names resnet_names",
+    "repetition and inspection of other blocks": "attention_weights repeat_layers",
+}
+
+
+def _names(groups: dict[str, str]) -> set[str]:
+    return {name for names in groups.values() for name in names.split()}
+
+
+def _is_function(value: object) -> bool:
+    return callable(value) and not inspect.isclass(value)
+
+
+def test_every_public_operation_and_block_is_surveyed() -> None:
+    covered = {name for case in CASES.values() for name in case.covers}
+    operations = {name for name in oc.__all__ if _is_function(getattr(oc, name))}
+    blocks = {f"nn.{name}" for name in nn.__all__ if not name.startswith("_")}
+    excused = _names(NO_WORK) | {f"nn.{name}" for name in _names(NO_WORK_OF_BLOCKS)}
+    assert sorted((operations | blocks) - covered - excused) == []
+    assert sorted(covered - operations - blocks - {"Tensor"}) == []
+
+
+def test_tables_have_the_rows_above_1_and_an_exit_code_for_those_without_a_reason(
+    tmp_path: Path,
+) -> None:
+    def row(name: str, own: float, torch: float, failed: str = "") -> str:
+        found = {"name": name, "shape": "3x4", "threads": 1, "own": own, "torch": torch}
+        return json.dumps({**found, "failed": failed})
+
+    file = tmp_path / "results"
+    rows = [row("fast", 1e-3, 4e-3), row("slow", 3e-3, 1e-3), row("slow", 2e-3, 5e-3)]
+    file.write_text("\n".join([*rows, row("broken", 0.0, 0.0, "ValueError: no")]) + "\n")
+    command = [sys.executable, str(BENCHMARKS / "survey.py"), "--print", "--results", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == snapshot(
+        (
+            1,
+            """\
+### 1 thread
+
+2 rows; 1 above 1; the median is 1.12.
+
+| work | arguments | ratio | ours, ms | PyTorch, ms | reason |
+| --- | --- | --: | --: | --: | --- |
+| slow | 3x4 | **2.00** | 2 | 1 |  |
+
+- broken, 3x4: ValueError: no
+""",
+            "2 without a reason\n",
+        )
+    )
