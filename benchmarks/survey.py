@@ -34,7 +34,26 @@ _MOST_SECONDS = 0.5
 _ROUNDS = (5, 40)
 _TOLERANCE = 2e-4
 
-REASONS: dict[str, str] = {}
+_COPIED = "PyTorch's gradients are views of one array, ours cells of their own"
+_FOLLOWED = (
+    "finds the last row for each cell first, so that equal positions have one meaning and "
+    "gradients reach the rows that stayed"
+)
+_EXTREME = "passes NaN on, and the last cell to beat others is found for the gradient"
+_REMAINDER = "exact for quotients of any size, by one call of the C library for each cell"
+REASONS: dict[str, str] = {
+    "put": _FOLLOWED,
+    "mod": _REMAINDER,
+    "floor_divide": _REMAINDER,
+    "cummax": _EXTREME,
+    "cummin": _EXTREME,
+    "cumprod": "the cells of a line wait for each other, which the gradient walks twice more",
+    "power": "in double precision, half of the lanes at a time",
+    "stack along the first axis and gradients": _COPIED,
+    "concat along the first axis and gradients": _COPIED,
+    "uniform": "each cell hashes a counter of its own: any number of threads draws the same",
+    "normal": "two words for each number, and a cosine in double precision",
+}
 """The reasons of ratios above 1.1, by the beginning of a row's name."""
 
 MOST_WITHOUT_REASON = 1.1
@@ -69,11 +88,10 @@ class Row:
         return self.own / self.torch if self.torch else float("nan")
 
     def with_run(self, other: Row) -> Row:
-        """Return the least times of two runs."""
+        """Return the quieter one of two runs: the times of a run belong together."""
         if other.failed or self.failed:
             return other
-        least = min(self.own, other.own), min(self.torch, other.torch)
-        return Row(self.name, self.shape, self.threads, *least)
+        return min(self, other, key=lambda row: row.own + row.torch)
 
 
 # ----- contenders -------------------------------------------------------------------------------
@@ -210,7 +228,7 @@ def _repetitions(run: Callable[[], Any]) -> int:
 
 
 def read(file: Path) -> dict[tuple[str, str, int], Row]:
-    """Return the rows of a file, each with its least times."""
+    """Return the rows of a file, each in its quietest run."""
     rows: dict[tuple[str, str, int], Row] = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         row = Row(**json.loads(line))

@@ -66,14 +66,29 @@ class AlongAxis(Op):
         names[self.axis] = label
         return write_shape(names, self.ranks)
 
-    def lines(self, body: str, **counts: str) -> str:
-        """Return C code for every line along the axis, of the cells `first + k * inner`."""
+    @staticmethod
+    def _side_by_side(rows: str) -> str:
+        if not rows:
+            return ""
+        loop = "for (int64_t first = 0; first < outer * n * inner; first += n * inner) {"
+        return f"if (inner > 1) {{\n{loop}\n{rows}\n}}\n}} else\n"
+
+    def lines(self, body: str, rows: str = "", **counts: str) -> str:
+        """Return C code for every line along the axis, of the cells `first + k * inner`.
+
+        Args:
+            body: The code for a line.
+            rows: The code for all lines of `inner` neighbours, the first of which begins at
+                `first`; it is used where lines have neighbours.
+            counts: Expressions by the names of their variables.
+        """
         before = " * ".join(["1", *(f"in0_shape[{k}]" for k in range(self.axis))])
         after = [f"in0_shape[{k}]" for k in range(self.axis + 1, sum(self.ranks))]
         more = "".join(f"const int64_t {name} = {text};\n" for name, text in counts.items())
         return (
             f"const int64_t outer = {before}, n = in0_shape[{self.axis}];\n"
             f"const int64_t inner = {' * '.join(['1', *after])};\n{more}"
+            f"{self._side_by_side(rows)}"
             "for (int64_t line = 0; line < outer * inner; ++line) {\n"
             "const int64_t first = line / inner * n * inner + line % inner;\n"
             f"{body}\n}}"

@@ -98,7 +98,11 @@ class Scan(_Directed):
             "for (int64_t k = 0, at = from; k < n; ++k, at += step) {\n"
             f"const {kind} x = in0[at];\n"
             f"last = k == 0 ? x : {step};\n"
-            "out0[at] = last;\n}"
+            "out0[at] = last;\n}",
+            f"{self._start}for (int64_t k = 0, row = from; k < n; ++k, row += step)\n"
+            "for (int64_t at = row; at < row + inner; ++at) {\n"
+            f"const {kind} x = in0[at], last = k == 0 ? x : out0[at - step];\n"
+            f"out0[at] = k == 0 ? x : {step};\n}}",
         )
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:

@@ -1,0 +1,54 @@
+"""Running sums, products and extremes along every axis, in every format of C code."""
+
+from __future__ import annotations
+
+import ml_dtypes  # noqa: F401  # names of formats
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+SCANS = {
+    "cumsum": np.add,
+    "cumprod": np.multiply,
+    "cummax": np.maximum,
+    "cummin": np.minimum,
+}
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 3), (4, 1, 6), (1, 9, 2), (3, 33, 40)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int32", "bfloat16"])
+@pytest.mark.parametrize("name", SCANS)
+def test_a_scan_along_each_axis_is_numpys(
+    target: str, name: str, dtype: str, shape: tuple[int, ...]
+) -> None:
+    most = 1 if name == "cumprod" else 2  # products stay in range
+    cells = np.random.default_rng(0).integers(-most, most + 1, shape)
+    ctx = oc.Context(target)
+    x = oc.tensor(cells.astype(dtype), batch_axes=1)
+    found = [getattr(oc, name)(x, axis=axis) for axis in range(3)]
+    code = oc.train.forward(found[0]) + oc.train.forward(found[1]) + oc.train.forward(found[2])
+    ctx.compile(code, keep=found)()
+    for axis, ours in enumerate(found):
+        wide = cells.astype("float32" if dtype == "bfloat16" else dtype)
+        expected = SCANS[name].accumulate(wide, axis=axis, dtype=wide.dtype).astype(dtype)
+        np.testing.assert_array_equal(np.array(ctx[ours]), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_gradient_of_a_running_sum_runs_from_the_other_end(target: str, axis: int) -> None:
+    rng = np.random.default_rng(1)
+    cells, weights = rng.integers(-5, 6, (2, 6, 20)).astype(np.float32)
+    ctx = oc.Context(target)
+    x = oc.tensor(cells, batch_axes=1, requires_grad=True)
+    loss = oc.sum(oc.cumsum(x, axis=axis) * oc.tensor(weights, batch_axes=1))
+    ctx.compile(oc.train.grad_update(loss), keep=[x.grad])()
+    expected = np.flip(np.cumsum(np.flip(weights, axis), axis), axis)
+    np.testing.assert_array_equal(np.array(ctx[x.grad]), expected)
+
+
+def test_a_scan_of_no_cells_is_empty(target: str) -> None:
+    ctx = oc.Context(target)
+    found = oc.cumsum(oc.tensor(np.zeros((0, 4), np.float32), batch_axes=1), axis=0)
+    ctx.compile(oc.train.forward(found), keep=[found])()
+    assert np.array(ctx[found]).shape == (0, 4)
