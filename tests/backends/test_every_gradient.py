@@ -217,6 +217,7 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "elu": (lambda a: oc.elu(a, 0.7), [cells(4) - 0.5]),
     "hardswish": (lambda a: oc.hardswish(a), [cells(4)]),
     "clip": (lambda a: oc.clip(a, 0.3, 0.7), [cells(4)]),
+    "softsign": (lambda a: oc.softsign(a), [cells(4) - 0.5]),
     "logaddexp": (lambda a, b: oc.logaddexp(a, b), [cells(3), cells(3) + 0.07]),
     "sum along an axis": (lambda a: a.sum(axis=0), [cells(2, 3)]),
     "mean": (lambda a: a.mean(axis=-1, keepdims=True), [cells(2, 3)]),

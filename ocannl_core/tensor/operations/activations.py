@@ -86,10 +86,33 @@ def _gelu_gradient(g: Any, g1: Any, v1: Any) -> None:
     g1 += g * (0.5 + 0.5 * erf(_SQRT_HALF * v1) + v1 * density)
 
 
+def _softsign(v: Any, v1: Any) -> None:
+    v[:] = v1 / (1.0 + abs(v1))
+
+
+def _softsign_gradient(g: Any, g1: Any, v1: Any) -> None:
+    # the difference of two terms would cancel
+    root = 1.0 + abs(v1)
+    g1 += g / root / root
+
+
+def _logaddexp(v: Any, v1: Any, v2: Any) -> None:
+    # equal infinities have no difference
+    distance = where(equal(v1, v2), 0.0, abs(v1 - v2))
+    v[:] = maximum(v1, v2) + log1p(exp(neg(distance)))
+
+
+def _logaddexp_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+    g1 += g * recip(1.0 + exp(where(equal(v1, v2), 0.0, v2 - v1)))
+    g2 += g * recip(1.0 + exp(where(equal(v1, v2), 0.0, v1 - v2)))
+
+
 sigmoid = define_operation("sigmoid", forward=_sigmoid, gradient=_sigmoid_gradient)
 softplus = define_operation("softplus", forward=_softplus, gradient=_softplus_gradient)
 log_sigmoid = define_operation("log_sigmoid", forward=_log_sigmoid, gradient=_log_sigmoid_gradient)
 silu = define_operation("silu", forward=_silu, gradient=_silu_gradient)
+softsign = define_operation("softsign", forward=_softsign, gradient=_softsign_gradient)
+_log_of_sum = define_operation("logaddexp", forward=_logaddexp, gradient=_logaddexp_gradient)
 _exact_gelu = define_operation("gelu", forward=_gelu, gradient=_gelu_gradient)
 
 
@@ -102,7 +125,8 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
             `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`.
     """
     if approximate == "tanh":
-        inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))
+        square = minimum(x * x, 400.0)  # the tangent is 1 beyond, and the cube may overflow
+        inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (square * x))
         return 0.5 * x * (1.0 + tanh(inner))
     if approximate != "none":
         raise UsageError(
@@ -138,8 +162,8 @@ def selu(x: Operand) -> Any:
 
 
 def hardtanh(x: Operand, low: float = -1.0, high: float = 1.0) -> Any:
-    """Return `x` between two bounds, and the bounds outside."""
-    return clip(x, low, high)
+    """Return `x` between two bounds, and the bounds outside. No gradient flows at a bound."""
+    return minimum(high, maximum(low, x))
 
 
 def hardsigmoid(x: Operand) -> Any:
@@ -153,13 +177,8 @@ def hardswish(x: Operand) -> Any:
 
 
 def relu6(x: Operand) -> Any:
-    """Return `x`, bounded by 0 and 6."""
-    return clip(x, 0.0, 6.0)
-
-
-def softsign(x: Operand) -> Any:
-    """Return `x / (1 + |x|)`."""
-    return x / (1.0 + abs(x))
+    """Return `x`, bounded by 0 and 6. No gradient flows at a bound."""
+    return hardtanh(x, 0.0, 6.0)
 
 
 def clip(x: Operand, low: Any = None, high: Any = None) -> Any:
@@ -215,7 +234,9 @@ def isinf(x: Operand) -> Any:
 
 
 def logaddexp(a: Operand, b: Operand) -> Any:
-    """Return `log(exp(a) + exp(b))` without overflow."""
+    """Return `log(exp(a) + exp(b))` without overflow. The gradient of equal numbers, infinite ones
+    too, flows to both by halves.
+    """
     if isinstance(a, Real) and isinstance(b, Real):
         raise UsageError(
             "logaddexp takes a tensor.",
@@ -223,4 +244,4 @@ def logaddexp(a: Operand, b: Operand) -> Any:
             where=str(caller_location() or ""),
             fix="numpy.logaddexp adds numbers of the host",
         )
-    return maximum(a, b) + log1p(exp(neg(abs(a - b))))
+    return _log_of_sum(a, b)

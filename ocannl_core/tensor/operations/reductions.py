@@ -208,8 +208,10 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
 
 
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
-    """Return the square root of the variance; arguments are those of `var`."""
-    return pointwise.sqrt(var(x, axis, keepdims=keepdims, ddof=ddof))
+    """Return the square root of the variance, whose gradient is 0 where it is 0; arguments are
+    those of `var`.
+    """
+    return _root(var(x, axis, keepdims=keepdims, ddof=ddof), 0.5)
 
 
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
@@ -380,7 +382,8 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
     Args:
         x: The tensor.
         ord: 2 for the square root of the sum of squares; 1 for the sum of sizes; `math.inf` and
-            `-math.inf` for the greatest and the least size; `p` for `sum(|x|**p)**(1/p)`.
+            `-math.inf` for the greatest and the least size; `p` for `sum(|x|**p)**(1/p)`. The
+            gradient is 0 for cells of 0.
         axis: The axes; all when not given.
         keepdims: True to leave axes of size 1.
     """
@@ -400,7 +403,11 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
         return reduction(_greatest if ord > 0 else _least, sizes)
     if ord == 1:
         return reduction(_sum, sizes)
-    return _root(reduction(_sum, pointwise.power_primitive(sizes, ord)), 1 / ord)
+    # below order 1 the slope at 0 is infinite; it counts as 0
+    is_zero = pointwise.equal(sizes, 0.0)
+    powers = pointwise.power_primitive(pointwise.where(is_zero, 1.0, sizes), ord)
+    powers = pointwise.where(is_zero, 0.0 if ord > 0 else math.inf, powers)
+    return _root(reduction(_sum, powers), 1 / ord)
 
 
 def _root(total: Tensor, exponent: float) -> Tensor:

@@ -77,9 +77,9 @@ def _div(g: Any, g1: Any, g2: Any, v: Any, v2: Any) -> None:
     g2 -= g * (v / v2)
 
 
-def _mod(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
+def _mod(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     g1 += g
-    g2 += g * ((v - v1) / v2)
+    g2 -= g * floor_divide(v1, v2)
 
 
 def _neg(g: Any, g1: Any) -> None:
@@ -88,7 +88,7 @@ def _neg(g: Any, g1: Any) -> None:
 
 def _power(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
     g1 += g * where(v2 == 0.0, 0.0, v2 * power_primitive(v1, v2 - 1))
-    g2 += g * where(v1 == 0.0, 0.0, v * log(v1))
+    g2 += g * where((v1 == 0.0) * (v2 >= 0.0), 0.0, v * log(v1))
 
 
 add = lift("add", BinaryOp.ADD, _add)
@@ -272,9 +272,17 @@ def _where(g: Any, g2: Any, g3: Any, v1: Any) -> None:
     g3 += where(v1, 0.0, g)
 
 
-def _atan2(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    g1 += g * (v2 / (v1 * v1 + v2 * v2))
-    g2 -= g * (v1 / (v1 * v1 + v2 * v2))
+def _atan2(
+    g: Any, g1: Any, g2: Any, v1: Any, v2: Any, larger_rhs1: Any, y_rhs1: Any, x_rhs1: Any
+) -> None:
+    # squares of the coordinates may overflow; at the origin and at infinity the slope counts as 0
+    larger_rhs1[:] = maximum(abs(v1), abs(v2))
+    y_rhs1[:] = v1 / larger_rhs1
+    x_rhs1[:] = v2 / larger_rhs1
+    slope = g / (larger_rhs1 * (y_rhs1 * y_rhs1 + x_rhs1 * x_rhs1))
+    has_slope = (larger_rhs1 > 0.0) * (larger_rhs1 < math.inf)
+    g1 += where(has_slope, slope * x_rhs1, 0.0)
+    g2 -= where(has_slope, slope * y_rhs1, 0.0)
 
 
 atan2 = lift("atan2", BinaryOp.ATAN2, _atan2)
