@@ -58,15 +58,16 @@ def conv(
         channels: The number of output channels; inferred from the use of the result when not given.
         stride: The distance of neighbouring windows.
         dilation: The distance of neighbouring cells in a window.
-        padded: True to pad with zeros, so that windows may leave the input.
+        padded: True to pad with zeros, so that windows may leave the input: by
+            `dilation * (kernel - 1) // 2` cells in front, and by as many or one more behind.
         groups: The number of groups of channels that do not mix. As many groups as channels are a
             depthwise convolution; the sizes of channels must then be known.
         transposed: True for the transposed convolution, whose windows overlap in the result.
         bias: False to leave out the bias.
     """
     kernels, strides, gaps = (_each(n, axes) for n in (kernel, stride, dilation))
-    mark = "=" if padded else "<"
-    slid = [f"{strides[k]}*o{k}{mark}+{gaps[k]}*k{k}" for k in range(axes)]
+    sizes = zip(strides, gaps, kernels, strict=True)
+    slid = [_window(str(k), *each, padded=padded) for k, each in enumerate(sizes)]
     plain, window = [f"o{k}" for k in range(axes)], [f"k{k}" for k in range(axes)]
     read, made = (plain, slid) if transposed else (slid, plain)
     if groups == 1:
@@ -237,9 +238,10 @@ def conv2d(
         channels: The sizes `m`; inferred from the use of the result when not given.
         stride: The distance of neighbouring windows.
         dilation: The distance of neighbouring cells in a window.
-        padded: True to pad with zeros, so that windows may leave the image.
+        padded: True to pad with zeros, so that windows may leave the image: by
+            `dilation * (kernel - 1) // 2` cells in front, and by as many or one more behind.
     """
-    image = f"...|{_windows(stride, dilation, padded)}, ..ic.."
+    image = f"...|{_windows(stride, dilation, kernel, padded)}, ..ic.."
     weight = param("weight", input=[*_pair(kernel), ...], output=channels)
     spec = f"{image}; kh, kw, ..ic.. -> ..oc.. => ...|oh, ow, ..oc.."
     bias_spec = "...|oh, ow, ..oc..; ..oc.. => ...|oh, ow, ..oc.."
@@ -259,20 +261,30 @@ def max_pool2d(
         x: The images.
         window: The number of cells of a window along each axis.
         stride: The distance of neighbouring windows; the window's size when not given.
-        padded: True to let windows leave the image; only cells inside count.
+        padded: True to let windows leave the image, as those of `conv2d`; only cells inside count.
     """
     height, width = _pair(window)
-    windows = _windows(window if stride is None else stride, 1, padded)
+    windows = _windows(window if stride is None else stride, 1, window, padded)
     spec = f"...|{windows}, ..c.. => ...|oh, ow, ..c.."
     result: Tensor = einmax(spec, x, values={"kh": height, "kw": width})
     return result
 
 
-def _windows(stride: Pair, dilation: Pair, padded: bool) -> str:
+def _windows(stride: Pair, dilation: Pair, kernel: Pair, padded: bool) -> str:
     """Return the two axes that windows slide over: `2*oh=+1*kh, 2*ow=+1*kw`."""
-    mark = "=" if padded else "<"
-    steps = zip("hw", _pair(stride), _pair(dilation), strict=True)
-    return ", ".join(f"{step}*o{axis}{mark}+{gap}*k{axis}" for axis, step, gap in steps)
+    sizes = zip("hw", _pair(stride), _pair(dilation), _pair(kernel), strict=True)
+    return ", ".join(_window(*each, padded=padded) for each in sizes)
+
+
+def _window(name: str, stride: int, dilation: int, kernel: int, *, padded: bool) -> str:
+    """Return an axis that windows slide over.
+
+    Of the cells around a window's own position, `=` has one more before it than behind where their
+    number is odd; here that one is behind, as in PyTorch.
+    """
+    has_odd_rest = dilation * (kernel - 1) % 2 == 1
+    mark = ("=+1+" if has_odd_rest else "=+") if padded else "<+"
+    return f"{stride}*o{name}{mark}{dilation}*k{name}"
 
 
 def _pair(value: Pair) -> tuple[int, int]:

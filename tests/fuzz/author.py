@@ -280,7 +280,7 @@ class ProgramAuthor:
             strides.append(stride)
             windows.append(window)
         context = SpecContext(values=(("kh", windows[0]), ("kw", windows[1])))
-        spec = pool_spec((strides[0], strides[1]), padded=padded)
+        spec = pool_spec((strides[0], strides[1]), (windows[0], windows[1]), padded=padded)
         return Step(f"x{len(self.statements)}", "max_pool2d", (operand,), spec, context=context)
 
     def _slice(self, name: str) -> Step:

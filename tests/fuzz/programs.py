@@ -233,11 +233,12 @@ def used_operands(
     return tuple(operands[k] for k in used), tuple(moved)
 
 
-def pool_spec(strides: tuple[int, int], *, padded: bool) -> str:
+def pool_spec(strides: tuple[int, int], sizes: tuple[int, int], *, padded: bool) -> str:
     """Return the specification of `oc.nn.max_pool2d`."""
-    mark = "=" if padded else "<"
+    marks = [("=+" if size % 2 else "=+1+") if padded else "<+" for size in sizes]
     windows = ", ".join(
-        f"{step}*o{axis}{mark}+1*k{axis}" for axis, step in zip("hw", strides, strict=True)
+        f"{step}*o{axis}{mark}1*k{axis}"
+        for axis, step, mark in zip("hw", strides, marks, strict=True)
     )
     return f"...|{windows}, ..c.. => ...|oh, ow, ..c.."
 

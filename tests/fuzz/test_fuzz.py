@@ -132,7 +132,7 @@ def test_ties_that_decide_a_gradient_are_reported(operation: str) -> None:
     leaf = replace(PARAM, rows=rows, seed=15)  # the cells are equal
     step = Step("x1", operation, ("x0", "x0"))
     if operation != "maximum":
-        spec = "..., => 0" if operation == "einmax" else pool_spec((1, 1), padded=True)
+        spec = "..., => 0" if operation == "einmax" else pool_spec((1, 1), (2, 2), padded=True)
         context = _given(kh=2, kw=2) if operation == "max_pool2d" else _given()
         step = Step("x1", operation, ("x0",), spec, context=context)
     outcome = outcome_of(Program((leaf, step)), losses=1)
@@ -183,7 +183,11 @@ def test_a_chain_shrinks_to_one_of_its_links() -> None:
 
 def test_a_pool_is_written_as_a_call() -> None:
     step = Step(
-        "x1", "max_pool2d", ("x0",), pool_spec((2, 1), padded=True), context=_given(kh=3, kw=2)
+        "x1",
+        "max_pool2d",
+        ("x0",),
+        pool_spec((2, 1), (3, 2), padded=True),
+        context=_given(kh=3, kw=2),
     )
     assert step.source() == "x1 = oc.nn.max_pool2d(x0, window=(3, 2), stride=(2, 1), padded=True)"
 

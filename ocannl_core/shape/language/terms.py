@@ -95,7 +95,7 @@ class AffineDim:
         stride: Positive distance between consecutive positions.
         over: The size of the axis of positions.
         window: The sliding window, if any.
-        offset: `0 <= offset < stride`; irrelevant for sizes.
+        offset: `0 <= offset < stride`, or up to `stride` for a padded window; irrelevant for sizes.
     """
 
     stride: int

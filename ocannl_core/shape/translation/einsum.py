@@ -324,17 +324,19 @@ class Instance:
 
     def _affine(self, axis: Affine) -> AffineDim:
         stride = self._number(axis.stride, axis)
-        if not axis.offset < stride:
+        padded = axis.window.padded if axis.window is not None else None
+        if padded is None:
+            padded = self._padded
+        # the margins have room for windows that begin one cell later
+        if axis.offset >= stride + bool(axis.window and padded):
             raise self._error(
                 axis,
-                "An offset lies between two positions of its axis: it is less than the stride.",
+                "An offset lies between two positions of its axis: it is less than the stride, or "
+                "equal to it for windows that may exceed the axis.",
             )
         over = self._label(axis.over)
         if axis.window is None:
             return AffineDim(stride, over, None, axis.offset)
-        padded = axis.window.padded
-        if padded is None:
-            padded = self._padded
         if padded is None:
             raise ShapeError(
                 "padded= must be stated for a window that is marked neither `<` nor `=`.",

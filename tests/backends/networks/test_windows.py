@@ -116,3 +116,82 @@ def test_groups_that_do_not_divide_and_unknown_modes_are_refused() -> None:
             oc.nn.resize(x, (3,), mode="cubic")
         with pytest.raises(oc.UsageError, match="for 1 axes"):
             oc.nn.conv(x, axes=1, kernel=(3, 3))
+
+
+# ----- alignment ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "before"),
+    [
+        *((1, 1, 1, 0), (2, 1, 1, 0), (3, 1, 1, 1), (4, 1, 1, 1), (2, 2, 1, 0), (3, 2, 1, 1)),
+        *((4, 2, 1, 1), (5, 2, 1, 2), (6, 2, 1, 2), (2, 1, 3, 1), (2, 1, 2, 1), (4, 2, 3, 4)),
+    ],
+)
+def test_padded_windows_begin_half_of_their_extent_before_their_position(
+    target: str, kernel: int, stride: int, dilation: int, before: int
+) -> None:
+    cells = np.random.default_rng(0).normal(size=(1, 12, 1)).astype(np.float32)
+    options: Any = {"axes": 1, "kernel": kernel, "stride": stride, "dilation": dilation}
+    padded = np.zeros(64, np.float32)
+    padded[20:32] = cells[0, :, 0]
+    at = 20 - before + stride * np.arange(12 // stride)[:, None] + dilation * np.arange(kernel)
+    found, w = run(target, cells, lambda x: oc.nn.conv(x, channels=1, **options))
+    np.testing.assert_allclose(found[0, :, 0], padded[at] @ w.ravel(), rtol=1e-4, atol=1e-5)
+    found, w = run(target, cells, lambda x: oc.nn.conv(x, channels=1, transposed=True, **options))
+    spread = np.zeros(64 * stride, np.float32)
+    for k in range(kernel):
+        for o in range(12):
+            spread[20 + stride * o + dilation * k - before] += cells[0, o, 0] * w.ravel()[k]
+    exact = spread[20 : 20 + 12 * stride]
+    np.testing.assert_allclose(found[0, :, 0], exact, rtol=1e-4, atol=1e-5)
+    if dilation == 1:
+        image = cells[:, :, None, :]
+        pool: Any = {"window": (kernel, 1), "stride": (stride, 1), "padded": True}
+        found, _ = run(target, image, lambda x: oc.nn.max_pool2d(x, **pool))
+        padded[:20], padded[32:] = -np.inf, -np.inf
+        np.testing.assert_array_equal(found[0, :, 0, 0], padded[at].max(axis=1))
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (4, 2), (3, 2), (5, 3), (6, 4), (3, 1)])
+@pytest.mark.parametrize("axes", [1, 2])
+def test_up_sampling_is_that_of_torch(axes: int, kernel: int, stride: int) -> None:
+    torch = pytest.importorskip("torch")
+    cells = np.random.default_rng(0).normal(size=(2, *(5, 4)[:axes], 3)).astype(np.float32)
+    found, w = run(
+        "cpu_c",
+        cells,
+        lambda x: oc.nn.conv(
+            x, axes=axes, kernel=kernel, stride=stride, channels=6, transposed=True
+        ),
+    )
+    function = getattr(torch.nn.functional, f"conv_transpose{axes}d")
+    padding = (kernel - 1) // 2
+    more = stride - kernel + 2 * padding
+    exact = function(
+        torch.tensor(np.moveaxis(cells, -1, 1)),
+        torch.tensor(np.moveaxis(np.moveaxis(w, -1, 0), 1, 1)),
+        stride=stride,
+        padding=padding,
+        output_padding=more,
+    )
+    np.testing.assert_allclose(np.moveaxis(found, -1, 1), exact.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kernel", "dilation"), [(2, 1), (3, 1), (4, 1), (2, 3), (4, 2), (6, 1)])
+def test_convolutions_without_strides_are_those_of_torch_at_the_same_size(
+    kernel: int, dilation: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    found, w = run(
+        "cpu_c",
+        IMAGE,
+        lambda x: oc.nn.conv(x, axes=2, kernel=kernel, dilation=dilation, channels=2),
+    )
+    exact = torch.nn.functional.conv2d(
+        torch.tensor(np.moveaxis(IMAGE, -1, 1)),
+        torch.tensor(np.moveaxis(w, -1, 1)),
+        padding="same",
+        dilation=dilation,
+    )
+    np.testing.assert_allclose(np.moveaxis(found, -1, 1), exact.numpy(), rtol=1e-4, atol=1e-5)

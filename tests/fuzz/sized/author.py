@@ -381,14 +381,14 @@ class CaseAuthor:
         if height % 2 == 0 and width % 2 == 0:
             if self._chance(0.7):
                 values = SpecContext(None, (("kh", 2), ("kw", 2)))
-                self._apply("max_pool2d", [result], pool_spec((2, 2), padded=False), values)
+                self._apply("max_pool2d", [result], pool_spec((2, 2), (2, 2), padded=False), values)
             else:
                 values = SpecContext(None, (("k", 2), ("l", 2)))
                 pooled = "b|->2*y<+k, 2*x<+l, c => b|->y, x, c"
                 self._apply("einsum", [result], pooled, values)
         elif height > 2 and width > 2:
             values = SpecContext(None, (("kh", 3), ("kw", 2)))
-            self._apply("max_pool2d", [result], pool_spec((1, 1), padded=True), values)
+            self._apply("max_pool2d", [result], pool_spec((1, 1), (3, 2), padded=True), values)
 
     def _tamed(self, name: str, terms: int) -> str:
         """Return a tensor whose cells are not much larger than the terms of the sums."""

@@ -113,10 +113,13 @@ class CaseDraft:
             label = self._label(size // stride)
             offset = random.randrange(stride)
             return f"{over_axis}{label}" + (f"+{offset}" if offset else "")
-        kernels = [k for k in (1, 2, 3, 5, 7, 16, 33) if dilation * (k - 1) < size]
+        kernels = [k for k in (1, 2, 2, 3, 4, 5, 7, 16, 33) if dilation * (k - 1) < size]
         kernel = random.choice(kernels)
         if shape == "padded" and size % stride == 0:
             over, mark = size // stride, "="
+            offset = random.choice([0, 0, 1, stride])
+            if offset:
+                over_axis, mark = f"{stride}*", f"=+{offset}"
         else:
             left = size - 1 - (kernel - 1) * dilation
             if left % stride:
